@@ -1,44 +1,44 @@
-# Everything a person or the continuous integration runs. `make` lists the targets.
-# Nothing here needs root, a GPU or the network, module and tool downloads apart.
+# Targets for developers and continuous integration. `make` lists them. None of them needs root, a
+# GPU or the network, except to download modules and tools.
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
-# No C, in the programs and in their tests, but for the race detector. All targets then
-# compile a package once.
+# No C in the programs and their tests, except for the race detector. So all targets share one
+# compiled package.
 export CGO_ENABLED := 0
-# Engines take three times as long to start where Python may not keep what it compiled.
+# Engines take three times as long to start if Python may not cache its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 GOBUILD := go build -ldflags '$(LDFLAGS)'
 # Without NVIDIA's driver, which is loaded at run time and needs glibc.
 STATIC  := -tags nocuda
 
 TESTFLAGS ?=
-# Packages tested at once, two for each processor: half of them wait for clients, disks
-# and clocks most of their time.
+# Packages tested at once, two per processor: half of them mostly wait for clients, disks and
+# clocks.
 PACKAGES  ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
-# Processes that pytest starts, one for each processor.
+# Processes that pytest starts, one per processor.
 PYTESTFLAGS ?= -n auto --maxprocesses 4 --dist loadfile
 FUZZTIME  ?= 30s
 BENCHTIME ?= 1s
 IMAGE     ?= localhost/spliced:dev
-# The same with CUDA, and what it stands on: glibc and nothing else.
+# The image with CUDA, and its base: glibc and nothing else.
 CUDAIMAGE ?= localhost/spliced:dev-cuda
 CUDABASE  ?= gcr.io/distroless/base-nossl-debian12:nonroot
-# Of bench-network: transfers of each kind, by turns.
+# For bench-network: transfers of each kind, alternately.
 ROUNDS    ?= 30
-# Where bench-disk puts its files, removed at its end; empty = where temporary files go.
+# Directory of bench-disk's files, which it removes; empty = the directory of temporary files.
 DISKDIR   ?=
-# Of splicectl gpu-check, such as --device GPU-...
+# For splicectl gpu-check, such as --device GPU-...
 GPUCHECKFLAGS ?=
-# What makes the environments of the Python side.
+# The interpreter that creates the Python environments.
 PYTHON    ?= python3
-# Of Prometheus: the one in PATH, or the one that .ci/run unpacks.
+# For Prometheus: the one in PATH, or the one unpacked by .ci/run.
 PROMTOOL  ?= $(or $(shell command -v promtool 2>/dev/null),$(wildcard $(CURDIR)/bin/prometheus/usr/bin/promtool),promtool)
 
-# Modules of their own, so that what only tests and generators need stays out of go.mod.
-# The laboratory has targets of its own.
+# Separate modules, so that dependencies of tests and generators stay out of go.mod. The
+# laboratory has its own targets.
 LAB     := scripts/lab
 MODULES := $(filter-out $(LAB),$(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod docker/*/go.mod)))
 
@@ -51,7 +51,7 @@ SGLANG   := $(CURDIR)/bin/sglang
 PYWANTED := $(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYSKIP   := SKIP Python: python3 3.11 or later with venv is needed (Debian: python3-venv), or PYTHON=...
 
-# golangci-lint is pinned here and nowhere else; .golangci.yml says what it runs.
+# golangci-lint is pinned only here; .golangci.yml configures it.
 LINT_VERSION := v2.15.0
 LINT := $(CURDIR)/bin/tools/golangci-lint-$(LINT_VERSION)
 
@@ -98,8 +98,8 @@ torture-long: build ## the same with 100 loops
 hostile: python ## every attack of scripts/lab/hostile and beside it, one row each; root, for cgroups, users and mounts
 	cd $(LAB) && go run ./hostile/table
 
-# golangci-lint vets all packages and their tests; without tables for debuggers a test links in
-# half the time.
+# golangci-lint vets all packages and their tests; without debug tables a test links in half the
+# time.
 TEST       := go test -vet=off -ldflags=-w
 UNDER_RACE := CGO_ENABLED=1 $(TEST) -race -tags invariants
 
@@ -130,8 +130,8 @@ check-alerts: ## promtool over the rules for Prometheus, their tests, the board'
 test-network: ## clusters of real daemons on networks that part, lose, delay and lie, a line each; root and /dev/net/tun
 	@out=$$(mktemp); go test -C $(LAB) -count=1 -v ./network/... >$$out 2>&1; code=$$?; grep -vE '^ *(=== |--- PASS)' $$out; rm -f $$out; exit $$code
 
-# What looks at the dashboard for faults of accessibility; for tests only (MPL-2.0), so that
-# it is fetched and not kept here.
+# Checks the dashboard's accessibility; for tests only (MPL-2.0), so it is fetched and not stored
+# here.
 AXE_VERSION := 4.14.1
 AXE_SHA256  := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
 AXE         := $(CURDIR)/bin/tools/axe-$(AXE_VERSION).min.js
@@ -186,7 +186,7 @@ lint-python: python ## ruff and mypy --strict over connector/python
 engines: ## the pinned environment bin/engines: torch, transformers, vLLM for CPUs; 4.5 GiB
 	@scripts/engines/environment --python $(PYTHON) $(ENGINES) || [ $$? = 3 ]
 
-# Of the engines' tests: those that run by default, or '' for all.
+# Engine tests to run: the default ones, or '' for all.
 MARKED ?= -m 'not wide'
 
 test-engines: build ## tests of connector/python with torch, transformers and vLLM, one class of models per family; says why it skips
@@ -298,7 +298,7 @@ bench-network: ## a fetch of 64 MiB between two namespaces beside iperf3 and Moo
 	@scripts/mooncake/environment --python $(PYTHON) $(CURDIR)/bin/mooncake && python=$(CURDIR)/bin/mooncake/bin/python; code=$$?; [ $$code = 0 ] || [ $$code = 3 ] && \
 	  go test -C $(LAB) -v -timeout 20m -run '^$$' -bench Beside -benchtime $(ROUNDS)x ./network -mooncake "$$python" -results $(CURDIR)/docs/results/network.json
 
-# Only to compare with; without it, or without the library, that row is left out.
+# Only for comparison; without it, or without the library, that row is left out.
 bin/openblas-compose: scripts/openblas/compose.c
 	mkdir -p $(@D)
 	$(CC) -O3 -mavx2 -mfma -mf16c -o $@ $< -ldl

@@ -2,8 +2,8 @@
 
     bin/engines/bin/python scripts/bench-engines/bench.py --out bench.json
 
-Four servers of one random model run at once and are asked in turn, so that what else the machine
-does falls on all of them alike:
+Four servers of one random model run at once and are asked alternately, so that other load of the
+machine affects all of them alike:
 
     plain    the engine with its own prefix caching, no connector
     splice   mode splice, missing segments are captured
@@ -11,10 +11,10 @@ does falls on all of them alike:
     frugal   mode splice, capture off
 
 Every request of the data set is asked twice: as it is, and later with its passages in another
-order and another query. The second time is the warm one. Medians over the requests.
-Time to the first token is that of an answer of one token. Beside it stands what the server has
-computed until then, which a machine that does other things tells as well: publishing that goes on
-behind the answer counts for the next request.
+order and another query. The second time is the warm one. Figures are medians over the requests.
+Time to the first token is that of an answer of one token. The processor time of the server until
+then is shown as well, which other load affects less; publishing that continues after the answer
+counts for the next request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Servers:
 
 
 def random_model(directory: Path, layers: int, hidden: int) -> Path:
-    """Random weights, and one word a token; see `write_weights`."""
+    """Writes random weights, and a tokenizer with one word per token; see `write_weights`."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
@@ -65,7 +65,7 @@ def random_model(directory: Path, layers: int, hidden: int) -> Path:
 
 PRIMER_TOKENS = 512
 REFRESH = 0.15
-# Room for the rows and states of all requests of a round, where states are kept at every block.
+# Room for the rows and states of all requests of a round, if states are stored at every block.
 CACHE_GIB = "2"
 
 
@@ -80,7 +80,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 CACHING = {"vLLM": ("--enable-prefix-caching", "--no-enable-prefix-caching"), "SGLang": ("", "")}
-"""vLLM keeps states at block boundaries with it, SGLang where a prompt or its answer ends."""
+"""vLLM stores states at block boundaries with it, SGLang at the end of a prompt or its answer."""
 
 
 def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Servers:
@@ -105,7 +105,7 @@ def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Ser
 
 
 class Bench:
-    """Asks, and keeps seconds by row."""
+    """A sender of requests that keeps seconds by row."""
 
     def __init__(self, servers: Servers, corpus: Corpus) -> None:
         self._servers, self._corpus = servers, corpus
@@ -127,7 +127,7 @@ class Bench:
             self._short(n)
 
     def _first(self, n: int, passages: tuple[int, ...], query: int) -> None:
-        """The cold rows, in a turn that changes, on passages that nobody has seen."""
+        """Measures the cold rows, in rotating order, on new passages."""
         s, corpus = self._servers, self._corpus
         rows = [
             ("no cache", s.plain, False),
@@ -142,18 +142,19 @@ class Bench:
             self._ask(row, server, asked, with_cuts)
         seen = request(corpus, passages, query, f"first {n}")
         s.plain.one_token(seen.ids, None)
-        for _ in range(2):  # the daemon may want to see a segment twice
+        for _ in range(2):  # the daemon may require a second occurrence of a segment
             for server in (s.splice, s.primed):
                 server.one_token(seen.ids, seen.cuts)
 
     def _again(self, n: int, passages: tuple[int, ...], query: int) -> None:
-        """The warm rows."""
+        """Measures the warm rows."""
         s = self._servers
         rng = random.Random(1000 + n)
         order = rng.sample(passages, PASSAGES)
         asked = request(self._corpus, order, query, f"again {n}")
         self.prompt_tokens.append(len(asked.ids))
-        # Another query than that of the row without, which may have left the whole prompt's state.
+        # The query differs from that of the row without, which may have left the whole prompt's
+        # state.
         other = request(self._corpus, order, query, f"refresh {n}")
         rows = [
             ("prefix caching", s.plain, asked, 0.0),
@@ -166,7 +167,7 @@ class Bench:
             self._ask(row, server, prompt, server is not s.plain, refresh)
 
     def _short(self, n: int) -> None:
-        """A prompt with cuts that is too short to be worth anything, with and without them."""
+        """Measures a prompt too short to be worth reuse, with and without cuts."""
         asked = Request(tokens(f"short {n}", 200), [0, 80, 180])
         other = Request(tokens(f"short too {n}", 200), [0, 80, 180])
         server = self._servers.splice
@@ -193,7 +194,7 @@ PRIMED_ROWS = {
 def _beside(
     found: Mapping[str, Sequence[float]], rows: Mapping[str, str]
 ) -> dict[str, list[float]]:
-    """Returns for each row its figures over those of another row, pair by pair."""
+    """Returns each row's figures relative to those of another row, pair by pair."""
     return {
         row: [a / b for a, b in zip(found[row], found[other], strict=True)]
         for row, other in rows.items()
@@ -201,7 +202,7 @@ def _beside(
 
 
 def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
-    """Medians, and the ratios that the bars are about."""
+    """Returns medians, and the ratios to which the bars apply."""
     medians = {row: statistics.median(times) for row, times in bench.seconds.items()}
     cold = [
         b / a - 1

@@ -19,7 +19,7 @@ PASSAGES = 10
 
 @dataclass(frozen=True)
 class Corpus:
-    """Lengths of passages by number, and of each request its passages and the query's length."""
+    """Lengths of passages by number, and for each request its passages and the query's length."""
 
     lengths: dict[int, int]
     draws: list[tuple[tuple[int, ...], int]]
@@ -28,14 +28,15 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids, and where the segments meet; the query is behind the last cut."""
+    """Token ids, and the ends of segments; the query follows the last cut."""
 
     ids: list[int]
     cuts: list[int]
 
 
 def read_corpus(count: int) -> Corpus:
-    """The first requests of the data set, synthetic ones of its shape where it is missing."""
+    """Returns the first requests of the data set, or synthetic ones of its shape if it is
+    missing."""
     directory = Path(os.environ.get("SPLICED_DATA", ROOT.parent / "shared" / "data"))
     try:
         lengths = dict(_rows(directory / "rag_musique_lens.csv.zst"))
@@ -54,7 +55,8 @@ def _rows(path: Path) -> list[tuple[int, ...]]:
 
 
 def _synthetic(count: int) -> Corpus:
-    """1,255 passages of some 600 tokens, drawn by Zipf with exponent 1, without repeats."""
+    """Returns 1,255 passages of some 600 tokens, drawn by Zipf with exponent 1, without
+    repeats."""
     rng = random.Random(1)
     lengths = {i: rng.randint(540, 660) for i in range(1255)}
     weights = [1 / (i + 1) for i in lengths]
@@ -70,13 +72,13 @@ def _synthetic(count: int) -> Corpus:
 
 
 def tokens(name: str, n: int) -> list[int]:
-    """The same ids for the same name, in every process."""
+    """Returns the same ids for the same name, in every process."""
     rng = random.Random(name)
     return [rng.randrange(VOCABULARY) for _ in range(n)]
 
 
 def request(corpus: Corpus, passages: Sequence[int], query: int, name: str) -> Request:
-    """A system prompt, passages and a query of its own. name: of the query."""
+    """Returns a system prompt, passages and a query. name: of the query."""
     ids = tokens("system", SYSTEM_TOKENS)
     cuts = [0, len(ids)]
     for passage in passages:
@@ -86,7 +88,7 @@ def request(corpus: Corpus, passages: Sequence[int], query: int, name: str) -> R
 
 
 def fresh(corpus: Corpus, passages: Sequence[int], query: int, name: str) -> Request:
-    """A request of the same lengths whose passages nobody has seen."""
+    """Returns a request of the same lengths with new passages."""
     ids = tokens("system", SYSTEM_TOKENS)
     cuts = [0, len(ids)]
     for passage in passages:

@@ -1,18 +1,18 @@
-"""What other requests feel while one is spliced: the times of their tokens.
+"""Times of the tokens of running requests while another request is spliced.
 
     bin/engines/bin/python scripts/bench-engines/stall.py --out stall.json
 
-One engine with mode splice and its own prefix cache generates for some requests all the time.
-Beside them others come, in turn:
+One engine with mode splice and its own prefix cache continuously generates for some requests.
+Meanwhile others arrive, alternately:
 
-    walk      a prompt whose segments are held: its seams and its question are walked
+    walk      a prompt with cached segments: its seams and its question are walked
     prefill   a prompt of as many tokens as the walk computes
-    whole     a prompt as long as the spliced one, which nothing is held of
-    nothing   as many steps without a newcomer
+    whole     a prompt as long as the spliced one, without cached segments
+    nothing   as many steps without a new request
 
-A token of the others takes as long as the engine's step that it is made in. Steps are timed from
-the newcomer's arrival to its first token, by the clock and in processor time of all threads, which
-other programs of the machine change less.
+A token of the others takes as long as the engine's step that produces it. Steps are timed from
+the arrival of the new request to its first token, by the clock and by processor time of all
+threads, which other programs affect less.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 from bench import MAX_TOKENS, random_model, start_daemon
-from engines import transfer_config  # beside the demo, which bench has found
+from engines import transfer_config  # next to the demo, found by bench
 from prompts import VOCABULARY, tokens
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ QUERY = 24
 
 @dataclass(frozen=True)
 class Step:
-    """How long a step of the engine took."""
+    """The duration of one step of the engine."""
 
     wall: float
     processor: float
 
 
 class Stepped:
-    """An engine in this process that is stepped by hand."""
+    """An engine in this process whose steps are called explicitly."""
 
     def __init__(self, model: Path, socket: str, others: int, stall_ms: float) -> None:
         from vllm import LLM
@@ -86,13 +86,14 @@ class Stepped:
             kv_transfer_config=KVTransferConfig(**transfer_config(settings)),
         )
         self._engine = self.llm.llm_engine
-        # The daemon is not told how quick a model of this size is: it would advise to compute.
+        # The speed of a model of this size is not reported to the daemon, which would advise to
+        # compute.
         half = self._engine.engine_core.engine_core.scheduler.connector.scheduler_half
         half._mode._clock.take = tuple
         self._names = 0
 
     def add(self, ids: Sequence[int], answer: int, cuts: Sequence[int] = ()) -> str:
-        """Sends a request, and answers its name."""
+        """Sends a request, and returns its name."""
         from vllm import SamplingParams
 
         said = {"kv_transfer_params": {"spliced": {"v": 1, "cuts": list(cuts)}}} if cuts else None
@@ -105,14 +106,14 @@ class Stepped:
         return name
 
     def step(self) -> tuple[Step, dict[str, Any]]:
-        """One step, and what ended in it, by request."""
+        """Runs one step, and returns what ended in it, by request."""
         wall, processor = time.perf_counter(), time.process_time()
         outputs = self._engine.step()
         took = Step(time.perf_counter() - wall, time.process_time() - processor)
         return took, {output.request_id: output for output in outputs if output.finished}
 
     def until(self, name: str) -> tuple[list[Step], dict[str, object]]:
-        """Steps to the end of a request, and what the connector says of it."""
+        """Steps to the end of a request, and returns the connector's report on it."""
         steps = []
         while True:
             step, ended = self.step()
@@ -122,14 +123,14 @@ class Stepped:
                 return steps, dict(told)
 
     def drain(self) -> None:
-        """Waits until the daemon has everything."""
+        """Waits until the daemon has stored everything."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         get_kv_transfer_group().worker_half.drain(30)
 
 
 class Bench:
-    """Asks in turns, and keeps the steps by what came."""
+    """A sender of alternating requests that keeps the steps by kind."""
 
     def __init__(self, engine: Stepped, segments: int, length: int) -> None:
         self._engine = engine
@@ -139,7 +140,7 @@ class Bench:
 
     def run(self, rounds: int, others: int) -> None:
         engine, rng = self._engine, random.Random(1)
-        for _ in range(3):  # until all segments are held
+        for _ in range(3):  # until all segments are cached
             ids, cuts = self._spliced(rng, "warm")
             engine.until(engine.add(ids, 1, cuts))
             engine.drain()
@@ -163,7 +164,7 @@ class Bench:
             steps, told = engine.until(engine.add(ids, 1, cuts))
             if told.get("way") != "splice" or told["captured"]:
                 raise RuntimeError(f"not spliced from held segments: {told}")
-            # What the engine computes behind the splice, the walk does not.
+            # The tokens that the engine computes after the splice are not part of the walk.
             self.walked.append(int(str(told["walked"])) + len(ids) - int(str(told["tokens"])))
         else:
             size = len(ids) if kind == "whole" else (self.walked or [len(ids) // 4])[-1]
@@ -171,7 +172,7 @@ class Bench:
         self.steps[kind] += steps
 
     def _spliced(self, rng: random.Random, name: str) -> tuple[list[int], list[int]]:
-        """All segments behind the first in a new order, and a question."""
+        """Returns all segments after the first in a new order, and a question."""
         first, *rest = self._segments
         parts = [first, *rng.sample(rest, len(rest))]
         ids = [token for part in parts for token in part]
@@ -186,7 +187,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(bench: Bench, model: Path) -> dict[str, object]:
-    """Seconds of the others' tokens, and the ratio that the bar is about."""
+    """Returns the seconds of the others' tokens, and the ratio to which the bar applies."""
     rows = {
         kind: {
             "wall": quantiles([step.wall for step in steps]),

@@ -1,9 +1,10 @@
-// Package browsercheck looks at the dashboard with a real browser: Debian's chromium, without
-// a window. It is a module of its own so that what drives a browser stays out of spliced's.
+// Package browsercheck tests the dashboard in a real browser: Debian's chromium, headless.
+// It is a separate module, so that the main module does not depend on what drives a
+// browser.
 //
-// Most tests stand the dashboard before a double of a node, which answers the admin REST out
-// of testdata and can do what a real node will not do on demand: be empty, hold 100,000
-// segments, have hostile names, lack an endpoint, want a token, die and come back. One test
+// Most tests connect the dashboard to a test double of a node. It answers the admin REST
+// from testdata and can do what a real node does not do on demand: be empty, have 100,000
+// segments or hostile names, lack an endpoint, require a token, stop and restart. One test
 // runs the real programs. Without chromium all of them skip and say so; `make test-ui` runs
 // them.
 package browsercheck

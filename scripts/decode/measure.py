@@ -2,11 +2,11 @@
 
     make build && bin/engines/bin/python scripts/decode/measure.py --out decode-transformers.json
 
-Ways, in turn: the model's own steps over a cache, as its `generate` takes them; the walk without
-drafts; drafts that are all right, m at a time; drafts that are all wrong; and each draft decoded by
-itself with a copy of all states kept for it, which is what taking drafts back needs where a state
-is updated at every token. Times include the model's head. The model has Qwen3.5's layers with heads
-of 128 and random weights.
+Ways, alternately: the model's own steps over a cache, as in its `generate`; the walk without
+drafts; drafts that are all right, m at a time; drafts that are all wrong; and each draft decoded
+separately with a copy of all states, which rolling back drafts requires if a state is updated at
+every token. Times include the model's head. The model has Qwen3.5's layers with heads of 128 and
+random weights.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
         return run
 
     def states(n: int) -> Callable[[Context], None]:
-        """n drafts and the token before them, one by one, with a copy of the states of each."""
+        """Decodes the last token and n drafts one by one, with a copy of the states for each."""
 
         def run(context: Context) -> None:
             while context.tokens < PROMPT + TOKENS:

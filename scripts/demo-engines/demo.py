@@ -1,14 +1,14 @@
-"""An unmodified OpenAI chat client in front of an engine's own server, without us and with us.
+"""An unmodified OpenAI chat client with an engine's own server, without and with the connector.
 
     make demo-vllm
     make demo-sglang
 
-Starts two servers of one model with the engine's defaults, prefix caching among them, and a count
-of cached tokens in `usage`. One of them has the connector, which looks for segments by itself. Both
-get the same requests in turn: questions that bring documents in an order of their own, chats about
+Starts two servers of one model with the engine's defaults, including prefix caching and a count
+of cached tokens in `usage`. One of them has the connector, which finds segments by itself. Both
+get the same requests alternately: questions with documents in different orders, chats about
 documents, and agents that read files, call by call. Prints for each request the time to the first
-token and how many tokens were computed for it, seams and segments run alone among them, and in the
-end sums, conversations by their turns, and some answers.
+token and the number of computed tokens, including seams and segments computed in isolation; at
+the end sums, conversations by turn, and some answers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WAYS = ("without", "with")
 
 @dataclass(frozen=True)
 class Answer:
-    """Seconds to the first token, prompt tokens, how many tokens the server computed for them, and
-    the text."""
+    """Seconds to the first token, prompt tokens, the tokens that the server computed for them,
+    and the text."""
 
     seconds: float
     prompt: int
@@ -45,7 +45,7 @@ class Answer:
 
 
 def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer:
-    """One streamed answer, by the OpenAI client as it is."""
+    """Streams one answer, with the unmodified OpenAI client."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=900)
@@ -73,7 +73,8 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
 
 
 def _again(server: Server) -> int:
-    """Tokens computed so far of what the engine counts as cached: seams, and segments run alone."""
+    """Returns tokens computed so far that the engine counts as cached: seams, and segments
+    alone."""
     counts = server.counts()
     return int(counts.get("walked_tokens", 0) + counts.get("captured_tokens", 0))
 
@@ -87,7 +88,7 @@ LIMITS = {
         "--max-mamba-cache-size=64",
     ),
 }
-"""So that two servers fit into a small machine."""
+"""Settings with which two servers fit into a small machine."""
 
 
 def serve(
@@ -98,7 +99,7 @@ def serve(
     extra: dict[str, object],
     compiled: bool,
 ) -> list[Server]:
-    """The server without us, and the one with us."""
+    """Starts the server without the connector, and the one with it."""
     daemon, socket_path = start_daemon(
         directory, "-arena=2GiB", "-private=256MiB", "-staging=64MiB"
     )
@@ -116,7 +117,7 @@ def serve(
 
 
 def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, list[Answer]]]:
-    """Both in turn, so that what else the machine does falls on both."""
+    """Asks both alternately, so that other load of the machine affects both."""
     for server in servers:
         ask(server, Request("warm", "up", [{"role": "user", "content": "Are you there? " * 60}]))
     print(f"{'':22}{'prompt':>8}   {'first token, ms':^21}   {'tokens computed':^19}")
@@ -138,8 +139,8 @@ def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, l
 
 
 def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
-    """Sums by kind of traffic; the later half of each is what a server that has run for a while
-    does."""
+    """Returns sums by kind of traffic; the later half of each shows a server that has run for a
+    while."""
     out: dict[str, object] = {}
     for kind in dict.fromkeys(request.kind for request, _ in done):
         rows = [answers for request, answers in done if request.kind == kind]
@@ -185,7 +186,7 @@ def _why(computed: list[int]) -> str:
 def by_turn(
     done: list[tuple[Request, list[Answer]]], kind: str
 ) -> dict[int, dict[str, list[float]]]:
-    """Conversations by their turns: medians of tokens and of seconds to the first one."""
+    """Returns conversations by turn: medians of tokens and of seconds to the first one."""
     out = {}
     for turn in sorted({r.turn for r, _ in done if r.kind == kind and r.turn}):
         rows = [answers for r, answers in done if (r.kind, r.turn) == (kind, turn)]
@@ -243,7 +244,7 @@ def main() -> None:
 
 
 def _parameters(model: Path) -> int:
-    """Counted in the headers of the safetensors."""
+    """Returns the parameters counted in the headers of the safetensors."""
     total = 0
     for path in model.glob("*.safetensors"):
         with path.open("rb") as file:

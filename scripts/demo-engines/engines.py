@@ -1,4 +1,4 @@
-"""The two engines that a demo or a bench starts a server of: as their users do, on a CPU."""
+"""The two engines of which a demo or a bench starts servers, as users do, on a CPU."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Protocol
 from processes import ROOT, Process, Server, free_port, parameters
 
 _SECONDS = 900
-"""To load and warm up."""
+"""Seconds to load and warm up."""
 
 
 class Engine(Protocol):
-    """Starts servers. settings: the connector's; None: without it. Servers print nothing; their
-    logs stay in the directory."""
+    """A starter of servers. settings: the connector's; None: without it. Servers print nothing;
+    their logs stay in the directory."""
 
     name: str
 
     def command(self, settings: dict[str, object] | None) -> str:
-        """What somebody would type, apart from the model."""
+        """Returns the command that a user would type, without the model."""
         ...
 
     def start(
@@ -34,8 +34,8 @@ class Engine(Protocol):
         *flags: str,
         eager: bool = True,
     ) -> Server:
-        """flags: more of the engine's own. eager: nothing is compiled, which takes longer than a
-        demo has on few cores."""
+        """flags: further ones of the engine. eager: nothing is compiled, which takes longer than
+        a demo has on few cores."""
         ...
 
 
@@ -55,7 +55,7 @@ class VLLM:
         eager: bool = True,
     ) -> Server:
         port = free_port()
-        # `vllm serve` of the CPU wheel looks for a package of another name, and ends.
+        # `vllm serve` of the CPU wheel looks for a package of another name, and exits.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += [f"--model={model}", f"--port={port}", "--host=127.0.0.1", "--dtype=bfloat16"]
         command += ["--served-model-name=model", *self._flags(settings), *flags]
@@ -75,7 +75,7 @@ class VLLM:
 
 
 def transfer_config(settings: dict[str, object]) -> dict[str, object]:
-    """What vLLM's `kv_transfer_config` says of the connector."""
+    """Returns vLLM's `kv_transfer_config` for the connector."""
     return {
         "kv_connector": "SplicedConnector",
         "kv_connector_module_path": "spliced_connector.vllm",
@@ -85,7 +85,7 @@ def transfer_config(settings: dict[str, object]) -> dict[str, object]:
     }
 
 
-# What SGLang wants on a CPU without its own kernels, see docs/engines.md.
+# Settings for SGLang on a CPU without its own kernels, see docs/engines.md.
 _SGLANG_ON_A_CPU = (
     "--device=cpu",
     "--dtype=bfloat16",
@@ -101,7 +101,8 @@ _SGLANG_ON_A_CPU = (
 
 @dataclass(frozen=True)
 class SGLang:
-    """Kernels that a CPU lacks are those of the tests, in torch: the same in all servers."""
+    """SGLang on a CPU, whose missing kernels are replaced by those of the tests, in torch: the
+    same in all servers."""
 
     python: Path
     name: str = "SGLang"
@@ -143,7 +144,7 @@ _TESTS = ROOT / "connector" / "python" / "tests" / "engine"
 
 
 def _stand_ins(directory: Path) -> Path:
-    """Has SGLang load the tests' kernels as a plugin."""
+    """Makes SGLang load the tests' kernels as a plugin."""
     info = directory / "site" / "sglang_kernels-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-kernels\nVersion: 0\n")
@@ -153,7 +154,7 @@ def _stand_ins(directory: Path) -> Path:
 
 
 class SGLangServer(Server):
-    """Says what became of a request in `meta_info`, by SGLang's own API."""
+    """The outcome of requests in `meta_info`, in SGLang's own API."""
 
     def one_token(
         self, ids: Sequence[int], cuts: Sequence[int] | None, refresh: float = 0.0
@@ -175,7 +176,7 @@ def _ready(server: Server) -> Server:
 
 
 def engine_of(name: str, sglang_python: Path | None) -> Engine:
-    """By its name on the command line."""
+    """Returns an engine by its name on the command line."""
     if name == "vllm":
         return VLLM()
     return SGLang(sglang_python or Path(sys.executable))

@@ -1,5 +1,5 @@
-"""A model of Qwen3.5's layers with seeded weights; that of the demo has a tokenizer that is trained
-on this project's pages."""
+"""A model of Qwen3.5's layers with seeded weights; the demo's has a tokenizer trained on this
+project's pages."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _TEMPLATE = (
 
 
 def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) -> Path:
-    """The model in a directory; see `write_weights`."""
+    """Writes the model to a directory; see `write_weights`."""
     _write_tokenizer(directory, texts)
     write_weights(directory, VOCABULARY, layers, hidden)
     return directory
 
 
 def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) -> None:
-    """Three layers of gated delta rule to one of attention, in bfloat16.
+    """Writes three layers of gated delta rule per layer of attention, in bfloat16.
 
-    layers 12 and hidden 1024 are 253 million parameters. The weights are random: times are those of
-    a trained model of this shape, answers mean nothing.
+    layers 12 and hidden 1024 are 253 million parameters. The weights are random: times are those
+    of a trained model of this shape, answers are meaningless.
     """
     import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
@@ -60,14 +60,14 @@ def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) ->
         max_position_embeddings=2 * MAX_TOKENS,
         tie_word_embeddings=True,
         dtype="bfloat16",
-        mamba_ssm_dtype="float32",  # states of 16 bits are not stored behind answers
+        mamba_ssm_dtype="float32",  # states of 16 bits are not stored after answers
     )
     torch.manual_seed(0)
     Qwen3_5ForCausalLM(config).bfloat16().save_pretrained(directory)
 
 
 def _write_tokenizer(directory: Path, texts: Iterable[str]) -> None:
-    """Byte pairs, and the chat template of ChatML."""
+    """Returns a byte pair tokenizer with the ChatML chat template."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
     from tokenizers.models import BPE
 

@@ -17,10 +17,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# vLLM's own switches for a processor without a compiler's help, on few cores.
+# vLLM's own switches for a processor without a compiler, on few cores.
 #
-# vLLM keeps one core from the threads of a server without a connector, and two from those of one
-# with it if there are more than two. Bound to all cores, all servers have as many threads.
+# vLLM reserves one core in a server without a connector, and two in one with it if there are more
+# than two. Bound to all cores, all servers have the same number of threads.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -31,7 +31,7 @@ ENVIRONMENT = {
 
 
 class Process:
-    """Something that is started, waited for, and ended with all its children."""
+    """A process that is started, waited for, and ended with all its children."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, **environment: str) -> None:
         self._name, self._log = name, log
@@ -45,7 +45,7 @@ class Process:
             )
 
     def wait_for(self, port_or_path: int | str, seconds: float) -> None:
-        """Until it takes connections. Raises RuntimeError with the end of its log."""
+        """Waits until it accepts connections. Raises RuntimeError with the end of its log."""
         until = time.monotonic() + seconds
         while not _listens(port_or_path):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -54,15 +54,15 @@ class Process:
             time.sleep(0.1)
 
     def cpu_seconds(self) -> float:
-        """What it and its children have computed so far."""
-        import psutil  # vLLM brings it
+        """Returns the processor time used so far by it and its children."""
+        import psutil  # a dependency of vLLM
 
         own = psutil.Process(self._process.pid)
         times = [p.cpu_times() for p in (own, *own.children(recursive=True))]
         return sum(t.user + t.system for t in times)
 
     def close(self) -> None:
-        """Ends it and what it started."""
+        """Ends it and its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
             try:
@@ -85,7 +85,7 @@ def _listens(where: int | str) -> bool:
 
 
 def start_daemon(directory: Path, *flags: str) -> tuple[Process, str]:
-    """A daemon with a socket in the directory."""
+    """Starts a daemon with a socket in the directory."""
     path = str(directory / "spliced.sock")
     command = [
         str(ROOT / "bin" / "spliced"),
@@ -101,7 +101,7 @@ def start_daemon(directory: Path, *flags: str) -> tuple[Process, str]:
 
 
 def free_port() -> int:
-    """Nobody listens on it at the moment."""
+    """Returns a port that is not in use at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -109,7 +109,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: seconds to the first token, and all tokens' text."""
+    """The result: seconds to the first token, and all tokens' text."""
 
     ttft: float
     text: str
@@ -124,28 +124,28 @@ class Server:
     counter: str = "vllm"
 
     def ask(self, ids: Sequence[int], cuts: Sequence[int] | None = None, tokens: int = 8) -> Answer:
-        """Streams one greedy completion. cuts: where the prompt's segments meet."""
+        """Streams one greedy completion. cuts: the ends of the prompt's segments."""
         began = time.perf_counter()
         return _read(self._post(ids, cuts, tokens, stream=True), began)
 
     def one_token(
         self, ids: Sequence[int], cuts: Sequence[int] | None, refresh: float = 0.0
     ) -> tuple[float, dict[str, object]]:
-        """Returns how many seconds an answer of one token takes, and what the connector says of
-        the request, which a stream of vLLM's does not carry."""
+        """Returns the seconds of an answer of one token, and the connector's report on the
+        request, which vLLM's streams do not include."""
         began = time.perf_counter()
         reply = json.loads(self._post(ids, cuts, 1, stream=False, refresh=refresh).read())
         took = time.perf_counter() - began
         return took, dict((reply.get("kv_transfer_params") or {}).get("spliced", {}))
 
     def _timed(self, body: dict[str, object]) -> tuple[float, dict[str, Any]]:
-        """Seconds that SGLang's own API takes for an answer, and the answer."""
+        """Returns the seconds of an answer by SGLang's own API, and the answer."""
         began = time.perf_counter()
         reply: dict[str, Any] = json.loads(self._send("/generate", body).read())
         return time.perf_counter() - began, reply
 
     def counts(self) -> dict[str, float]:
-        """What the connector has counted so far, by name; nothing without one."""
+        """Returns the connector's counters so far, by name; empty without a connector."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
@@ -186,13 +186,13 @@ class Server:
 
 
 def parameters(cuts: Sequence[int], refresh: float) -> dict[str, object]:
-    """Returns what a request says to the connector; refresh 0 leaves it to the settings."""
+    """Returns a request's parameters for the connector; refresh 0 leaves it to the settings."""
     said: dict[str, object] = {"v": 1, "cuts": list(cuts)}
     return said | {"refresh": refresh} if refresh else said
 
 
 def _read(reply: http.client.HTTPResponse, began: float) -> Answer:
-    """Server-sent events: a JSON object for each token, then the word DONE."""
+    """Yields server-sent events: a JSON object for each token, then the word DONE."""
     first, text = 0.0, ""
     for line in reply:
         data = line.decode().strip().removeprefix("data: ")

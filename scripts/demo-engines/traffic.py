@@ -1,7 +1,7 @@
-"""What clients send: questions with documents, chats about documents, and agents that read files.
+"""Client traffic: questions with documents, chats about documents, and agents that read files.
 
 The documents are sections of this project's pages. The clients are plain users of the OpenAI chat
-API, which know nothing of segments.
+API, without knowledge of segments.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Document:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the API. kind: rag, chat or agent; name tells them apart in a table; turn: of a
-    conversation, from 1 on."""
+    """One call of the API. kind: rag, chat or agent; name: identifies it in a table; turn: of a
+    conversation, from 1."""
 
     kind: str
     name: str
@@ -45,12 +45,13 @@ class Request:
 
 
 def pages() -> list[str]:
-    """All text that there is, for a tokenizer."""
+    """Returns all text, for a tokenizer."""
     return [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def documents(count: int, least: int = 1500, most: int = 3500) -> list[Document]:
-    """Sections of the pages, of so many characters each, in an order by seed."""
+    """Returns sections of the pages, with a given number of characters each, in a seeded
+    order."""
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
         for part in re.split(r"\n(?=##+ )", path.read_text()):
@@ -63,7 +64,7 @@ def documents(count: int, least: int = 1500, most: int = 3500) -> list[Document]
 
 
 def questions(pool: Sequence[Document], requests: int, each: int) -> list[Request]:
-    """A retriever's work: every question brings documents of the pool, in an order of its own."""
+    """Simulates a retriever: every question has documents of the pool, in varying order."""
     rng = random.Random(2)
     out = []
     for i in range(requests):
@@ -79,7 +80,8 @@ def questions(pool: Sequence[Document], requests: int, each: int) -> list[Reques
 
 
 def chats(pool: Sequence[Document], users: int, turns: int) -> list[Request]:
-    """Each user talks about three documents, of which other users have some too."""
+    """Simulates users who each talk about three documents, some of them shared with other
+    users."""
     rng = random.Random(4)
     out = []
     for user in range(users):
@@ -98,7 +100,7 @@ def chats(pool: Sequence[Document], users: int, turns: int) -> list[Request]:
 
 
 def agents(pool: Sequence[Document], tasks: int, steps: int) -> list[Request]:
-    """Each task is a conversation that grows by a page that was read; tasks read the same pages."""
+    """Simulates tasks: conversations that grow by each page read; tasks read the same pages."""
     rng = random.Random(3)
     out = []
     for task in range(tasks):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the tables of a page with what `splicectl demo` printed, or rewrites them.
+"""Compares the tables of a page with the output of `splicectl demo`, or rewrites them.
 
 usage: tables.py [--write] PAGE OUTPUT
 
-A table of the page is a code block whose first line the output has too, up to numbers. It may
-leave rows out. Words have to agree, and numbers too: counts and sizes within a tenth, errors within
-a factor of two. Times are of a machine and its load, and are not compared. Exit status 1: they
+A table of the page is a code block whose first line is in the output too, up to numbers. It may
+omit rows. Words have to agree, and numbers too: counts and sizes within a tenth, errors within a
+factor of two. Times depend on a machine and its load, and are not compared. Exit status 1: they
 differ.
 """
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 TIMES = re.compile(r"\bms\b|TTFT")
 ERRORS = re.compile(r"error")
 SCENARIO = 60
-"""Lines of the output in which the rows of a table are looked for, from its heading on."""
+"""Number of output lines from a table's heading on in which its rows are searched."""
 
 
 def words(line: str) -> str:
@@ -42,8 +42,8 @@ def close(line: str, have: float, want: float) -> bool:
 
 
 def printed_rows(table: list[str], output: list[str]) -> list[str | None]:
-    """Returns the printed line of each row; None for one that is not there. The output may have
-    more rows. Of several sections with the same heading the one most like the table is taken."""
+    """Returns the printed line of each row; None for a missing one. The output may have more
+    rows. Of several sections with the same heading, the one most like the table is used."""
     best: list[str | None] = []
     for at, line in enumerate(output):
         if words(line) != words(table[0]):

@@ -1,14 +1,14 @@
-"""What transformers answers with the trained model, for the demo and its tests.
+"""Answers of transformers with the trained model, for the demo and its tests.
 
 Reads questions as scripts/tinyhybrid/generate.py prints them, lets the model in
-DIR answer each of them in float32 on the CPU, and prints what the Go side reads
-from DIR/questions.jsonl:
+DIR answer each of them in float32 on the CPU, and prints the file that the Go side reads
+as DIR/questions.jsonl:
 
     cd scripts/tinyhybrid
     python generate.py -n 40 -k 6,7,8 --corpus 32 | python ../goldens-hf/questions.py model > new
     mv new model/questions.jsonl
 
-Needs torch and transformers. Says on standard error how many answers are right.
+Needs torch and transformers. Prints the number of right answers to standard error.
 """
 
 import json
@@ -21,7 +21,7 @@ MAX_ANSWER = 6
 
 
 def answer(model: transformers.PreTrainedModel, ids: list[int], end: int) -> list[int]:
-    """Greedy tokens behind a prompt, without the one that ends the answer."""
+    """Returns greedy tokens after a prompt, without the one that ends the answer."""
     said = model.generate(torch.tensor([ids]), max_new_tokens=MAX_ANSWER, do_sample=False)
     out = said[0, len(ids) :].tolist()
     return out[: out.index(end)] if end in out else out

@@ -49,7 +49,7 @@ SEED = 11
 
 
 def draw(model: torch.nn.Module) -> None:
-    """Weights that leave no part idle: decays spread, norms away from one."""
+    """Returns weights that exercise every part: decays spread, norms away from one."""
     generator = torch.Generator().manual_seed(SEED)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
@@ -80,7 +80,7 @@ def main() -> None:
     }
     (out / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    # What is computed is what the file holds.
+    # Compute with the values in the file.
     model.load_state_dict(
         {k: v.float() for k, v in load_file(out / "model.safetensors").items()}, strict=False
     )

@@ -1,8 +1,8 @@
-"""What torch and FLA take for what our kernels decode with.
+"""Times of torch and FLA for the operations of our decoding kernels.
 
-The numbers stand beside the rows of our kernels of the same shapes: attention of one token over
-keys and values that lie behind each other (torch's `scaled_dot_product_attention`, which reads no
-pages), and one token of FLA's recurrent gated delta rule, which reads and writes a state each time.
+The numbers are shown next to those of our kernels for the same shapes: attention of one token
+over contiguous keys and values (torch's `scaled_dot_product_attention`, which reads no pages),
+and one token of FLA's recurrent gated delta rule, which reads and writes a state each time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import rows
 import torch_speed
 
 SEGMENTS, QUERIES = 4, 8
-"""Segments that a request has, and query heads of a key head, as our own rows have it."""
+"""Segments of a request, and query heads per key head, as in our own rows."""
 
 
 def attention(clock: torch_speed.Clock, device: str, z: torch_speed.Shape, copied: float) -> None:
-    """One token of several requests over keys and values of their own."""
+    """Times one token of several requests over their own keys and values."""
     import torch
 
     requests, dim = max(2, z.layers // 2), torch_speed.ATTENTION["dim"]
@@ -33,7 +33,7 @@ def attention(clock: torch_speed.Clock, device: str, z: torch_speed.Shape, copie
 
 
 def recurrent(clock: torch_speed.Clock, z: torch_speed.Shape, tokens: int, copied: float) -> None:
-    """Tokens of as many requests as there are layers, one layer of each, by FLA."""
+    """Times tokens of as many requests as there are layers, one layer of each, by FLA."""
     import torch
     from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 

@@ -1,11 +1,11 @@
-"""Two engines of transformers at one daemon with memory of the GPU: what reuse gives them.
+"""Two transformers engines at one daemon with GPU memory: the gain of reuse.
 
-Each engine is a process. The first computes a prompt, publishes its segments and saves its prefix;
-the second reuses them, from copies on the GPU and from host memory, at other positions too. Its
-logits are compared with those of the first, and its times to the first token with computing all.
-The model is the one that came along, whose answers can be right or wrong, or a larger one of random
-numbers with heads of the usual size. Flash Linear Attention is hidden from transformers: with
-`--fla` one engine takes the time to the first token with it, and nothing else.
+Each engine is a process. The first computes a prompt, publishes its segments and saves its
+prefix; the second reuses them, from copies on the GPU and from host memory, also at other
+positions. Its logits are compared with those of the first, and its times to the first token with
+computing everything. The model is the included one, whose answers can be right or wrong, or a
+larger one with random weights and heads of the usual size. Flash Linear Attention is hidden from
+transformers: with `--fla` one engine only measures the time to the first token with it.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
     from spliced_connector.hf import SplicedTransformers
 
 REUSE_SHARE = 0.5
-"""Of the time of a spliced request from host memory: what one from the GPU may take."""
+"""Largest time of a spliced request from the GPU, relative to one from host memory."""
 
 TOLERANCE = 0.02
-"""Of packed tuples."""
+"""Tolerance of packed tuples."""
 
 HELD_SHARE = 0.25
-"""Of the bytes of keys and values that copies take: what seven requests of the same segments may,
-which read them in place. Their seams are their own, a fiftieth of their tokens."""
+"""Largest share of the bytes of copied keys and values for seven requests of the same segments
+that read them in place. Each has its own seams, a fiftieth of its tokens."""
 
 EXACT, ROUNDED = 0.1, 0.25
-"""Difference of logits, relative to their spread, that is let pass: where the same numbers are
-added in another order, and where the model's own forward computes them, as the canary has it.
-Guesses for bfloat16; in float32 both are near 1e-6. Wrong rows or states give 1 and more."""
+"""Permitted differences of logits, relative to their spread: if the same numbers are added in
+another order, and if the model's own forward computes them, as in the canary. Guesses for
+bfloat16; in float32 both are near 1e-6. Wrong rows or states give 1 and more."""
 
 MOVES = 4096
-"""Tokens of a prompt from which on the bytes of its segments take the time, not the launches."""
+"""Tokens of a prompt above which the bytes of its segments take the time, not the launches."""
 
 PATIENCE = 20.0
-"""Seconds for what takes less than one: memory attached, copies made."""
+"""Bound in seconds for operations of less than one: attaching memory, making copies."""
 
 
 FEWEST, SECONDS = 3, 3.0
-"""Rounds that are timed at least, and the time behind which no more are; behind twice that time
-even fewer do."""
+"""Minimum number of timed rounds, and the time after which there are no more; after twice that
+time fewer suffice."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the model of random numbers, and of what it is asked."""
+    """Sizes of the model with random weights, and of its prompts."""
 
     hidden: int
     layers: int
@@ -80,11 +80,11 @@ FULL = Sizes(2048, 16, 32, 128, 8192, 8, 1024, 7)
 SMALL = Sizes(64, 4, 4, 16, 256, 3, 48, 2)
 
 
-# An engine's process: a command a line, an answer a line.
+# An engine's process: one command per line, one answer per line.
 
 
 def build(name: str, sizes: Sizes, device: str) -> PreTrainedModel:
-    """The model; the same numbers in every process."""
+    """Returns the model, with the same weights in every process."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
@@ -115,15 +115,15 @@ def build(name: str, sizes: Sizes, device: str) -> PreTrainedModel:
         },
     )
     torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
-    with torch.device(device):  # numbers are drawn where they stay: seconds less
+    with torch.device(device):  # weights are drawn on the device, which saves seconds
         model = Qwen3_5ForCausalLM(config)
     torch.set_default_dtype(torch.float32)
     return model.eval()
 
 
 class Engine:
-    """A model with two adapters: one that may use the GPU's memory, and one that has no choice; and
-    one that reads rows in the GPU's memory where they lie."""
+    """A model with three adapters: one that may use the GPU's memory, one that may not, and one
+    that reads rows in place in the GPU's memory."""
 
     def __init__(self, args: argparse.Namespace, sizes: Sizes, device: str) -> None:
         import torch
@@ -150,7 +150,7 @@ class Engine:
             Client(dataclasses.replace(patient, device=gpu)),
             Client(patient),
         ]
-        # By the GPU's memory and by the host's; then the same with tuples that are packed.
+        # With the GPU's memory and with the host's; then the same with packed tuples.
         self._engines = [
             SplicedTransformers(model, c, dataclasses.replace(naming, tolerance=t), settings)
             for t in (0.0, TOLERANCE)
@@ -162,7 +162,7 @@ class Engine:
         self._make_paged = lambda: SplicedTransformers(model, self._clients[0], naming, in_place)
 
     def state(self) -> dict[str, object]:
-        """Why memory of the GPU is not used; empty when it is."""
+        """Returns why GPU memory is not used; empty if it is."""
         self._clients[0].wait_device(PATIENCE)
         return {"inert": self._engines[0].inert, "device": self._engines[0].device_state}
 
@@ -176,8 +176,8 @@ class Engine:
         rounds: int,
         packed: bool = False,
     ) -> dict[str, object]:
-        """Median seconds to the first token, and what the last round gave. Of several rounds the
-        first, which may load and compile, does not count."""
+        """Returns median seconds to the first token, and the result of the last round. Of several
+        rounds the first, which may load and compile, does not count."""
         engine: SplicedTransformers = self._engines[2 * packed + (not gpu)]
         took: list[float] = []
         while not _enough(took, rounds):
@@ -200,7 +200,7 @@ class Engine:
     def generate(
         self, ids: list[int], cuts: list[int], mode: Any, gpu: bool, n: int
     ) -> dict[str, object]:
-        """Greedy tokens."""
+        """Returns greedy tokens."""
         engine = self._engines[0 if gpu else 1]
         out = engine.generate(ids, cuts, mode, max_new_tokens=n, do_sample=False)
         return {"tokens": out[0, len(ids) :].tolist()}
@@ -208,9 +208,9 @@ class Engine:
     def resident(
         self, prompts: list[tuple[list[int], list[int]]], paged: bool, rounds: int
     ) -> dict[str, object]:
-        """Requests that are there at the same time: bytes of their keys and values, of which the
-        daemon's count once, the last one's logits and median seconds to the first token, and those
-        of a token behind it."""
+        """Measures resident requests: bytes of their keys and values, of which the daemon's count
+        once, the last one's logits and median seconds to the first token, and those of a token
+        after it."""
         from spliced_connector.hf.paged import PagedLayer, held_bytes
 
         engine = self._make_paged() if paged else self._engines[0]
@@ -247,8 +247,9 @@ class Engine:
         }
 
     def written(self, ids: list[int], cuts: list[int], rounds: int) -> dict[str, object]:
-        """A splice whose rows the daemon's kernels write into memory of this process, and one whose
-        rows kernels of this process do, in turn: median seconds to the first token, and logits."""
+        """Alternates a splice whose rows the daemon's kernels write into memory of this process,
+        and one whose rows this process's kernels write: median seconds to the first token, and
+        logits."""
         engines = {"daemon": self._make_written(), "engine": self._engines[0]}
         until = time.monotonic() + PATIENCE
         while (why := engines["daemon"].written_state) and time.monotonic() < until:
@@ -272,8 +273,8 @@ class Engine:
         return out
 
     def drafted(self, ids: list[int], cuts: list[int], n: int, right: int) -> dict[str, object]:
-        """Greedy tokens behind a splice, one at a time, and with so many drafts at a time: those of
-        the round before; 0: drafts that are wrong."""
+        """Decodes greedily after a splice, one at a time, and with a number of drafts at a time:
+        those of the round before; 0: drafts that are wrong."""
         engine, behind = self._engines[0], len(ids)
         said: list[int] = []
 
@@ -286,7 +287,7 @@ class Engine:
 
         out: dict[str, object] = {}
         for name, drafter in (("one", nothing), ("drafts", known)):
-            for _ in range(4):  # what is new is loaded in the first
+            for _ in range(4):  # the first one loads new kernels
                 self._wait()
                 start = time.perf_counter()
                 line = engine.generate(
@@ -294,8 +295,8 @@ class Engine:
                 )
                 got = line[0, behind:].tolist()
                 out[name] = (time.perf_counter() - start) / len(got)
-                # Rows computed together round differently: a number that is as likely as another
-                # may come first, and what is known is then what came with drafts.
+                # Rows computed together round differently: an equally likely token may come
+                # first, and then the tokens with drafts are the known ones.
                 same, said = got == said, got
                 if same:
                     break
@@ -304,7 +305,7 @@ class Engine:
         return out
 
     def spent(self, ids: list[int], cuts: list[int], mode: Any, gpu: bool) -> dict[str, object]:
-        """Milliseconds of the device, and of the kernels that take most of it."""
+        """Returns milliseconds of the device, and of the kernels that take most of it."""
         from torch.profiler import ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -324,7 +325,7 @@ class Engine:
 
 
 def _enough(took: list[float], rounds: int) -> bool:
-    """Whether rounds that took so long will do; the first of several is not counted."""
+    """Reports whether the timed rounds suffice; the first of several is not counted."""
     if rounds == 1 or not took:
         return bool(took)
     counted = took[1:]
@@ -334,9 +335,9 @@ def _enough(took: list[float], rounds: int) -> bool:
 
 
 def serve(args: argparse.Namespace, sizes: Sizes) -> int:
-    """Answer commands until standard input ends: the parent is done, or gone."""
+    """Answers commands until standard input ends: the parent has finished or died."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries' output must not mix with answers
     late = "an engine stopped at "
     rows.watch(lambda at: print(json.dumps({"late": late + at}), file=answers, flush=True), 2.0)
     device = loaded(args.fla)
@@ -355,7 +356,7 @@ def serve(args: argparse.Namespace, sizes: Sizes) -> int:
 
 
 def loaded(with_fla: bool) -> str:
-    """The device, once what an engine needs is imported; else the process ends."""
+    """Returns the device after importing what an engine needs; otherwise ends the process."""
     device = os.environ.get("GPU_CHECK_TORCH", "cuda")
     try:
         import torch
@@ -366,7 +367,7 @@ def loaded(with_fla: bool) -> str:
         else:
             fla_kernels.hide()
         from transformers import Qwen3_5ForCausalLM  # noqa: F401
-    except Exception as err:  # they raise what their parts raise
+    except Exception as err:  # imports raise whatever their parts raise
         lacking = "no FLA with Triton, or" if with_fla else "no"
         rows.cannot_run(f"{lacking} transformers with torch: {type(err).__name__}: {err}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -375,11 +376,11 @@ def loaded(with_fla: bool) -> str:
 
 
 class LateError(Exception):
-    """An engine's time was up; the text says where it stood."""
+    """An engine ran out of time; the text says where it was."""
 
 
 class Process:
-    """An engine in a process of its own, which answers in the order in which it was asked."""
+    """An engine in a separate process, which answers in the order of requests."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         command = [sys.executable, __file__, "--child", *sys.argv[1:]]
@@ -388,23 +389,23 @@ class Process:
         )
 
     def ask(self, do: str, **asked: object) -> dict[str, Any]:
-        """Its answer. Raises RuntimeError for trouble there, and LateError."""
+        """Returns its answer. Raises RuntimeError for an error there, and LateError."""
         self.send(do, **asked)
         return self.receive()
 
     def send(self, do: str, **asked: object) -> None:
-        """Has it work on something beside what goes on here."""
+        """Sends a command without waiting for its answer."""
         if self._process.stdin is None:
             raise RuntimeError("no pipe to an engine")
-        with suppress(BrokenPipeError):  # `receive` tells
+        with suppress(BrokenPipeError):  # `receive` reports it
             print(json.dumps({"do": do, **asked}), file=self._process.stdin, flush=True)
 
     def receive(self) -> dict[str, Any]:
-        """The next answer."""
+        """Returns the next answer."""
         line = "" if self._process.stdout is None else self._process.stdout.readline()
         if not line:
             code = self._process.wait(PATIENCE)
-            if code == rows.CANNOT_RUN:  # it has said why
+            if code == rows.CANNOT_RUN:  # it has printed the reason
                 sys.exit(code)
             raise RuntimeError(f"an engine ended with {code}")
         answer: dict[str, Any] = json.loads(line)
@@ -415,7 +416,7 @@ class Process:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """Ends it."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -430,7 +431,7 @@ class Process:
 
 @contextmanager
 def check(name: str) -> Iterator[None]:
-    """A row for trouble, after which the others go on."""
+    """Adds a row for an error, after which the other checks continue."""
     try:
         yield
     except (RuntimeError, AssertionError) as err:
@@ -438,14 +439,14 @@ def check(name: str) -> Iterator[None]:
 
 
 def off(a: list[float], b: list[float]) -> float:
-    """The largest difference, relative to the spread of b."""
+    """Returns the largest difference, relative to the spread of b."""
     spread = statistics.pstdev(b) or 1.0
     return max(abs(x - y) for x, y in zip(a, b, strict=True)) / spread
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Segments, and a question behind them."""
+    """Segments, followed by a question."""
 
     segments: list[list[int]]
     query: list[int]
@@ -462,7 +463,7 @@ class Prompt:
         return at
 
     def elsewhere(self) -> Prompt:
-        """All segments but the first one in another order, behind another first one."""
+        """Returns all segments but the first one in another order, after another first one."""
         return Prompt([self.segments[0][::-1], *self.segments[:0:-1]], self.query)
 
 
@@ -476,7 +477,7 @@ def drawn(sizes: Sizes, seed: int) -> Prompt:
 
 
 def questions(directory: Path, n: int) -> list[tuple[Prompt, list[int]]]:
-    """The model's own questions, and the answers that transformers gave where it was made."""
+    """Reads the model's own questions, and the answers of transformers when it was made."""
     out = []
     with (directory / "questions.jsonl").open() as lines:
         for line in lines:
@@ -489,7 +490,7 @@ def questions(directory: Path, n: int) -> list[tuple[Prompt, list[int]]]:
 
 
 def run(args: argparse.Namespace, sizes: Sizes) -> None:
-    """Print the rows."""
+    """Prints the rows."""
     name = "the model that came along" if args.model != "random" else "a model of random numbers"
     rows.watch(lambda at: rows.holds(f"{name}: in time", f"stopped at {at}"))
     if args.model != "random":
@@ -512,7 +513,7 @@ def run(args: argparse.Namespace, sizes: Sizes) -> None:
         for which, trouble in zip(("first", "second"), lacks, strict=True):
             rows.holds(f"{name}: the {which} engine has memory of the GPU", trouble)
         if any(lacks):
-            return  # what follows would be of host memory alone
+            return  # the rows that follow would measure host memory alone
         compare(name, prompt, *engines, sizes)
         if shipped:
             with check(f"{name}: answers"):
@@ -535,14 +536,14 @@ def sized(p: Prompt) -> str:
 
 
 def plain_once(name: str, p: Prompt, engine: Process) -> None:
-    """The first prompt of an engine, computed by the model's own forward: it loads and compiles."""
+    """Computes an engine's first prompt by the model's own forward: it loads and compiles."""
     once = engine.ask("prefill", **_plain(p), rounds=1)
     title = f"{name}: first token, no cache, {sized(p)}: in the first round"
     rows.figure(title, once["seconds"] * 1e3, "ms")
 
 
 def plainly(name: str, p: Prompt, engine: Process, sizes: Sizes) -> dict[str, Any]:
-    """The time to the first token without a cache, by the model's own forward."""
+    """Measures the time to the first token without a cache, by the model's own forward."""
     plain = engine.ask("prefill", **_plain(p), rounds=sizes.rounds)
     rows.figure(f"{name}: first token, no cache, {sized(p)}", plain["seconds"] * 1e3, "ms")
     return plain
@@ -553,8 +554,8 @@ def _plain(p: Prompt) -> dict[str, Any]:
 
 
 def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
-    """Prefixes and splices of one prompt."""
-    # Segments are published in another order, and the first one, which has its own form and is
+    """Measures prefixes and splices of one prompt."""
+    # Segments are published in another order, and the first one, which has a separate form and is
     # continued as a prefix, alone: no whole prompt is known.
     known = (p.elsewhere(), Prompt(p.segments[:1], p.query))
     for one in known:
@@ -563,14 +564,14 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
         )
     asked = {"ids": p.ids, "cuts": p.cuts, "mode": "splice"}
     writer.send("prefill", **asked, gpu=False, keep=False, rounds=1)
-    plain_once(name, p, reader)  # beside the other one's work, which the rounds to come are not
+    plain_once(name, p, reader)  # during the other one's work, unlike the later rounds
     for _ in known:
         writer.receive()
     want: dict[str, Any] | None = None
     with check(f"{name}: splice in the first engine"):
         want = writer.receive()
     plain = plainly(name, p, reader, sizes)
-    # Segments of the small model are nothing to copy: it tells right from wrong only.
+    # Segments of the small model are too small to time: it only tests correctness.
     bar = REUSE_SHARE if len(p.ids) > MOVES else 0.0
     with check(f"{name}: splice"):
         reused(f"{name}: splice", want, asked, reader, EXACT, sizes, plain["seconds"], bar)
@@ -589,7 +590,7 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     if len(p.ids) > MOVES or sizes is SMALL:
         with check(f"{name}: drafts"):
             with_drafts(name, p, reader, sizes)
-    # The prefix last: what is spliced would continue it.
+    # The prefix last: splices would continue it.
     asked["mode"] = "prefix"
     with check(f"{name}: prefix"):
         writer.ask("prefill", **asked, gpu=False, keep=True, rounds=1)
@@ -600,10 +601,10 @@ def reused(
     title: str, want: dict[str, Any] | None, asked: dict[str, Any], reader: Process, bound: float,
     sizes: Sizes, plain: float, bar: float,
 ) -> None:  # fmt: skip
-    """One mode in the second engine, from both kinds of memory. bar: the part of the time from
-    host memory that may be taken from the GPU, 0 for any."""
+    """Runs one mode in the second engine, from both kinds of memory. bar: the largest permitted
+    time from the GPU relative to host memory, 0 for any."""
     until = time.monotonic() + PATIENCE
-    while True:  # the copies are made when they are first asked for
+    while True:  # the copies are made on the first request
         gpu = reader.ask("prefill", gpu=True, **asked, keep=False, rounds=1)
         if gpu["on_device"] == gpu["reused"] > 0 or time.monotonic() > until:
             break
@@ -630,8 +631,8 @@ def reused(
 
 
 def written(title: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
-    """A splice from the GPU whose rows the daemon's kernels write into memory of the engine's,
-    beside one whose rows the engine's process does."""
+    """Compares a splice from the GPU whose rows the daemon's kernels write into the engine's
+    memory with one whose rows the engine's process writes."""
     got = reader.ask("written", ids=p.ids, cuts=p.cuts, rounds=sizes.rounds)
     done, others = got["walks"]
     whole = done and not others and got["daemon_on_device"] == got["engine_on_device"] > 0
@@ -644,8 +645,8 @@ def written(title: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
 
 
 def read_in_place(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
-    """Requests of the same segments in other orders, by copies of their rows and by one copy that
-    all of them read."""
+    """Runs requests of the same segments in other orders, with copies of their rows and with one
+    copy that all of them read."""
     first, *others = p.segments
     turned = [
         Prompt([first, *others[i:], *others[:i]], p.query) for i in range(min(8, len(others)))
@@ -668,7 +669,7 @@ def read_in_place(name: str, p: Prompt, writer: Process, reader: Process, sizes:
 
 
 def with_drafts(name: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
-    """Greedy decoding behind a splice, several tokens at a time."""
+    """Decodes greedily after a splice, several tokens at a time."""
     n = 24 if sizes is FULL else 6
     for right in (3, 7, 0):
         got = reader.ask("drafted", ids=p.ids, cuts=p.cuts, n=n, right=right)
@@ -688,7 +689,7 @@ def with_drafts(name: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
 
 
 def profiled(name: str, p: Prompt, engine: Process) -> None:
-    """What the device does meanwhile, where its profiler can be had."""
+    """Profiles the device meanwhile, if its profiler is available."""
     for mode, gpu, what in (
         ("splice", True, "spliced from the GPU"), ("splice", False, "spliced from memory"),
         ("none", False, "no cache"),
@@ -707,12 +708,12 @@ def profiled(name: str, p: Prompt, engine: Process) -> None:
 def answers(
     name: str, shipped: list[tuple[Prompt, list[int]]], writer: Process, reader: Process
 ) -> None:
-    """Questions answered from segments of the first engine, beside those answered without."""
+    """Answers questions from segments of the first engine, and without them."""
     right = {"none": 0, "splice": 0}
     same = n = 0
     longest = 0.0
     for prompt, answer in shipped:
-        if rows.left() < 2 * longest + 5:  # rows of those that were asked are worth more
+        if rows.left() < 2 * longest + 5:  # complete rows of fewer questions are worth more
             break
         began = time.monotonic()
         asked = {"ids": prompt.ids, "cuts": prompt.cuts, "n": len(answer)}

@@ -1,4 +1,4 @@
-"""Flash Linear Attention, with it or without, before anything has imported it."""
+"""Enables or hides Flash Linear Attention, before any import of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def hide() -> None:
-    """It is not to be found from here on, as where it is not installed."""
+    """Hides it from later imports, as if it were not installed."""
     sys.modules["fla"] = None  # type: ignore[assignment]
 
 
 def quicken() -> None:
-    """Triton compiles one form of each kernel, that in the middle of its list, and times none.
+    """Makes Triton compile one form of each kernel, the middle one of its list, and time none.
 
-    Choosing among all compiles dozens, for minutes. What is computed is the same.
+    Choosing among all compiles dozens, which takes minutes. The results are the same.
     """
     from triton.runtime.autotuner import Autotuner
 

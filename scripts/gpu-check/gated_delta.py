@@ -1,4 +1,4 @@
-"""Compares a transition and an end-state of other people's gated delta rule with ours.
+"""Compares a transition and an end-state of an external gated delta rule with ours.
 
 Flash Linear Attention's Triton kernels run a segment twice: from zero, which ends in S, and from
 the identity with values of zero, which ends in T. `spliced_connector.families` computes both in
@@ -16,11 +16,11 @@ import torch_speed
 
 TOKENS = 512
 BOUND = 5e-3
-"""Relative root mean square error that is let pass: their products are of bf16 or TF32 numbers."""
+"""Permitted relative root mean square error: their products are of bf16 or TF32 numbers."""
 
 
 def relative(got: object, want: object) -> float:
-    """Root mean square of the difference, against that of what is wanted."""
+    """Returns the root mean square of the difference, relative to that of the wanted values."""
     import torch
 
     a, b = torch.as_tensor(got).double().cpu(), torch.as_tensor(want).double().cpu()
@@ -28,7 +28,7 @@ def relative(got: object, want: object) -> float:
 
 
 def check(seed: int, heads: int, dim: int) -> None:
-    """Print the rows. Kernels are compiled for these heads, so that `speed` has them too."""
+    """Prints the rows. Kernels are compiled for these heads, so that `speed` has them too."""
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
@@ -44,7 +44,7 @@ def check(seed: int, heads: int, dim: int) -> None:
     v = normal(TOKENS, heads, dim)
     beta = normal(TOKENS, heads).sigmoid()
     decay = -0.002 * normal(TOKENS, heads).abs()
-    # Both sides get the same numbers: those that bf16 has.
+    # Both sides get the same numbers: ones representable in bf16.
     q, k, v = (x.bfloat16().double() for x in (q, k, v))
     beta, decay = beta.float().double(), decay.float().double()
     steps = Steps(q=q, k=k, v=v, decay=decay, beta=beta)
@@ -68,7 +68,7 @@ def check(seed: int, heads: int, dim: int) -> None:
 
 
 def speed(z: torch_speed.Shape) -> None:
-    """What it takes to compute a segment, which composing it saves: FLA's chunks, one layer."""
+    """Times computing a segment, which composing it saves: FLA's chunks, one layer."""
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 

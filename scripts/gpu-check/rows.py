@@ -1,4 +1,4 @@
-"""Rows of the report, one JSON object a line, and the ways a script ends."""
+"""Rows of the report, one JSON object per line, and the ways in which a script ends."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import NoReturn
 
 CANNOT_RUN = 3
-"""Exit status of a script that lacks something here; the reason is on stderr."""
+"""Exit status of a script whose requirements are missing here; the reason is on stderr."""
 
 
 def holds(name: str, trouble: str = "") -> None:
-    """A yes, or a no and why."""
+    """Adds a success, or a failure and its reason."""
     row = {"name": name, "value": float(not trouble), "unit": "yes", "ok": not trouble}
     _print(row | ({"note": trouble} if trouble else {}))
 
 
 def at_most(name: str, value: float, unit: str, bound: float) -> None:
-    """A figure that has to stay under a bound."""
+    """Adds a figure that has to stay within a bound."""
     row = {"name": name, "value": value, "unit": unit, "bar": f"<= {bound:g} {unit}"}
     _print(row | {"ok": value <= bound})
 
 
 def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
-    """GB/s beside a limit, and the part of it that is asked for."""
+    """Adds GB/s, a limit, and the required share of it."""
     row = {"name": name, "value": value, "unit": "GB/s", "limit": limit, "ratio": value / limit}
     if least:
         row["bar"] = f">= {least:g} of limit"
@@ -38,7 +38,7 @@ def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
 
 
 def within(name: str, value: float, limit: float, unit: str, most: float = 0.0) -> None:
-    """A time beside another one, and the part of that which it may take; 0 = it is not asked."""
+    """Adds a time, a reference time, and the largest permitted ratio; 0 = no bar."""
     row = {"name": name, "value": value, "unit": unit, "limit": limit, "ratio": value / limit}
     if most:
         row["bar"] = f"<= {most:g} of limit"
@@ -46,34 +46,35 @@ def within(name: str, value: float, limit: float, unit: str, most: float = 0.0) 
 
 
 def figure(name: str, value: float, unit: str) -> None:
-    """A figure without a bar."""
+    """Adds a figure without a bar."""
     _print({"name": name, "value": value, "unit": unit, "ok": True})
 
 
 def skip(name: str, why: str) -> None:
-    """What could not run here, beside others that could."""
+    """Adds a row that could not run here, among others that could."""
     _print({"name": name, "skipped": True, "note": why})
 
 
 def cannot_run(why: str) -> NoReturn:
-    """End without a row."""
+    """Ends without a row."""
     print(why, file=sys.stderr)
     sys.exit(CANNOT_RUN)
 
 
 def left() -> float:
-    """Seconds until the script is stopped; infinite where nobody said."""
+    """Returns the seconds until the script is stopped; infinite if it is not."""
     return float(os.environ.get("GPU_CHECK_UNTIL", math.inf)) - time.time()
 
 
 def watch(say: Callable[[str], None], early: float = 1.0) -> None:
-    """Says where the main thread stands, and ends the process, so early before it is stopped."""
+    """Reports where the main thread is, and ends the process, `early` seconds before the
+    limit."""
     if math.isinf(left()):
         return
 
     def over() -> None:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        # Without those of the importer, which hide who imports what.
+        # Without frames of the importer, which hide the importing modules.
         stack = [
             at for at in traceback.extract_stack(frame) if not at.filename.startswith("<frozen")
         ]

@@ -1,8 +1,8 @@
-"""What torch takes for what our kernels do: compositions, rotations, and a plain copy beside them.
+"""Times of torch for the operations of our kernels: compositions, rotations, and a plain copy.
 
-The numbers stand beside the rows of our kernels of the same shapes: bytes that have to be read and
-written, by the time of the device. torch composes by a conversion of T to float32 and one `baddbmm`
-a segment, and rotates by the usual arithmetic on halves and one `index_copy_`.
+The numbers are shown next to those of our kernels for the same shapes: bytes that have to be read
+and written, by the time of the device. torch composes by a conversion of T to float32 and one
+`baddbmm` per segment, and rotates by the usual arithmetic on halves and one `index_copy_`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import rows
 
 ATTENTION = {"layers": 10, "heads": 2, "dim": 256}
-"""Of a 35B-A3B hybrid, as our own rows have it."""
+"""Of a 35B-A3B hybrid, as in our own rows."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes as the check's other parts have them."""
+    """Sizes, as in the check's other parts."""
 
     layers: int
     heads: int
@@ -34,13 +34,13 @@ class Shape:
 
 
 class Clock:
-    """Times work on the current stream."""
+    """A timer of work on the current stream."""
 
     def __init__(self, device: str, rounds: int) -> None:
         self._gpu, self._rounds = device == "cuda", rounds
 
     def median(self, run: Callable[[], object]) -> float:
-        """Seconds of one run, behind two that nobody counts."""
+        """Returns seconds of one run, after two that do not count."""
         run(), run()
         return statistics.median(self._once(run) for _ in range(self._rounds))
 
@@ -60,7 +60,7 @@ class Clock:
 
 
 def check(device: str, z: Shape) -> None:
-    """Print the rows."""
+    """Prints the rows."""
     import torch
 
     clock = Clock(device, z.rounds)
@@ -115,7 +115,7 @@ def check(device: str, z: Shape) -> None:
 
 
 def asked(description: str | None) -> tuple[str, Shape]:
-    """The device and the shape of the command line; ends the process where torch has no device."""
+    """Returns the device and the shape of the command line; ends the process without a device."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--shape", required=True, help="layers,heads,dim,segments,tokens,rounds")
     args, _ = parser.parse_known_args()

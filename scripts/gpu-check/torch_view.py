@@ -1,4 +1,4 @@
-"""Has torch look at GPU memory of another process through descriptor 3, without a copy.
+"""Maps GPU memory of another process into torch through descriptor 3, without a copy.
 
 Memory that the parent filled with random numbers is mapped by `spliced_connector`, seen as a
 tensor, compared with the numbers, written by torch, and read back through the driver.
@@ -33,7 +33,7 @@ DESCRIPTOR = 3
 
 @dataclass(frozen=True)
 class Floats:
-    """Float32 numbers in device memory, as `__cuda_array_interface__` tells of them."""
+    """Float32 numbers in device memory, described by `__cuda_array_interface__`."""
 
     address: int
     count: int
@@ -45,7 +45,7 @@ class Floats:
 
 
 def view(address: DevicePtr, count: int, ordinal: int) -> Tensor:
-    """Torch's tensor over the memory. Raises `RuntimeError` when torch would copy."""
+    """Returns torch's tensor over the memory. Raises `RuntimeError` if torch would copy."""
     import torch
 
     tensor = torch.as_tensor(Floats(address, count), device=torch.device("cuda", ordinal))
@@ -55,7 +55,7 @@ def view(address: DevicePtr, count: int, ordinal: int) -> Tensor:
 
 
 def check(library: str, device: str, nbytes: int, numbers: Path) -> None:
-    """Print the rows. Raises `SplicedError`, `RuntimeError`."""
+    """Prints the rows. Raises `SplicedError`, `RuntimeError`."""
     import torch
 
     driver = load(library)

@@ -7,7 +7,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// buffers makes what reads and moves a state beside a buffer of recent rows.
+// buffers generates the functions that read and move a state next to a buffer of recent
+// rows.
 func (g *gen) buffers() {
 	g.sumRows(1)
 	g.sumRows(2)
@@ -20,14 +21,14 @@ func (g *gen) buffers() {
 	g.replay(true)
 }
 
-// rowsAtOnce is how many rows sumRows adds before it stores the sums: the factors of
-// two sets stay in registers.
+// rowsAtOnce is the number of rows that sumRows adds before it stores the sums: the factors
+// of two sets stay in registers.
 const rowsAtOnce = 4
 
-// aheadShift is how many rows below, as a power of two, are asked for while rows of
-// a matrix with as many are read: without this, a state that comes from memory
-// stops at every 4 KiB, at a quarter of the speed of recurrent decoding (measured).
-// Few rows are those of a buffer, behind which there is nothing to fetch.
+// aheadShift is the number of rows, as a power of two, by which reading a matrix of at
+// least that many rows is prefetched: without it, a state that comes from memory stalls at
+// every 4 KiB, at a quarter of the speed of recurrent decoding (measured). Matrices with
+// fewer rows are buffers, after which there is nothing to fetch.
 const aheadShift = 5
 
 // sumRows adds up rows of a matrix with one or two sets of factors.
@@ -93,7 +94,7 @@ func (g *gen) sumRows(sets int) {
 	g.end()
 }
 
-// dotRows multiplies rows with two vectors.
+// dotRows multiplies rows by two vectors.
 func (g *gen) dotRows() {
 	g.begin("dotRows", "func(x, y, q, k *float32, s *float32, stride, rows, cols int)",
 		"is x[i] = q * row i of s, y[i] = k * row i of s. The stride is in bytes.")
@@ -125,7 +126,8 @@ func (g *gen) dotRows() {
 	g.end()
 }
 
-// fetchBytes makes what asks for memory that is read soon, but not at once.
+// fetchBytes generates the function that prefetches memory which is read soon, but not at
+// once.
 func (g *gen) fetchBytes() {
 	g.begin("fetch", "func(p *byte, n int)", "asks for the lines of n bytes, a positive number.")
 	p, n := g.arg("p"), g.arg("n")
@@ -163,18 +165,18 @@ func (g *gen) carried() {
 	g.end()
 }
 
-// blockRows and blockVectors are the part of a state that stays in registers while
-// all rows of a buffer pass.
+// blockRows and blockVectors are the part of a state that stays in registers while all rows
+// of a buffer are applied.
 const blockRows, blockVectors = 4, 2
 
-// blocks walks over a state [rows, cols] block by block. rows is a multiple of
-// blockRows, cols one of blockVectors vectors. n rows of K and U, ldk and ldu bytes
-// apart, pass each block.
+// blocks walks over a state [rows, cols] block by block. rows is a multiple of blockRows,
+// cols one of blockVectors vectors. n rows of K and U, ldk and ldu bytes apart, are applied
+// to each block.
 type blocks struct {
 	*gen
-	s, k, u reg.GPVirtual // of the present block of rows
-	sp      reg.GPVirtual // of the present block
-	kp, up  reg.GPVirtual // of the row that passes
+	s, k, u reg.GPVirtual // of the current block of rows
+	sp      reg.GPVirtual // of the current block
+	kp, up  reg.GPVirtual // of the current row
 	sums    [blockRows][blockVectors]reg.VecVirtual
 }
 
@@ -186,8 +188,8 @@ func (g *gen) param(name string) operand.Mem {
 	return a.Addr
 }
 
-// walk is the loops of a block kernel: start runs when a block is loaded, step for
-// each row that passes, rowDone after the last block of some rows.
+// walk generates the loops of a block kernel: start runs after a block is loaded, step for
+// each applied row, rowDone after the last block of some rows.
 func (g *gen) walk(rowDone func(), start, step func(b *blocks)) {
 	b := &blocks{gen: g, s: g.arg("s"), k: g.arg("k")}
 	lds, rows := g.arg("lds"), g.arg("rows")
@@ -242,7 +244,7 @@ func (g *gen) walk(rowDone func(), start, step func(b *blocks)) {
 	g.end()
 }
 
-// passing loads the vectors of U of the row that passes.
+// passing loads the vectors of U of the current row.
 func (b *blocks) passing() (u [blockVectors]reg.VecVirtual) {
 	for c := range u {
 		u[c] = b.vector()
@@ -278,8 +280,8 @@ func (g *gen) addRankOnes() {
 		})
 }
 
-// replay moves a state over rows in order, each product and sum rounded: the bits
-// of plain Go.
+// replay moves a state over rows in order, with each product and sum rounded: the same bits
+// as plain Go.
 func (g *gen) replay(perKey bool) {
 	name, doc := "replay", "is s = d[n]*s + k[n]*u[n] for each n in order. Strides in bytes."
 	if perKey {

@@ -5,8 +5,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// forms makes what packs heads as integers, measures what that leaves, and unpacks.
-// Products and sums are rounded one by one, as in plain Go.
+// forms generates the functions that pack heads as integers, measure the remaining error,
+// and unpack. Products and sums are rounded one by one, as in plain Go.
 func (g *gen) forms() {
 	g.unpackRows("Int8", 8)
 	g.unpackRows("Int12", 12)
@@ -19,8 +19,8 @@ func (g *gen) forms() {
 	g.gramRows()
 }
 
-// unpackRows reads rows that lie densely on both sides. A row of 12-bit integers is
-// a multiple of a vector.
+// unpackRows reads rows that are contiguous on both sides. A row of 12-bit integers is a
+// multiple of a vector.
 func (g *gen) unpackRows(name string, bits int) {
 	g.begin("unpack"+name, "func(dst *float32, scales, src *byte, rows, cols int)", "reads rows of integers, each row with a scale.")
 	dst, scales, src, rows := g.arg("dst"), g.arg("scales"), g.arg("src"), g.arg("rows")
@@ -54,7 +54,7 @@ func (g *gen) unpackRows(name string, bits int) {
 		g.JNZ(operand.LabelRef("vector"))
 	} else {
 		g.over("", n, 2, nil, body, advance)
-		if g.lanes == 16 { // the last numbers of a row went under a mask
+		if g.lanes == 16 { // the last numbers of a row were processed under a mask
 			rest := g.arg("cols")
 			g.ANDQ(operand.Imm(15), rest)
 			g.LEAQ(indexed(dst, rest, 4, 0), dst)
@@ -95,7 +95,7 @@ func (l *lane) integers(bits int, base reg.Register, disp int) reg.VecVirtual {
 	return v
 }
 
-// twelveBits holds what takes 12-bit integers apart.
+// twelveBits holds the constants for unpacking 12-bit integers.
 type twelveBits struct {
 	*gen
 	words, bytes, up reg.VecVirtual
@@ -134,7 +134,7 @@ func (g *gen) table(name string, entry func(i int) uint32) reg.VecVirtual {
 	return v
 }
 
-// load reads a vector of integers and no byte beyond it.
+// load reads a vector of integers and no byte after it.
 func (t *twelveBits) load(base reg.Register, disp int) reg.VecVirtual {
 	v, from := t.vector(), t.YMM()
 	if t.lanes == 16 {
@@ -160,7 +160,7 @@ func (g *gen) peakBits() {
 	g.zero(most)
 	g.over("", n, 2, nil, func(l *lane, i int) {
 		v := l.load(f32, x, i*g.vectorBytes())
-		if l.one { // zeros beyond the first leave the other places alone
+		if l.one { // zeros after the first leave the other lanes unchanged
 			v = v.AsY().(reg.VecVirtual)
 		}
 		if g.lanes == 16 {
@@ -189,8 +189,8 @@ func (g *gen) peakBits() {
 	g.end()
 }
 
-// quantize divides, so that what it rounds is the same as in plain Go, and rounds as
-// plain Go does, so that zeros have the same sign.
+// quantize divides and rounds as plain Go does, so that the results are the same, including
+// the sign of zeros.
 func (g *gen) quantize() {
 	g.begin("quantize", "func(q *int16, rest, x *float32, scale, largest float32, n int)",
 		"is q = x/scale as integers and rest = x - scale*q.")
@@ -238,14 +238,14 @@ func (l *lane) storeInt16(v reg.VecVirtual, base reg.Register, disp int) {
 		l.VPMOVDW(v, l.mask, m)
 	case l.lanes == 16:
 		l.VPMOVDW(v, m)
-	default: // packs within halves of the register, then brings them together
+	default: // packs within halves of the register, then joins them
 		l.VPACKSSDW(v, v, v)
 		l.VPERMQ(operand.Imm(0x08), v, v)
 		l.VMOVDQU(v.AsX(), m)
 	}
 }
 
-// eightSums adds eights of numbers to eight F64 sums, which are one register or two.
+// eightSums adds groups of eight numbers to eight F64 sums, in one register or two.
 func (g *gen) eightSums(n reg.GPVirtual, term func(part int) reg.VecVirtual, advance func()) {
 	sums := make([]reg.VecVirtual, 16/g.lanes)
 	for i := range sums {
@@ -319,8 +319,8 @@ func (g *gen) weighted() {
 // gramHeight and gramVectors are the block of a Gram matrix that stays in registers.
 const gramHeight, gramVectors = 4, 2
 
-// gramRows multiplies 16-bit integers, which lie in pairs: those of all rows for one pair
-// of columns, then those for the next.
+// gramRows multiplies 16-bit integers, which are stored in pairs: those of all rows for one
+// pair of columns, then those for the next.
 func (g *gen) gramRows() {
 	g.begin("gramRows", "func(sums *int32, lds int, a, b *uint32, ld, n int)",
 		"is 4 rows of sums of products of integers over n pairs: those of a, by two vectors of b. Strides in bytes.")

@@ -18,9 +18,9 @@ func (d dtype) String() string { return [...]string{"F32", "F16", "BF16"}[d] }
 
 func (d dtype) size() int { return [...]int{4, 2, 2}[d] }
 
-// lane is a way to take numbers: a whole vector, or what is left of a row. What is
-// left is taken one by one with AVX2 (the other places of the register hold
-// zeros), and at once under a mask with AVX-512.
+// lane is a way to process numbers: a whole vector, or the remainder of a row. The
+// remainder is processed one by one with AVX2 (the other lanes of the register are zero),
+// and at once under a mask with AVX-512.
 type lane struct {
 	*gen
 	one  bool
@@ -28,7 +28,7 @@ type lane struct {
 	rne  *rounding
 }
 
-// rounding holds the constants that rounding to BF16 needs.
+// rounding holds the constants for rounding to BF16.
 type rounding struct{ one, bias, quiet reg.VecVirtual }
 
 // rounding makes the constants from all ones, so that no data section is needed.
@@ -49,7 +49,7 @@ func (g *gen) ones(v reg.VecVirtual) {
 	g.VPCMPEQD(v, v, v)
 }
 
-// vec is a register for F32 numbers of this lane, fit the same for a constant.
+// vec returns a register for F32 numbers of this lane, also suitable for a constant.
 func (l *lane) vec() reg.VecVirtual {
 	if l.one {
 		return l.XMM()
@@ -145,7 +145,7 @@ func (l *lane) narrow(dt dtype, v reg.VecVirtual) reg.Register {
 		l.VPMOVDW(v, h)
 	case l.one:
 		l.VPSRLD(operand.Imm(16), v, v)
-	default: // packs within halves of the register, then brings them together
+	default: // packs within halves of the register, then joins them
 		l.VPSRLD(operand.Imm(16), v, v)
 		l.VPACKUSDW(v, v, v)
 		l.VPERMQ(operand.Imm(0x08), v, v)
@@ -154,8 +154,8 @@ func (l *lane) narrow(dt dtype, v reg.VecVirtual) reg.Register {
 	return h
 }
 
-// round rounds v to nearest even in its upper 16 bits; the lower ones are left
-// over. NaN is made quiet instead: it would round up into infinity.
+// round rounds v to nearest even in its upper 16 bits; the lower ones are undefined. NaN is
+// made quiet instead: it would round up to infinity.
 func (l *lane) round(v reg.VecVirtual) {
 	up, one, bias, quiet := l.vec(), l.fit(l.rne.one), l.fit(l.rne.bias), l.fit(l.rne.quiet)
 	l.VPSRLD(operand.Imm(16), v, up)
@@ -178,9 +178,9 @@ func (l *lane) round(v reg.VecVirtual) {
 	l.VBLENDVPS(nan, v, up, v)
 }
 
-// over runs body over n numbers: unroll vectors at a time, then one, then what is
-// left. body gets the number of the vector within the round; advance moves the
-// pointers over so many numbers.
+// over runs body over n numbers: unroll vectors at a time, then one, then the remainder.
+// body gets the index of the vector within the round; advance moves the pointers over a
+// number of numbers.
 func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, body func(l *lane, i int), advance func(numbers int)) {
 	many, single, rest, done := label+"Many", label+"Single", label+"Rest", label+"Done"
 	whole := &lane{gen: g, rne: rne}
@@ -211,7 +211,7 @@ func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, bod
 	g.Label(done)
 }
 
-// loopWhile repeats body while n holds at least step, which it takes off.
+// loopWhile repeats body while n is at least step, and subtracts step each time.
 func (g *gen) loopWhile(label, next string, n reg.GPVirtual, step int, body func()) {
 	g.Label(label)
 	g.CMPQ(n, operand.I32(step))
@@ -221,7 +221,7 @@ func (g *gen) loopWhile(label, next string, n reg.GPVirtual, step int, body func
 	g.JMP(operand.LabelRef(label))
 }
 
-// firstLanes is a mask of the first n lanes.
+// firstLanes returns a mask of the first n lanes.
 func (g *gen) firstLanes(n reg.GPVirtual) reg.Register {
 	bits, mask := g.GP32(), g.K()
 	g.MOVL(operand.U32(0xffff), bits)

@@ -1,6 +1,6 @@
-// Command kernels writes the amd64 assembly of gpuipc/kernel and of
-// tiering/disk/codec, and the Go declarations for it: one pair of files per
-// instruction set. It is run by `go generate` there; builds need only what it wrote.
+// Command kernels writes the amd64 assembly of gpuipc/kernel and of tiering/disk/codec, and
+// the Go declarations for it: one pair of files per instruction set. It is run by `go
+// generate` there; builds only need its output.
 package main
 
 import (
@@ -22,14 +22,14 @@ import (
 // gen builds one file: kernels for one instruction set.
 type gen struct {
 	*build.Context
-	isa   string // ends the name of every function
+	isa   string // suffix of the name of every function
 	lanes int    // F32 numbers in a vector
 
 	upTable   operand.Mem // for a byte shuffle that shifts 32-bit numbers up by 16
 	byteTable operand.Mem // for a byte shuffle that transposes 4x4 bytes
 }
 
-// vector is a fresh vector register, half one of half the width.
+// vector returns a fresh vector register, half one of half the width.
 func (g *gen) vector() reg.VecVirtual {
 	if g.lanes == 16 {
 		return g.ZMM()
@@ -44,11 +44,11 @@ func (g *gen) half() reg.VecVirtual {
 	return g.XMM()
 }
 
-// vectorBytes is the size of a vector of F32.
+// vectorBytes returns the size of a vector of F32.
 func (g *gen) vectorBytes() int { return 4 * g.lanes }
 
-// begin starts a function; end closes it. Arguments must not escape: Go frees or
-// moves nothing that they point at while the function runs.
+// begin starts a function; end closes it. Arguments must not escape, and Go neither frees
+// nor moves the memory that they point to while the function runs.
 func (g *gen) begin(name, signature string, doc ...string) {
 	g.Function(name + g.isa)
 	g.Attributes(nosplit)
@@ -82,10 +82,10 @@ func (g *gen) broadcastArg(name string) reg.VecVirtual {
 	return v
 }
 
-// Of textflag.h: no stack check; read-only and without pointers.
+// From textflag.h: no stack check; read-only and without pointers.
 const nosplit, rodata = 4, 8 | 16
 
-// kernel stands for the package written to: signatures may name these types.
+// kernel represents the generated package: signatures may name these types.
 var kernel = func() *types.Package {
 	p := types.NewPackage("kernel", "kernel")
 	for _, s := range []string{"tile", "turning"} {
@@ -120,7 +120,7 @@ func main() {
 	}
 }
 
-// packages are what this program writes for, by the name of their folder.
+// packages are the generated packages, by the name of their folder.
 var packages = map[string]func(folder string) error{"kernel": generate, "codec": generatePlanes}
 
 func generate(folder string) error {
@@ -145,7 +145,7 @@ func generate(folder string) error {
 	return nil
 }
 
-// write makes NAME.s and NAME.go.
+// write writes NAME.s and NAME.go.
 func write(c *build.Context, pkg, name string) error {
 	file, err := c.Result()
 	if err != nil {

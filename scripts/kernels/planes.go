@@ -8,8 +8,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// generatePlanes writes the split of numbers into byte planes and the join of
-// planes into numbers. Both take multiples of 32 numbers.
+// generatePlanes writes the split of numbers into byte planes and the join of planes into
+// numbers. Both require multiples of 32 numbers.
 func generatePlanes(folder string) error {
 	g := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
 	g.byteTable = g.StaticGlobal("transposeBytes")
@@ -24,11 +24,11 @@ func generatePlanes(folder string) error {
 	return write(g.Context, "codec", filepath.Join(folder, "planes_avx2_amd64"))
 }
 
-// planeStep is how many numbers a turn of the loops below takes: as many as a
-// vector holds bytes.
+// planeStep is the number of numbers that an iteration of the loops below processes: the
+// bytes of a vector.
 const planeStep = 32
 
-// turns runs body for every planeStep of n numbers, which are not none.
+// turns runs body for every planeStep of n numbers; n is not 0.
 func (g *gen) turns(n reg.GPVirtual, body func(), moved map[int][]reg.GPVirtual) {
 	g.Label("turn")
 	body()
@@ -48,7 +48,7 @@ func (g *gen) load256(base reg.Register, disp int) reg.VecVirtual {
 	return v
 }
 
-// lowBytes is 255 in every 16 bits, lowBits is 1 in every byte.
+// lowBytes returns 255 in every 16 bits, lowBits returns 1 in every byte.
 func (g *gen) lowBytes() reg.VecVirtual {
 	v := g.YMM()
 	g.VPCMPEQD(v, v, v)
@@ -112,8 +112,8 @@ func (g *gen) joinHalves() {
 	}, map[int][]reg.GPVirtual{1: {p0, p1}, 2: {dst}})
 }
 
-// wordTables turn 32 numbers of 4 bytes into 4 planes, and back: transpose is of
-// 4x4 bytes in each 128 bits, its own reverse; order is of 32-bit places.
+// wordTables convert 32 numbers of 4 bytes to 4 planes, and back: transpose transposes 4x4
+// bytes in each 128 bits and is its own inverse; order permutes 32-bit lanes.
 type wordTables struct{ transpose, order reg.VecVirtual }
 
 // tables loads them.
@@ -129,7 +129,7 @@ func (g *gen) tables(name string, order [8]uint32) wordTables {
 	return t
 }
 
-// transposed is the 4x4 transpose of 32-bit numbers in each 128 bits of v.
+// transposed returns the 4x4 transpose of 32-bit numbers in each 128 bits of v.
 func (g *gen) transposed(v [4]reg.VecVirtual) (out [4]reg.VecVirtual) {
 	var half [4]reg.VecVirtual
 	for i := range 4 {
@@ -168,7 +168,7 @@ func (g *gen) splitWords() {
 	}, map[int][]reg.GPVirtual{1: p, 4: {src}})
 }
 
-// shiftedUp is every byte of v shifted up by one bit, the highest bit of from
+// shiftedUp returns every byte of v shifted up by one bit, with the highest bit of from
 // shifted in.
 func (g *gen) shiftedUp(v, from, one reg.VecVirtual) reg.VecVirtual {
 	up, bit := g.YMM(), g.YMM()
@@ -198,11 +198,11 @@ func (g *gen) joinWords() {
 	}, map[int][]reg.GPVirtual{1: p, 4: {dst}})
 }
 
-// shiftedDown is every byte of v shifted down by one bit, the lowest bit of from
+// shiftedDown returns every byte of v shifted down by one bit, with the lowest bit of from
 // shifted in.
 func (g *gen) shiftedDown(v, from, one reg.VecVirtual) reg.VecVirtual {
 	down, bit := g.YMM(), g.YMM()
-	g.VPANDN(v, one, down) // without what would fall into the byte below
+	g.VPANDN(v, one, down) // without the bits that would move into the byte below
 	g.VPSRLW(operand.Imm(1), down, down)
 	g.VPAND(one, from, bit)
 	g.VPSLLW(operand.Imm(7), bit, bit)

@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// peak does nothing but independent multiply-adds between registers.
+// peak only does independent multiply-adds between registers.
 func (g *gen) peak(accumulators int) {
 	g.begin("peakFMA", "func(x, y *float32, rounds int)",
 		fmt.Sprintf("does rounds of %d multiply-adds of the %d numbers at x and y, which are aligned.", accumulators, g.lanes))
@@ -36,9 +36,9 @@ func (g *gen) zero(v reg.VecVirtual) {
 	g.VPXOR(v, v, v)
 }
 
-// products makes the tiles of D = C + A*B with the given numbers of rows, two
-// vectors wide, and what brings B into panels of that width. The tallest tile
-// also exists in a form that writes B as a panel while it reads it.
+// products generates the tiles of D = C + A*B with the given numbers of rows, two vectors
+// wide, and the function that copies B into panels of that width. The tallest tile also has
+// a variant that writes B as a panel while it reads it.
 func (g *gen) products(rows ...int) {
 	for _, n := range rows {
 		g.tile(n, false)
@@ -73,21 +73,21 @@ const (
 type tiling struct {
 	*gen
 	t         reg.GPVirtual // *tile
-	i         reg.GPVirtual // number of the present tile
+	i         reg.GPVirtual // number of the current tile
 	lda       reg.GPVirtual
 	lines     []reg.GPVirtual // every third row of A
-	b, panel  reg.GPVirtual   // where B is read, and written when it is kept
-	nextC     reg.GPVirtual   // rows of C to ask for
-	ahead     reg.GPVirtual   // bytes to ask for
+	b, panel  reg.GPVirtual   // where B is read, and written in the variant that keeps it
+	nextC     reg.GPVirtual   // rows of C to prefetch
+	ahead     reg.GPVirtual   // bytes to prefetch
 	rows      int
 	keepPanel bool
 }
 
-// tile keeps rows x 2 vectors of D in registers while it walks along k. A is read
+// tile keeps rows x 2 vectors of D in registers while it iterates over k. A is read
 // row-major, number by number; B is read two vectors per k.
 //
-// Memory that the next tiles want is asked for line by line on the way. All at
-// once it would hold up the loads of this tile.
+// Memory for the next tiles is prefetched line by line on the way. All at once it would
+// delay the loads of this tile.
 func (g *gen) tile(rows int, keepPanel bool) {
 	name, doc := fmt.Sprintf("tile%dx%d", rows, 2*g.lanes), "computes t.count tiles, t.step* apart, each D = C + A*B."
 	if keepPanel {
@@ -135,7 +135,7 @@ func (x *tiling) field(off int) reg.GPVirtual {
 	return r
 }
 
-// present is where the present tile begins, of something that moves by steps.
+// present returns the start of the current tile, given a pointer and its step per tile.
 func (x *tiling) present(pointer, step int) reg.GPVirtual {
 	r := x.GP64()
 	x.MOVQ(at(x.t, step), r)
@@ -167,7 +167,7 @@ func (x *tiling) load() [][2]reg.VecVirtual {
 	return acc
 }
 
-// fetch asks for a row of the next tile's C and a line of what comes ahead.
+// fetch prefetches a row of the next tile's C and a line of the bytes ahead.
 func (x *tiling) fetch() {
 	for off := 0; off < 2*x.vectorBytes(); off += 64 {
 		x.PREFETCHT0(at(x.nextC, off))
@@ -188,8 +188,8 @@ func (x *tiling) store(acc [][2]reg.VecVirtual) {
 	}
 }
 
-// point sets a pointer on every third row of A: the two below are one and two
-// strides on.
+// point sets a pointer to every third row of A: the next two are one and two strides
+// further.
 func (x *tiling) point() {
 	x.lines = []reg.GPVirtual{x.present(fieldA, fieldStepA)}
 	for i := 3; i < x.rows; i += 3 {
@@ -200,12 +200,11 @@ func (x *tiling) point() {
 	}
 }
 
-// unroll is how many k a round of the inner loop takes (8 is not faster, measured).
+// unroll is the number of k per iteration of the inner loop (8 is not faster, measured).
 const unroll = 4
 
-// steps goes n numbers along k. B is a dense panel, which saves stepping a pointer
-// for each k (2 % of AVX2, measured); but tiles that keep it or have few rows may
-// read it where it lies.
+// steps advances n numbers along k. B is a dense panel, which saves stepping a pointer for
+// each k (2 % of AVX2, measured). Tiles that keep it or have few rows may read B in place.
 func (x *tiling) steps(acc [][2]reg.VecVirtual, n int) {
 	width := x.vectorBytes()
 	dense := !x.keepPanel && x.rows > directRows
@@ -246,10 +245,10 @@ func (x *tiling) steps(acc [][2]reg.VecVirtual, n int) {
 	}
 }
 
-// directRows is up to how many rows a tile may read B at any stride.
+// directRows is the largest number of rows of a tile that may read B at any stride.
 const directRows = 2
 
-// fetchRow asks for a row of B, keepAhead rows below.
+// fetchRow prefetches a row of B, keepAhead rows below.
 func (x *tiling) fetchRow() {
 	p := x.GP64()
 	x.MOVQ(at(x.t, fieldLDB), p)
@@ -288,7 +287,7 @@ func (g *gen) pack() {
 	g.end()
 }
 
-// transpose turns 8 rows into 8 columns, 8x8 numbers at a time.
+// transpose transposes rows into columns, 8x8 numbers at a time.
 func (g *gen) transpose() {
 	g.begin("transpose8", "func(dst *float32, dstRow int, src *float32, srcRow int, blocks int)",
 		"writes 8 rows of 8*blocks numbers as 8*blocks rows of 8. Row strides in bytes.")
@@ -309,7 +308,7 @@ func (g *gen) transpose() {
 		g.VPERM2F128(operand.Imm(0x20), y, x, lo)
 		g.VPERM2F128(operand.Imm(0x31), y, x, hi)
 	}, 4)
-	// The second crossing leaves columns 1 and 2 (and 5 and 6) exchanged.
+	// The second crossing leaves columns 1 and 2 (and 5 and 6) swapped.
 	for _, i := range [8]int{0, 2, 1, 3, 4, 6, 5, 7} {
 		g.VMOVUPS(r[i], at(dst, 0))
 		g.ADDQ(dstRow, dst)

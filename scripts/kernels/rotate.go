@@ -27,17 +27,17 @@ const (
 
 // rotating is the state of one rotation function under construction.
 //
-// It works on a batch of items at a time. There the loop over the dimensions is
-// outside and the one over the items inside, so that cosines and sines stay in
-// registers: with loads of both for every vector, decoding was the limit (18
-// against 22 GB/s, measured).
+// It works on a batch of items at a time. Within a batch the outer loop is over the
+// dimensions and the inner one over the items, so that cosines and sines stay in registers:
+// with loads of both for every vector, decoding was the limit (18 against 22 GB/s,
+// measured).
 type rotating struct {
 	*lane
 	dt          dtype
 	interleaved bool
 	t           reg.GPVirtual // *turning
 	off         reg.GPVirtual // in a head, bytes
-	src, dst    reg.GPVirtual // at off of the present item
+	src, dst    reg.GPVirtual // at off of the current item
 	half        reg.GPVirtual // from x to y, bytes
 	ahead       reg.GPVirtual // from an item to that of the next batch, bytes
 
@@ -45,11 +45,11 @@ type rotating struct {
 	high, tie           reg.VecVirtual
 	one                 reg.VecVirtual // 1 in each word
 	but1                reg.VecVirtual // 0xfffe in each word
-	moveUp              reg.VecVirtual // where bytes go up from
+	moveUp              reg.VecVirtual // for the byte shuffle that moves bytes up
 	evenWords, oddWords reg.OpmaskVirtual
 }
 
-// rotations makes the copies that turn heads.
+// rotations generates the copies that rotate heads.
 func (g *gen) rotations() {
 	if g.lanes == 8 {
 		g.upTable = g.StaticGlobal("shiftUpBytes")
@@ -91,8 +91,8 @@ func (r *rotating) startBatch() {
 	r.XORQ(r.off, r.off)
 }
 
-// nextBatch moves the pointers only while items are left: Go must not meet one
-// past its memory.
+// nextBatch moves the pointers only while items are left: Go must not see a pointer past
+// its memory.
 func (r *rotating) nextBatch() {
 	n := r.field(turningNow)
 	r.SUBQ(n, at(r.t, turningItems))
@@ -106,7 +106,7 @@ func (r *rotating) nextBatch() {
 	r.Label("end")
 }
 
-// setAhead finds the distance to the next batch.
+// setAhead computes the distance to the next batch.
 func (r *rotating) setAhead() {
 	r.ahead = r.field(turningNow)
 	r.IMULQ(at(r.t, turningSrcStride), r.ahead)
@@ -133,10 +133,10 @@ func (r *rotating) eachItem(label string, body func()) {
 	r.JNZ(operand.LabelRef(label))
 }
 
-// pairs is how many pairs vectors takes at a time.
+// pairs returns the number of pairs that vectors processes at a time.
 func (g *gen) pairs() int { return 2 * g.lanes }
 
-// vectors turns pairs with cosines and sines in registers.
+// vectors rotates pairs with cosines and sines in registers.
 func (r *rotating) vectors() {
 	end := r.field(turningVectors)
 	r.CMPQ(r.off, end)
@@ -173,8 +173,8 @@ func (r *rotating) vectors() {
 	r.Label("pairs")
 }
 
-// table loads the next cosines or sines: for neighbours in F32 and F16 one for
-// every number, else one for every pair.
+// table loads the next cosines or sines: for neighbours in F32 and F16 one for every
+// number, otherwise one for every pair.
 func (r *rotating) table(p reg.GPVirtual) []reg.VecVirtual {
 	n := r.pairs()
 	if r.interleaved && r.dt != bf16 {
@@ -189,9 +189,9 @@ func (r *rotating) table(p reg.GPVirtual) []reg.VecVirtual {
 	return v
 }
 
-// from is where x or y is read. The same place of the items of the next batch is
-// asked for: the arithmetic fills the processor's window, so that on its own it
-// sees too few loads ahead. Without, 128 MiB go at 0.75 of a plain copy's speed
+// from returns the location of x or y, and prefetches the same location of the next batch's
+// items: the arithmetic fills the processor's window, so that on its own it sees too few
+// loads ahead. Without the prefetch, 128 MiB are copied at 0.75 of a plain copy's speed
 // (measured).
 func (r *rotating) from(disp int, y bool) operand.Mem {
 	if disp%64 == 0 {
@@ -241,13 +241,13 @@ func (r *rotating) turnHalvesWide(cos, sin []reg.VecVirtual) {
 	}
 }
 
-// turnPairsWide needs tables where each number has its cosine, and its sine with
-// the sign that the other number of the pair is added with.
+// turnPairsWide requires tables where each number has its cosine, and its sine with the
+// sign with which the other number of the pair is added.
 func (r *rotating) turnPairsWide(cos, sin []reg.VecVirtual) {
 	for i := range cos {
 		disp := i * r.lanes * r.dt.size()
 		v, w := r.wide(r.from(disp, false)), r.vector()
-		r.VPERMILPS(operand.Imm(0xb1), v, w) // neighbours change places
+		r.VPERMILPS(operand.Imm(0xb1), v, w) // neighbours are swapped
 		r.VMULPS(sin[i], w, w)
 		r.VFMADD231PS(cos[i], v, w)
 		r.storeWide(w, r.to(disp, false))
@@ -313,7 +313,7 @@ func (r *rotating) masks() {
 	r.VPSLLD(operand.Imm(16), r.high, r.high)
 }
 
-// even and odd widen every other BF16 number, without moving across lanes.
+// even and odd widen every other BF16 number, without crossing lanes.
 func (r *rotating) even(v reg.VecVirtual) reg.VecVirtual {
 	w := r.vector()
 	r.up(v, w)
@@ -340,10 +340,10 @@ func (r *rotating) up(v, w reg.VecVirtual) {
 	r.VPSHUFB(r.moveUp, v, w)
 }
 
-// joined rounds e and o to BF16 and puts them in even and odd places. The upper
-// and the lower halves of the numbers are gathered so that what is left is done on
-// words. NaN needs no care: results are NaN only with zeros in the lower half,
-// since BF16 numbers and the table have no others.
+// joined rounds e and o to BF16 and stores them in even and odd places. The upper and the
+// lower halves of the numbers are gathered so that the remaining operations work on words.
+// NaN needs no special case: results are NaN only with zeros in the lower half, since BF16
+// numbers and the table have no others.
 func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 	hi, lo := r.vector(), r.vector()
 	if r.lanes == 16 {
@@ -357,7 +357,7 @@ func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 		r.VPADDW(r.one, hi, past, hi)
 		return hi
 	}
-	// Half a unit is added first. A tie then leaves zeros below and is made even.
+	// Half a unit is added first. After a tie the lower bits are zero, and it is made even.
 	r.VPADDD(r.tie, e, e)
 	r.VPADDD(r.tie, o, o)
 	r.VPSRLD(operand.Imm(16), e, hi)
@@ -369,7 +369,7 @@ func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 	return hi
 }
 
-// restOfPairs turns pairs one by one.
+// restOfPairs rotates pairs one by one.
 func (r *rotating) restOfPairs() {
 	n, cos, sin := r.field(turningRest), r.field(turningRestCos), r.field(turningRestSin)
 	r.TESTQ(n, n)
@@ -406,7 +406,7 @@ func (r *rotating) restOfPairs() {
 	r.Label("copy")
 }
 
-// copyRest copies what does not turn: four vectors at a time, vectors, bytes.
+// copyRest copies the numbers that are not rotated: four vectors at a time, vectors, bytes.
 func (r *rotating) copyRest() {
 	size := r.field(turningHeadBytes)
 	r.MOVQ(at(r.t, turningCopy), r.off)

@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// conversions makes widen and narrow of both half types.
+// conversions generates widen and narrow of both half types.
 func (g *gen) conversions() {
 	for _, dt := range []dtype{f16, bf16} {
 		g.widenTo(dt)
@@ -45,7 +45,7 @@ func (g *gen) narrowTo(dt dtype) {
 	g.end()
 }
 
-// states makes what composes scalar and diagonal transitions. Products and sums
+// states generates the composition of scalar and diagonal transitions. Products and sums
 // are rounded one by one, as in plain Go.
 func (g *gen) states() {
 	for _, dt := range []dtype{f32, f16, bf16} {
@@ -68,7 +68,7 @@ func (g *gen) scaleRows(dt dtype) {
 		l.VADDPS(l.load(dt, s, i*g.lanes*dt.size()), v, v)
 		l.store(f32, v, y, i*g.vectorBytes())
 	}, g.advance(dt, []reg.GPVirtual{y}, []reg.GPVirtual{s}))
-	if g.lanes == 16 { // the last numbers of a row went under a mask
+	if g.lanes == 16 { // the last numbers of a row were processed under a mask
 		rest := g.arg("cols")
 		g.ANDQ(operand.Imm(15), rest)
 		g.LEAQ(indexed(y, rest, 4, 0), y)
@@ -112,7 +112,7 @@ func (g *gen) scaleTurned(dt dtype) {
 	g.end()
 }
 
-// turn is (x cos - y sin, y cos + x sin): the product with the sine is rounded, the
+// turn returns (x cos - y sin, y cos + x sin): the product with the sine is rounded, the
 // other one and the sum are one multiply-add.
 func (l *lane) turn(x, y reg.VecVirtual, cos, sin operand.Op) (p, q reg.VecVirtual) {
 	p, q = l.vec(), l.vec()
@@ -123,7 +123,7 @@ func (l *lane) turn(x, y reg.VecVirtual, cos, sin operand.Op) (p, q reg.VecVirtu
 	return p, q
 }
 
-// advance moves pointers to F32 and to dt over numbers.
+// advance returns a function that moves pointers to F32 and to dt over numbers.
 func (g *gen) advance(dt dtype, wide, narrow []reg.GPVirtual) func(int) {
 	return func(n int) {
 		for _, p := range wide {
@@ -135,7 +135,7 @@ func (g *gen) advance(dt dtype, wide, narrow []reg.GPVirtual) func(int) {
 	}
 }
 
-// vectors makes dot and axpy.
+// vectors generates dot and axpy.
 func (g *gen) vectors() {
 	g.begin("axpy", "func(y *float32, a float32, x *float32, n int)", "is y += a*x.")
 	y, x, n := g.arg("y"), g.arg("x"), g.arg("n")
@@ -149,7 +149,7 @@ func (g *gen) vectors() {
 	g.dot(4)
 }
 
-// dot adds up in several registers, which are added in a tree at the end.
+// dot accumulates in several registers, which are added in a tree at the end.
 func (g *gen) dot(accumulators int) {
 	g.begin("dot", "func(x, y *float32, n int) float32", fmt.Sprintf("adds x*y in %d sums.", accumulators*g.lanes))
 	x, y, n := g.arg("x"), g.arg("y"), g.arg("n")
@@ -161,7 +161,7 @@ func (g *gen) dot(accumulators int) {
 	g.over("", n, accumulators, nil, func(l *lane, i int) {
 		v := l.load(f32, x, i*g.vectorBytes())
 		w := l.load(f32, y, i*g.vectorBytes())
-		if l.one { // would clear the upper sums: multiply in full width, zeros beyond the first
+		if l.one { // would clear the upper sums: multiply in full width, with zeros after the first
 			g.VFMADD231PS(v.AsY(), w.AsY(), acc[i])
 			return
 		}

@@ -1,11 +1,11 @@
 """One end of Mooncake's transfer engine over TCP, for the benchmark of scripts/lab/network.
 
-serve ADDRESS BYTES   offers memory and prints where it is
+serve ADDRESS BYTES   offers memory and prints its location
 read ADDRESS BYTES SESSION REMOTE
                       reads all of it once for every line on standard input, as one range
-                      or, where the line says so, as ranges of 4 MiB, and prints seconds
+                      or, if the line says so, as ranges of 4 MiB, and prints seconds
 
-What is read is compared with what is offered. TransferEngine is the package's own class.
+The bytes read are compared with those offered. TransferEngine is the package's own class.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def engine(address: str, size: int) -> tuple[TransferEngine, int, ctypes.Array]:
 
 
 def say(*words: object) -> None:
-    """Prints a line that begins with a word of its own: the engine logs to the same output."""
+    """Prints a line with a unique first word: the engine logs to the same output."""
     print("peer", *words, flush=True)
 
 

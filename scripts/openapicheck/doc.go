@@ -1,3 +1,3 @@
-// Package openapicheck reads the API's document with a parser that is not ours.
-// It is a module of its own so that the parser stays out of spliced's.
+// Package openapicheck reads the API's document with an independent parser. It is a
+// separate module, so that the main module does not depend on the parser.
 package openapicheck

@@ -1,11 +1,12 @@
-"""Bytes of keys and values that requests hold in transformers, with copies and reading in place.
+"""Bytes of keys and values of resident requests in transformers, copied and read in place.
 
     make build && bin/engines/bin/python scripts/pages/measure.py --out pages-transformers.json
 
-The list is that of scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a system
-prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are drawn; the
-model has Qwen3.5's layers and random weights. Held is what tensors take: own rows of all residents,
-and of the daemon's memory each segment once. Decoding is timed in turn.
+The list is that of scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a
+system prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are
+random; the model has Qwen3.5's layers and random weights. The measured memory is that of tensors:
+own rows of all resident requests, and each segment in the daemon's memory once. Decoding is timed
+alternately.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from spliced_connector.walk import Naming
 
 SYSTEM, OUTPUT = 48, 32
 SIMULATED = {75: 3.15, 300: 7.84}
-"""Copies over held, of the rules with a window of 8 and packed rests: docs/policies.md."""
+"""Ratios of copies to pages, for the rules with a window of 8 and packed rests:
+docs/policies.md."""
 
 
 def numbers(name: str) -> Iterator[list[int]]:
@@ -53,7 +55,7 @@ def text(seed: int, n: int) -> list[int]:
 
 
 def prompts() -> list[tuple[list[int], list[int]]]:
-    """Token ids and cuts."""
+    """Returns token ids and cuts."""
     lengths = [row[0] for row in numbers("lengths.txt")]
     passages = [text(i + 1, n) for i, n in enumerate(lengths)]
     out = []
@@ -88,7 +90,8 @@ def peak(engine: SplicedTransformers, list_: list[tuple[list[int], list[int]]], 
 
 
 def decode(engines: dict[str, SplicedTransformers], rounds: int) -> tuple[dict[str, float], float]:
-    """Median seconds a token, in turn; and how far logits were apart, of their spread."""
+    """Returns median seconds per token, measured alternately, and the difference of logits in
+    units of their spread."""
     ids, cuts = prompts()[0]
     next(iter(engines.values())).prefill(ids, cuts, "splice")
     sides = {name: e.prefill(ids, cuts, "splice") for name, e in engines.items()}
@@ -140,7 +143,7 @@ def main() -> None:
 
         engines = both()
         for ids, cuts in list_:
-            engines["copies"].prefill(ids, cuts, "splice")  # all segments are there
+            engines["copies"].prefill(ids, cuts, "splice")  # all segments are cached
         for c in (int(n) for n in options.resident.split(",")):
             copies, shared = (peak(e, list_, c) for e in engines.values())
             row(f"copies, {c} requests", copies / 2**20, "MiB")

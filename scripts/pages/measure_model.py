@@ -1,4 +1,4 @@
-"""A random model with Qwen3.5's layers, to measure with, and the report of what was measured."""
+"""A random model with Qwen3.5's layers for measurements, and the report of the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY = 256
 
 
 def model(wide: bool = False) -> PreTrainedModel:
-    """wide: heads as of models of 2 B parameters and more, for times."""
+    """wide: heads as in models of 2 B parameters and more, for times."""
     torch.manual_seed(1)
     width, heads, dim, layers = (512, 8, 128, 8) if wide else (128, 4, 32, 4)
     config = Qwen3_5TextConfig(

@@ -1,9 +1,9 @@
-// Command ptx keeps the text of kernels in compressed form:
+// Command ptx stores the text of kernels in compressed form:
 //
 //	go run ./scripts/ptx TEXT FILE.zst
 //
-// FILE stays as it is while it expands to the text of TEXT, so that other releases of the
-// compressor change nothing.
+// FILE is left unchanged if it already expands to the text of TEXT, so that other releases
+// of the compressor change nothing.
 package main
 
 import (
@@ -44,7 +44,7 @@ func pack(from, to string) error {
 	if was, err := expander.DecodeAll(kept, nil); err == nil && bytes.Equal(was, text) {
 		return nil
 	}
-	// One block after another, by one goroutine: the bytes depend on the text alone.
+	// One block after another, in one goroutine: the bytes depend on the text alone.
 	compressor, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return err

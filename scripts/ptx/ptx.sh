@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the kernels of gpuipc/cuda/kernels to PTX, which is kept compressed. The compiler is pinned to the
-# release, so that everybody gets the same text; no CUDA SDK takes part.
+# Compiles the kernels of gpuipc/cuda/kernels to PTX, which is stored compressed. The compiler is
+# pinned to the release, so that every build gives the same text; no CUDA SDK is used.
 set -euo pipefail
 cd "$(dirname "$0")/../../gpuipc/cuda/kernels"
 
@@ -17,7 +17,7 @@ if [ "$have" != "$WANT" ]; then
   exit 1
 fi
 
-# The sources in the order of their names, each as its name, a newline and its bytes.
+# The sources ordered by name, each as its name, a newline and its bytes.
 digest=$(LC_ALL=C; export LC_ALL; for f in *.cu device.h; do printf '%s\n' "$f"; cat "$f"; done | sha256sum | cut -d' ' -f1)
 tmp=$(mktemp)
 trap 'rm -f "$tmp"' EXIT

@@ -75,7 +75,7 @@ def shapes(c):
 
 
 def bf16_bits(x):
-    """The upper halves of float32 values; what is cut off makes the weights exact in bf16."""
+    """Returns the upper halves of float32 values; truncation makes the weights exact in bf16."""
     return (np.asarray(x, np.float32).view(np.uint32) >> 16).astype("<u2")
 
 

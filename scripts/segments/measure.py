@@ -1,15 +1,15 @@
-"""How much of what hand-made cuts reuse is found without any change of a client.
+"""Share of the reuse of hand-made cuts that is found without any change of a client.
 
     bin/engines/bin/python scripts/segments/measure.py DATA --out docs/results/segments.json
 
-DATA is a directory with the data sets, plain or as .zst; what is not there is skipped, and said.
+DATA is a directory with the data sets, plain or as .zst; missing ones are skipped with a message.
 Each traffic is played request by request against a daemon, cut by hand (`spliced_connector.cuts`,
-with every passage a text of its own) and by the finders of a server. The code that cuts, names,
-looks up and plans is that of the vLLM connector; only the model is a stub, whose segments are some
-hundred bytes. Nothing is evicted. The tokenizer is that of Qwen3.5.
+with every passage as a separate text) and by the finders of a server. The code that cuts, names,
+looks up and plans is that of the vLLM connector; only the model is a stub, whose segments are
+some hundred bytes. Nothing is evicted. The tokenizer is that of Qwen3.5.
 
-A token counts as reused if it lies in the exact prefix, that of the longest earlier prompt in
-blocks of 16, or in the interior of a segment behind it that an earlier request has stored.
+A token counts as reused if it is in the exact prefix, that of the longest earlier prompt in
+blocks of 16, or in the interior of a segment after it that an earlier request has stored.
 """
 
 from __future__ import annotations
@@ -72,22 +72,22 @@ FINDERS = {
 
 @dataclass
 class Sums:
-    """Of one way to cut, over a traffic; tokens but for the last two."""
+    """Counts of one way to cut, over a traffic; in tokens except for the last two."""
 
     prompts: int = 0
     tokens: int = 0
     prefix: int = 0
-    segments: int = 0  # reused where there is no prefix
-    reused: int = 0  # the prefix, and behind it
+    segments: int = 0  # reused without a prefix
+    reused: int = 0  # the prefix, and segments after it
     cuts: int = 0
     stored: int = 0  # segments that were new
-    finding: float = 0.0  # seconds of this process, the questions to the daemon among them
-    daemon: float = 0.0  # seconds of the daemon for these questions
+    finding: float = 0.0  # seconds of this process, including its requests to the daemon
+    daemon: float = 0.0  # seconds of the daemon for these requests
 
 
 @dataclass
 class Way:
-    """One way to cut, with a model of its own at the daemon, so that ways share nothing."""
+    """One way to cut, with a separate model at the daemon, so that ways share nothing."""
 
     name: str
     finder: Finder | None  # None: by hand
@@ -147,11 +147,12 @@ class Way:
 
 class _NoTally:
     def add(self, *_: object) -> None:
-        """Nobody reads the counts here."""
+        """Discards the counts."""
 
 
 class Prefixes:
-    """The longest exact prefix, in whole blocks, that an earlier prompt had; not the last token."""
+    """The longest exact prefix of an earlier prompt, in whole blocks, without the last
+    token."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
@@ -168,7 +169,7 @@ class Prefixes:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads of a process."""
+    """Returns processor time of all threads of a process."""
     spent = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -179,14 +180,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def stub(name: str) -> Identity:
-    """A model whose segments take next to no room, as long as they may be."""
+    """Returns a model whose segments take almost no memory, whatever their length."""
     mixer = Linear(Family.MAMBA2, 1, 1, 8, 8, DType.F32, DType.F32)
     weights = hashlib.sha256(name.encode()).digest()
     return Identity("stub", weights, (Layer(Kind.LINEAR, linear=mixer),))
 
 
 def finders(tokenizer: PreTrainedTokenizerFast, names: Sequence[str]) -> Finder:
-    """Of a server that was started with them."""
+    """Returns the finders of a server started with these settings."""
     settings = Settings(weights="", find=tuple(names), separators=(MARK,))
     return finder_of(settings, tokenizer)
 
@@ -194,7 +195,7 @@ def finders(tokenizer: PreTrainedTokenizerFast, names: Sequence[str]) -> Finder:
 def tokens_of(
     tokenizer: PreTrainedTokenizerFast, messages: list[Message]
 ) -> tuple[list[int], list[int]]:
-    """The prompt as a server has it, and the cuts of a client that knows its texts."""
+    """Returns the prompt as a server sees it, and the cuts of a client that knows its texts."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return tokenizer.encode(text, add_special_tokens=False), hand_made(messages, tokenizer)
 
@@ -236,7 +237,7 @@ def _shares(sums: Sums, hand: Sums) -> dict[str, object]:
 
 
 def describe() -> dict[str, object]:
-    """What the figures belong to."""
+    """Returns the versions and sizes to which the figures apply."""
     commit = subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""Prompts of unmodified chat clients, made of public data sets.
+"""Prompts of unmodified chat clients, made from public data sets.
 
-A message's content is a list of texts that stand side by side. The server sees them as one text;
-where one ends and the next begins is what a client with hand-made cuts would say.
+A message's content is a list of adjacent texts. The server sees them as one text; a client with
+hand-made cuts would name the boundaries.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 Message = dict[str, object]
 
 MARK = "<|file_sep|>"
-"""A separator that the vocabulary has as one token."""
+"""A separator that is one token in the vocabulary."""
 
 _ASSISTANT = "Answer the question from the passages. Say so when they do not tell. Be short."
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests in order of arrival. marked: whether tokens of their own stand at the places that
-    hand-made cuts name, be they separators or the chat template's. ways: the finders to try."""
+    """Requests in order of arrival. marked: whether special tokens, separators or those of the
+    chat template, are at the places of hand-made cuts. ways: the finders to try."""
 
     name: str
     about: str
@@ -35,7 +35,7 @@ class Traffic:
 
 
 def read(data: Path, name: str) -> str:
-    """A file of the data directory; raises OSError where it is not there."""
+    """Opens a file of the data directory; raises OSError if it is missing."""
     path = data / f"{name}.zst"
     if not path.exists():
         return (data / name).read_text()
@@ -51,7 +51,7 @@ def said(role: str, *texts: str) -> Message:
 
 
 def asked(passages: Sequence[str], question: str, style: str) -> list[Message]:
-    """One question with its passages, the way that a style puts them together."""
+    """Returns one question with its passages, joined in a style."""
     if style == "marks":
         texts = [part for text in passages for part in (MARK, text)] + [MARK]
     elif style == "numbered":
@@ -62,7 +62,7 @@ def asked(passages: Sequence[str], question: str, style: str) -> list[Message]:
 
 
 def musique(style: str, requests: int = 300) -> Callable[[Path], Iterator[list[Message]]]:
-    """Ten passages a question, by Zipf's law, each of some 415 words without paragraphs."""
+    """Returns ten passages per question, by Zipf's law, each some 415 words without paragraphs."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         questions = rows(data, "musique150.jsonl")
@@ -76,7 +76,8 @@ def musique(style: str, requests: int = 300) -> Callable[[Path], Iterator[list[M
 
 
 def xquad(style: str, requests: int = 600) -> Callable[[Path], Iterator[list[Message]]]:
-    """Eight paragraphs a question: what a retriever finds is of the same article, or by chance."""
+    """Returns eight paragraphs per question: a retriever finds those of the same article, or random
+    ones."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         articles = json.loads(read(data, "xquad.en.json"))["data"]
@@ -99,7 +100,7 @@ def xquad(style: str, requests: int = 600) -> Callable[[Path], Iterator[list[Mes
 
 
 def natural(style: str, requests: int = 250) -> Callable[[Path], Iterator[list[Message]]]:
-    """Eight pieces of Wikipedia pages, of some 2,500 characters each, as a splitter makes them."""
+    """Returns eight pieces of Wikipedia pages, of some 2,500 characters each, from a splitter."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         pages = rows(data, "leval_natural_question.jsonl")
@@ -116,7 +117,7 @@ def natural(style: str, requests: int = 250) -> Callable[[Path], Iterator[list[M
 
 
 def _pieces(text: str, most: int) -> list[str]:
-    """Runs of HTML blocks, cut between words where a block is longer."""
+    """Yields runs of HTML blocks, cut between words if a block is longer."""
     out = [""]
     for block in re.split(r"(?=<(?:P|H\d|Table|Ul)>)", text):
         if len(out[-1]) + len(block) > most and out[-1]:
@@ -132,7 +133,7 @@ def agents(
     shown: int | None, sessions: int = 8, turns: int = 16
 ) -> Callable[[Path], Iterator[list[Message]]]:
     """Sessions of an agent that solves issues, call by call. shown: results that are still in the
-    prompt; the text of older ones is replaced by a line, as agents do to stay short."""
+    prompt; the text of older ones is replaced by a line, as agents do to limit the length."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         roles = {"s": "system", "u": "user", "a": "assistant"}

@@ -1,26 +1,26 @@
-"""How many tokens are not computed again where templates rewrite the last turn.
+"""Tokens that are reused if templates rewrite the last turn.
 
     bin/engines/bin/python scripts/turns/measure.py DATA --out docs/results/turns.json
 
-DATA is a directory with the data sets, plain or as .zst; what is not there is skipped, and said.
-Conversations are rendered call by call with chat templates that vLLM ships, and tokenized with the
-vocabulary of Qwen3.5; a template's own marks are one token each. Nothing is computed: a call reuses
-the longest prefix of which an earlier call of its conversation has left the states, before its last
-token. Compared are
+DATA is a directory with the data sets, plain or as .zst; missing ones are skipped with a message.
+Conversations are rendered call by call with chat templates that vLLM ships, and tokenized with
+the vocabulary of Qwen3.5; a template's own marks are one token each. Nothing is computed: a call
+reuses the longest prefix for which an earlier call of its conversation has saved states, up to
+its last token. Compared are
 
-  whole    states at the last whole block of each prompt, and behind each answer, as without rows
-  placed   states where `resumed` has them, and no rows
-  resumed  what `HFSettings(resume=True)` keeps: a state shortly before the end of each prompt, then
-           rows of as many tokens as take the memory of one state, and the state after the answer
+  whole    states at the last whole block of each prompt, and after each answer, as without rows
+  placed   states at the positions of `resumed`, and no rows
+  resumed  what `HFSettings(resume=True)` saves: a state shortly before the end of each prompt,
+  then rows of as many tokens as take the memory of one state, and the state after the answer
 
-Traffic: `agents` are 500 sessions of mini-swe-agent, whose model states a thought and one command a
-turn; `chat` are the questions about documents of L-Eval, all about one document in one
+Traffic: `agents` are 500 sessions of mini-swe-agent, whose model states a thought and one command
+per turn; `chat` are the questions about documents of L-Eval, all about one document in one
 conversation. The shapes of agents:
 
   text       thought and command are the answer, observations are messages of the user
-  reasoning  the thought is reasoning, which the template drops behind the next message of a user
+  reasoning  the thought is reasoning, which the template drops after the next user message
   tools      the thought is reasoning, the command a tool call, observations are its results
-  compact    as tools, where the model writes the arguments without the spaces of the template
+  compact    as tools, but the model writes the arguments without the spaces of the template
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 Message = dict[str, Any]
 
 BLOCKS = (16, 512)
-"""Tokens of a block: of the transformers adapter, and as servers have them for hybrid models."""
+"""Tokens of a block: in the transformers adapter, and in servers for hybrid models."""
 
 MODELS = {
     "Qwen3-Next": "qwen3-next-80b-a3b.json",
     "Nemotron-H": "nemotron-h-8b.json",
     "Kimi-Linear": "kimi-linear-48b-a3b.json",
 }
-"""Real configs, by whose sizes rows are bounded: GDN, Mamba2, KDA."""
+"""Real configs, whose sizes bound the rows: GDN, Mamba2, KDA."""
 
 COMMAND = re.compile(r"\s*(?:THOUGHT:)?\s*(.*?)\s*```bash\n(.*?)\n```\s*$", re.S)
 
@@ -86,8 +86,8 @@ def encode(text: str) -> Ids:
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template: the prompt of some messages, what the model says for one, and what it ends
-    its answers with."""
+    """A chat template: the prompt of some messages, the model's output for a message, and the
+    token that ends its answers."""
 
     name: str
     prompt: Callable[[Sequence[Message], bool], str]
@@ -96,7 +96,7 @@ class Template:
 
 
 def qwen3() -> Template:
-    """Qwen3's, as vLLM ships it for MiniCPM-V 4.5."""
+    """Returns Qwen3's template, as vLLM ships it for MiniCPM-V 4.5."""
     import vllm
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -124,7 +124,7 @@ def qwen3() -> Template:
 
 
 def deepseek() -> Template:
-    """DeepSeek-V3.2's encoding, as vLLM ships it."""
+    """Returns DeepSeek-V3.2's encoding, as vLLM ships it."""
     from vllm.tokenizers import deepseek_v32_encoding as made
 
     def wired(messages: Sequence[Message]) -> list[Message]:
@@ -150,7 +150,7 @@ def deepseek() -> Template:
 
 @dataclass
 class Turn:
-    """What a call has left: prompt and answer, without the token that ended it."""
+    """The tokens of a call: prompt and answer, without the token that ended it."""
 
     ids: Ids
     prompt: int
@@ -159,7 +159,7 @@ class Turn:
 
 @dataclass
 class Row:
-    """One traffic under one template, at one size of blocks."""
+    """One traffic under one template, at one block size."""
 
     traffic: str
     shape: str
@@ -173,7 +173,7 @@ class Row:
     placed: int = 0
     resumed: int = 0
     inside: int = 0
-    """Calls that part from the turn before them inside the rows that are kept of it."""
+    """Calls that diverge from the previous turn inside its saved rows."""
 
     def text(self) -> str:
         whole, placed, resumed = (
@@ -194,7 +194,8 @@ def common(a: Ids, b: Ids) -> int:
 
 
 def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, int, bool]:
-    """Tokens reused whole, placed and resumed, and whether the last turn is resumed inside."""
+    """Returns tokens reused whole, placed and resumed, and whether the last turn is resumed
+    inside."""
     most = len(ids) - 1
     whole = placed = resumed = 0
     inside = False
@@ -204,7 +205,7 @@ def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, int, bo
         block = (turn.prompt - 1) // row.block * row.block
         whole = max(whole, *ends, *([block] if block <= shared else []), 0)
         base = turn.base[row.rows, row.block]
-        if base is None:  # nothing else is kept than without rows
+        if base is None:  # only what is saved without rows
             same = max(0, *ends, *([block] if block <= shared else []))
             placed, resumed = max(placed, same), max(resumed, same)
         elif base <= shared:
@@ -243,7 +244,7 @@ def play(
 
 
 def lines(folder: Path, name: str, most: int) -> list[dict[str, Any]] | None:
-    """The first records of a data set, None where it is absent."""
+    """Returns the first records of a data set, None if it is missing."""
     for path in (folder / name, folder / f"{name}.zst"):
         if path.exists():
             raw = path.read_bytes()

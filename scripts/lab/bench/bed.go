@@ -15,9 +15,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// bed is a disk tier of its own, in this process and without a daemon, with
-// memory to write from and to read into. Segments lie in different memory, as
-// they do in an arena: the same megabyte over and over would come from a cache.
+// bed is a disk tier in this process, without a daemon, with memory to write from and to
+// read into. Segments use different memory, as in an arena: the same megabyte again and
+// again would come from a cache.
 type bed struct {
 	tier    *disk.Tier
 	stopped chan error
@@ -28,18 +28,19 @@ type bed struct {
 	profile *profile.Profile
 	spec    profile.SegmentSpec
 	layout  profile.Layout
-	places  []spot // one for each segment of a pass
+	places  []spot // one per segment of a pass
 	tokens  []uint32
-	made    uint64 // segments so far; each has a key of its own
+	made    uint64 // segments so far; each has its own key
 }
 
-// spot is where one segment of a pass is written from and read to.
+// spot holds the memory from which one segment of a pass is written and into which it is
+// read.
 type spot struct {
 	from, to gpuipc.Ref
 	digests  []uint64
 }
 
-// bedPlan says what a bed is for.
+// bedPlan describes a bed.
 type bedPlan struct {
 	dir      string
 	profile  *profile.Profile
@@ -79,14 +80,13 @@ func openBed(p bedPlan) (_ *bed, err error) {
 	return b, nil
 }
 
-// config is what a daemon uses, budgets apart.
+// config returns the settings of a daemon, except for the budgets.
 func (p *bedPlan) config(device gpuipc.Device) disk.Config {
 	return disk.Config{Dir: p.dir, PublicBytes: p.budget, GranuleBytes: p.granule, Device: device,
 		Tenants: []disk.Tenant{{ID: benchTenant, Name: "bench"}}}
 }
 
-// fill makes the memory of a pass, with bytes that do not compress, and their
-// digests.
+// fill creates the memory of a pass, with bytes that do not compress, and their digests.
 func (b *bed) fill(segments int) (err error) {
 	share := (b.layout.Bytes + 4095) &^ 4095
 	for _, r := range []struct {
@@ -117,7 +117,7 @@ func (b *bed) fill(segments int) (err error) {
 	return nil
 }
 
-// clearGaps zeroes what lies between parts: nobody writes it in an arena.
+// clearGaps zeroes the gaps between parts: in an arena they are never written.
 func (b *bed) clearGaps(plain []byte) {
 	end := int64(0)
 	for _, part := range b.layout.Parts {
@@ -127,8 +127,8 @@ func (b *bed) clearGaps(plain []byte) {
 	clear(plain[end:])
 }
 
-// close ends the tier and gives all memory back. It may be called on what
-// openBed left half made.
+// close closes the tier and frees all memory. It also handles a bed that openBed left half
+// made.
 func (b *bed) close() (err error) {
 	if b.tier != nil {
 		err = b.tier.Close()
@@ -147,7 +147,7 @@ func (b *bed) close() (err error) {
 	return err
 }
 
-// segment is a new one, its bytes those of place i.
+// segment returns a new segment with the bytes of place i.
 func (b *bed) segment(i int) *tier.Object {
 	b.made++
 	o := &tier.Object{Profile: b.profile, Tenant: benchTenant, Publisher: "bench", Created: time.Now(), Spec: b.spec, Tokens: b.tokens,
@@ -156,14 +156,14 @@ func (b *bed) segment(i int) *tier.Object {
 	return o
 }
 
-// ticket is a write that is under way.
+// ticket is a write in flight.
 type ticket struct {
 	reached tier.Level
 	err     error
 }
 
-// start begins to write an object; the answer comes on done. It waits while the
-// tier is busy, since something else of ours will be done then.
+// start begins to write an object; the result is sent on done. It waits while the tier is
+// busy, because then another write of ours will complete.
 func (b *bed) start(o *tier.Object, level tier.Level, done chan<- ticket) error {
 	w, err := b.tier.Admit(o, 1<<62)
 	if err != nil {
@@ -180,8 +180,8 @@ func (k ticket) check(want tier.Level) error {
 	return k.err
 }
 
-// writePass writes a segment at each place, as many at once as the tier takes,
-// and answers their names.
+// writePass writes a segment from each place, as many at once as the tier accepts, and
+// returns their names.
 func (b *bed) writePass(ctx context.Context, level tier.Level) ([]tier.Name, error) {
 	names := make([]tier.Name, len(b.places))
 	done := make(chan ticket, len(b.places))
@@ -212,8 +212,8 @@ func (b *bed) writePass(ctx context.Context, level tier.Level) ([]tier.Name, err
 	return names, nil
 }
 
-// writeEach has writers that write one segment after another, each waiting for
-// its own.
+// writeEach runs writers that write one segment after another, each waiting until its own
+// is written.
 func (b *bed) writeEach(ctx context.Context, level tier.Level, writers int) ([]tier.Name, error) {
 	objects := make([]*tier.Object, len(b.places))
 	names := make([]tier.Name, len(b.places))
@@ -235,10 +235,10 @@ func (b *bed) writeEach(ctx context.Context, level tier.Level, writers int) ([]t
 	})
 }
 
-// readPass reads what a write pass has left, one segment after another, to the
-// places that it came from.
-// Nothing of it is in the page cache, as far as we can tell: what lies outside
-// this machine may remember.
+// readPass reads the segments of a write pass, one after another, into the places that they
+// came from.
+// Nothing of them is in this machine's page cache; storage outside the machine may still
+// have them cached.
 func (b *bed) readPass(ctx context.Context, names []tier.Name) error {
 	for i := range names {
 		e, ok := b.tier.Lookup(&names[i])
@@ -252,7 +252,7 @@ func (b *bed) readPass(ctx context.Context, names []tier.Name) error {
 	return nil
 }
 
-// forget gives the room of a pass back.
+// forget frees the space of a pass.
 func (b *bed) forget(names []tier.Name) error {
 	for i := range names {
 		if !b.tier.Remove(&names[i]) {
@@ -262,5 +262,5 @@ func (b *bed) forget(names []tier.Name) error {
 	return nil
 }
 
-// payload is the bytes of a pass.
+// payload returns the bytes of a pass.
 func (b *bed) payload() int64 { return b.layout.Bytes * int64(len(b.places)) }

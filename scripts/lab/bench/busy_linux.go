@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	busyPhase  = 250 * time.Millisecond // long beside one transfer of the load
+	busyPhase  = 250 * time.Millisecond // long compared with one transfer of the load
 	busyRounds = 10
 )
 
-// busyRows matches segments that are in memory while the daemon's disk is as busy
-// as writers and readers make it, beside the same when it is idle, and when it is
-// busy with something else: what that costs is the machine's share.
+// busyRows matches segments that are in memory while writers and readers keep the daemon's
+// disk busy. It compares with an idle disk, and with a disk that is busy with other
+// transfers, which shows the machine's share of the cost.
 func busyRows(ctx context.Context, s *session) (err error) {
 	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
@@ -52,14 +52,14 @@ func busyRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// busyPart is how busy one kind of load has made the disk.
+// busyPart records how busy one kind of load has kept the disk.
 type busyPart struct {
 	kind          string
 	written, read int64
 	seconds, disk float64 // of the clock, and of the disk
 }
 
-// during takes samples of a phase under load.
+// during samples a phase under load.
 func (b *busyPart) during(load *loader, device blockDevice, phase func() ([]float64, error)) func() ([]float64, error) {
 	return func() (samples []float64, err error) {
 		before, begin := device.busy(), time.Now()
@@ -94,8 +94,7 @@ func (s *session) addBusy(got [][]float64, node, plain *busyPart) {
 	}
 }
 
-// startLoad starts the load on a daemon, with a file of its own that has been
-// written.
+// startLoad starts the load on a daemon, with its own file, already written.
 func startLoad(ctx context.Context, d *machine.Scratch, socket string) (*loader, error) {
 	path, err := d.Fallocated("plain", loadFile)
 	if err != nil {
@@ -115,8 +114,8 @@ func startLoad(ctx context.Context, d *machine.Scratch, socket string) (*loader,
 	return startLoader(socket, path)
 }
 
-// resident puts small segments and holds them, so that they stay in memory, and
-// answers what matches them.
+// resident puts small segments and leases them, so that they stay in memory, and returns a
+// function that matches them.
 func (l *local) resident(ctx context.Context) (func() error, error) {
 	var err error
 	if l.small, err = l.model(ctx, "bench-small", 1, smallHeads, smallTokens); err != nil {
@@ -134,10 +133,10 @@ func (l *local) resident(ctx context.Context) (func() error, error) {
 	return l.matcher(ctx, keys), nil
 }
 
-// blockDevice is a directory of /sys; empty when not known.
+// blockDevice is a directory of /sys; empty if unknown.
 type blockDevice string
 
-// deviceOf is the block device below a directory.
+// deviceOf returns the block device of a directory.
 func deviceOf(dir string) blockDevice {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -150,7 +149,7 @@ func deviceOf(dir string) blockDevice {
 	return blockDevice(path)
 }
 
-// busy is the seconds that a device has had something to do so far.
+// busy returns the seconds for which a device has been busy so far.
 func (d blockDevice) busy() float64 {
 	if d == "" {
 		return 0

@@ -17,20 +17,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 )
 
-// The codec section encodes what the reference engine leaves when it reads the
-// passages of the demo, and synthetic numbers beside it, on one core, by the time
-// that the core was ours. The floor of both directions is a copy of the raw bytes.
+// The codec section encodes the output of the reference engine for the passages of the
+// demo, and synthetic numbers, on one core and by CPU time. The limit of both directions is
+// a copy of the raw bytes.
 
-// captureTokens is the span that is captured at once: as long as a large
-// document, so that its parts fill chunks.
+// captureTokens is the span captured at once: as long as a large document, so that its
+// parts fill chunks.
 const captureTokens = 4096
 
-// sample is parts of one element type, as a tier gets them.
+// sample is a set of parts of one element type, as a tier receives them.
 type sample struct {
 	name  string
 	dt    kernel.DType
 	parts [][]byte
-	asked bool // the bars are for it
+	asked bool // the required bars apply to it
 }
 
 func (d *sample) bytes() (n int64) {
@@ -115,7 +115,7 @@ func codecRow(s *session, d *sample) error {
 	return nil
 }
 
-// perCore takes one sample of bytes per second of processor time, in GB/s.
+// perCore samples bytes per second of processor time once, in GB/s.
 func perCore(bytes int64, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		runtime.LockOSThread()
@@ -175,8 +175,8 @@ func sortParts(l *refengine.SegmentLayer[float32], out []sample) {
 	}
 }
 
-// synthetic is normal numbers whose channels have log-normal scales, which is
-// what keys look like that nobody trained.
+// synthetic returns normal numbers whose channels have log-normal scales, like the keys of
+// an untrained model.
 func synthetic() []sample {
 	const channels, rows = 1024, 4096
 	rng := rand.New(rand.NewPCG(3, 3))

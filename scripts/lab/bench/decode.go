@@ -15,29 +15,30 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// decodeSections are those of the suite decode: what rows beside recurrent states save
-// (KVBuffer), in kernels on states that no cache holds, and in the reference engine.
+// decodeSections returns the sections of the suite decode: the gain of rows stored next to
+// recurrent states (KVBuffer), in kernels on states that exceed every cache, and in the
+// reference engine.
 func decodeSections() []section {
 	return []section{{"forms", formRows}, {"verify", verifyRows}, {"engine", engineRows}}
 }
 
-// Heads of Qwen3-Next: states of 128 by 128 in F32, rows in F16, two value heads to a
-// key, a decay per token and the delta rule.
+// Heads of Qwen3-Next: states of 128 by 128 in F32, rows in F16, two value heads per key
+// head, a decay per token and the delta rule.
 const (
 	decodeDim   = 128
 	decodeHeads = 2
 	decodeState = decodeHeads * decodeDim * decodeDim
-	decodeBytes = 64 << 20 // of all states, and of those that verifying writes beside them each
+	decodeBytes = 64 << 20 // of all states, and of the states that verification writes for each of them
 )
 
-// decoding is requests that decode at once: states of one key head each.
+// decoding is a set of requests that decode at once: states of one key head each.
 type decoding struct {
 	states []float32
 	groups int
 	input  []kernel.Input
 	out    []float32
 	sc     *kernel.BufferScratch
-	memory []byte // as many bytes as the states
+	memory []byte // as large as the states
 	sum    uint64
 }
 
@@ -77,12 +78,11 @@ func (d *decoding) buffers(capacity int) []*kernel.Buffer {
 	return out
 }
 
-// read goes once through as many bytes as the states have, a digest of them: as fast as
-// they come.
+// read reads as many bytes as the states have, as a digest of them at full speed.
 func (d *decoding) read() { d.sum ^= gpuipc.DigestBytes(d.memory) }
 
-// form is a way to decode: what a call does of all groups, how many tokens of each that
-// is, and the bytes it moves of one group.
+// form is one way to decode: the work of a call over all groups, its tokens per group, and
+// the bytes it moves per group.
 type form struct {
 	name   string
 	run    func()
@@ -91,15 +91,15 @@ type form struct {
 	bar    bar
 }
 
-// measure times forms in turns with a read of the states, and adds their time for each
-// token and value head beside that of reading as many bytes as they move. The answer is
-// the nanoseconds of each.
+// measure runs forms alternately with a read of the states. It adds their time per token
+// and value head next to the time to read the bytes they move, and returns the nanoseconds
+// of each.
 func (d *decoding) measure(s *session, forms []form) ([]float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	figures := []func() ([]float64, error){threadNanos(d.read)}
 	for i := range forms {
-		forms[i].run() // pages that nobody has touched
+		forms[i].run() // first touches of pages
 		figures = append(figures, threadNanos(forms[i].run))
 	}
 	sample, err := alternate(s.rounds(15), figures...)
@@ -124,7 +124,7 @@ func threadNanos(f func()) func() ([]float64, error) {
 	}
 }
 
-// chunkwise decodes until each buffer was flushed once.
+// chunkwise decodes until each buffer has been flushed once.
 func (d *decoding) chunkwise(name string, capacity int) form {
 	buffers := d.buffers(capacity)
 	f := form{name: name, tokens: capacity, run: func() {
@@ -141,7 +141,7 @@ func (d *decoding) chunkwise(name string, capacity int) form {
 	return f
 }
 
-// alone decodes one token behind so many whose rows are all there is.
+// alone decodes one token after a number of tokens that exist as rows only.
 func (d *decoding) alone(tokens int) form {
 	buffers := d.buffers(tokens + 1)
 	for _, b := range buffers {
@@ -178,7 +178,7 @@ func formRows(_ context.Context, s *session) error {
 	}
 	head := profile.RowBytes{State: 4 * decodeDim * decodeDim, Row: 2*(decodeDim/decodeHeads+decodeDim) + 4}
 	for i, c := range capacities {
-		// The limit is the gain if bytes were all that takes time (Eq. 6).
+		// The limit is the gain if only bytes took time (Eq. 6).
 		s.add(row(fmt.Sprintf("decode/chunkwise, %d rows, of recurrent", c), "x", nanos[0]/nanos[i+1], 2*float64(head.State)/head.Step(c), bar{}))
 	}
 	s.report.Notes = append(s.report.Notes, fmt.Sprintf(
@@ -189,8 +189,8 @@ func formRows(_ context.Context, s *session) error {
 }
 
 // verifyRows measures m drafts that are all accepted: with a state for each as engines
-// keep them, with rows and an update right behind (KVBuffer §3.3), and with rows that
-// stay in a buffer of 16.
+// store them, with rows and an immediate update (KVBuffer §3.3), and with rows that stay in
+// a buffer of 16.
 func verifyRows(_ context.Context, s *session) error {
 	d := newDecoding(s)
 	for _, m := range []int{1, 2, 4, 8} {
@@ -207,7 +207,7 @@ func verifyRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// stateEach writes a state behind every draft.
+// stateEach writes a state after every draft.
 func (d *decoding) stateEach(m int) form {
 	one := d.buffers(1)
 	temporary := make([]float32, m*len(d.states))
@@ -227,7 +227,7 @@ func (d *decoding) stateEach(m int) form {
 	}
 }
 
-// verified puts drafts into the states once so many rows are pending.
+// verified applies drafts to the states once a number of rows is pending.
 func (d *decoding) verified(m, capacity int) form {
 	buffers := d.buffers(max(m, capacity))
 	times := max(1, capacity/m)
@@ -251,8 +251,8 @@ func (d *decoding) verified(m, capacity int) form {
 	return f
 }
 
-// engineRows measures the reference engine: tokens that it generates with states moved at
-// every token, and with rows beside them; and drafts that it verifies.
+// engineRows measures the reference engine: generated tokens with states updated at every
+// token and with rows next to them, and verified drafts.
 func engineRows(_ context.Context, s *session) error {
 	m, err := decodeModel(s)
 	if err != nil {
@@ -312,7 +312,7 @@ func engineRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// acceptAll verifies four drafts at a time.
+// acceptAll verifies drafts four at a time.
 func acceptAll(m *refengine.Model[float32], st *refengine.State[float32], tokens int) error {
 	d := refengine.NewDecoder(m, st, refengine.DecoderOptions{})
 	for at := 0; at < tokens; at += 4 {

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// diskSections are those of the suite disk: the tier beside fio, both on one
-// disk, in turns.
+// diskSections returns the sections of the suite disk: the tier and fio, alternately on one
+// disk.
 func diskSections() []section {
 	return []section{
 		{"bulk", bulkRows}, {"group", groupRows}, {"promotion", promotionRow}, {"open", openingRow}, {"busy", busyRows},
@@ -16,8 +16,8 @@ func diskSections() []section {
 	}
 }
 
-// tortureNotes shows how much of what was acknowledged had survived in a report
-// of torture runs, beside what kvblockd says of itself. It measures nothing.
+// tortureNotes shows how much acknowledged data survived according to a report of torture
+// runs, next to the numbers of kvblockd's own documentation. It measures nothing.
 func tortureNotes(_ context.Context, s *session) error {
 	if s.options.Torture == "" {
 		return nil

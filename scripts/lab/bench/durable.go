@@ -12,23 +12,23 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// The durable section puts values that are on the disk before anyone answers:
-// ours through a daemon with level synced beside Redis with appendfsync always,
-// both over a unix socket, from as many writers, on the same disk. Redis is the
-// limit of these rows by name only: more than once it is better.
+// The durable section puts values that are on the disk before the answer: a daemon with
+// level synced compared with Redis with appendfsync always, both over a unix socket, from
+// as many writers, on the same disk. Redis is called the limit of these rows, but a ratio
+// above one is better.
 
 const durableWriters = 4
 
-// keeper is a store that can be asked for values over a socket.
+// keeper is a store that answers requests for values over a socket.
 type keeper interface {
 	// put stores a new value durably, from writer w.
 	put(ctx context.Context, w int) error
-	// get reads a value that w has put, as much as an engine would: all bytes.
+	// get reads all bytes of a value that w has put, as an engine would.
 	get(ctx context.Context, w int) error
 }
 
-// durableSize is one size of values, how many a writer puts in a round, and the
-// model whose segments have it.
+// durableSize is a size of values, the number that a writer puts in a round, and the model
+// whose segments have this size.
 type durableSize struct {
 	name  string
 	bytes int64
@@ -89,7 +89,7 @@ func durableRow(ctx context.Context, s *session, size durableSize) (err error) {
 	return nil
 }
 
-// durableFigure takes samples of a pass into puts and gets.
+// durableFigure adds samples of a pass to puts and gets.
 func durableFigure(ctx context.Context, k keeper, size durableSize, puts, gets *[]float64) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		put, get, err := durablePass(ctx, k, size)
@@ -98,7 +98,7 @@ func durableFigure(ctx context.Context, k keeper, size durableSize, puts, gets *
 	}
 }
 
-// durablePass has all writers put, then get, and answers MB/s of both.
+// durablePass lets all writers put, then get, and returns MB/s of both.
 func durablePass(ctx context.Context, k keeper, size durableSize) (put, get float64, err error) {
 	all := func(f func(context.Context, int) error) (float64, error) {
 		s, err := timed(func() error {
@@ -122,7 +122,7 @@ func repeat(ctx context.Context, n, w int, f func(context.Context, int) error) e
 	return nil
 }
 
-// together runs f for 0..n-1 at once.
+// together runs f for 0..n-1 concurrently.
 func together(n int, f func(int) error) error {
 	failed := make([]error, n)
 	var running sync.WaitGroup
@@ -133,14 +133,14 @@ func together(n int, f func(int) error) error {
 	return errors.Join(failed...)
 }
 
-// nodeKeeper is a daemon of ours with a disk. Its clients copy what they get and
-// check it, as an engine would that does not map the daemon's memory.
+// nodeKeeper is a daemon with a disk. Its clients copy and check the bytes, as an engine
+// would that does not map the daemon's memory.
 type nodeKeeper struct {
 	*local
 	model  *model
 	size   durableSize
 	puts   []int
-	leases [][]byte // where each writer copies to
+	leases [][]byte // destination of each writer's copies
 }
 
 func openNode(ctx context.Context, s *session, dir string, size durableSize) (*nodeKeeper, error) {
@@ -158,7 +158,7 @@ func openNode(ctx context.Context, s *session, dir string, size durableSize) (*n
 	return k, nil
 }
 
-// number is the segment that writer w puts as its n-th.
+// number returns the number of the n-th segment that writer w puts.
 func (k *nodeKeeper) number(w, n int) int { return 1 + w<<20 + n }
 
 func (k *nodeKeeper) put(ctx context.Context, w int) error {
@@ -167,12 +167,12 @@ func (k *nodeKeeper) put(ctx context.Context, w int) error {
 	return err
 }
 
-// get goes back through what was put last.
+// get reads the last values put, newest first.
 func (k *nodeKeeper) get(ctx context.Context, w int) error {
 	k.puts[w]--
 	n := k.puts[w]
 	if n%k.size.each == 0 {
-		k.puts[w] += k.size.each // all of this round: the next one begins behind it
+		k.puts[w] += k.size.each // all of this round were read: the next one starts after it
 	}
 	key, _ := k.model.SegmentKey(k.model.spec, tokensOf(k.number(w, n), k.model.spec.Tokens))
 	lease, err := k.acquire(ctx, k.model, key, true)
@@ -188,7 +188,7 @@ func (k *nodeKeeper) get(ctx context.Context, w int) error {
 	return nil
 }
 
-// redisKeeper is one connection a writer to a server of ours.
+// redisKeeper is a server with one connection per writer.
 type redisKeeper struct {
 	server  *baseline.RedisServer
 	sockets string
@@ -213,7 +213,7 @@ func openRedis(ctx context.Context, dir string, size durableSize) (_ *redisKeepe
 			err = errors.Join(err, k.close())
 		}
 	}()
-	// Paths of sockets are short.
+	// Socket paths must be short.
 	if k.sockets, err = os.MkdirTemp("", "spliced-"); err != nil {
 		return nil, err
 	}

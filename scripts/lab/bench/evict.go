@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// An arena of pages that hold one object each, and room for as many as one reserve
-// is to evict beside those that are held all the time.
+// An arena of pages with one object each, and room for the objects that one reserve evicts
+// plus those that stay leased.
 const (
 	evictObjects = 10000
 	evictPage    = 4096
@@ -22,11 +22,11 @@ const (
 	evictSpare   = 256
 	evictRounds  = 5
 	evictSmoke   = 500
-	evictTries   = 20 // further rounds, until a match ran beside one
+	evictTries   = 20 // further rounds, until a match ran during an eviction
 )
 
-// evictRows matches segments that are held while another client's one reserve
-// evicts 10,000 objects, beside the same just before.
+// evictRows matches leased segments while another client's single reserve evicts 10,000
+// objects, and compares with matches just before.
 func evictRows(ctx context.Context, s *session) (err error) {
 	objects := evictObjects
 	if s.effort < 1 {
@@ -47,7 +47,7 @@ func evictRows(ctx context.Context, s *session) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	var idle, busy, took []float64
-	// A reserve of few objects may be over before a match has come between.
+	// A reserve of few objects may complete before any match runs.
 	rounds := s.rounds(evictRounds)
 	for i := 0; i < rounds || len(busy) == 0; i++ {
 		if i == rounds+evictTries {
@@ -75,7 +75,7 @@ func evictRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// startForEviction starts a daemon whose memory is full with as many objects.
+// startForEviction starts a daemon whose memory is filled by a number of objects.
 func startForEviction(ctx context.Context, s *session, objects int) (*local, error) {
 	pages := objects + fewKeys + evictSpare
 	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: []string{
@@ -93,7 +93,7 @@ func startForEviction(ctx context.Context, s *session, objects int) (*local, err
 	return l, nil
 }
 
-// heldPages puts a few objects, keeps them leased and answers what matches them.
+// heldPages puts a few objects, keeps them leased and returns a function that matches them.
 func (l *local) heldPages(ctx context.Context) (func() error, error) {
 	keys, err := l.putMany(ctx, l.flat, fewKeys)
 	if err != nil {
@@ -105,8 +105,8 @@ func (l *local) heldPages(ctx context.Context) (func() error, error) {
 	return (&local{small: l.flat}).matcher(ctx, keys), nil
 }
 
-// besideEviction matches while a peer makes room for one large object, and answers
-// what those matches took that ran meanwhile, in µs, and the reserve in ms.
+// besideEviction matches while a peer makes room for one large object. It returns the times
+// of the concurrent matches in µs, and that of the reserve in ms.
 func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match func() error) (took []float64, reserve float64, err error) {
 	before, err := l.evicted(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match 
 	answered := make(chan struct{})
 	var a peerAnswer
 	var failed error
-	go func() { // so that matches run before it begins
+	go func() { // so that matches run before the eviction begins
 		defer close(answered)
 		if failed = p.order(peerOrder{Kind: peerEvict, Count: objects}); failed == nil {
 			a, failed = p.answer()
@@ -150,7 +150,7 @@ func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match 
 	return took, a.Seconds * 1e3, nil
 }
 
-// evicted is how many objects have left memory for want of room.
+// evicted returns the number of objects evicted from memory for lack of room.
 func (l *local) evicted(ctx context.Context) (float64, error) {
 	counters, err := l.daemon.API().Counters(ctx)
 	if err != nil {
@@ -164,7 +164,7 @@ func (l *local) evicted(ctx context.Context) (float64, error) {
 	return 0, errors.New("no counter of evictions")
 }
 
-// putPages fills memory with small objects, as many as ordered.
+// putPages fills memory with a number of small objects.
 func (m *model) putPages(ctx context.Context, from, count int) error {
 	small := *m
 	small.spec = profile.FirstSpec(evictTokens)
@@ -175,7 +175,7 @@ func (m *model) putPages(ctx context.Context, from, count int) error {
 	return err
 }
 
-// reservePages reserves an object of as many pages and gives it up.
+// reservePages reserves an object of a number of pages and aborts it.
 func (m *model) reservePages(ctx context.Context, count int) error {
 	spec := profile.FirstSpec(evictTokens * count)
 	tokens := make([]uint32, spec.Tokens)

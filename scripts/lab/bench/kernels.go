@@ -21,7 +21,7 @@ const (
 	denseFlops = 2 * denseHeads * denseDim * denseDim * denseDim
 )
 
-// denseJob is the operands of one layer's compose.
+// denseJob holds the operands of one layer's compose.
 type denseJob struct {
 	state []float32
 	steps [][]kernel.Step // per head
@@ -56,10 +56,10 @@ func (j *denseJob) run() {
 	}
 }
 
-// composeRows measures the dense compose on one core beside the multiply-add
-// peak, and then beside OpenBLAS where that is: apart, because two processes in
-// turn leave each other cold caches. All are timed by the CPU time of their
-// thread, as scripts/openblas does it.
+// composeRows measures the dense compose on one core against the multiply-add peak, and
+// then against OpenBLAS if it is installed. The two comparisons are separate, because two
+// alternating processes leave each other cold caches. All are timed by the CPU time of
+// their thread, as in scripts/openblas.
 func composeRows(_ context.Context, s *session) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -87,11 +87,11 @@ func composeRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// denseRounds passes make one round, of which the best counts: on shared cores
-// the others tell of neighbours. PeakFMA chooses likewise.
+// denseRounds passes form one round, of which the best counts: on shared cores the others
+// measure the neighbors' load. PeakFMA does the same.
 const denseRounds = 8
 
-// denseBest turns the least seconds of denseRounds passes into GFLOP/s.
+// denseBest returns the GFLOP/s of the fastest of denseRounds passes.
 func denseBest(pass func() (float64, error)) ([]float64, error) {
 	best := math.Inf(1)
 	for range denseRounds {
@@ -104,8 +104,8 @@ func denseBest(pass func() (float64, error)) ([]float64, error) {
 	return []float64{denseFlops / best / 1e9}, nil
 }
 
-// Rotated rows are those of two key heads of 256 with 64 rotary dimensions in
-// the NeoX order, as Qwen3-Next has them.
+// Rotated rows have two key heads of 256 with 64 rotary dimensions in NeoX order, as in
+// Qwen3-Next.
 const (
 	rotateHeads  = 2
 	rotateDim    = 256
@@ -113,8 +113,8 @@ const (
 	rotateRowLen = rotateHeads * rotateDim * 2
 )
 
-// rotateRows measures rotation fused with a copy beside the plain copy of the
-// same rows, in cache and far out of it.
+// rotateRows measures rotation fused with a copy against the plain copy of the same rows,
+// in cache and far out of it.
 func rotateRows(_ context.Context, s *session) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -145,8 +145,8 @@ func rotateRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// filled is memory that is really there, with bf16 numbers from 0.5 to 2 in it:
-// numbers near zero would measure how slow processors are with subnormals.
+// filled returns resident memory with bf16 numbers from 0.5 to 2: numbers near zero would
+// measure the processor's handling of subnormals.
 func filled(n int64) []byte {
 	b := make([]byte, n)
 	for i := range b {

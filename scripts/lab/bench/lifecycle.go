@@ -12,10 +12,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// restartRow kills the daemon, starts it again and waits until a match is
-// answered, as an engine in the middle of its work would see it: nothing but
-// "unavailable" in between. The figure includes the daemon's own start, and is
-// the worst of a few.
+// restartRow kills the daemon, starts it again and waits until a match is answered. As an
+// engine would see it, only "unavailable" is returned in between. The figure includes the
+// daemon's own start, and is the worst of a few runs.
 func restartRow(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -47,7 +46,7 @@ func (l *local) restartOne(ctx context.Context) (ms float64, err error) {
 	}
 	restarted := make(chan error, 1)
 	go func() { restarted <- l.daemon.Restart(ctx) }()
-	tick := time.NewTicker(time.Millisecond) // an engine asks now and then; spinning would slow the start down
+	tick := time.NewTicker(time.Millisecond) // an engine asks from time to time; spinning would slow down the start
 	defer tick.Stop()
 	for ms == 0 && err == nil {
 		<-tick.C
@@ -71,8 +70,7 @@ func (l *local) restartOne(ctx context.Context) (ms float64, err error) {
 	return ms, nil
 }
 
-// startRows starts daemons with a 4 GiB arena and looks at them before anyone
-// uses them.
+// startRows starts daemons with a 4 GiB arena and measures them before any use.
 func startRows(ctx context.Context, s *session) error {
 	var ready, resident []float64
 	for range s.rounds(5) {

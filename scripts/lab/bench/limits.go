@@ -7,17 +7,16 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// limits measures what fio and our own loop get from the disk that a tier is on,
-// in files that are used again as the tier's are. Without fio our loop is the
-// limit of all rows.
+// limits measures the disk of a tier with fio and with our own loop, in files that are
+// reused as the tier's are. Without fio the loop is the limit of all rows.
 type limits struct {
 	fio    *baseline.Fio
 	path   string
-	memory []byte // of our loop
+	memory []byte // for our loop
 }
 
-// newLimits makes a file as large as the transfers to come. The first pass over
-// it is not measured: extents that were never written cost the file system more.
+// newLimits creates a file as large as the coming transfers. The first pass over it is not
+// measured: extents that were never written cost the file system more.
 func newLimits(ctx context.Context, s *session, d *machine.Scratch, bytes int64) (*limits, error) {
 	path, err := d.Fallocated("limit", bytes)
 	if err != nil {
@@ -46,10 +45,10 @@ func newLimits(ctx context.Context, s *session, d *machine.Scratch, bytes int64)
 	return l, nil
 }
 
-// free gives the memory back; the file goes with its directory.
+// free unmaps the memory; the file is removed with its directory.
 func (l *limits) free() error { return machine.Unmap(l.memory) }
 
-// byFio is a figure of fio; without fio it gives no samples.
+// byFio returns a figure measured by fio; without fio it has no samples.
 func (l *limits) byFio(ctx context.Context, t baseline.Transfer) func() ([]float64, error) {
 	t.Path = l.path
 	return func() ([]float64, error) {
@@ -61,7 +60,7 @@ func (l *limits) byFio(ctx context.Context, t baseline.Transfer) func() ([]float
 	}
 }
 
-// byLoop is a figure of our own loop.
+// byLoop returns a figure measured by our own loop.
 func (l *limits) byLoop(ctx context.Context, t baseline.Transfer) func() ([]float64, error) {
 	t.Path = l.path
 	return func() ([]float64, error) {
@@ -70,7 +69,7 @@ func (l *limits) byLoop(ctx context.Context, t baseline.Transfer) func() ([]floa
 	}
 }
 
-// best is the limit of a row: fio's, or that of the loop.
+// best returns the limit of a row: fio's, or the loop's without fio.
 func best(byFio, byLoop []float64) float64 {
 	if len(byFio) > 0 {
 		return median(byFio)

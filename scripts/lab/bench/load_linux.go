@@ -23,15 +23,14 @@ import (
 // path.
 const LoadCommand = "bench-load"
 
-// The load is writers that wait until each segment is logged, and readers of
-// segments that are on disk only; or as many plain transfers of a file beside the
-// daemon, which cost the machine much the same and the daemon nothing. It starts
-// and ends by lines on its standard input and says on standard output what it has
-// moved.
+// The load consists of writers that wait until each segment is logged, and readers of
+// segments that are only on disk; or of plain transfers of a file, which cost the machine
+// about the same and the daemon nothing. The process starts and stops its load by lines on
+// its standard input and reports the moved bytes on standard output.
 const (
 	loadWriters  = 1
 	loadReaders  = 2
-	loadSegments = 24 // that readers go through: more than the arena holds
+	loadSegments = 24 // read in turn: more than the arena holds
 	loadFirst    = 1 << 20
 	loadFile     = 256 << 20
 
@@ -41,7 +40,7 @@ const (
 
 var loadSize = bulk{"16MiB", 4, 1952, loadSegments}
 
-// ServeLoad is the process that keeps the disk of a daemon busy when told to.
+// ServeLoad runs the process that keeps the disk of a daemon busy on request.
 func ServeLoad(ctx context.Context, socket, file string, in io.Reader, out io.Writer) error {
 	client, err := openClient(socket)
 	if err != nil {
@@ -89,7 +88,7 @@ type load struct {
 	memory        []byte
 }
 
-// start runs writers and readers until the answer is called.
+// start runs writers and readers until stop is called.
 func (l *load) start(ctx context.Context, plain bool) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -104,7 +103,7 @@ func (l *load) start(ctx context.Context, plain bool) (stop func() error) {
 			}
 		})
 	}
-	whole := context.WithoutCancel(ctx) // what was begun is ended
+	whole := context.WithoutCancel(ctx) // transfers that were started run to their end
 	write, read := l.write, l.fetch
 	if plain {
 		write, read = l.plainWrite, l.plainRead
@@ -139,7 +138,7 @@ func (l *load) fetch(ctx context.Context) error {
 	return err
 }
 
-// The plain ones move as much at a time.
+// Plain transfers move as many bytes at a time.
 func (l *load) plainWrite(ctx context.Context) error {
 	t := baseline.Transfer{Path: l.file, Write: true, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
 	_, err := t.Run(ctx, l.memory)
@@ -155,7 +154,7 @@ func (l *load) plainRead(ctx context.Context) error {
 	return err
 }
 
-// loader is that process as seen from here.
+// loader is the parent's handle of that process.
 type loader struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -193,8 +192,8 @@ func (l *loader) line() (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// during runs f while the disk is busy in one of the two ways, and answers how many bytes were written
-// and read meanwhile.
+// during runs f while the disk is busy in one of the two ways, and returns the bytes
+// written and read meanwhile.
 func (l *loader) during(kind string, f func() error) (written, read int64, err error) {
 	if _, err := fmt.Fprintln(l.in, kind); err != nil {
 		return 0, 0, err

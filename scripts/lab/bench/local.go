@@ -11,17 +11,17 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// local is a daemon of ours, a client of it, and the models measured with.
+// local is a daemon that we started, a client of it, and the measured models.
 type local struct {
 	daemon *child.Daemon
 	client *connector.Client
 	small  *model
 	large  *model
 	flat   *model // attention only: segments of exactly 1 MiB
-	next   int    // segments made so far; each has tokens of its own
+	next   int    // segments made so far; each has its own tokens
 }
 
-// model is a registered profile with one geometry of segments.
+// model is a registered profile with segments of one shape.
 type model struct {
 	*connector.Model
 	spec   profile.SegmentSpec
@@ -29,13 +29,13 @@ type model struct {
 	source connector.Source
 }
 
-// arenaArgs give the daemon room for all resident segments of a run, and little
-// enough that repeated commits come to reuse pages: first touches cost a page
-// fault each, which is the kernel's figure and not ours.
+// arenaArgs give the daemon room for all resident segments of a run, but so little that
+// repeated commits soon reuse pages: first touches cost a page fault each, which measures
+// the kernel.
 func arenaArgs() []string { return []string{"-arena", "768MiB", "-private", "16MiB"} }
 
-// patient are bounds that only what hangs meets: a busy machine must not turn a row into
-// a miss.
+// patient are bounds that only a hang exceeds: a busy machine must not turn a row into a
+// miss.
 var patient = connector.Timeouts{Lookup: 20 * time.Second, Transfer: 20 * time.Second, Attach: 20 * time.Second}
 
 func startLocal(ctx context.Context, s *session) (*local, error) {
@@ -86,7 +86,7 @@ func (l *local) model(ctx context.Context, name string, linear, heads, tokens in
 	return m, m.WaitReady(ctx)
 }
 
-// put publishes a segment that was never seen before and answers its key.
+// put publishes a new segment and returns its key.
 func (l *local) put(ctx context.Context, m *model) (profile.SegmentKey, error) {
 	l.next++
 	tokens := tokensOf(l.next, m.spec.Tokens)
@@ -115,7 +115,7 @@ func (l *local) putMany(ctx context.Context, m *model, n int) ([]profile.Segment
 	return keys, nil
 }
 
-// acquire leases one segment that must be there.
+// acquire leases one segment, which must be present.
 func (l *local) acquire(ctx context.Context, m *model, key profile.SegmentKey, digests bool) (*connector.Lease, error) {
 	got, err := m.Acquire(ctx, []profile.SegmentKey{key}, connector.AcquireOptions{Digests: digests})
 	if err != nil {

@@ -17,8 +17,8 @@ const (
 	fewKeys  = 32
 )
 
-// lookupRows measures matches and acquires beside a bare echo of a message as
-// long as the match of 32 keys.
+// lookupRows measures matches and acquires against a bare echo of a message as long as the
+// match of 32 keys.
 func lookupRows(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -64,7 +64,7 @@ func lookupRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// matcher looks up keys that are all held.
+// matcher looks up keys that are all leased.
 func (l *local) matcher(ctx context.Context, keys []profile.SegmentKey) func() error {
 	q := connector.MatchQuery{Keys: keys}
 	var found connector.Found
@@ -81,8 +81,7 @@ func (l *local) matcher(ctx context.Context, keys []profile.SegmentKey) func() e
 	}
 }
 
-// acquirer takes n samples in microseconds; the release between them is not
-// part of a sample.
+// acquirer takes n samples in microseconds; the release between them is not included.
 func (l *local) acquirer(ctx context.Context, m *model, key profile.SegmentKey, n int) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		out := make([]float64, n)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// quantile of samples in any order, by nearest rank; 0 of none.
+// quantile returns a quantile of unsorted samples, by nearest rank; 0 without samples.
 func quantile(samples []float64, q float64) float64 {
 	if len(samples) == 0 {
 		return 0
@@ -19,16 +19,16 @@ func quantile(samples []float64, q float64) float64 {
 
 func median(samples []float64) float64 { return quantile(samples, 0.5) }
 
-// timed is how long f took, in seconds.
+// timed returns the duration of f in seconds.
 func timed(f func() error) (float64, error) {
 	begin := time.Now()
 	err := f()
 	return time.Since(begin).Seconds(), err
 }
 
-// alternate runs the figures one after another, round by round, so that all of
-// them see the same moods of the machine. Each returns one sample, or several;
-// out[i] are all samples of figure i.
+// alternate runs the figures one after another, round by round, so that varying load of the
+// machine affects all of them alike. Each returns one or several samples; out[i] are all
+// samples of figure i.
 func alternate(rounds int, figures ...func() ([]float64, error)) ([][]float64, error) {
 	out := make([][]float64, len(figures))
 	for range rounds {
@@ -58,7 +58,7 @@ func each(n int, f func() error) func() ([]float64, error) {
 	}
 }
 
-// during takes samples of f in microseconds for as long as d.
+// during samples f in microseconds for a duration d.
 func during(d time.Duration, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		var out []float64

@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Two sizes of one model family (gated delta net with fp16 transitions and fp32
-// states, as Qwen3-Next has them): segments of about 0.4 and of 64 MiB.
+// Two sizes of one model family (gated delta net with fp16 transitions and fp32 states, as
+// in Qwen3-Next): segments of about 0.4 and of 64 MiB.
 const (
 	smallTokens = 16
 	smallHeads  = 4
@@ -19,7 +19,8 @@ const (
 	flatTokens  = 512 // without linear layers: exactly 1 MiB
 )
 
-// benchProfile has n linear layers and one attention layer of 2 heads of 256.
+// benchProfile returns a profile of n linear layers and one attention layer of 2 heads of
+// 256.
 func benchProfile(name string, linear, valueHeads int) (*profile.Profile, error) {
 	keyHeads := valueHeads / 2
 	id := profile.Identity{Model: name, Weights: sha256.Sum256([]byte(name)), Tokenizer: "none", TPSize: 1}
@@ -37,7 +38,7 @@ func benchProfile(name string, linear, valueHeads int) (*profile.Profile, error)
 	return profile.New(id)
 }
 
-// tokensOf makes the token ids of segment i, all different.
+// tokensOf returns the token ids of segment i, unique to it.
 func tokensOf(i, n int) []uint32 {
 	out := make([]uint32, n)
 	for j := range out {
@@ -47,7 +48,7 @@ func tokensOf(i, n int) []uint32 {
 	return out
 }
 
-// contents is bytes for every part of a segment.
+// contents returns bytes for every part of a segment.
 func contents(l profile.Layout) [][]byte {
 	out := make([][]byte, len(l.Parts))
 	for i, p := range l.Parts {
@@ -56,7 +57,7 @@ func contents(l profile.Layout) [][]byte {
 	return out
 }
 
-// moved is how many bytes of parts a layout has, padding left out.
+// moved returns the bytes of a layout's parts, without padding.
 func moved(l profile.Layout) int64 {
 	n := int64(0)
 	for _, p := range l.Parts {
@@ -65,7 +66,7 @@ func moved(l profile.Layout) int64 {
 	return n
 }
 
-// checkSizes refuses models whose segments are not what the rows are named after.
+// checkSizes rejects models whose segments do not have the sizes in the rows' names.
 func checkSizes(small, large, flat profile.Layout) error {
 	const mib = 1 << 20
 	a, b, c := float64(small.Bytes)/mib, float64(large.Bytes)/mib, float64(flat.Bytes)/mib

@@ -14,15 +14,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// Rows of this file ask a daemon of ours with a disk tier over its socket.
+// The rows in this file measure a daemon with a disk tier over its socket.
 
-// diskWait is how long an acquire waits for the disk: longer than anything here
-// takes, so that a slow disk is a figure and not a miss.
+// diskWait is the time that an acquire waits for the disk: longer than any operation here,
+// so that a slow disk gives a figure and not a miss.
 const diskWait = 10 * time.Second
 
-// startOnDisk starts a daemon whose arena is small, so that what was put first is
-// soon on disk only: with LRU, since other policies keep some of a list that is
-// gone through again and again. It reads nothing that nobody asked for.
+// startOnDisk starts a daemon with a small arena, so that the first segments are soon only
+// on disk. It uses LRU, since other policies keep part of a list that is read cyclically.
+// The daemon does not prefetch.
 func startOnDisk(ctx context.Context, s *session, dir string, args ...string) (*local, error) {
 	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: append([]string{"-private", "16MiB",
 		"-disk", dir, "-disk-size", "3GiB", "-read-ahead", "off", "-eviction", "lru", "-promote-timeout", "30s"}, args...)})
@@ -53,7 +53,7 @@ func (l *local) bulkModel(ctx context.Context, size bulk) (*model, error) {
 	return m, nil
 }
 
-// putSafe publishes segment i and returns when it has reached a level.
+// putSafe publishes segment i and returns when it has reached a durability level.
 func (m *model) putSafe(ctx context.Context, i int, level wire.Level) (profile.SegmentKey, error) {
 	tokens := tokensOf(i, m.spec.Tokens)
 	key, ok := m.SegmentKey(m.spec, tokens)
@@ -70,7 +70,7 @@ func (m *model) putSafe(ctx context.Context, i int, level wire.Level) (profile.S
 	return key, nil
 }
 
-// where is the tier that a segment lies in.
+// where returns the tier of a segment.
 func (m *model) where(ctx context.Context, key profile.SegmentKey) (uint8, error) {
 	var found connector.Found
 	if err := m.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{key}}, &found); err != nil {
@@ -82,7 +82,7 @@ func (m *model) where(ctx context.Context, key profile.SegmentKey) (uint8, error
 	return found.Segments[0].Tier, nil
 }
 
-// promote leases a segment, wherever it lies, and lets go again.
+// promote leases a segment from any tier and releases it.
 func (m *model) promote(ctx context.Context, key profile.SegmentKey) error {
 	got, err := m.Acquire(ctx, []profile.SegmentKey{key}, connector.AcquireOptions{Wait: diskWait})
 	if err != nil {
@@ -95,8 +95,8 @@ func (m *model) promote(ctx context.Context, key profile.SegmentKey) error {
 	return nil
 }
 
-// promotionRow acquires segments of 64 MiB that are on disk only: all that a
-// client waits for, from its request to the lease.
+// promotionRow acquires segments of 64 MiB that are only on disk, timed from the client's
+// request to the lease.
 func promotionRow(ctx context.Context, s *session) (err error) {
 	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
@@ -156,8 +156,8 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// promotions takes one sample in GB/s of each segment. Going through more than
-// the arena holds, each has left it when its turn comes again.
+// promotions samples the GB/s of each segment once. The cycle exceeds the arena, so each
+// segment has been evicted when its turn comes again.
 func (m *model) promotions(ctx context.Context, keys []profile.SegmentKey) ([]float64, error) {
 	out := make([]float64, len(keys))
 	for i, key := range keys {

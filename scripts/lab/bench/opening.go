@@ -14,8 +14,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openingRow opens a directory that holds many segments, cold, beside a plain
-// read of its index.
+// openingRow opens a directory of many segments, cold, and compares with a plain read of
+// its index.
 func openingRow(ctx context.Context, s *session) (err error) {
 	const granule = 4 << 10
 	segments := 100_000
@@ -62,8 +62,7 @@ func openingRow(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// open opens a directory that holds so many segments and answers how long it
-// took, in milliseconds.
+// open opens a directory of a number of segments and returns the time in milliseconds.
 func (p *bedPlan) open(segments int) (_ []float64, err error) {
 	device, err := gpuipc.NewHost(gpuipc.HostOptions{})
 	if err != nil {

@@ -18,21 +18,22 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/remote"
 )
 
-// pagesSections are those of the suite pages: requests of the reference engine that read
-// segments where a daemon has them, beside requests with copies of their own.
+// pagesSections returns the sections of the suite pages: requests of the reference engine
+// that read segments in place in a daemon's memory, compared with requests that have their
+// own copies.
 func pagesSections() []section {
 	return []section{{"held", heldRows}, {"alike", alikeRows}, {"decode", pagesDecodeRows}}
 }
 
 const pagesBlock = 16
 
-// pagesWays are how a request lies in memory.
+// pagesWays are the memory layouts of a request.
 var pagesWays = []struct {
 	name      string
 	copies    bool
-	ownSystem bool // the system prompt is each request's own, as the paper does not say that it is shared
+	ownSystem bool // each request has its own system prompt: the paper does not say that it is shared
 	rules     pages.Rules
-	simulated map[int]float64 // copies over it at so many requests: docs/policies.md
+	simulated map[int]float64 // ratio of copies to pages, by number of requests: docs/policies.md
 }{
 	{"copies", true, true, pages.Rules{}, nil},
 	{"paper", false, true, pages.Rules{}, map[int]float64{75: 2.65, 300: 5.24}},
@@ -40,7 +41,7 @@ var pagesWays = []struct {
 	{"and left shared", false, false, pages.Rules{Window: 8, Pack: true, ShareLeft: true}, map[int]float64{75: 3.16, 300: 7.99}},
 }
 
-// pagesBed is a daemon and an engine beside it.
+// pagesBed is a daemon with an engine.
 type pagesBed struct {
 	daemon *child.Daemon
 	client *connector.Client
@@ -49,7 +50,7 @@ type pagesBed struct {
 }
 
 func startPages(ctx context.Context, s *session) (b *pagesBed, err error) {
-	// Without a short convolution, so that a chunk's first block may have one token only,
+	// It has no short convolution, so that a chunk's first block may consist of one token,
 	// as in the paper's models.
 	c := modelfile.Small("bench-pages")
 	c.Linear.Family, c.Linear.Kernel, c.Linear.KeyHeads = profile.Lightning, 0, c.Linear.ValueHeads
@@ -82,7 +83,7 @@ func startPages(ctx context.Context, s *session) (b *pagesBed, err error) {
 
 func (b *pagesBed) stop() error { return errors.Join(b.client.Close(), b.daemon.Stop()) }
 
-// pages is memory for as many copies.
+// pages returns memory for that number of copies.
 func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine.Pages, error) {
 	rules.BlockTokens = pagesBlock
 	return refengine.NewPages(b.model, refengine.PagesConfig{
@@ -90,7 +91,7 @@ func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine
 	})
 }
 
-// passages is the text of a list: tokens that are drawn, as many as the passages have.
+// passages returns a list as text: random tokens, as many as the passages have.
 func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	lengths, _ := xquad.Passages()
 	text := func(id, n int) []uint32 {
@@ -116,8 +117,9 @@ func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	return out
 }
 
-// heldPeak serves requests of which the last ones are resident, and is the most bytes of
-// keys and values that these held at once. look, if any, sees each request.
+// heldPeak serves requests of which the last ones stay resident. It returns the most bytes
+// of keys and values that these held at once. look, if not nil, is called with each
+// request.
 func (b *pagesBed) heldPeak(p *refengine.Pages, requests []refengine.Request, resident int, look func(i int, r *refengine.Resident) error) (peak int64, err error) {
 	var live []*refengine.Resident
 	defer func() {
@@ -146,7 +148,7 @@ func (b *pagesBed) heldPeak(p *refengine.Pages, requests []refengine.Request, re
 	return peak, nil
 }
 
-// heldRows measures what requests of the XQuAD list hold.
+// heldRows measures the memory held by requests of the XQuAD list.
 func heldRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {
@@ -198,7 +200,7 @@ func heldRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// copied is what requests give with copies, by the same seams.
+// copied returns the results of requests with copies, with the same seams.
 func (b *pagesBed) copied(rules pages.Rules, requests []refengine.Request) (logits [][]float32, err error) {
 	p, err := b.pages(rules, 3_000, true)
 	if err != nil {
@@ -211,7 +213,7 @@ func (b *pagesBed) copied(rules pages.Rules, requests []refengine.Request) (logi
 	return logits, err
 }
 
-// apart is the largest difference of logits over the spread of the others'.
+// apart returns the largest difference of logits, in standard deviations of b.
 func apart(a, b []float32) float64 {
 	worst, sum, squares := 0.0, 0.0, 0.0
 	for i, x := range b {
@@ -222,8 +224,9 @@ func apart(a, b []float32) float64 {
 	return worst / math.Sqrt(squares/n-sum/n*sum/n)
 }
 
-// alikeRows holds requests that are alike: the closed form R = N(n b + p)/(N(n + p) + D(b - 1))
-// of N requests of n chunks of b blocks and p blocks of prompt, over D different chunks.
+// alikeRows keeps requests of equal shape resident: the closed form is R = N(n b + p)/(N(n
+// + p) + D(b - 1)) of N requests of n chunks of b blocks and p blocks of prompt, over D
+// different chunks.
 func alikeRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {
@@ -262,8 +265,8 @@ func alikeRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// pagesDecodeRows decodes in place, with copies in pages, and with copies in F32 one
-// behind another, in turn.
+// pagesDecodeRows decodes alternately in place, with copies in pages, and with contiguous
+// copies in F32.
 func pagesDecodeRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {
@@ -308,7 +311,7 @@ func pagesDecodeRows(ctx context.Context, s *session) (err error) {
 			if err := sides[side](); err != nil {
 				return err
 			}
-			if round > 0 { // the first one warms up
+			if round > 0 { // the first round is a warm-up
 				times[side] = append(times[side], float64(time.Since(begin).Microseconds())/tokens)
 			}
 		}

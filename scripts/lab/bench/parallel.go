@@ -13,13 +13,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/schedule"
 )
 
-// parallelSections are those of the suite parallel: segments computed on several nodes, with
-// modelled engines.
+// parallelSections returns the sections of the suite parallel: segments computed on several
+// nodes, with modelled engines.
 func parallelSections() []section { return []section{{"parallel", parallelRows}} }
 
-// What HYPIC's Fig. 14 tells of 8 workers, in milliseconds: 11 segments of 2,400 tokens take
-// 176.8 each and 2,321 as one prompt on one instance, collecting them 41 and combining them
-// 88. A run's own cost it does not tell; 5 is what pieces are planned with.
+// HYPIC's Fig. 14 for 8 workers, in milliseconds: 11 segments of 2,400 tokens take 176.8
+// each and 2,321 as one prompt on one instance, collecting them 41 and combining them 88.
+// It does not report the fixed cost of a run; pieces are planned with 5.
 const (
 	figureWorkers  = 8
 	figureSegments = 11
@@ -30,12 +30,13 @@ const (
 	figureCombine  = 88.0
 	figureRun      = 5.0
 
-	// figureScale is how much slower modelled engines compute than the paper's, so that the
-	// bytes that cross this machine take no larger share of the time than the paper's did.
+	// figureScale is the factor by which modelled engines are slower than the paper's, so
+	// that transfers within this machine take no larger share of the time than in the
+	// paper.
 	figureScale = 20
 )
 
-// figurePrefill is the paper's engine, scaled.
+// figurePrefill returns the prefill cost of the paper's engine, scaled.
 func figurePrefill(scale float64) cost.Prefill {
 	const n, count = figureTokens, figureSegments
 	squared := (figureSerial - count*figureSegment + (count-1)*figureRun) / (n * n * (count*count - count))
@@ -44,11 +45,12 @@ func figurePrefill(scale float64) cost.Prefill {
 }
 
 // parallelRows plans the paper's cold request over daemons of this machine: whole segments,
-// then pieces. Computing is waiting; plans, jobs, bytes and the peers' port are real.
+// then pieces. Computation is simulated by waiting; plans, jobs, bytes and the peers' port
+// are real.
 func parallelRows(ctx context.Context, s *session) (err error) {
 	scale := float64(figureScale)
 	if s.effort == 0 {
-		scale /= 4 // to see that all rows come
+		scale /= 4 // a short run that only checks that all rows appear
 	}
 	t, err := startTeam(ctx, s, figureWorkers, figurePrefill(scale))
 	if err != nil {
@@ -87,9 +89,9 @@ func parallelRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// run is one request.
+// run is the result of one request.
 type run struct {
-	computed, here, planned float64 // ms from its dispatch: the last run ends, the last row is here, and when that was expected
+	computed, here, planned float64 // ms since its dispatch: end of the last run, arrival of the last row, and the planned arrival
 	cuts                    int
 }
 
@@ -142,7 +144,7 @@ func (t *team) wait(ctx context.Context) error {
 	}
 }
 
-// idle waits until the engines have ended the runs that they had begun.
+// idle waits until the engines have ended the runs that they had started.
 func (t *team) idle(ctx context.Context) error {
 	for {
 		t.mu.Lock()
@@ -171,13 +173,13 @@ func (t *team) segments(seed, n int) (list []connector.SegmentIDs) {
 	return list
 }
 
-// plan asks at the node that combines, whose own engine has no time.
+// plan requests a plan at the combining node, whose own engine has no time.
 func (t *team) plan(ctx context.Context, list []connector.SegmentIDs, pieces bool) (connector.Parallel, error) {
 	return t.models[0].PlanSegments(ctx, &connector.ParallelQuery{Segments: list, Pieces: pieces, Queued: time.Hour, Within: 5 * time.Minute})
 }
 
-// collect is how long it takes to bring a segment of each worker, all at once: a plan has
-// those brought that a node holds already.
+// collect returns the time to fetch a segment from each worker, all at once: a plan fetches
+// those that a node already has.
 func (t *team) collect(ctx context.Context) (ms float64, err error) {
 	var list []connector.SegmentIDs
 	for i, m := range t.models[1:] {

@@ -19,30 +19,30 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// team is a cluster of daemons on this machine, one that combines and others whose
-// modelled engines compute: an engine waits for as long as a run is to take, and publishes
-// bytes that are as many as the model's.
+// team is a cluster of daemons on this machine: one combines, the others have modelled
+// engines. An engine waits for the duration of a run, and publishes as many bytes as the
+// model has.
 type team struct {
 	dir     string
 	daemons []*child.Daemon
 	clients []*connector.Client
 	models  []*connector.Model // of the daemons; the first one combines
 	profile *profile.Profile
-	prefill cost.Prefill // of every engine
+	prefill cost.Prefill // of each engine
 	parts   map[int][][]byte
 
 	stop    context.CancelFunc
 	engines sync.WaitGroup
 	mu      sync.Mutex
 	failed  error
-	ended   time.Time // when the last run has ended
+	ended   time.Time // end of the last run
 	runs    int
 }
 
-// Timeouts of a machine that is busy.
+// Timeouts for a busy machine.
 var patientClient = connector.Timeouts{Lookup: 10 * time.Second, Transfer: 30 * time.Second, Attach: 20 * time.Second}
 
-// startTeam runs a cluster of workers+1 daemons, and an engine at each of the workers.
+// startTeam runs a cluster of workers+1 daemons, with an engine at each worker.
 func startTeam(ctx context.Context, s *session, workers int, prefill cost.Prefill) (t *team, err error) {
 	t = &team{prefill: prefill, parts: map[int][][]byte{}}
 	defer func() {
@@ -102,7 +102,7 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 	if err != nil {
 		return err
 	}
-	defer release() // to those who listen there
+	defer release() // for the listeners there
 	for i := range n {
 		d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: []string{
 			"-config", config, "-arena", "512MiB", "-private", "16MiB", "-http", "off",
@@ -117,7 +117,7 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 	return nil
 }
 
-// teach tells a daemon how fast its engine is, as engines do that measure themselves.
+// teach reports an engine's speed to its daemon, as engines do that measure themselves.
 func (t *team) teach(ctx context.Context, m *connector.Model) error {
 	q := connector.AdviseQuery{Tokens: tokensOf(0, 16)}
 	for range 16 {
@@ -130,7 +130,7 @@ func (t *team) teach(ctx context.Context, m *connector.Model) error {
 	return err
 }
 
-// engine does jobs one after another, and publishes one while it runs the next.
+// engine runs jobs one after another, and publishes one while it runs the next.
 func (t *team) engine(ctx context.Context, m *connector.Model) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
@@ -157,7 +157,7 @@ func (t *team) engine(ctx context.Context, m *connector.Model) {
 	}
 }
 
-// publish publishes a segment; one that goes on from a first piece reads that first.
+// publish publishes a segment; one that continues a first piece reads that piece first.
 func (t *team) publish(ctx context.Context, m *connector.Model, j *connector.Job) error {
 	if j.Begin > 0 {
 		rows, err := m.Acquire(ctx, []profile.SegmentKey{j.Left}, connector.AcquireOptions{Wait: 10 * time.Second})
@@ -176,7 +176,7 @@ func (t *team) publish(ctx context.Context, m *connector.Model, j *connector.Job
 	return err
 }
 
-// bytes are those of a segment's parts, the same for all of one length.
+// bytes returns the bytes of a segment's parts, the same for equal lengths.
 func (t *team) bytes(spec profile.SegmentSpec) [][]byte {
 	_, n := spec.Interior()
 	t.mu.Lock()

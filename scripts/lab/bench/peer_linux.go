@@ -24,18 +24,18 @@ import (
 // path.
 const PeerCommand = "bench-peer"
 
-// What a peer can be told to do.
+// Orders of a peer.
 const (
 	peerRequests = "requests" // match, acquire and release
-	peerEcho     = "echo"     // as many exchanges with the process that echoes
+	peerEcho     = "echo"     // as many exchanges with the echoing process
 	peerFill     = "fill"     // put small objects
 	peerEvict    = "evict"    // make room for a large one
 )
 
 const peerReady = "ready"
 
-// peerOrder is a line on a peer's standard input, peerAnswer the line on its
-// standard output that follows.
+// peerOrder is a line on a peer's standard input; peerAnswer is the line on its standard
+// output that answers it.
 type peerOrder struct {
 	Kind  string
 	For   time.Duration // of requests and echo
@@ -50,9 +50,8 @@ type peerAnswer struct {
 	Spent   machine.Effort
 }
 
-// ServePeer is a client process that works when told to, until its standard
-// input ends. The segments it asks for have been put by whoever starts it; on
-// descriptor 3 somebody echoes.
+// ServePeer is a client process that works on request, until its standard input ends. Its
+// parent has put the segments that it asks for; descriptor 3 leads to the echoing process.
 func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl bench peer", StagingBytes: 4 << 20, SlotBytes: 64 << 10,
 		Timeouts: patient})
@@ -93,7 +92,7 @@ func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) 
 	return orders.Err()
 }
 
-// account does work and says what it took.
+// account does work and returns its cost.
 func account(work func() ([]float64, error)) (a peerAnswer, err error) {
 	before, err := machine.EffortOf(os.Getpid())
 	if err != nil {
@@ -109,7 +108,7 @@ func account(work func() ([]float64, error)) (a peerAnswer, err error) {
 	return a, err
 }
 
-// requester makes the requests of one operation, each time for another segment.
+// requester makes the requests of one operation, for a different segment each time.
 func (l *local) requester(ctx context.Context) func() error {
 	keys := make([]profile.SegmentKey, fewKeys)
 	for i := range keys {
@@ -146,7 +145,7 @@ func echoer(fd int) func() error {
 	}
 }
 
-// peer is one such process as seen from here.
+// peer is the parent's handle of one such process.
 type peer struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -194,7 +193,7 @@ func startPeer(socket string, echo *os.File) (*peer, error) {
 	return p, nil
 }
 
-// orderAll has all peers carry out an order at once.
+// orderAll lets all peers carry out an order at once.
 func orderAll(peers []*peer, o peerOrder) ([]peerAnswer, error) {
 	for _, p := range peers {
 		if err := p.order(o); err != nil {

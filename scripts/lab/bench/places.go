@@ -11,20 +11,20 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// The pebble suite asks where large values should lie: inside Pebble, in its
-// blob files, or beside it in a file of our own with only the place in Pebble.
-// Each place gets the same values from one writer that waits until each is
-// durable, and gives them back, cold and in another order, to one reader.
+// The pebble suite compares places for large values: inside Pebble, in its blob files, or
+// in our own file with only the location in Pebble. Each place gets the same values from
+// one writer that waits until each is durable. One reader then reads them back, cold and in
+// another order.
 
-// place keeps values under numbers.
+// place stores values by number.
 type place interface {
 	put(i int, value []byte) error // durable when it returns
 	get(i int, dst []byte) error
-	flush() error // until work put off is done
+	flush() error // until deferred work is done
 	Close() error
 }
 
-// placeKind opens a place in an empty directory, or opens it again.
+// placeKind opens a place in an empty directory, or reopens it.
 type placeKind struct {
 	name string
 	open func(dir string, bytes int64) (place, error)
@@ -58,7 +58,7 @@ func pebbleSections() []section {
 	return all
 }
 
-// placePass is what one pass over a place showed.
+// placePass is the result of one pass over a place.
 type placePass struct {
 	put, flushed, get float64 // MB/s
 	wrote, read       machine.Usage
@@ -118,8 +118,8 @@ func (s *session) addPlace(name string, passes []placePass, writeLimit, readLimi
 	s.add(row(name+"_amplification", "ratio", of(func(p placePass) float64 { return p.wrote.Amplification(placeBytes) }), 0, bar{}))
 }
 
-// plainPass is the limit: values written to a plain file by one writer, each
-// followed by a sync, and read again.
+// plainPass returns the limit: values written to a plain file by one writer, each followed
+// by a sync, and read back.
 func plainPass(ctx context.Context, d *machine.Scratch, size int64) (write, read float64, err error) {
 	path, err := d.Fallocated("plain", placeBytes)
 	if err != nil {
@@ -142,7 +142,7 @@ func plainPass(ctx context.Context, d *machine.Scratch, size int64) (write, read
 	return w.Rate() * 1e3, r.Rate() * 1e3, nil
 }
 
-// pass fills an empty place, closes it and reads all of it again.
+// pass fills an empty place, closes it and reads all of it back.
 func (k placeKind) pass(ctx context.Context, dir string, size int64) (out placePass, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return out, err
@@ -206,8 +206,7 @@ func (k placeKind) drain(ctx context.Context, dir string, value []byte, out *pla
 	return err
 }
 
-// each runs f over all values, in an order that is random and always the same.
-// Every value has its number in front.
+// each runs f over all values, in a fixed random order. Every value starts with its number.
 func (placeKind) each(ctx context.Context, value []byte, f func(int, []byte) error) error {
 	order := rand.New(rand.NewPCG(7, 7)).Perm(placeBytes / len(value))
 	for _, i := range order {

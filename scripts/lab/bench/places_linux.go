@@ -15,7 +15,7 @@ import (
 func setStamp(b []byte, n uint64) { binary.LittleEndian.PutUint64(b, n) }
 func stamp(b []byte) uint64       { return binary.LittleEndian.Uint64(b) }
 
-// quietLogger keeps Pebble's remarks out of the report.
+// quietLogger keeps Pebble's messages out of the report.
 type quietLogger struct{}
 
 func (quietLogger) Infof(string, ...any)  {}
@@ -26,7 +26,7 @@ func (quietLogger) Fatalf(format string, args ...any) {
 
 func pebbleKey(i int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(i)) }
 
-// pebbleValues keeps values in Pebble itself.
+// pebbleValues stores values in Pebble itself.
 type pebbleValues struct {
 	blob bool // in blob files
 	raw  bool // without compression
@@ -88,9 +88,8 @@ func (p pebblePlace) flush() error {
 	return nil
 }
 
-// slabIndex is the design of the disk tier at its barest: values in a file of
-// ours, written and read directly, then synced, then a synced row in Pebble that
-// says where.
+// slabIndex is the design of the disk tier at its simplest: values in our own file, written
+// and read directly, then synced, then a synced row in Pebble with the location.
 type slabIndex struct {
 	index *pebble.DB
 	fd    int

@@ -1,9 +1,9 @@
-// Package bench measures a spliced daemon of its own and the kernels, each
-// figure beside its limit (a copy, a bare socket echo, the multiply-add peak)
-// taken in the same run in alternating rounds.
+// Package bench measures the kernels and a spliced daemon that it starts. Each figure is
+// shown next to its limit (a copy, a bare socket echo, the multiply-add peak), measured in
+// the same run in alternating rounds.
 //
-// Row names and units are fixed, because people compare on them between
-// versions. The package starts daemons and clients as processes and owns them.
+// Row names and units are fixed, because users compare versions by them. The package starts
+// daemons and clients as processes and owns them.
 package bench
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Report is one run.
+// Report is the result of one run.
 type Report struct {
 	Machine string    `json:"machine"`
 	Commit  string    `json:"commit"`
@@ -23,7 +23,7 @@ type Report struct {
 	Suite   string    `json:"suite"`
 	Rows    []Row     `json:"rows"`
 	Skipped []Skip    `json:"skipped"`
-	Notes   []string  `json:"notes,omitempty"` // what was not measured here
+	Notes   []string  `json:"notes,omitempty"` // figures that were not measured here
 }
 
 // Row is one figure.
@@ -31,21 +31,22 @@ type Row struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
 	Unit  string   `json:"unit"`
-	Limit *float64 `json:"limit"` // in the row's unit, measured in this run; null = there is none
+	Limit *float64 `json:"limit"` // in the row's unit, measured in this run; null = none
 	Ratio *float64 `json:"ratio"` // value / limit
-	Bar   string   `json:"bar"`   // what the value has to be; empty = nothing asked
+	Bar   string   `json:"bar"`   // required value; empty = no requirement
 	OK    bool     `json:"ok"`    // the bar is met
 }
 
-// Skip is a row that this machine cannot give.
+// Skip is a row that this machine cannot measure.
 type Skip struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
 
-// bar is what is asked of a row. A row meets it when any of its parts is met.
+// bar is the requirement of a row. A row meets it if any of its parts is met, or all of
+// them with all.
 type bar struct {
-	atMost       float64 // of the value; 0 = not asked
+	atMost       float64 // of the value; 0 = no requirement
 	atLeast      float64
 	ratioAtMost  float64 // of value / limit
 	ratioAtLeast float64
@@ -91,7 +92,7 @@ func (b bar) met(value, ratio float64) bool {
 	return met == asked || met > 0 && !b.all
 }
 
-// row rounds to four digits: more would claim a precision that runs do not have.
+// row rounds to four digits: more would exceed the precision of runs.
 func row(name, unit string, value float64, limit float64, b bar) Row {
 	r := Row{Name: name, Unit: unit, Value: round4(value), Bar: b.String()}
 	ratio := math.NaN()

@@ -21,13 +21,12 @@ const (
 	scaleWindow = 250 * time.Millisecond
 )
 
-// scaleClients are how many processes make requests at once.
+// scaleClients are the numbers of processes that make requests at once.
 var scaleClients = [...]int{1, 2, 4, 8, 16}
 
-// clientRows has 1 to 16 processes match 32 segments, acquire one of 1 MiB and
-// release it, over and over. The limit is the same processes exchanging three
-// messages for each operation with one process that echoes them. All processes
-// are there, and connected, all the time.
+// clientRows lets 1 to 16 processes match 32 segments, acquire one of 1 MiB and release it,
+// over and over. The limit is the same processes exchanging three messages per operation
+// with one echoing process. All processes exist and are connected throughout.
 func clientRows(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -71,8 +70,8 @@ func clientRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// scaleBar is what n clients together have to reach beside one: as much of it as a
-// bare echo does where that is less.
+// scaleBar returns the throughput that n clients must reach relative to one, or relative to
+// what a bare echo reaches.
 func scaleBar(n int) bar {
 	switch {
 	case n < 8:
@@ -84,16 +83,16 @@ func scaleBar(n int) bar {
 	}
 }
 
-// scaleRuns are windows in which the same number of processes worked.
+// scaleRuns holds windows with the same number of working processes.
 type scaleRuns struct {
-	rates []float64 // operations a second, all processes together
+	rates []float64 // operations per second, all processes together
 	took  []float64 // µs of each operation
 	spent machine.Effort
 }
 
 func (r *scaleRuns) rate() float64 { return median(r.rates) }
 
-// take has peers carry out an order at once. server is the process that serves them.
+// take lets peers carry out an order at once. server is the process that serves them.
 func (r *scaleRuns) take(peers []*peer, o peerOrder, server int) error {
 	before, err := machine.EffortOf(server)
 	if err != nil {
@@ -118,7 +117,7 @@ func (r *scaleRuns) take(peers []*peer, o peerOrder, server int) error {
 	return nil
 }
 
-// addScale adds what an operation took, and what it cost both sides.
+// addScale adds the time of an operation, and its cost on both sides.
 func (s *session) addScale(name string, served, echoed *scaleRuns) {
 	each := func(sum float64, r *scaleRuns) float64 { return sum / float64(len(r.took)) }
 	s.add(

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// Options say what to measure and with which programs.
+// Options selects what to measure and the programs to use.
 type Options struct {
 	Suite    string // one of SuiteNames
-	Daemon   string // path of spliced; empty = found beside this program or in PATH
+	Daemon   string // path of spliced; empty = found next to this program or in PATH
 	Commit   string
 	Only     []string  // names of sections; empty = all
-	Dir      string    // on the disk that suites of the disk measure; empty = where temporary files go
+	Dir      string    // on the disk that disk suites measure; empty = the directory of temporary files
 	Torture  string    // path of a report of torture runs to show; empty = none
-	Progress io.Writer // one line a section; nil = none
+	Progress io.Writer // one line per section; nil = none
 }
 
-// suite is a set of sections and how many rounds to take of what they name.
+// suite is a set of sections and a scale of their numbers of rounds.
 type suite struct {
 	effort   float64
 	sections func() []section
 }
 
-// suites are the known ones. Smoke takes one round of each row, to see that all
-// come.
+// suites returns all suites. Smoke runs one round of each row, to check that all of them
+// appear.
 func suites() map[string]suite {
 	return map[string]suite{
 		"smoke": {0, nodeSections}, "quick": {1, nodeSections}, "full": {5, nodeSections},
@@ -41,10 +41,10 @@ func suites() map[string]suite {
 	}
 }
 
-// SuiteNames lists what Options.Suite can name.
+// SuiteNames returns the valid values of Options.Suite.
 func SuiteNames() []string { return slices.Sorted(maps.Keys(suites())) }
 
-// section measures rows that belong together.
+// section measures related rows.
 type section struct {
 	name string
 	run  func(context.Context, *session) error
@@ -57,7 +57,7 @@ func nodeSections() []section {
 	}
 }
 
-// session gathers the rows of one run.
+// session collects the rows of one run.
 type session struct {
 	options Options
 	effort  float64
@@ -70,7 +70,7 @@ func (s *session) skip(name, reason string) {
 	s.report.Skipped = append(s.report.Skipped, Skip{Name: name, Reason: reason})
 }
 
-// skipOnce is skip for what several sections miss.
+// skipOnce is skip for a requirement that several sections lack.
 func (s *session) skipOnce(name, reason string) {
 	for _, known := range s.report.Skipped {
 		if known.Name == name {
@@ -89,8 +89,8 @@ func (s *session) progress(format string, a ...any) {
 	}
 }
 
-// Run measures a suite. A section that fails leaves its rows out; the report is
-// good for the others, and the errors of all are returned with it.
+// Run measures a suite. A section that fails leaves its rows out; the report is valid for
+// the others, and the errors of all are returned with it.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	suite, known := suites()[o.Suite]
 	if !known {
@@ -121,7 +121,7 @@ func (s *session) wanted(name string) bool {
 	return len(s.options.Only) == 0 || slices.Contains(s.options.Only, name)
 }
 
-// SectionNames lists what Options.Only can name for a suite, in order.
+// SectionNames returns the valid values of Options.Only for a suite, in order.
 func SectionNames(suite string) []string {
 	var names []string
 	for _, s := range suites()[suite].sections() {

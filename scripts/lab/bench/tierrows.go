@@ -10,25 +10,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What fio has on its way: as many blocks as the tier has in reading one object
-// by its defaults. In writing several objects the tier has more; fio was no
-// faster with 64 than with 4 on the disk that this was written on.
+// fio's blocks in flight: as many as the tier has when it reads one object with its
+// defaults. The tier has more when it writes several objects; fio was no faster with 64
+// than with 4 on the disk used for development.
 const (
 	tierBlock = 1 << 20
 	tierDepth = 4
 )
 
-// way is one thing that a tier does, with what fio and our loop do beside it.
+// way is one operation of a tier, with the matching runs of fio and our loop.
 type way struct {
 	name   string
 	limit  baseline.Transfer
 	ask    bar
-	pass   func() error // one over the payload of the bed
+	pass   func() error // moves the payload of the bed once
 	used   machine.Usage
 	copied int64 // payload so far
 }
 
-// figure takes one sample of the tier, in GB/s.
+// figure samples the tier once, in GB/s.
 func (w *way) figure(payload int64) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		before := machine.OwnUsage()
@@ -41,9 +41,9 @@ func (w *way) figure(payload int64) func() ([]float64, error) {
 	}
 }
 
-// compare measures ways in turns with their limits, then runs after, and adds
-// rows whose names end in the size of segments. The first round is not counted:
-// slabs are made and written for the first time in it.
+// compare measures ways alternately with their limits, then runs after, and adds rows whose
+// names end in the size of segments. The first round is not counted: in it slabs are
+// created and written for the first time.
 func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, ways []*way, rounds int, after func() error) error {
 	var figures []func() ([]float64, error)
 	for _, w := range ways {
@@ -66,8 +66,8 @@ func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, w
 	return nil
 }
 
-// addWay adds the speed of a way and our loop's beside fio's, what it took of the
-// processor and, for one that writes, how much was written.
+// addWay adds the speed of a way and of our loop with fio's as the limit, the processor
+// time, and for writes the bytes written.
 func (s *session) addWay(w *way, size string, got [][]float64) {
 	fio, loop, tier := got[0], got[1], got[2]
 	s.add(row("disk_"+w.name+"_"+size, "GB/s", median(tier), best(fio, loop), w.ask))
@@ -86,7 +86,7 @@ func (s *session) addWay(w *way, size string, got [][]float64) {
 	s.add(row(name, "ratio", w.used.Amplification(w.copied), 0, bar{atMost: 1.05}))
 }
 
-// bulk is one size of segments and how many a pass has.
+// bulk is one size of segments and their number in a pass.
 type bulk struct {
 	name     string
 	layers   int // linear ones
@@ -94,17 +94,17 @@ type bulk struct {
 	segments int
 }
 
-// Segments of hybrid models. Their rows are named after whole megabytes; they
-// are within 2 % of them.
+// bulks returns segments of hybrid models. Their rows are named after whole megabytes; the
+// sizes are within 2 %.
 func bulks() []bulk {
 	return []bulk{{"16MiB", 4, 1952, 32}, {"64MiB", largeLayers, largeTokens, 8}}
 }
 
-// smokeShare is by how much passes are smaller in a suite that only looks whether
-// rows come.
+// smokeShare is the factor by which passes are smaller in a suite that only checks that
+// rows appear.
 const smokeShare = 8
 
-// pass is how many segments a pass has.
+// pass returns size with the number of segments of a pass.
 func (s *session) pass(size bulk) bulk {
 	if s.effort < 1 {
 		size.segments = max(size.segments/smokeShare, 2)
@@ -112,7 +112,7 @@ func (s *session) pass(size bulk) bulk {
 	return size
 }
 
-// bytes of a pass, by name: what fio moves beside it.
+// bytes returns the bytes of a pass by name, which fio moves too.
 func (b bulk) bytes() int64 {
 	var mib int64
 	_, _ = fmt.Sscanf(b.name, "%dMiB", &mib)
@@ -130,7 +130,7 @@ func bulkRows(ctx context.Context, s *session) error {
 	return nil
 }
 
-// onBed runs f with a tier and limits on the disk that is measured.
+// onBed runs f with a tier and limits on the measured disk.
 func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) error) (err error) {
 	p, err := benchProfile("bench-"+size.name, size.layers, largeHeads)
 	if err != nil {
@@ -146,7 +146,8 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 		return err
 	}
 	defer func() { err = errors.Join(err, l.free()) }()
-	// A pass at each of two levels, and what is forgotten but not yet free.
+	// Room for a pass at each of two levels, and for forgotten segments that are not yet
+	// freed.
 	b, err := openBed(bedPlan{dir: d.Path("tier"), profile: p, tokens: size.tokens, segments: size.segments, budget: 3*size.bytes() + 128<<20})
 	if err != nil {
 		return err
@@ -155,8 +156,8 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 	return f(b, l)
 }
 
-// bulkRow writes and reads large segments, as many blocks on their way as fio
-// has. Where they are to be durable fio syncs as often as a segment ends.
+// bulkRow writes and reads large segments, with as many blocks in flight as fio. For
+// durable writes fio syncs as often as a segment ends.
 func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) error {
 	write := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
 	durable, read := write, write
@@ -176,12 +177,12 @@ func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) erro
 	}, 5, func() error { return errors.Join(b.forget(logged), b.forget(synced)) })
 }
 
-// Writers of small segments, each waiting until its own is safe before it writes
-// the next: what groups commits is that they wait together.
+// Writers of small segments, each waiting until its own is safe before it writes the next:
+// commits are grouped because they wait together.
 const groupWriters = 8
 
-// groupRows writes and reads segments of exactly 1 MiB, beside fio with as many
-// threads that sync after each megabyte of theirs.
+// groupRows writes and reads segments of exactly 1 MiB, compared with fio with as many
+// threads that sync after each megabyte.
 func groupRows(ctx context.Context, s *session) error {
 	size := s.pass(bulk{"1MiB", 0, flatTokens, 256})
 	return onBed(ctx, s, size, func(b *bed, l *limits) error {

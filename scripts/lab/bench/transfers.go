@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/connector"
 )
 
-// transferRows measures bytes: read with verification, and committed.
+// transferRows measures reads with verification, and commits.
 func transferRows(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -20,8 +20,8 @@ func transferRows(ctx context.Context, s *session) (err error) {
 	return l.commitRows(ctx, s)
 }
 
-// readRow copies a 64 MiB segment out of the arena, checking every chunk against
-// the digest of its commit, beside the plain copy of the same parts.
+// readRow copies a 64 MiB segment out of the arena and checks every chunk against the
+// digest of its commit, compared with the plain copy of the same parts.
 func (l *local) readRow(ctx context.Context, s *session) error {
 	key, err := l.put(ctx, l.large)
 	if err != nil {
@@ -59,17 +59,17 @@ func readAll(lease *connector.Lease, dst [][]byte) error {
 	return nil
 }
 
-// commitRows publishes new segments of 1 and of 64 MiB beside copies of as many
-// bytes. A sample is all that a client waits for: room, the copy into staging,
+// commitRows publishes new segments of 1 and of 64 MiB, compared with copies of as many
+// bytes. A sample covers all that a client waits for: reservation, the copy into staging,
 // digests on both sides, the daemon's copy, publication.
 func (l *local) commitRows(ctx context.Context, s *session) error {
-	// Go once around the arena, so that all its pages exist.
+	// Once around the arena, so that all its pages exist.
 	const around = 768/64 + 1
 	if _, err := l.putMany(ctx, l.large, around); err != nil {
 		return err
 	}
-	// Copies go where commits go: to the next megabytes of something too large
-	// for any cache.
+	// Copies go where commits go: to the next megabytes of a buffer too large for any
+	// cache.
 	plain := filled(512 << 20)
 	at := 0
 	next := func(source [][]byte) func() error {

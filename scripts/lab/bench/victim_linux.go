@@ -24,8 +24,8 @@ const (
 	victimName   = "splicectl bench victim"
 	victimLeases = 64
 	victimReady  = "holding"
-	// victimSegment numbers the segment that a victim begins to write; the
-	// others are those that the benchmark put first.
+	// victimSegment is the number of the segment that a victim begins to write; the others
+	// were put by the benchmark.
 	victimSegment = 1 << 30
 )
 
@@ -69,7 +69,7 @@ func ServeVictim(ctx context.Context, socket string, in io.Reader, out io.Writer
 
 var errEnough = errors.New("the rest is never written")
 
-// halfWrite begins a segment and stays in its last part until end.
+// halfWrite begins a segment and stays in its last part until end is closed.
 func (l *local) halfWrite(ctx context.Context, stuck, end chan struct{}) error {
 	last := len(l.small.layout.Parts) - 1
 	fill := func(_ profile.Part, i int, _ int64, dst []byte) error {
@@ -86,8 +86,8 @@ func (l *local) halfWrite(ctx context.Context, stuck, end chan struct{}) error {
 	return err
 }
 
-// killRow kills clients that hold memory and waits until the daemon has all of
-// it back. The figure is the worst of a few.
+// killRow kills clients that hold memory and waits until the daemon has reclaimed all of
+// it. The figure is the worst of a few runs.
 func killRow(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *local) killOne(ctx context.Context) (ms float64, err error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	defer func() { _ = cmd.Wait() }() // it was killed: that is no error
+	defer func() { _ = cmd.Wait() }() // a kill is not an error
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != victimReady {
 		return 0, errors.Join(fmt.Errorf("the client that holds memory did not start: %q %s", line, &stderr), cmd.Process.Kill())
@@ -154,7 +154,7 @@ func (l *local) killOne(ctx context.Context) (ms float64, err error) {
 	}
 }
 
-// holdings is what victims hold, by the daemon's own account.
+// holdings is the memory held by victims, as the daemon reports it.
 type holdings struct {
 	connections, leases int
 	pending, leased     int64 // bytes

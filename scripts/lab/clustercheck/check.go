@@ -1,6 +1,6 @@
 // Package clustercheck runs daemons as one cluster on this machine and measures what
-// package simulate predicts: which of the segments that come and go on one node the others
-// know of, how soon, and what telling them takes.
+// package simulate predicts: which segments added to and removed from one node the others
+// know, how soon, and the cost of the exchange.
 package clustercheck
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Options describe a run. Nodes are running and reach each other.
+// Options configures a run. Nodes are running and reach each other.
 type Options struct {
 	Nodes    []Node
-	Profile  *profile.Profile // of little segments: each takes memory
-	Keys     int              // segments that each node holds
-	Duration time.Duration    // that is counted
-	Churn    float64          // share of a node's segments that come, and that leave, a minute
+	Profile  *profile.Profile // with small segments: each takes memory
+	Keys     int              // segments that each node has
+	Duration time.Duration    // of the measurement
+	Churn    float64          // share of a node's segments that are added, and removed, per minute
 	Seed     uint64
 	Progress func(done float64) // may be nil
 }
@@ -31,37 +31,37 @@ type Options struct {
 // Node is a daemon of the cluster.
 type Node struct {
 	Client *connector.Client
-	// Remove takes a segment away from the node.
+	// Remove removes a segment from the node.
 	Remove func(context.Context, profile.SegmentKey) error
-	// Exchanges counts the questions that the node has asked others about their sets, and
+	// Exchanges returns the number of requests that the node has made for others' sets, and
 	// the bytes of the answers.
 	Exchanges func(context.Context) (asked, bytes float64, err error)
-	// Complete is how many others' sets the node has read in whole.
+	// Complete returns the number of others' sets that the node has read completely.
 	Complete func(context.Context) (int, error)
 }
 
-// Report is what was seen. Bytes are those of what nodes tell each other of their sets, as
-// answers to questions, without what HTTP, TLS and TCP add.
+// Report is the result. Bytes are those of the answers about sets that nodes exchange,
+// without the overhead of HTTP, TLS and TCP.
 type Report struct {
 	Nodes              int     `json:"nodes"`
 	Segments           int     `json:"segments_per_node"`
-	ExchangesPerSecond float64 `json:"exchanges_per_second"` // that a node begins, the mean
+	ExchangesPerSecond float64 `json:"exchanges_per_second"` // started per node, the mean
 	AnswerBytes        float64 `json:"answer_bytes_per_second"`
-	VisibleP50         float64 `json:"visible_p50_seconds"` // on one node, from when its writer heard that it was published
+	VisibleP50         float64 `json:"visible_p50_seconds"` // on one node, after its writer learned that it was published
 	VisibleP99         float64 `json:"visible_p99_seconds"`
 	EverywhereP99      float64 `json:"everywhere_p99_seconds"` // on the last node
 	NewSegments        int     `json:"new_segments"`
-	HitsLost           float64 `json:"hits_lost"`   // share of look-ups of what another node holds
-	False              float64 `json:"false_peers"` // share of look-ups of what nobody ever held
+	HitsLost           float64 `json:"hits_lost"`   // share of lookups of segments that another node has
+	False              float64 `json:"false_peers"` // share of lookups of segments that never existed
 	Lookups            int     `json:"lookups"`
-	Unseen             int     `json:"not_visible"` // new segments, each once a node, that are there for 5 s and not known of
+	Unseen             int     `json:"not_visible"` // new segments, counted per node, present for 5 s and not known
 }
 
 const (
 	tokens  = 8
-	perTurn = 100 // look-ups of each kind, on each node and second
+	perTurn = 100 // lookups of each kind, per node and second
 	poll    = 10 * time.Millisecond
-	settle  = 20 * time.Second // until all know the first sets
+	settle  = 20 * time.Second // until all nodes know the first sets
 	late    = 5 * time.Second
 )
 
@@ -72,9 +72,9 @@ type run struct {
 	held   [][]*segment // by node
 	next   uint64
 	rand   *rand.Rand
-	fresh  []*segment // that not every node has seen yet
+	fresh  []*segment // not yet seen by every node
 	report Report
-	one    []time.Duration // until one node saw a new one
+	one    []time.Duration // until one node saw a new segment
 	all    []time.Duration
 }
 
@@ -113,7 +113,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return &r.report, nil
 }
 
-// fill has all nodes hold their segments.
+// fill publishes the initial segments on all nodes.
 func (r *run) fill(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for node := range r.Nodes {
@@ -133,7 +133,7 @@ func (r *run) fill(ctx context.Context) error {
 	return all.Wait()
 }
 
-// spec and ids are of segment number n; numbers are never used twice.
+// ids returns the token ids of segment number n; numbers are never reused.
 func (r *run) ids(n uint64) []uint32 {
 	ids := make([]uint32, tokens)
 	for i := range ids {
@@ -166,7 +166,7 @@ func (r *run) put(ctx context.Context, node int, n uint64) (*segment, error) {
 	return &segment{node: node, key: key, published: time.Now()}, nil
 }
 
-// match tells which keys a node finds anywhere.
+// match looks up keys on a node.
 func (r *run) match(ctx context.Context, node int, keys []profile.SegmentKey, found *connector.Found) error {
 	if err := r.models[node].Match(ctx, &connector.MatchQuery{Keys: keys}, found); err != nil {
 		return fmt.Errorf("node %d: %w", node, err)
@@ -175,7 +175,7 @@ func (r *run) match(ctx context.Context, node int, keys []profile.SegmentKey, fo
 }
 
 // known waits until each node has read all others' sets and finds the last segment of each:
-// one that has not read them yet finds segments by asking a neighbour.
+// a node that has not read them yet finds segments by asking a neighbour.
 func (r *run) known(ctx context.Context) error {
 	var keys []profile.SegmentKey
 	for _, list := range r.held {
@@ -262,7 +262,7 @@ func (r *run) exchanges(ctx context.Context) (asked, bytes float64, err error) {
 	return asked, bytes, nil
 }
 
-// change has a segment come to a node and another one leave it.
+// change adds a segment to a node and removes another one.
 func (r *run) change(ctx context.Context) error {
 	node := r.rand.IntN(len(r.Nodes))
 	s, err := r.put(ctx, node, r.next)
@@ -282,7 +282,7 @@ func (r *run) change(ctx context.Context) error {
 	return nil
 }
 
-// look notes which new segments nodes have come to know of.
+// look records which new segments nodes have learned of.
 func (r *run) look(ctx context.Context) error {
 	if len(r.fresh) == 0 {
 		return nil
@@ -312,7 +312,7 @@ func (r *run) look(ctx context.Context) error {
 	return nil
 }
 
-// questions looks for what others hold, and for what nobody ever held.
+// questions looks up segments that others have, and segments that never existed.
 func (r *run) questions(ctx context.Context) error {
 	var found connector.Found
 	for node := range r.Nodes {

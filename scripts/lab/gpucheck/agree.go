@@ -9,11 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// exactness is what T in 16 bits and S in float32 have to reach, as a relative root mean square
-// error against float64.
+// exactness is the required accuracy of T in 16 bits and S in float32, as a relative root
+// mean square error against float64.
 const exactness = 1e-6
 
-// agreement compares kernels of one kind on the device with the CPU, on the same random inputs.
+// agreement compares kernels of one kind on the device with the CPU, on the same random
+// inputs.
 type agreement struct {
 	name string
 	run  func() error
@@ -52,7 +53,7 @@ func (c *check) agreeDense() error {
 	return nil
 }
 
-// dense composes on the device and in float64 and gives the relative error.
+// dense composes on the device and in float64 and returns the relative error.
 func (c *check) dense(p denseShape) (float64, error) {
 	state := p.heads * p.dk * p.dv
 	tBytes, sBytes := p.heads*p.dk*p.dk*p.t.Size(), state*p.s.Size()
@@ -101,7 +102,7 @@ func (c *check) dense(p denseShape) (float64, error) {
 	return relative(got, want), nil
 }
 
-// denseStep is T*state + S for each head (HYPIC Eq. 6), in float64.
+// denseStep returns T*state + S for each head (HYPIC Eq. 6), in float64.
 func denseStep(p denseShape, state []float64, t, s []byte) []float64 {
 	out := make([]float64, len(state))
 	for h := range p.heads {
@@ -121,7 +122,7 @@ func denseStep(p denseShape, state []float64, t, s []byte) []float64 {
 	return out
 }
 
-// agreeLight compares scalar and diagonal transitions with the CPU's bits.
+// agreeLight compares scalar and diagonal transitions with the CPU's results bit for bit.
 func (c *check) agreeLight() error {
 	for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal} {
 		for _, rotated := range []bool{false, true} {
@@ -189,7 +190,7 @@ func (c *check) turn(dim int) *gpuipc.Rotation {
 	return r
 }
 
-// agreeRotate scatters turned rows into a block table and compares the blocks.
+// agreeRotate scatters rotated rows into a block table and compares the blocks.
 func (c *check) agreeRotate() error {
 	for _, typ := range []gpuipc.DType{kernel.BF16, kernel.F16, kernel.F32} {
 		for _, perRow := range []bool{false, true} {
@@ -240,7 +241,7 @@ func (c *check) rotate(typ gpuipc.DType, perRow bool) error {
 	return dst.sameBytes()
 }
 
-// sameTurn is one rotation, the same at every call.
+// sameTurn returns a rotation, the same at every call.
 func (c *check) sameTurn(dim int) *gpuipc.Rotation {
 	r := &gpuipc.Rotation{Dims: dim}
 	for i := range dim / 2 {

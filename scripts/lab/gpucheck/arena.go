@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// side is where a job runs.
+// side selects where a job runs.
 type side int
 
 const (
@@ -17,14 +17,14 @@ const (
 	onGPU
 )
 
-// arena is a region of the host and one of the device with the same contents.
+// arena is a region of host memory and one of device memory with the same contents.
 type arena struct {
 	c       *check
 	regions [2]gpuipc.Region
 	used    int64
 }
 
-// tensor is a run of bytes of both.
+// tensor is a run of bytes at the same offset of both.
 type tensor struct {
 	a      *arena
 	off, n int64
@@ -58,14 +58,14 @@ func (a *arena) device(s side) gpuipc.Device {
 	return a.c.host
 }
 
-// room is n bytes that both jobs write.
+// room returns n bytes that both jobs write.
 func (a *arena) room(n int64) tensor {
 	t := tensor{a: a, off: a.used, n: n}
 	a.used = (a.used + n + 255) / 256 * 256
 	return t
 }
 
-// put is the same bytes on both sides.
+// put writes the same bytes on both sides.
 func (a *arena) put(b []byte) (tensor, error) {
 	t := a.room(int64(len(b)))
 	for s := range a.regions {
@@ -88,7 +88,7 @@ func (t tensor) load(s side) ([]byte, error) {
 	return b, t.a.device(s).Load(t.a.c.ctx, b, t.ref(s))
 }
 
-// random is n numbers around zero of one type.
+// random returns n numbers around zero of one type.
 func (c *check) random(n int, typ gpuipc.DType, scale float64) []byte {
 	var b []byte
 	for range n {
@@ -105,7 +105,7 @@ func (c *check) random(n int, typ gpuipc.DType, scale float64) []byte {
 	return b
 }
 
-// half cuts a number of moderate size to 16 bits; it need not round.
+// half truncates a number of moderate size to 16 bits; rounding is not needed.
 func half(v float32) uint16 {
 	bits := math.Float32bits(v)
 	e := int(bits>>23&0xff) - 127 + 15
@@ -115,7 +115,7 @@ func half(v float32) uint16 {
 	return uint16(bits>>31<<15) | uint16(min(e, 30))<<10 | uint16(bits>>13&0x3ff)
 }
 
-// number reads element i of one type.
+// number returns element i of one type.
 func element(b []byte, i int, typ gpuipc.DType) float64 {
 	switch typ {
 	case kernel.F32:
@@ -134,7 +134,7 @@ func element(b []byte, i int, typ gpuipc.DType) float64 {
 	return v
 }
 
-// relative is the root mean square of a-b against that of b.
+// relative returns the root mean square of a-b relative to that of b.
 func relative(a, b []float64) float64 {
 	var d, n float64
 	for i := range b {
@@ -144,7 +144,7 @@ func relative(a, b []float64) float64 {
 	return math.Sqrt(d / n)
 }
 
-// sameBytes compares what both sides hold.
+// sameBytes compares the contents of both sides.
 func (t tensor) sameBytes() error {
 	h, err := t.load(onHost)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// callBytes are what calls that move memory are tried with: a chunk of the daemon's HBM.
+// callBytes is the size used for calls that move memory: a chunk of the daemon's HBM.
 const callBytes = 64 << 20
 
-// calls makes every kind of call that the daemon and its clients make, one after the other, and says
-// how long each takes. One that is refused does not keep the others from being made.
+// calls makes every kind of call that the daemon and its clients make, one after another,
+// and reports how long each takes. It continues after a refused call.
 func (c *check) calls() (err error) {
 	for _, a := range []struct {
 		name string
@@ -94,8 +94,8 @@ func callMemory(w *stopwatch) (err error) {
 	return nil
 }
 
-// callDescriptor maps one piece of physical memory at two addresses, the second time by the
-// descriptor that a client would get.
+// callDescriptor maps one piece of physical memory at two addresses, the second time
+// through the descriptor that a client would get.
 func callDescriptor(w *stopwatch) (err error) {
 	step, err := w.api.Granularity(w.device)
 	if err != nil {
@@ -132,7 +132,7 @@ func callDescriptor(w *stopwatch) (err error) {
 	})
 }
 
-// mapped maps physical memory, whose handle it takes, for the time of a call.
+// mapped maps physical memory for the duration of a call. It takes ownership of the handle.
 func (w *stopwatch) mapped(m driver.Allocation, size int64, run func(driver.DevicePtr) error) error {
 	p, err := w.api.AddressReserve(size)
 	if err != nil {

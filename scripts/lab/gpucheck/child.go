@@ -18,8 +18,8 @@ const (
 	roleRescue    = "rescue"
 )
 
-// Child is what a second process does: it takes its role from descriptor 3, and
-// what fails goes back there.
+// Child runs a second process: it receives its role on descriptor 3, and returns errors
+// there.
 func Child(ctx context.Context) error {
 	conn, err := connOf(os.NewFile(3, "peer"))
 	if err != nil {
@@ -48,8 +48,8 @@ func Child(ctx context.Context) error {
 	return err
 }
 
-// shared opens a region in a second process, by both ways: it has to read what
-// was written here, and this process what it writes there.
+// shared opens a region in a second process, in both ways: the second process has to read
+// what was written here, and this process what was written there.
 func (c *check) shared() error {
 	for way, name := range map[gpuipc.Way]string{gpuipc.WayDescriptor: "descriptor", gpuipc.WayHandle: "IPC handle"} {
 		if len(c.Self) == 0 {
@@ -120,8 +120,8 @@ func sameDigests(got []uint64, b []byte) error {
 	return nil
 }
 
-// reader answers the digests of what it maps, and writes the opposite of every
-// byte there.
+// reader replies with the digests of what it maps, and writes the complement of every byte
+// there.
 func reader(ctx context.Context, p *peer, m *message) (err error) {
 	gpu, err := cuda.Open(cuda.Options{Library: m.Library, Device: m.Device})
 	if err != nil {

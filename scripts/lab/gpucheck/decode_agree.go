@@ -15,8 +15,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// decodeError is what decoding kernels may be off by, as a relative root mean square error: the sums
-// of F32 rows are formed in another order than on the CPU, rows and outputs in 16 bits are rounded.
+// decodeError is the permitted error of decoding kernels, as a relative root mean square
+// error: the sums of F32 rows are formed in another order than on the CPU, and rows and
+// outputs in 16 bits are rounded.
 func decodeError(typ gpuipc.DType) float64 {
 	switch typ {
 	case kernel.F16:
@@ -27,8 +28,8 @@ func decodeError(typ gpuipc.DType) float64 {
 	return 1e-5
 }
 
-// agreeDecode runs the kernels that an engine decodes with, below the accelerator: rows beside a
-// state against kernel.Buffer, and attention over runs against float64.
+// agreeDecode runs the kernels that an engine decodes with, below the accelerator: rows
+// next to a state against kernel.Buffer, and attention over runs against float64.
 func (c *check) agreeDecode() (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -48,7 +49,7 @@ func (c *check) agreeDecode() (err error) {
 	return nil
 }
 
-// put is bytes on the device until free.
+// put copies bytes to device memory that lives until free.
 func (w *stopwatch) put(b []byte) (uint64, error) {
 	p, err := w.alloc(int64(max(16, len(b))))
 	if err != nil || len(b) == 0 {
@@ -87,13 +88,13 @@ type bufferShape struct {
 	what    string
 	rows    int
 	flush   bool
-	parents []int32 // of the new rows among themselves; nil = a chain
+	parents []int32 // of the new rows, as indexes among them; nil = a chain
 }
 
 const (
 	bufferPending  = 13
 	bufferKeyHeads = 2
-	bufferGroup    = 2 // value heads of a key head
+	bufferGroup    = 2 // value heads per key head
 )
 
 func (c *check) agreeBuffers(w *stopwatch, typ gpuipc.DType, perKey bool) error {
@@ -111,9 +112,9 @@ func (c *check) agreeBuffers(w *stopwatch, typ gpuipc.DType, perKey bool) error 
 	return nil
 }
 
-// bufferBytes is what one job reads, on the host.
+// bufferBytes is the input of one job, on the host.
 type bufferBytes struct {
-	from, k, u, g            []byte // of the rows pending
+	from, k, u, g            []byte // of the pending rows
 	q, newK, v, newG, beta   []byte
 	dim, heads, decays, rows int
 	typ                      gpuipc.DType
@@ -135,7 +136,7 @@ func (c *check) newBufferBytes(typ gpuipc.DType, perKey bool, rows int) *bufferB
 	return b
 }
 
-// shares is n numbers between least and one.
+// shares returns n numbers between least and one.
 func (c *check) shares(n int, least float64) []byte {
 	var b []byte
 	for range n {
@@ -144,7 +145,7 @@ func (c *check) shares(n int, least float64) []byte {
 	return b
 }
 
-// buffer runs one job on the device and on the CPU and gives the relative error.
+// buffer runs one job on the device and on the CPU and returns the relative error.
 func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape bufferShape) (worst float64, err error) {
 	defer func() { err = errors.Join(err, w.free()) }()
 	b := c.newBufferBytes(typ, perKey, shape.rows)
@@ -190,7 +191,7 @@ func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape buffer
 	return max(relative(got, wantOut), relative(states, wantStates)), err
 }
 
-// onHost decodes each new row behind the rows that it descends from.
+// onHost decodes each new row after its ancestors.
 func (b *bufferBytes) onHost(shape bufferShape) (outputs, states []float64) {
 	outputs = make([]float64, b.rows*b.heads*b.dim)
 	for key := range bufferKeyHeads {
@@ -218,7 +219,7 @@ func (b *bufferBytes) onHost(shape bufferShape) (outputs, states []float64) {
 	return outputs, states
 }
 
-// decode gives a key head's outputs of some new rows, and its states.
+// decode returns a key head's outputs of some new rows, and its states.
 func (b *bufferBytes) decode(key int, path []int, flush bool) (out, states []float32) {
 	decay := kernel.Scalar
 	if b.perKey {
@@ -227,7 +228,7 @@ func (b *bufferBytes) decode(key int, path []int, flush bool) (out, states []flo
 	size := b.typ.Size()
 	h := kernel.NewBuffer(b.dim, b.dim, bufferGroup, bufferPending+len(path), b.typ, decay, true)
 	h.N = bufferPending
-	// part is what this key head has of a row of so many bytes.
+	// part returns this key head's share of a row; bytes is the size of the share.
 	part := func(all []byte, row, bytes int) []byte { return all[(row*bufferKeyHeads+key)*bytes:][:bytes] }
 	for i := range bufferPending {
 		copy(h.K[i*b.dim*size:], part(b.k, i, b.dim*size))
@@ -247,7 +248,7 @@ func (b *bufferBytes) decode(key int, path []int, flush bool) (out, states []flo
 	return out, states
 }
 
-// float32s is a copy.
+// float32s returns a copy.
 func float32s(b []byte) []float32 {
 	out := make([]float32, len(b)/4)
 	for i := range out {
@@ -256,7 +257,7 @@ func float32s(b []byte) []float32 {
 	return out
 }
 
-// attendBytes is keys and values that two runs of a request lie in, on the host.
+// attendBytes is the keys and values of the two runs of a request, on the host.
 type attendBytes struct {
 	job      kernels.AttendJob
 	q        []byte
@@ -269,11 +270,11 @@ const (
 	attendKeyHeads = 2
 	attendGroup    = 4
 	attendBlock    = 16
-	attendFar      = 1005 // rows of the run whose keys are short of their positions
+	attendFar      = 1005 // rows of the run whose keys are not rotated to their positions
 )
 
-// agreeAttention decodes a row, and goes over rows of a prompt, with a run in blocks whose keys are
-// short of their positions, and one of the request's own.
+// agreeAttention decodes a row, and processes rows of a prompt. One run is in blocks and
+// its keys are not rotated to their positions; the other is the request's own.
 func (c *check) agreeAttention(w *stopwatch, typ gpuipc.DType) error {
 	for _, rows := range []int{1, 9} {
 		worst, err := c.attend(w, typ, rows)
@@ -341,7 +342,7 @@ func (c *check) newAttendBytes(typ gpuipc.DType, rows, far, own int) *attendByte
 	return x
 }
 
-// onHost is attention in float64, over keys turned to their positions.
+// onHost computes attention in float64, over keys rotated to their positions.
 func (x *attendBytes) onHost() []float64 {
 	var out []float64
 	for row := range x.job.Rows {
@@ -381,7 +382,7 @@ func (x *attendBytes) attended(row, head int) []float64 {
 	return out
 }
 
-// turnBy turns a head in place; nil leaves it.
+// turnBy rotates a head in place; nil leaves it unchanged.
 func turnBy(k []float64, t *gpuipc.Rotation) {
 	if t == nil {
 		return

@@ -11,16 +11,18 @@ import (
 )
 
 const (
-	// decodeBuffer is the rows of a buffer, which the paper finds best at 128 dimensions (KVBuffer §3.2).
+	// decodeBuffer is the number of rows of a buffer, the paper's best for 128 dimensions
+	// (KVBuffer §3.2).
 	decodeBuffer = 16
-	// decodeDrafts is the row that is sure and four drafts.
+	// decodeDrafts is the number of new rows: a certain one and four drafts.
 	decodeDrafts = 5
-	// decodeQueries are the query heads of a key head.
+	// decodeQueries is the number of query heads per key head.
 	decodeQueries = 8
 )
 
-// decodeSpeed times what an engine decodes a token with, for as many requests as there are layers in
-// the other rows, one layer of each: rows beside states, and attention over runs of pages.
+// decodeSpeed times the kernels with which an engine decodes a token: rows next to states,
+// and attention over runs of pages. It runs one layer of as many requests as the other rows
+// have layers.
 func (c *check) decodeSpeed(w *stopwatch) error {
 	if err := c.bufferSpeed(w); err != nil {
 		return err
@@ -35,9 +37,9 @@ type bufferForm struct {
 	state, flush  bool
 }
 
-// bufferSpeed times forms of decoding beside a copy of as many bytes, and the mean step of a buffer
-// beside the recurrent form, which reads and writes states at every token: the paper has 0.55 of it on
-// an L40S (KVBuffer, Fig. 4).
+// bufferSpeed times forms of decoding against a copy of as many bytes, and the mean step of
+// a buffer against the recurrent form, which reads and writes states at every token: the
+// paper reports 0.55 of its time on an L40S (KVBuffer, Fig. 4).
 func (c *check) bufferSpeed(w *stopwatch) error {
 	forms := []bufferForm{
 		{"the recurrent form", 0, 1, true, true},
@@ -59,7 +61,7 @@ func (c *check) bufferSpeed(w *stopwatch) error {
 	return nil
 }
 
-// bytes are those of one request that have to be moved, and those it has.
+// bytes returns the bytes of one request that have to be moved, and the sizes of its parts.
 func (f bufferForm) bytes(z Sizes) (moved, state, rows, in int64) {
 	keys := z.Heads / 2
 	row := int64(2*keys*z.Dim + 2*z.Heads*z.Dim + 4*z.Heads)
@@ -94,7 +96,7 @@ func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error)
 	if err != nil {
 		return 0, err
 	}
-	// Zeros: what is decayed and added up for seconds stays a number.
+	// Zeros: values that are decayed and added up for seconds stay finite.
 	if err := w.fill(base, make([]byte, 1<<20), total); err != nil {
 		return 0, err
 	}
@@ -112,7 +114,7 @@ func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error)
 	return c.beside(w, name, int64(z.Layers)*moved, variants, 0)
 }
 
-// job is one request whose state and rows begin at an address.
+// job returns one request whose state and rows begin at an address.
 func (f bufferForm) job(z Sizes, at uint64) kernels.BufferJob {
 	_, state, _, _ := f.bytes(z)
 	keys := z.Heads / 2
@@ -137,8 +139,8 @@ func (f bufferForm) job(z Sizes, at uint64) kernels.BufferJob {
 	return a
 }
 
-// attendSpeed times a token of several requests over four segments each: of their own, and the same
-// ones for all, which then are in the L2 or are read several times.
+// attendSpeed times a token of several requests over four segments each: separate ones, and
+// the same ones for all, which are then in the L2 or read several times.
 func (c *check) attendSpeed(w *stopwatch) error {
 	requests := max(2, c.Sizes.Layers/2)
 	own, err := c.attendForm(w, "segments of their own", requests, requests)
@@ -221,7 +223,7 @@ func (c *check) attendForm(w *stopwatch, what string, requests, copies int) (too
 	return t[0], nil
 }
 
-// attendJobs are requests over segments at places of their own, of which there are so many copies.
+// attendJobs returns requests over segments at different places, from a number of copies.
 func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendJob {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2
@@ -234,7 +236,7 @@ func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []ke
 			k := kernels.AttendRows{Base: keys, BlockStride: attentionBlock * token, RowStride: token, HeadStride: attentionDim * 2}
 			v := k
 			v.Base += pool
-			// Each request has the segments in an order of its own.
+			// Each request has the segments in a different order.
 			which := r%copies*attendSegments + (s+r)%attendSegments
 			table := make([]uint32, blocks)
 			for i := range table {

@@ -1,10 +1,9 @@
-// Package gpucheck finds out what a GPU and its driver really do: whether every
-// kernel agrees with the CPU's, how fast kernels and copies are beside a plain
-// copy on the same device, whether memory reaches other processes by both ways,
-// and whether the order contract holds under load. It is the library behind
-// scripts/gpu-check, and tests run it over the fake driver, where its times mean
-// nothing.
+// Package gpucheck tests a GPU and its driver: whether every kernel agrees with the CPU's,
+// how fast kernels and copies are compared with a plain copy on the same device, whether
+// memory can be shared with other processes in both ways, and whether the ordering contract
+// holds under load. It is the library of scripts/gpu-check. Tests run it over the fake
+// driver, where its times are meaningless.
 //
-// A check adds rows to a report. One that fails says so in its row and the next
-// one goes on; one that cannot run here says why.
+// A check adds rows to a report. If it fails, its row says so and the next check runs; if
+// it cannot run here, its row says why.
 package gpucheck

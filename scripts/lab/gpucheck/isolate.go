@@ -15,28 +15,30 @@ import (
 	"time"
 )
 
-// Bounds of what a process of a part says.
+// Bounds of the output of a part's process.
 const (
 	mostLine = 1 << 20
 	mostTail = 2 << 10
 )
 
-// endTime is how long a process that was killed may take to be gone. One that hangs inside of the
-// driver is left behind then.
+// endTime bounds the wait for a killed process to end. A process that hangs in the driver
+// is then left running.
 const endTime = 10 * time.Second
 
-// untilEnv tells the process of a part, and scripts of it, when it will be stopped, in seconds since
-// 1970: they can say first where they stand.
+// untilEnv tells a part's process and its scripts when it will be stopped, in seconds since
+// 1970, so that they can report how far they are before that.
 const untilEnv = "GPU_CHECK_UNTIL"
 
-// errTime is what a part fails with whose time was up.
+// errTime is the error of a part that ran out of time.
 var errTime = errors.New("its time was up")
 
-// isolated runs a part in a process of its own, so that neither a crash nor a hang nor a lost context
-// reaches the parts behind it. Rows count as they come: those of a process that fails stay.
+// isolated runs a part in a separate process, so that a crash, a hang or a lost context
+// does not affect the parts after it. Rows are added as they arrive: those of a process
+// that fails are kept.
 func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io.Writer, r *Report) error {
 	said := &ends{to: stderr}
-	// It ends with this process too. The kernel takes the end of the thread that started it for that.
+	// The process is killed when this one ends. The kernel takes the end of the thread that
+	// started it for that.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -50,7 +52,8 @@ func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start a process for it: %w", err)
 	}
-	// Its children too, when it ends: whatever they hold of the device is in the way of what follows.
+	// This also kills its children: whatever they hold of the device would disturb later
+	// parts.
 	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	defer kill()
 	rows, ended := make(chan Row), make(chan error, 1)
@@ -66,8 +69,8 @@ func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io
 	return err
 }
 
-// collect adds rows until the process has ended, kills it when its time is up, and gives up on one
-// that does not end then.
+// collect adds rows until the process has ended, kills it when its time is up, and gives up
+// if it does not end then.
 func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error, limit time.Duration, kill func()) error {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errTime)
 	defer stop()
@@ -93,7 +96,7 @@ func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error
 			kill()
 			late = time.After(endTime)
 		case <-late:
-			go func() { // what comes yet is not read by anybody
+			go func() { // later rows are discarded
 				for range rows { //nolint:revive // it only drains
 				}
 			}()
@@ -102,7 +105,7 @@ func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error
 	}
 }
 
-// read decodes rows, one a line.
+// read decodes rows, one per line.
 func read(from io.Reader, rows chan<- Row) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, mostLine)
@@ -117,9 +120,10 @@ func read(from io.Reader, rows chan<- Row) error {
 	return lines.Err()
 }
 
-// ends keeps the first and the last of what passes: a crash says what it is first, a script last.
+// ends keeps the first and the last lines of the output: a crash reports its cause first, a
+// script last.
 type ends struct {
-	to          io.Writer // nil = nowhere
+	to          io.Writer // nil = discard
 	first, last []byte
 }
 
@@ -134,7 +138,7 @@ func (e *ends) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String is a line: the first two lines, and the last one where that is another.
+// String returns one line: the first two lines, and the last one if it is another.
 func (e *ends) String() string {
 	lines := strings.FieldsFunc(string(bytes.Join([][]byte{e.first, e.last}, nil)), func(r rune) bool { return r == '\n' })
 	if len(lines) > 3 {

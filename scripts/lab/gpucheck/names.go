@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// typeName is an element type as people write it.
+// typeName returns the usual name of an element type.
 func typeName(t gpuipc.DType) string {
 	switch t {
 	case kernel.F32:
@@ -32,7 +32,7 @@ func transitionName(t gpuipc.Transition) string {
 	return fmt.Sprintf("transition %d", t)
 }
 
-// plural is a count of segments.
+// plural returns a count of segments in words.
 func plural(n int) string {
 	if n == 1 {
 		return "1 segment"
@@ -40,7 +40,7 @@ func plural(n int) string {
 	return fmt.Sprintf("%d segments", n)
 }
 
-// either picks a word.
+// either returns a if yes, otherwise b.
 func either(yes bool, a, b string) string {
 	if yes {
 		return a

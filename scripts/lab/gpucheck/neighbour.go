@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// someJob is one layer over all segments, small beside the device.
+// someJob returns one layer over all segments, small for the device.
 func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 	z := c.Sizes
 	state := int64(z.Heads * z.Dim * z.Dim * 4)
@@ -35,9 +35,9 @@ func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 	return job, a, nil
 }
 
-// neighbour asks what work of the daemon's process costs one that keeps the same device busy: its
-// rate alone, beside one compose request a millisecond, beside as many as there can be, and beside
-// copies from memory without a pause.
+// neighbour measures how the daemon's work affects a process that keeps the same device
+// busy: its rate alone, with one compose request per millisecond, with as many as possible,
+// and with continuous copies from memory.
 func (c *check) neighbour() (err error) {
 	const name = "rate of a busy neighbour process"
 	if len(c.Self) == 0 {
@@ -65,7 +65,7 @@ func (c *check) neighbour() (err error) {
 		name  string
 		run   func(context.Context) error
 		every time.Duration
-		took  string // what each run is called, where its time is told
+		took  string // name of the row for the requests' times
 	}{
 		{", alone", nil, 0, ""},
 		{", beside a compose request each ms", request, time.Millisecond, "compose request beside a busy neighbour process"},
@@ -89,8 +89,8 @@ func (c *check) neighbour() (err error) {
 	return nil
 }
 
-// latency adds what requests took beside the neighbour, by the host's clock. It has
-// no bar: without MPS a request waits for its turn on the device.
+// latency adds the times of requests next to the neighbour, by the host's clock. It has no
+// bar: without MPS a request waits for its turn on the device.
 func (c *check) latency(name string, took []float64) {
 	slices.Sort(took)
 	for _, q := range []struct {
@@ -105,7 +105,7 @@ func (c *check) latency(name string, took []float64) {
 	}
 }
 
-// someUpload is a copy from pinned memory, and what ends it all.
+// someUpload returns a copy from pinned memory, and a function that frees everything.
 func (c *check) someUpload() (run func(context.Context) error, end func() error, err error) {
 	n := max(gpuipc.ChunkBytes, c.Sizes.Copy/16)
 	a, err := c.arena(n)
@@ -121,8 +121,8 @@ func (c *check) someUpload() (run func(context.Context) error, end func() error,
 	return run, func() error { return errors.Join(detach(), a.close()) }, nil
 }
 
-// rateBeside has the neighbour count while this process repeats its work; nil is none. took are the
-// seconds of each run that ended while the neighbour counted.
+// rateBeside lets the neighbour count while this process repeats its work, or does nothing
+// if work is nil. took are the seconds of each run that ended while the neighbour counted.
 func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (rate float64, took []float64, err error) {
 	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
@@ -143,8 +143,8 @@ func (c *check) rateBeside(p *peer, work func(context.Context) error, every time
 	return m.Rate, took, nil
 }
 
-// repeat gives the seconds of every run until ctx ended; the one that it ends under is not among
-// them.
+// repeat returns the seconds of every run until ctx ended, without the run in which it
+// ended.
 func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) (took []float64, err error) {
 	if work == nil {
 		return nil, nil
@@ -170,14 +170,14 @@ func repeat(ctx context.Context, work func(context.Context) error, every time.Du
 	return took, nil
 }
 
-// neighbourWindows is how often the neighbour is asked to count, and neighbourBatch how many
-// launches it keeps on its stream, so that the device always has work of it.
+// neighbourWindows is the number of times that the neighbour counts. neighbourBatch is the
+// number of launches that it keeps on its stream, so that the device always has work of it.
 const (
 	neighbourWindows = 4
 	neighbourBatch   = 8
 )
 
-// busy launches compose kernels without a pause, and counts for one window whenever it is asked.
+// busy launches compose kernels continuously, and counts for one window on request.
 func busy(ctx context.Context, p *peer, m *message) (err error) {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device, Sizes: m.Sizes}, ctx: ctx, rng: rand.New(rand.NewPCG(1, 1))}
 	c.Sizes.Layers = min(c.Sizes.Layers, 4)

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// packedPart is a packed part whose heads have these forms, of numbers around sigma.
+// packedPart returns a packed part whose heads have these forms, of numbers around sigma.
 func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int, sigma float64) []byte {
 	b := make([]byte, kernel.PackedHeader(len(forms)))
 	for i, f := range forms {
@@ -24,7 +24,8 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 		case kernel.FormPlain:
 			b = append(b, c.random(rows*cols, typ, sigma)...)
 		case kernel.FormInt8, kernel.FormInt12, kernel.FormInt16:
-			// Integers are random bits: those of a form's width are at 0.58 of its largest.
+			// Integers are random bits: in a form's full width, their root mean square is
+			// 0.58 of the largest.
 			largest := math.Exp2(float64(f.Bits() - 1))
 			b = append(b, c.random(1, kernel.F32, sigma)...)
 			for range rows {
@@ -48,7 +49,7 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 	return b
 }
 
-// mix is the forms of a segment's heads, in turn.
+// mix is the forms of a segment's heads, repeated cyclically.
 type mix struct {
 	name string
 	t, s []kernel.Form
@@ -62,19 +63,20 @@ var (
 	everyForm = []kernel.Form{kernel.FormInt8, kernel.FormPlain, kernel.FormInt12, kernel.FormZero, kernel.FormInt16}
 	usualMix  = mix{"T in 8 bits, S in 8 and 12", []kernel.Form{kernel.FormInt8}, []kernel.Form{kernel.FormInt8, kernel.FormInt12}}
 	allMixed  = mix{"every form", everyForm, []kernel.Form{kernel.FormInt12, kernel.FormInt16, rank(10), kernel.FormInt8, kernel.FormPlain, rank(32), kernel.FormZero}}
-	// Of the trained models at 0.02 a third of the transitions are nothing, and half of the end-states of a low rank.
+	// In the trained models at 0.02, a third of the transitions are zero, and half of the
+	// end-states have a low rank.
 	trainedMix = mix{"a third without T, half of S of a low rank", []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormZero}, []kernel.Form{kernel.FormInt8, rank(10)}}
 )
 
 func rank(n int) kernel.Form { return kernel.FormRank + kernel.Form(n-1) }
 
-// agreePacked compares compositions of packed parts with float64 of the numbers that they hold.
+// agreePacked compares compositions of packed parts with float64 of the unpacked numbers.
 func (c *check) agreePacked() error {
 	d := c.Sizes.Dim
 	for _, p := range []struct {
 		denseShape
 		mix
-		between bool // every second step is of plain numbers
+		between bool // every second step uses plain numbers
 	}{
 		{denseShape{c.Sizes.Heads, d, d, 3, kernel.F16, kernel.F32}, usualMix, false},
 		{denseShape{35, d, d, 3, kernel.F16, kernel.F32}, allMixed, true},
@@ -98,7 +100,7 @@ func (c *check) agreePacked() error {
 	return nil
 }
 
-// packed composes on the device and in float64 and gives the relative error.
+// packed composes on the device and in float64 and returns the relative error.
 func (c *check) packed(p denseShape, m mix, between bool) (float64, error) {
 	state := p.heads * p.dk * p.dv
 	stored := denseShape{p.heads, p.dk, p.dv, p.steps, kernel.F32, kernel.F32}
@@ -155,7 +157,7 @@ func (c *check) packed(p denseShape, m mix, between bool) (float64, error) {
 	return relative(got, want), nil
 }
 
-// part is a part of plain numbers or a packed one, and the F32 numbers that it holds.
+// part returns a part of plain or packed numbers, and the F32 numbers that it stands for.
 func (c *check) part(forms []kernel.Form, plain bool, typ gpuipc.DType, heads, rows, cols int, sigma float64) (b, numbers []byte, err error) {
 	if plain {
 		b = c.random(heads*rows*cols, typ, sigma)
@@ -171,7 +173,7 @@ func (c *check) part(forms []kernel.Form, plain bool, typ gpuipc.DType, heads, r
 	return b, numbers, nil
 }
 
-// packedStates composes packed end-states of other transitions on both sides.
+// packedStates composes packed end-states with other kinds of transition on both sides.
 func (c *check) packedStates(tr gpuipc.Transition) error {
 	heads, dk, dv := 5, c.Sizes.Dim, c.Sizes.Dim/2
 	n, factors := heads*dk*dv, heads
@@ -210,12 +212,12 @@ func (c *check) packedStates(tr gpuipc.Transition) error {
 	return out.sameBytes()
 }
 
-// packedSpeed times compositions of packed segments beside those of plain ones of the same shapes, in
-// turn with them and with copies of the bytes that are read and written.
+// packedSpeed times compositions of packed segments against those of plain ones of the same
+// shapes, alternately with them and with copies of the bytes that are read and written.
 func (c *check) packedSpeed(w *stopwatch) error {
 	for _, x := range []struct {
 		mix
-		most float64 // of the time of plain ones; 0 = any
+		most float64 // of the time of plain ones; 0 = no bound
 	}{
 		{usualMix, 1},
 		{trainedMix, 1},
@@ -223,7 +225,7 @@ func (c *check) packedSpeed(w *stopwatch) error {
 		{mix{"S of rank 32", []kernel.Form{kernel.FormInt8}, []kernel.Form{rank(32)}}, 0},
 		{mix{"all in 12 bits", []kernel.Form{kernel.FormInt12}, []kernel.Form{kernel.FormInt12}}, 1.05},
 		{mix{"half the heads without T", []kernel.Form{kernel.FormInt8, kernel.FormZero}, []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormInt12, kernel.FormInt12}}, 0.5},
-		// What heads cost that no form of fewer bytes is near enough to.
+		// The cost of heads for which no smaller form is accurate enough.
 		{mix{"T in 16 bits", []kernel.Form{kernel.FormInt16}, []kernel.Form{kernel.FormInt16}}, 0},
 	} {
 		if err := c.packedBesidePlain(w, x.mix, x.most); err != nil {
@@ -249,7 +251,7 @@ func (c *check) packedBesidePlain(w *stopwatch, m mix, most float64) error {
 	if err != nil {
 		return err
 	}
-	// One segment's parts, over and over.
+	// One segment's parts, repeated.
 	tPart := c.packedPart(inTurn(m.t, z.Heads), kernel.F16, z.Dim, z.Dim, 0.05)
 	sPart := c.packedPart(inTurn(m.s, z.Heads), kernel.F32, z.Dim, z.Dim, 0.05)
 	each := int64(len(tPart) + len(sPart))

@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// Part is some checks that stand or fall together: it adds rows, an error becomes one. Its context
-// ends with its time.
+// Part is a group of checks that depend on each other: it adds rows, and an error becomes a
+// row. Its context ends with its time.
 type Part struct {
 	Name string
-	// Limit is its most time in a run of StandardTime; other runs stretch it. A part that ends
-	// early leaves its time to the others.
+	// Limit is its maximum time in a run of StandardTime; other runs scale it. A part that
+	// ends early leaves its time to the others.
 	Limit time.Duration
 	Run   func(ctx context.Context, r *Report) error
 }
 
-// StandardTime is what all parts together may take unless the caller says otherwise: of half an hour
-// with a borrowed GPU, enough is left for a second run.
+// StandardTime is the time of all parts together unless the caller sets another: half an
+// hour with a borrowed GPU then suffices for a second run.
 const StandardTime = 8 * time.Minute
 
-// own are the parts of this package, in their order: what says most about a GPU never seen before
-// comes first.
+// own returns the parts of this package in order: the most informative about an unknown GPU
+// first.
 func (c *check) own() []Part {
 	bare := func(name string, limit time.Duration, run func() error) Part {
 		return Part{name, limit, func(ctx context.Context, r *Report) error {
@@ -59,12 +59,12 @@ func (c *check) own() []Part {
 	)
 }
 
-// againstCPU begins the names of parts that run kernels of one kind and compare them with the CPU's:
-// one that faults takes its context with it.
+// againstCPU is the prefix of the names of parts that run kernels of one kind and compare
+// them with the CPU's: a kernel that faults destroys its context.
 const againstCPU = "against the CPU: "
 
-// KernelParts are the names of the parts that run every kernel on small inputs, for tools that look at
-// kernels.
+// KernelParts returns the names of the parts that run every kernel on small inputs, for
+// tools that inspect kernels.
 func KernelParts() []string {
 	var out []string
 	for _, k := range (&check{}).agreements() {
@@ -73,10 +73,10 @@ func KernelParts() []string {
 	return out
 }
 
-// errTooMany is of parts that could not all have half of their time.
+// errTooMany means that not all parts could get half of their time.
 var errTooMany = errors.New("parts want more time than there is")
 
-// parts are those that were asked for. An error names one that there is not.
+// parts returns the requested parts, or an error that names an unknown one.
 func (c *check) parts() ([]Part, error) {
 	all := append(c.own(), c.Also...)
 	var most time.Duration
@@ -105,8 +105,9 @@ func names(parts []Part) []string {
 	return out
 }
 
-// share is the time of the first of the parts that are left: its limit, or less where half of the
-// limits of the others would not be left to them; so each is sure of half of its limit.
+// share returns the time of the first remaining part: its limit, or less if the others
+// would otherwise get less than half of theirs. So each part gets at least half of its
+// limit.
 func share(parts []Part, left, total time.Duration) time.Duration {
 	stretch := float64(total) / float64(StandardTime)
 	limit := func(p Part) time.Duration { return time.Duration(float64(p.Limit) * stretch) }
@@ -116,7 +117,8 @@ func share(parts []Part, left, total time.Duration) time.Duration {
 	return min(limit(parts[0]), left)
 }
 
-// seedOf is a part's own seed: it draws the same numbers whatever ran before it.
+// seedOf returns a part's own seed, so that it draws the same numbers whatever ran before
+// it.
 func seedOf(name string) uint64 {
 	h := uint64(14695981039346656037) // FNV-1a
 	for _, b := range []byte(strings.ToLower(name)) {

@@ -16,20 +16,20 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// message is what the two processes of a check say to each other, with the
-// descriptors that a share has.
+// message is one message between the two processes of a check, with the descriptors of a
+// share.
 type message struct {
 	Role    string
 	Library string
 	Device  string
-	Share   *gpuipc.Share // files travel beside it
+	Share   *gpuipc.Share // files are sent with it
 	Rallies int
 	Sizes   Sizes
 
 	Error   string
 	Digests []uint64
 	Count   int
-	Rate    float64 // operations a second
+	Rate    float64 // operations per second
 }
 
 const (
@@ -40,13 +40,13 @@ const (
 // peer is one end of the socket between the two processes.
 type peer struct {
 	conn *net.UnixConn
-	cmd  *exec.Cmd // of the second process; nil in it
+	cmd  *exec.Cmd // the second process; nil inside it
 }
 
 var errNoSecond = errors.New("no way to start a second process was given")
 
-// start runs this program once more, with so much more environment, and gives it
-// its role.
+// start runs another process of this program, with additional environment, and sends it its
+// role.
 func (c *check) start(m *message, env ...string) (*peer, error) {
 	if len(c.Self) == 0 {
 		return nil, errNoSecond
@@ -84,7 +84,7 @@ func connOf(f *os.File) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// end waits for the second process, and stops it when it does not end by itself.
+// end waits for the second process, and kills it if it does not end by itself.
 func (p *peer) end() error {
 	err := p.conn.Close()
 	if p.cmd == nil {
@@ -95,10 +95,10 @@ func (p *peer) end() error {
 	return errors.Join(err, p.cmd.Wait())
 }
 
-// kill stops the second process, which may hang in the driver.
+// kill kills the second process, which may hang in the driver.
 func (p *peer) kill() error {
 	err := errors.Join(p.conn.Close(), p.cmd.Process.Kill())
-	_ = p.cmd.Wait() // it was killed
+	_ = p.cmd.Wait() // an error is expected after a kill
 	return err
 }
 

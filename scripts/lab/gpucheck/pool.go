@@ -10,14 +10,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// pool is two halves of device memory between which plain copies are timed.
+// pool is two halves of device memory for timed plain copies.
 type pool struct {
 	from, to driver.DevicePtr
 	bytes    int64 // of each half
 }
 
-// openPool takes memory for plain copies and copies there for a while, so that
-// clocks are up when something is timed.
+// openPool allocates memory for plain copies and copies there for a while, so that clocks
+// have risen before anything is timed.
 func (w *stopwatch) openPool(n int64, warm time.Duration) error {
 	p := &pool{bytes: n}
 	var err error
@@ -47,7 +47,7 @@ func (w *stopwatch) closePool() error {
 	return errors.Join(w.api.StreamSynchronize(w.stream), w.api.MemFree(p.from), w.api.MemFree(p.to))
 }
 
-// plug keeps the stream busy for as long as the pool takes to copy.
+// plug keeps the stream busy for the time of copying the pool.
 func (w *stopwatch) plug() error {
 	if w.pool == nil {
 		return nil
@@ -55,16 +55,16 @@ func (w *stopwatch) plug() error {
 	return w.api.MemcpyDtoDAsync(w.pool.to, w.pool.from, w.pool.bytes, w.stream)
 }
 
-// copyRow is what the copying kernel moves at once, and copyTurns how many places
-// of the pool a copy goes round.
+// copyRow is the unit of the copying kernel, and copyTurns the number of places in the pool
+// that copies use in turn.
 const (
 	copyRow   = 1024
 	copyTurns = 4
 )
 
-// copies are plain copies of about n/2 bytes, by the driver and by a kernel of
-// ours, and what each of them reads and writes together. Which is the faster one
-// differs between devices, and the faster one is the limit.
+// copies returns plain copies of about n/2 bytes, by the driver and by our own kernel, and
+// the bytes that each of them reads and writes in total. Which of them is faster depends on
+// the device; the faster one is the limit.
 func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, err error) {
 	size := max(copyRow, min(n/2, w.pool.bytes)/copyRow*copyRow)
 	turns := max(1, min(copyTurns, w.pool.bytes/size))
@@ -85,8 +85,8 @@ func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, e
 	return byDriver, byKernel, 2 * size, nil
 }
 
-// turnsPast is how many variants of n bytes each it takes until the first one is
-// out of the L2 again; most bounds it.
+// turnsPast returns the number of variants of n bytes each after which the first one has
+// left the L2; at most most.
 func (w *stopwatch) turnsPast(n int64, most int) (int, error) {
 	l2, err := w.api.DeviceAttribute(w.device, driver.L2Bytes)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// script runs a check of connector/python with torch, which prints one row of the report a line; code
-// 3 says that it cannot run here, and why. It gets a region of random numbers, which it may map by
-// the descriptors from 3 on. What it gets as arguments: the library, the device's
-// UUID, the bytes of the region, a file of its numbers, and the sizes.
+// script runs a check of connector/python with torch, which prints one row of the report
+// per line. Exit code 3 means that it cannot run here, and why. It gets a region of random
+// numbers, which it may map through the descriptors from 3 on. Its arguments: the library,
+// the device's UUID, the bytes of the region, a file with its numbers, and the sizes.
 func (c *check) script(name string) (err error) {
 	if c.Python == "" {
 		c.report.Skip(name, "no Python was given")
@@ -52,7 +52,7 @@ func (c *check) script(name string) (err error) {
 	return Script(c.ctx, cmd, name, c.report)
 }
 
-// PythonEnv is this process's environment with a directory in front of those that Python looks in.
+// PythonEnv returns this process's environment with a directory in front of Python's path.
 func PythonEnv(dir string) []string {
 	if more := os.Getenv("PYTHONPATH"); more != "" {
 		dir += string(os.PathListSeparator) + more
@@ -60,11 +60,12 @@ func PythonEnv(dir string) []string {
 	return append(os.Environ(), "PYTHONPATH="+dir)
 }
 
-// cannotRun is the exit status of a script that lacks something here.
+// cannotRun is the exit status of a script whose requirements are missing here.
 const cannotRun = 3
 
-// Script runs a program that prints rows of the report, one JSON object a line; they count as they
-// come. Exit status 3 says that it cannot run here, standard error why.
+// Script runs a program that prints rows of the report, one JSON object per line, which are
+// added as they arrive. Exit status 3 means that it cannot run here, and standard error
+// says why.
 func Script(ctx context.Context, cmd *exec.Cmd, name string, r *Report) error {
 	trouble := &ends{}
 	cmd.Stderr, cmd.WaitDelay = trouble, endTime

@@ -19,9 +19,9 @@ const (
 	ballBytes = 1 << 20
 )
 
-// ordered has two processes hand a buffer to and fro by sequence numbers alone,
-// while kernels load the device: this one writes n into all of it and signals n;
-// the other waits for n on its stream, copies the buffer out, signals n and looks.
+// ordered lets two processes pass a buffer back and forth by sequence numbers alone, while
+// kernels load the device: this one writes n into all of it and signals n; the other waits
+// for n on its stream, copies the buffer out, signals n and checks it.
 func (c *check) ordered() error {
 	const name = "sequence numbers order two processes, %d exchanges of 1 MiB under load"
 	title := fmt.Sprintf(name, c.Sizes.Rallies)
@@ -69,13 +69,13 @@ func (c *check) serve(w *stopwatch) (err error) {
 	}
 	defer func() { err = errors.Join(err, quiet()) }()
 	page := order.Streams{API: w.api, Page: base}
-	// Whatever ends this side early, the other one's stream must not wait for ever.
+	// If this side ends early, the other side's stream must not wait forever.
 	defer func() {
 		if err != nil {
 			_ = page.Release(w.stream, order.Daemon)
 		}
 	}()
-	// A peer that fails says so before it ends; then nobody signals any more.
+	// A peer that fails reports it before it ends; after that no signals arrive.
 	ctx, stop := context.WithCancelCause(c.ctx)
 	defer stop(nil)
 	verdict := make(chan error, 1)
@@ -107,8 +107,7 @@ func (c *check) serve(w *stopwatch) (err error) {
 	return <-verdict
 }
 
-// load keeps composing on streams of its own until the returned function is
-// called.
+// load composes continuously on separate streams until the returned function is called.
 func (c *check) load() (quiet func() error, err error) {
 	job, a, err := c.someJob()
 	if err != nil {
@@ -128,8 +127,8 @@ func (c *check) load() (quiet func() error, err error) {
 	return func() error { stop(); return errors.Join(<-ended, a.close()) }, nil
 }
 
-// rally is the other side. It enqueues waits ahead of what they wait for, so
-// that only the numbers order the copies behind the writes.
+// rally is the other side. It enqueues waits before the signals are sent, so that only the
+// numbers order the copies after the writes.
 func rally(ctx context.Context, p *peer, m *message) (err error) {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device}, ctx: ctx}
 	w, err := c.stopwatch()

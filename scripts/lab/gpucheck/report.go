@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Row is one figure. Ratio is value against limit, as the bar is stated; Limit
-// and Bar may be absent.
+// Row is one figure. Ratio is value to limit, as the bar requires; Limit and Bar may be
+// absent.
 type Row struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
@@ -17,12 +17,13 @@ type Row struct {
 	Ratio *float64 `json:"ratio,omitempty"`
 	Bar   string   `json:"bar,omitempty"`
 	OK    bool     `json:"ok"`
-	// Note says why a check failed or did not run; Skipped that it did not.
+	// Note is the reason why a check failed or did not run; Skipped means that it did not
+	// run.
 	Note    string `json:"note,omitempty"`
 	Skipped bool   `json:"skipped,omitempty"`
 }
 
-// Report is everything that one run found.
+// Report is the result of one run.
 type Report struct {
 	Device string `json:"device"`
 	UUID   string `json:"uuid"`
@@ -32,22 +33,22 @@ type Report struct {
 	Seed   uint64 `json:"seed"`
 	Sizes  string `json:"sizes"`
 	Rows   []Row  `json:"rows"`
-	// Parts say how long they took of the time they had.
+	// Parts are the times that parts took and had.
 	Parts []PartTime `json:"parts"`
 	// Pending are the parts that had not ended when this was saved.
 	Pending []string `json:"pending,omitempty"`
 
-	each func(*Row) // told of every row; nil = nobody
+	each func(*Row) // called with every row; may be nil
 }
 
-// PartTime is how long a part took, and could have taken.
+// PartTime is the time that a part took, and its limit.
 type PartTime struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Limit   float64 `json:"limit"`
 }
 
-// OK reports whether every check that ran has passed, and that some did.
+// OK reports whether every check that ran has passed, and at least one ran.
 func (r *Report) OK() bool {
 	ran := false
 	for i := range r.Rows {
@@ -59,7 +60,7 @@ func (r *Report) OK() bool {
 	return ran
 }
 
-// Add appends a row. A number that JSON does not have fails it.
+// Add appends a row. A row with a number that JSON cannot represent fails.
 func (r *Report) Add(row Row) {
 	for _, v := range []*float64{&row.Value, row.Limit, row.Ratio} {
 		if v != nil && (math.IsNaN(*v) || math.IsInf(*v, 0)) { // JSON has no such numbers
@@ -73,12 +74,12 @@ func (r *Report) Add(row Row) {
 	}
 }
 
-// AtMost adds a figure that has to stay under a bound.
+// AtMost adds a figure that has to stay within a bound.
 func (r *Report) AtMost(name string, value float64, unit string, bound float64) {
 	r.Add(Row{Name: name, Value: value, Unit: unit, Bar: fmt.Sprintf("<= %g %s", bound, unit), OK: value <= bound})
 }
 
-// Holds adds a yes or no.
+// Holds adds a result of success or failure.
 func (r *Report) Holds(name string, err error) {
 	row := Row{Name: name, Unit: "yes", OK: err == nil}
 	if err == nil {
@@ -89,7 +90,7 @@ func (r *Report) Holds(name string, err error) {
 	r.Add(row)
 }
 
-// Share adds a rate beside its limit and the part of it that is asked for.
+// Share adds a rate, its limit, and the required share of the limit.
 func (r *Report) Share(name string, value, limit float64, unit string, least float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
@@ -99,7 +100,7 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
-// Within adds a time beside another one and the part of that which it may take; 0 = there is no bar.
+// Within adds a time, a reference time, and the largest permitted ratio; 0 = no bar.
 func (r *Report) Within(name string, value, limit float64, unit string, most float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
@@ -114,7 +115,7 @@ func (r *Report) Skip(name, why string) {
 	r.Add(Row{Name: name, Skipped: true, Note: why})
 }
 
-// Table prints the report for people.
+// Table writes the report as text.
 func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s (%s), driver %s, %s, commit %s, seed %d, sizes %s\n", r.Device, r.UUID, r.Driver, r.Date, r.Commit, r.Seed, r.Sizes)
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
@@ -129,7 +130,7 @@ func (r *Report) Table(w io.Writer) error {
 	if err := t.Flush(); err != nil || failed == 0 {
 		return err
 	}
-	// Again at the end: what was cut off of a long table is its beginning.
+	// Repeated at the end, since a long table is cut off at its beginning.
 	fmt.Fprintf(w, "\n%d of %d rows failed:\n", failed, len(r.Rows))
 	for i := range r.Rows {
 		if !r.Rows[i].OK && !r.Rows[i].Skipped {

@@ -11,20 +11,20 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// rescueTime is long against a write of 8 bytes.
+// rescueTime is long compared with a write of 8 bytes.
 const rescueTime = time.Second
 
-// waiting are counts of streams that wait at once, up to where no stream gets past them.
+// waiting lists numbers of streams that wait at once, up to where no stream gets past them.
 var waiting = []int{1, 2, order.MostWaiting, 6, 7, 8, 16, 32}
 
-// rescued asks whether a stream of higher priority gets past streams that wait: the client's rescue from a
-// dead daemon relies on it, and it is documented nowhere. A process that fails has streams that nothing
-// releases, so it is a second one, which ends.
+// rescued tests whether a stream of higher priority gets past waiting streams: the client's
+// rescue from a dead daemon relies on it, and no documentation states it. After a failure
+// its streams cannot be released, so it uses a second process, which ends.
 func (c *check) rescued() error {
 	for _, queues := range []struct {
 		name string
 		env  []string
-		most int // of clients; 0: the row would hold whatever the device does
+		most int // the number of waits that clients use; 0: the row passes on any device
 	}{{"connections as they are", nil, order.MostWaiting}, {"one connection", []string{"CUDA_DEVICE_MAX_CONNECTIONS=1"}, 0}} {
 		name := fmt.Sprintf("most of %v streams that wait that one of higher priority got past, %s", waiting, queues.name)
 		if len(c.Self) == 0 {
@@ -41,15 +41,15 @@ func (c *check) rescued() error {
 			continue
 		}
 		if past >= queues.most {
-			err = nil // of more than clients let wait
+			err = nil // only more streams than clients use
 		}
 		c.report.Holds(fmt.Sprintf("%d streams that wait are released by one of higher priority, %s", queues.most, queues.name), err)
 	}
 	return nil
 }
 
-// mostRescued is the largest of the counts that a stream got past, and what happened with the next; can tells
-// whether the device can wait at all.
+// mostRescued returns the largest of the counts that a stream got past, and the error of
+// the next one. can reports whether the device can wait at all.
 func (c *check) mostRescued(env []string) (past int, can bool, err error) {
 	for _, n := range waiting {
 		if can, err = c.rescuedWith(n, env); err != nil || !can {
@@ -60,7 +60,7 @@ func (c *check) mostRescued(env []string) (past int, can bool, err error) {
 	return past, true, nil
 }
 
-// rescuedWith answers whether the device can wait at all.
+// rescuedWith reports whether the device can wait at all.
 func (c *check) rescuedWith(n int, env []string) (can bool, err error) {
 	ctx, stop := context.WithTimeout(c.ctx, 4*rescueTime)
 	defer stop()
@@ -78,8 +78,8 @@ func (c *check) rescuedWith(n int, env []string) (can bool, err error) {
 	return m.Count == n, nil
 }
 
-// rescue has streams wait and releases them; it answers how many there were. After a
-// failure nothing is given back: that would wait for the streams.
+// rescue makes streams wait and releases them. After a failure nothing is freed: that would
+// wait for the streams.
 func rescue(ctx context.Context, p *peer, m *message) error {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device, Sizes: m.Sizes}, ctx: ctx, rng: rand.New(rand.NewPCG(1, 1))}
 	w, err := c.bareStopwatch()
@@ -110,7 +110,7 @@ func rescue(ctx context.Context, p *peer, m *message) error {
 			return err
 		}
 	}
-	// Not numbers.Release: it would wait for what may never come.
+	// Not numbers.Release: it would wait for an event that may never come.
 	if err := w.api.StreamWriteValue64(urgent, page+driver.DevicePtr(order.Daemon)*order.SlotBytes, order.Released); err != nil {
 		return err
 	}
@@ -128,7 +128,8 @@ func rescue(ctx context.Context, p *peer, m *message) error {
 	return p.send(&message{Count: m.Count})
 }
 
-// within asks until all streams have run what they hold; no call of it waits.
+// within returns an error unless all streams have completed their work in time; none of its
+// calls waits.
 func (w *stopwatch) within(limit time.Duration, streams []driver.Stream) error {
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()

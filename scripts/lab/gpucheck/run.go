@@ -14,41 +14,43 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda"
 )
 
-// Options says what to check.
+// Options selects the checks.
 type Options struct {
 	Library string // path of the driver library; "" = libcuda.so.1
-	Device  string // UUID; "" = the first
+	Device  string // UUID; "" = the first device
 	Commit  string
 	Seed    uint64 // of the inputs; 0 = from the clock
 	Sizes   Sizes
-	// Total is the time of all parts; 0 = StandardTime. One whose share is up is stopped.
+	// Total is the time of all parts; 0 = StandardTime. A part that exceeds its share is
+	// stopped.
 	Total time.Duration
-	// Only names the parts to run; empty = all.
+	// Only lists the parts to run; empty = all.
 	Only []string
-	// Self starts this program once more, so that it calls Child; empty skips what needs a
-	// second process.
+	// Self is the command that starts this program again so that it calls Child; empty
+	// skips checks that need a second process.
 	Self []string
 	// Python is the interpreter for the checks with torch; "" skips them.
 	Python string
-	// PythonPath holds spliced_connector, Scripts what runs on it here.
+	// PythonPath contains spliced_connector, Scripts the programs that use it here.
 	PythonPath string
 	Scripts    string
 
-	// Also are parts of the caller, after the others.
+	// Also are parts of the caller, run after the others.
 	Also []Part `json:"-"`
-	// Isolated is a command, not started, that calls RunPart with these options for one part, its
-	// rows on standard output. nil = parts run in this process, and one that hangs stops it.
+	// Isolated returns a command, not started, that calls RunPart with these options for
+	// one part and writes its rows to standard output. nil = parts run in this process, and
+	// one that hangs stops it.
 	Isolated func(o *Options, part string) (*exec.Cmd, error) `json:"-"`
-	// Stderr gets what processes of parts say; nil = nobody.
+	// Stderr receives the output of the parts' processes; may be nil.
 	Stderr io.Writer `json:"-"`
-	// Progress is told what comes next, and how long it may take.
+	// Progress is called with the next part, and its time limit.
 	Progress func(part string, limit time.Duration) `json:"-"`
-	// Save is given the report after every part; what it has then is worth keeping. An error ends
+	// Save receives the report after every part, in a state worth keeping. An error ends
 	// the run.
 	Save func(*Report) error `json:"-"`
 }
 
-// Sizes scale the inputs.
+// Sizes scales the inputs.
 type Sizes struct {
 	Layers   int           // linear layers of the timed compose
 	Heads    int           // value heads
@@ -56,27 +58,27 @@ type Sizes struct {
 	Segments int           // most segments of one compose
 	Rows     int           // tokens of a segment for rotation
 	Copy     int64         // bytes of plain copies
-	Rounds   int           // interleaved rounds of which the median counts
+	Rounds   int           // alternating rounds; the median counts
 	Rallies  int           // exchanges of the order check
 	Requests int           // of the overhead check
-	Window   time.Duration // of each measurement beside a neighbour
+	Window   time.Duration // of each measurement next to a neighbour
 	Warm     time.Duration // of copies before anything is timed, for clocks to rise
-	Timing   time.Duration // least time of one round of a timed kernel, which repeats it
+	Timing   time.Duration // minimum time of one round of a timed kernel, which is repeated
 }
 
-// Full are sizes of a real GPU: the linear layers of a 35B-A3B model, 1,000
-// tokens a segment, working sets of several L2 caches.
+// Full returns sizes for a real GPU: the linear layers of a 35B-A3B model, 1,000 tokens per
+// segment, working sets of several L2 caches.
 func Full() Sizes {
 	return Sizes{Layers: 30, Heads: 32, Dim: 128, Segments: 16, Rows: 1024, Copy: 1 << 30, Rounds: 15, Rallies: 2000, Requests: 2000, Window: 2 * time.Second,
 		Warm: time.Second, Timing: 2 * time.Millisecond}
 }
 
-// Small are sizes that a CPU emulates in seconds.
+// Small returns sizes that a CPU emulates in seconds.
 func Small() Sizes {
 	return Sizes{Layers: 2, Heads: 2, Dim: 64, Segments: 3, Rows: 16, Copy: 1 << 20, Rounds: 3, Rallies: 20, Requests: 20, Window: 50 * time.Millisecond}
 }
 
-// name is how a report calls them.
+// name returns the name in reports.
 func (z Sizes) name() string {
 	switch z {
 	case Full():
@@ -97,8 +99,8 @@ type check struct {
 	report *Report
 }
 
-// Run makes all checks, part by part. An error means that there was nothing to check on: no driver,
-// no device; or that the report could not be saved.
+// Run makes all checks, part by part. An error means that there was no driver or no device,
+// or that the report could not be saved.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Seed == 0 {
 		o.Seed = uint64(time.Now().UnixNano())
@@ -128,7 +130,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, o.all(ctx, r, parts)
 }
 
-// all runs parts in turn, whatever became of those before.
+// all runs parts in turn, whatever the results of those before.
 func (o *Options) all(ctx context.Context, r *Report, parts []Part) error {
 	begin := time.Now()
 	if err := o.Save(r); err != nil {
@@ -159,7 +161,7 @@ func (o *Options) all(ctx context.Context, r *Report, parts []Part) error {
 	return nil
 }
 
-// one runs a part here or in a process of its own.
+// one runs a part here or in a separate process.
 func (o *Options) one(ctx context.Context, p *Part, limit time.Duration, r *Report) error {
 	if o.Isolated != nil {
 		cmd, err := o.Isolated(o, p.Name)
@@ -173,8 +175,8 @@ func (o *Options) one(ctx context.Context, p *Part, limit time.Duration, r *Repo
 	return runPart(ctx, o, p.Name, r)
 }
 
-// RunPart runs one part and writes its rows as they come, a JSON object a line. It is what the
-// command of Options.Isolated calls; o.Device and o.Seed are as Run has set them.
+// RunPart runs one part and writes its rows as they come, one JSON object per line. The
+// command of Options.Isolated calls it, with o.Device and o.Seed as set by Run.
 func RunPart(ctx context.Context, o *Options, part string, to io.Writer) error {
 	out := json.NewEncoder(to)
 	return runPart(ctx, o, part, &Report{each: func(row *Row) { _ = out.Encode(row) }})

@@ -11,7 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// The shape of a 35B-A3B hybrid's attention: layers with keys and values, KV heads, their width.
+// The shape of a 35B-A3B hybrid's attention: layers with keys and values, KV heads, their
+// width.
 const (
 	attentionLayers = 10
 	attentionHeads  = 2
@@ -19,11 +20,11 @@ const (
 	attentionBlock  = 16 // tokens
 )
 
-// perSegment is the most that one more segment may cost, kernels alone; the paper's end-to-end
-// figure is 2.3 ms (HYPIC, Fig. 12 b).
+// perSegment is the largest permitted cost of one more segment, kernels alone; the paper's
+// end-to-end figure is 2.3 ms (HYPIC, Fig. 12 b).
 const perSegment = 100e-6
 
-// speed times kernels beside plain copies of as many bytes, in turn. Inputs are larger than
+// speed times kernels against plain copies of as many bytes, alternately. Inputs exceed the
 // caches: what one launch has read is not in the L2 when it is read again.
 func (c *check) speed() error {
 	return c.timedBeside(func(w *stopwatch) error {
@@ -43,7 +44,7 @@ func (c *check) speed() error {
 	})
 }
 
-// otherSpeed is speed of the kernels that speed leaves out.
+// otherSpeed times the kernels that speed leaves out.
 func (c *check) otherSpeed() error {
 	return c.timedBeside(func(w *stopwatch) error {
 		for _, tr := range []gpuipc.Transition{kernel.Scalar, kernel.Diagonal} {
@@ -55,7 +56,7 @@ func (c *check) otherSpeed() error {
 	})
 }
 
-// timedBeside gives a stopwatch with a pool for copies, on a device with room.
+// timedBeside runs with a stopwatch and a pool for copies, if the device has room.
 func (c *check) timedBeside(run func(*stopwatch) error) (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -71,7 +72,7 @@ func (c *check) timedBeside(run func(*stopwatch) error) (err error) {
 	return run(w)
 }
 
-// enough looks for room: a device that is nearly full has other work too.
+// enough checks the free memory: a device that is nearly full has other work too.
 func (c *check) enough(w *stopwatch) error {
 	free, total, err := w.api.MemInfo()
 	if err != nil {
@@ -85,13 +86,13 @@ func (c *check) enough(w *stopwatch) error {
 	return nil
 }
 
-// partBytes are the sizes of T in fp16 and of S in fp32 of one layer.
+// partBytes returns the sizes of T in fp16 and of S in fp32 of one layer.
 func (c *check) partBytes() (t, s int64) {
 	n := int64(c.Sizes.Heads * c.Sizes.Dim * c.Sizes.Dim)
 	return 2 * n, 4 * n
 }
 
-// plainCopies says how fast the limits themselves are.
+// plainCopies reports the speed of the limits themselves.
 func (c *check) plainCopies(w *stopwatch) error {
 	byDriver, byKernel, traffic, err := w.copies(2 * c.Sizes.Copy)
 	if err != nil {
@@ -108,8 +109,8 @@ func (c *check) plainCopies(w *stopwatch) error {
 	return w.free()
 }
 
-// beside times a kernel that touches n bytes against copies and reports bytes per second. The limit is
-// the copies' rate.
+// beside times a kernel that touches n bytes against copies and reports bytes per second.
+// The limit is the copies' rate.
 func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least float64) (float64, error) {
 	return c.besideBound(w, name, n, variants, least, math.Inf(1))
 }
@@ -135,15 +136,16 @@ func (c *check) besideBound(w *stopwatch, name string, n int64, variants [][]ker
 	return t[0], nil
 }
 
-// denseShare is the part of the lower of its two limits, bytes and tensor cores, that dense compose has
-// to reach; a state of F32 goes through the tensor cores as denseProducts numbers of 16 bits.
+// denseShare is the required share of the lower of dense compose's two limits, bytes and
+// tensor cores. An F32 state goes through the tensor cores as denseProducts numbers of 16
+// bits.
 const (
 	denseShare    = 0.6
 	denseProducts = 2
 )
 
-// tensorPeak is how many operations a second the tensor cores make on numbers of 16 bits, sums of 32,
-// by NVIDIA's white papers on the architectures; infinite where it is not known.
+// tensorPeak returns the operations per second of the tensor cores on 16-bit numbers with
+// 32-bit sums, by NVIDIA's white papers on the architectures; infinite if unknown.
 func (w *stopwatch) tensorPeak() (float64, error) {
 	var found [4]int
 	for i, a := range []driver.Attribute{driver.CapabilityMajor, driver.CapabilityMinor, driver.Multiprocessors, driver.ClockKHz} {
@@ -152,7 +154,7 @@ func (w *stopwatch) tensorPeak() (float64, error) {
 			return 0, err
 		}
 	}
-	// Multiply and add are two; of a multiprocessor and clock.
+	// Per multiprocessor and clock; a multiply and an add count as two.
 	each, known := map[int]float64{80: 2048, 86: 512, 89: 1024, 90: 4096, 100: 8192, 103: 8192}[10*found[0]+found[1]]
 	if !known || found[3] == 0 {
 		return math.Inf(1), nil
@@ -160,8 +162,8 @@ func (w *stopwatch) tensorPeak() (float64, error) {
 	return each * float64(found[2]) * float64(found[3]) * 1e3, nil
 }
 
-// lightSpeed times scalar or diagonal transitions of all layers and segments: they read S, and little
-// else.
+// lightSpeed times scalar or diagonal transitions of all layers and segments, which read
+// little except S.
 func (c *check) lightSpeed(w *stopwatch, tr gpuipc.Transition) error {
 	z := c.Sizes
 	_, s := c.partBytes()
@@ -200,8 +202,8 @@ func (c *check) lightSpeed(w *stopwatch, tr gpuipc.Transition) error {
 // mostTurns bounds the variants of one kernel's inputs.
 const mostTurns = 4
 
-// composeSpeed times all linear layers over growing numbers of segments and gives the seconds
-// that one more costs.
+// composeSpeed times all linear layers over growing numbers of segments and returns the
+// seconds per additional segment.
 func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	z := c.Sizes
 	t, s := c.partBytes()
@@ -250,8 +252,8 @@ func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	return per, w.free()
 }
 
-// layers are jobs over segments first to first+n-1 of memory [layer][segment]{T, S}, with states
-// [layer]{before, behind}.
+// layers returns jobs over segments first to first+n-1 of memory [layer][segment]{T, S},
+// with states [layer]{before, after}.
 func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeJob {
 	z := c.Sizes
 	t, s := c.partBytes()
@@ -267,7 +269,7 @@ func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeJob
 	return jobs
 }
 
-// slope is that of the least squares line.
+// slope returns the slope of the least squares line.
 func slope(x, y []float64) float64 {
 	var mx, my, a, b float64
 	for i := range x {
@@ -279,8 +281,8 @@ func slope(x, y []float64) float64 {
 	return a / b
 }
 
-// rotateSpeed scatters the keys and values of all attention layers and segments, keys turned, and
-// gives the seconds for one segment.
+// rotateSpeed scatters the keys and values of all attention layers and segments, with keys
+// rotated, and returns the seconds per segment.
 func (c *check) rotateSpeed(w *stopwatch) (float64, error) {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2

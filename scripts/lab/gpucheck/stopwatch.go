@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// stopwatch launches kernels below the accelerator, on one stream, and times
-// them by events of the device. It lives on one locked thread.
+// stopwatch launches kernels below the accelerator, on one stream, and times them by events
+// of the device. It uses one locked thread.
 type stopwatch struct {
 	api        *driver.API
 	device     driver.Device
@@ -24,11 +24,11 @@ type stopwatch struct {
 	stream     driver.Stream
 	start, end driver.Event
 	memory     []driver.DevicePtr
-	pool       *pool         // to copy in; nil without
+	pool       *pool         // memory for copies; nil without
 	least      time.Duration // of the runs of one round together
 }
 
-// function is a kernel and the dynamic shared memory that was asked for.
+// function is a kernel and the dynamic shared memory requested for it.
 type function struct {
 	handle driver.Function
 	shared uint32
@@ -45,7 +45,7 @@ func (c *check) stopwatch() (*stopwatch, error) {
 	return w, nil
 }
 
-// bareStopwatch has no kernels yet.
+// bareStopwatch returns a stopwatch without kernels.
 func (c *check) bareStopwatch() (*stopwatch, error) {
 	api, err := driver.Load(c.Library)
 	if err != nil {
@@ -80,17 +80,17 @@ func (w *stopwatch) open() error {
 	return err
 }
 
-// loadKernels compiles them, where the driver has not kept that.
+// loadKernels compiles the kernels unless the driver has cached them.
 func (w *stopwatch) loadKernels() (err error) {
 	w.module, err = w.api.ModuleLoad(kernels.PTX())
 	return err
 }
 
-// current makes the context this thread's: the accelerator takes its own away
-// when it is used on the same thread.
+// current makes the context this thread's: the accelerator unsets its own when it is used
+// on the same thread.
 func (w *stopwatch) current() error { return w.api.ContextSetCurrent(w.context) }
 
-// close gives everything back and unlocks the thread.
+// close frees everything and unlocks the thread.
 func (w *stopwatch) close() error {
 	defer runtime.UnlockOSThread()
 	if w.context == 0 {
@@ -111,7 +111,7 @@ func (w *stopwatch) close() error {
 	return errors.Join(append(errs, w.api.ContextSetCurrent(0), w.api.PrimaryContextRelease(w.device))...)
 }
 
-// alloc is memory until free.
+// alloc returns memory that lives until free.
 func (w *stopwatch) alloc(n int64) (driver.DevicePtr, error) {
 	p, err := w.api.MemAlloc(n)
 	if err == nil {
@@ -120,7 +120,8 @@ func (w *stopwatch) alloc(n int64) (driver.DevicePtr, error) {
 	return p, err
 }
 
-// free waits for the stream: a check that failed may have left work on it.
+// free waits for the stream, on which a failed check may have left work, and frees all
+// memory.
 func (w *stopwatch) free() error {
 	var errs []error
 	if w.stream != 0 && len(w.memory) > 0 {
@@ -133,8 +134,7 @@ func (w *stopwatch) free() error {
 	return errors.Join(errs...)
 }
 
-// prepare puts the tables of launches into device memory, so that what is timed
-// is kernels alone.
+// prepare copies the tables of launches to device memory, so that only kernels are timed.
 func (w *stopwatch) prepare(launches []kernels.Launch) error {
 	for i := range launches {
 		l := &launches[i]
@@ -155,8 +155,8 @@ func (w *stopwatch) prepare(launches []kernels.Launch) error {
 	return nil
 }
 
-// allow finds the kernel of a launch and lets it have its shared memory: the same
-// kernel asks for more with other sizes.
+// allow finds the kernel of a launch and permits its shared memory: the same kernel needs
+// more with other sizes.
 func (w *stopwatch) allow(l *kernels.Launch) error {
 	f, ok := w.functions[l.Name]
 	if !ok {
@@ -185,8 +185,8 @@ func (w *stopwatch) launch(launches []kernels.Launch) error {
 	return nil
 }
 
-// timed is work to be timed: variants of it on memory of their own, taken in
-// turn, so that none finds in the L2 what it has left there.
+// timed is work to be timed: variants of it on separate memory, run in turn, so that none
+// finds in the L2 what it has left there.
 type timed struct {
 	variants []func() error
 	next     int
@@ -199,9 +199,9 @@ func (t *timed) run() error {
 	return t.variants[(t.next-1)%len(t.variants)]()
 }
 
-// seconds times one run of x as the mean of so many in a row. A copy goes before
-// them: while it runs all of them are enqueued, so that what is timed is the
-// device and not the host, and the device is awake.
+// seconds returns the time of one run of x as the mean of several in a row. A copy precedes
+// them: all of them are enqueued while it runs, so that the device is timed and not the
+// host, and the device is awake.
 func (w *stopwatch) seconds(x *timed, runs int) (float64, error) {
 	if err := w.plug(); err != nil {
 		return 0, err
@@ -224,15 +224,15 @@ func (w *stopwatch) seconds(x *timed, runs int) (float64, error) {
 	return float64(ms) / 1e3 / float64(runs), err
 }
 
-// mostRuns bounds what is enqueued at once; streams take about a thousand.
+// mostRuns bounds the runs enqueued at once; streams accept about a thousand.
 const mostRuns = 100
 
-// calibrationRuns are timed to learn how long a run takes. One alone would be
-// charged with what the copy before it has left in the L2 to be written back.
+// calibrationRuns are timed to learn the duration of a run. A single run would include
+// writing back what the preceding copy has left in the L2.
 const calibrationRuns = 8
 
-// repetitions runs every variant once, since drivers load a kernel at its first
-// launch, and then finds how many runs take the least time of a round.
+// repetitions runs every variant once, since drivers load a kernel at its first launch, and
+// returns the number of runs that take the minimum time of a round.
 func (w *stopwatch) repetitions(x *timed) (int, error) {
 	for range x.variants {
 		if err := x.run(); err != nil {
@@ -249,9 +249,9 @@ func (w *stopwatch) repetitions(x *timed) (int, error) {
 	return max(1, min(mostRuns, int(math.Ceil(w.least.Seconds()/t)))), nil
 }
 
-// medians times all of them in turn, rounds times, and gives the median seconds
-// of each. What is short runs so often in each round that the resolution of
-// events, half a microsecond, does not show.
+// medians times all of them in turn for a number of rounds, and returns the median seconds
+// of each. Short work is repeated within a round, so that the resolution of events, half a
+// microsecond, does not matter.
 func (w *stopwatch) medians(rounds int, all ...*timed) ([]float64, error) {
 	times, runs := make([][]float64, len(all)), make([]int, len(all))
 	for i, x := range all {

@@ -31,7 +31,7 @@ func ordinal(api *driver.API, uuid string) (driver.Device, error) {
 	return 0, fmt.Errorf("no device %s among %d: %w", uuid, n, gpuipc.ErrUnavailable)
 }
 
-// upload copies and waits; the host's bytes stay where they are meanwhile.
+// upload copies and waits; src must stay valid meanwhile.
 func (w *stopwatch) upload(dst driver.DevicePtr, src []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -42,7 +42,7 @@ func (w *stopwatch) upload(dst driver.DevicePtr, src []byte) error {
 	return w.api.StreamSynchronize(w.stream)
 }
 
-// fill writes n random bytes of plausible numbers: a block of them, doubled.
+// fill writes n bytes of plausible numbers: a block of them, doubled until they suffice.
 func (w *stopwatch) fill(dst driver.DevicePtr, block []byte, n int64) error {
 	have := min(int64(len(block)), n)
 	if err := w.upload(dst, block[:have]); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// transfers compares copies between a pinned host region and the device, as promotions make them,
+// transfers compares copies between a pinned host region and the device, as in promotions,
 // with raw pinned copies of the same memory.
 func (c *check) transfers() (err error) {
 	n := c.Sizes.Copy / 4 / gpuipc.ChunkBytes * gpuipc.ChunkBytes
@@ -63,11 +63,11 @@ func (c *check) transfers() (err error) {
 	return t.sameBytes()
 }
 
-// pageBytes is a page of the store's HBM as it is by default: the extents of an object whose pages
-// nowhere follow each other.
+// pageBytes is the default page of the store's HBM: the extents of an object without any
+// contiguous pages.
 const pageBytes = 64 << 10
 
-// paged is the tensor in pages that come in another order than they lie, the same on both sides.
+// paged returns the tensor as pages in shuffled order, the same on both sides.
 func (t tensor) paged(s side) gpuipc.Ref {
 	out := gpuipc.Ref{Region: t.a.regions[s]}
 	for first := range int64(2) {
@@ -78,8 +78,8 @@ func (t tensor) paged(s side) gpuipc.Ref {
 	return out
 }
 
-// walls takes all of them in turn, after one round to warm up, and gives the median seconds of each
-// by the host's clock.
+// walls runs all of them in turn, after one warm-up round, and returns the median seconds
+// of each by the host's clock.
 func (c *check) walls(all ...func() error) ([]float64, error) {
 	times := make([][]float64, len(all))
 	for round := range c.Sizes.Rounds + 1 {
@@ -100,7 +100,8 @@ func (c *check) walls(all ...func() error) ([]float64, error) {
 	return out, nil
 }
 
-// rawCopies are one driver copy each way of memory that is pinned already, and the wait for it.
+// rawCopies returns one driver copy in each direction of memory that is already pinned,
+// including the wait.
 func (c *check) rawCopies(w *stopwatch, r gpuipc.Region, n int64) (up, down func() error, unpin func(), err error) {
 	p, err := w.alloc(n)
 	if err != nil {
@@ -120,8 +121,8 @@ func (c *check) rawCopies(w *stopwatch, r gpuipc.Region, n int64) (up, down func
 	return up, down, unpin, nil
 }
 
-// overhead is what a request through the accelerator costs beside its kernel: one layer, one
-// segment, so that the kernel itself is short.
+// overhead measures the cost of a request through the accelerator in addition to its
+// kernel: one layer, one segment, so that the kernel itself is short.
 func (c *check) overhead() (err error) {
 	z := c.Sizes
 	z.Layers, z.Segments = 1, 1

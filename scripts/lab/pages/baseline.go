@@ -1,8 +1,8 @@
 package pages
 
-// Held is what position-independent caches without shared blocks need for a
-// request: a copy of its own, as many blocks as its tokens fill. CacheBlend and
-// EPIC differ in what they compute again, not in this.
+// Held returns the blocks of a request in position-independent caches without shared
+// blocks: its own copy fills as many blocks as its tokens need. CacheBlend and EPIC differ
+// in what they recompute, not in this.
 func (q *Request) Held(blockTokens int) int {
 	tokens := q.Output
 	for _, p := range q.Pieces {
@@ -11,22 +11,22 @@ func (q *Request) Held(blockTokens int) int {
 	return ceil(tokens, blockTokens)
 }
 
-// Seam is how many tokens of a held chunk are computed again: what is not shared.
+// Seam returns the recomputed tokens of a cached chunk: the part that is not shared.
 func (r *Rules) Seam(chunkTokens int) int { return r.head(chunkTokens) }
 
-// Alike is N requests that are alike: n chunks of b blocks and p blocks of
-// prompt each; D different chunks are resident.
+// Alike describes N requests of the same shape: n chunks of b blocks and p blocks of prompt
+// each; D different chunks are resident.
 type Alike struct{ Requests, Chunks, ChunkBlocks, PromptBlocks, Distinct int }
 
-// Copied is the blocks of a copy for each request.
+// Copied returns the blocks if each request has a copy.
 func (a Alike) Copied() int { return a.Requests * (a.Chunks*a.ChunkBlocks + a.PromptBlocks) }
 
-// Shared is the blocks of the paper's layout, in which the first block of a chunk
-// is each request's own.
+// Shared returns the blocks of the paper's layout, in which each request has its own first
+// block of a chunk.
 func (a Alike) Shared() int {
 	return a.Requests*(a.Chunks+a.PromptBlocks) + a.Distinct*(a.ChunkBlocks-1)
 }
 
-// Ratio is R = N(n b + p) / (N(n + p) + D(b - 1)), which goes to (n b + p)/(n + p)
+// Ratio returns R = N(n b + p) / (N(n + p) + D(b - 1)), which approaches (n b + p)/(n + p)
 // with many requests.
 func (a Alike) Ratio() float64 { return float64(a.Copied()) / float64(a.Shared()) }

@@ -1,7 +1,7 @@
 package pages
 
-// share names what requests share: a prefix, the inside of a chunk, or the
-// beginning of a chunk behind a certain piece. The zero share is nobody's.
+// share identifies what requests share: a prefix, the inside of a chunk, or the beginning
+// of a chunk after a certain piece. The zero share is not shared.
 type share struct {
 	what     what
 	key      uint64
@@ -13,22 +13,22 @@ type what uint8
 
 const (
 	own    what = iota // of one request
-	prefix             // shared and kept
+	prefix             // shared and retained
 	inside             // of a chunk, shared
-	head               // of a chunk behind its left neighbour, shared
+	head               // of a chunk after its left neighbour, shared
 )
 
-// run is consecutive tokens of a request that live and die together.
+// run is consecutive tokens of a request that are allocated and freed together.
 type run struct {
 	share
 	begin, tokens int
 	whole         int  // tokens of the piece
-	chunk         bool // of a chunk, whoever owns it: padding in front, so that it ends with a block
-	open          bool // the last prompt: what is left of its block is no padding
+	chunk         bool // of a chunk, shared or not: padded in front, so that it ends with a block
+	open          bool // the last prompt: the remainder of its block is not padding
 }
 
-// runs is the canonical layout of a request: every token that lies here in exactly
-// one run, in order.
+// runs returns the canonical layout of a request: every token stored here is in exactly one
+// run, in order.
 func (r *Rules) runs(q *Request) []run {
 	var list []run
 	at, whole := 0, 0
@@ -61,7 +61,7 @@ func (r *Rules) runs(q *Request) []run {
 	return grow(list, at, q.Output)
 }
 
-// grow gives the last prompt the room for the output, or makes one for it.
+// grow adds the room for the output to the last prompt, or creates one for it.
 func grow(list []run, at, output int) []run {
 	if n := len(list); n > 0 && list[n-1].what == own && !list[n-1].chunk {
 		list[n-1].tokens += output
@@ -74,8 +74,8 @@ func grow(list []run, at, output int) []run {
 	return list
 }
 
-// head is how many tokens at the beginning of a chunk are not shared by its key
-// alone. In the paper's layout the first block holds what does not fill one.
+// head returns the number of tokens at the beginning of a chunk that are not shared by its
+// key alone. In the paper's layout the first block contains those that do not fill a block.
 func (r *Rules) head(tokens int) int {
 	if r.Window > 0 {
 		return min(max(r.Window, r.Least), tokens)
@@ -87,14 +87,14 @@ func (r *Rules) head(tokens int) int {
 	return n
 }
 
-// headShare names the beginning of piece i, if others may share it.
+// headShare returns the share of the beginning of piece i, if others may share it.
 func (r *Rules) headShare(pieces []Piece, i int) share {
 	if !r.ShareLeft {
 		return share{}
 	}
 	s := share{what: head, key: pieces[i].Key, leftKind: Prompt}
 	if i == 0 {
-		return s // nothing before it, the same in every request
+		return s // nothing before it, so the same in every request
 	}
 	left := &pieces[i-1]
 	if left.Kind == Prompt {
@@ -104,8 +104,8 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 	return s
 }
 
-// demand is the memory of a run: whole blocks, and slots of blocks that rests
-// share. Of the blocks, soft ones may be in pieces, among the rests.
+// demand is the memory of a run: whole blocks, and slots of blocks that rests share. The
+// soft ones of the blocks may be in pieces, among the rests.
 type demand struct{ blocks, slots, soft int }
 
 func (d *demand) add(e demand) {
@@ -114,7 +114,7 @@ func (d *demand) add(e demand) {
 	d.soft += e.soft
 }
 
-// demand of a prefix is in whole blocks under all rules: it is there once.
+// demand returns whole blocks for a prefix under all rules: it exists once.
 func (r *Rules) demand(n *run) demand {
 	if r.Pack && n.what != prefix {
 		whole := n.tokens / r.BlockTokens
@@ -123,7 +123,7 @@ func (r *Rules) demand(n *run) demand {
 	return demand{blocks: ceil(n.tokens, r.BlockTokens)}
 }
 
-// padding is the slots that a run takes and nobody can use.
+// padding returns the slots that a run takes and that stay unused.
 func (r *Rules) padding(n *run) int {
 	if n.open {
 		return 0

@@ -2,12 +2,11 @@ package pages
 
 import "slices"
 
-// Order answers the request with chunks that follow each other put into an order
-// in which more of their beginnings are held already, for callers to whom the
-// order of chunks means nothing, such as passages found by a search. It is about
-// rules that share beginnings by their left neighbour; under others, and where
-// nothing would be gained, the order stays. What is not known to be held keeps
-// its place as far as it can.
+// Order returns the request with consecutive chunks reordered so that more of their
+// beginnings are already cached, for callers to whom the order of chunks is irrelevant,
+// such as passages found by a search. It concerns rules that share beginnings by their left
+// neighbour; under others, and without a gain, the order is unchanged. Chunks not known to
+// be cached keep their place as far as possible.
 func (p *Pool) Order(q *Request) *Request {
 	out := &Request{Pieces: slices.Clone(q.Pieces), Output: q.Output}
 	if !p.cfg.ShareLeft {
@@ -36,9 +35,9 @@ func (p *Pool) Order(q *Request) *Request {
 // maxOrdered bounds the work on a group, which grows with its square.
 const maxOrdered = 256
 
-// orderGroup covers a group with chains in which each chunk's beginning is held
-// behind the one before it, and strings the chains in order of their first
-// chunks. A chain that begins behind left comes first.
+// orderGroup covers a group with chains in which each chunk's beginning is cached after the
+// one before it, and concatenates the chains in order of their first chunks. A chain that
+// begins after left comes first.
 func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 	n := len(group)
 	next, last := make([]int, n), make([]int, n) // of a chunk; of the chain that begins with it
@@ -46,9 +45,8 @@ func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 	for i := range n {
 		next[i], last[i], begins[i] = -1, i, true
 	}
-	head := -1 // first chunk of the chain behind left
-	// What residents read costs no room, so these come before what would be
-	// brought back into use.
+	head := -1 // first chunk of the chain after left
+	// Blocks that residents read need no additional room, so these come before unused ones.
 	for _, inUse := range []bool{true, false} {
 		for k := range n {
 			if head < 0 && begins[k] && p.holdsHead(left, &group[k], inUse) {
@@ -85,7 +83,7 @@ func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 	return out
 }
 
-// heads counts the chunks of a group whose beginnings are held.
+// heads counts the chunks of a group whose beginnings are cached.
 func (p *Pool) heads(left *Piece, group []Piece) (n int) {
 	for i := range group {
 		if p.holdsHead(left, &group[i], false) {
@@ -96,8 +94,8 @@ func (p *Pool) heads(left *Piece, group []Piece) (n int) {
 	return n
 }
 
-// holdsHead tells whether the beginning of a chunk behind left is held, by
-// somebody if it has to be in use.
+// holdsHead reports whether the beginning of a chunk after left is cached, and referenced
+// if inUse.
 func (p *Pool) holdsHead(left, chunk *Piece, inUse bool) bool {
 	pieces, at := []Piece{*chunk}, 0
 	if left != nil {

@@ -1,12 +1,11 @@
-// Package pages decides which blocks of an engine's paged key-value memory a
-// prompt uses when chunks of it (documents, tool results) are held once and read
-// by many requests at different positions: block tables, sharing, admission and
-// eviction after MEPIC (arXiv 2512.16822, §3.2), with changes of ours that Rules
-// switches on.
+// Package pages decides which blocks of an engine's paged key-value memory a prompt uses
+// when chunks of it (documents, tool results) are cached once and read by many requests at
+// different positions: block tables, sharing, admission and eviction after MEPIC (arXiv
+// 2512.16822, §3.2), with our changes as options in Rules.
 //
-// It moves no bytes and computes nothing: keys are taken to be kept without their
-// position, so that one copy serves every offset, and the engine's kernel to turn
-// them when it reads. Whoever owns a Pool calls it from one goroutine at a time.
+// It moves no bytes and computes nothing. Keys are assumed to be stored without their
+// position, so that one copy serves every offset, and the engine's kernel rotates them when
+// it reads. The owner of a Pool calls it from one goroutine at a time.
 package pages
 
 import (
@@ -14,17 +13,17 @@ import (
 	"fmt"
 )
 
-// Kind says what a piece of a prompt is.
+// Kind is the kind of a piece of a prompt.
 type Kind uint8
 
 // The kinds.
 const (
-	// Prompt is text of one request only: a question, what the model answers.
+	// Prompt is text of one request only: a question, the model's answer.
 	Prompt Kind = iota
-	// Prefix leads a prompt and is the same in many: instructions, tools. It is
-	// shared whole, and stays when chunks need room.
+	// Prefix starts a prompt and is the same in many: instructions, tools. It is shared
+	// whole, and is not evicted for chunks.
 	Prefix
-	// Chunk may stand anywhere.
+	// Chunk may be at any position.
 	Chunk
 )
 
@@ -35,50 +34,49 @@ func (k Kind) String() string {
 // Piece is a run of tokens of one kind.
 type Piece struct {
 	Kind   Kind
-	Key    uint64 // names the content of a prefix or chunk
+	Key    uint64 // identifies the content of a prefix or chunk
 	Tokens int
 }
 
-// Request is a prompt, and room for what will be generated after it.
+// Request is a prompt, and room for the tokens generated after it.
 type Request struct {
 	Pieces []Piece
 	Output int // tokens
 }
 
-// RequestID names a resident request.
+// RequestID identifies a resident request.
 type RequestID uint64
 
-// Rules say how a prompt lies in blocks. With BlockTokens alone they are the
-// paper's: a chunk is padded in front until it ends with a block, the block it
-// begins in is the request's own, the others are shared; a prompt is padded
-// behind, the last one not at all.
+// Rules describes the layout of a prompt in blocks. With BlockTokens alone they are the
+// paper's: a chunk is padded in front until it ends with a block, the block in which it
+// begins is the request's own, the others are shared; a prompt is padded at its end, except
+// for the last one.
 type Rules struct {
 	BlockTokens int
 
-	// Window, when not 0, is how many tokens at the beginning of a chunk are the
-	// request's own, in place of the first block: the seam that is computed again.
+	// Window, if not 0, is the number of tokens at the beginning of a chunk that are the
+	// request's own, in place of the first block: the seam that is recomputed.
 	Window int
 
-	// Least is how many tokens at the beginning of a chunk have to be the request's own:
-	// with a short convolution, as many as it looks back on. Where the first block holds
-	// fewer the second one is its own too.
+	// Least is the minimum number of tokens at the beginning of a chunk that are the
+	// request's own: with a short convolution, its number of previous inputs. If the first
+	// block has fewer, the second one is the request's own too.
 	Least int
 
-	// Pack puts what is left of a run after its whole blocks beside other runs'
-	// rests, in blocks of their own, in place of padding; when no whole block can be
-	// had, the run goes there in pieces. Kernels have to take table entries that
-	// begin or end inside a block.
+	// Pack stores the remainder of a run after its whole blocks together with other runs'
+	// rests, in separate blocks, instead of padding. If no whole block is free, the run is
+	// stored there in pieces. Kernels have to accept table entries that begin or end inside
+	// a block.
 	Pack bool
 
-	// ShareLeft shares also the beginning of a chunk, between requests that have
-	// the same piece before it. What stands further left is taken not to matter,
-	// which is exact behind a prefix that begins the prompt and an approximation
-	// behind a chunk.
+	// ShareLeft also shares the beginning of a chunk, between requests with the same piece
+	// before it. Pieces further left are ignored, which is exact after a prefix that begins
+	// the prompt and an approximation after a chunk.
 	ShareLeft bool
 
 	// Outside leaves prefixes and the insides of chunks to other memory, such as a
-	// daemon's, which holds them once for all engines: they take no blocks here and are
-	// in no table.
+	// daemon's, which stores them once for all engines: they take no blocks here and are in
+	// no table.
 	Outside bool
 }
 
@@ -88,22 +86,23 @@ type Config struct {
 	Blocks int
 }
 
-// ErrInvalid is what a request or a configuration that can never be right wraps.
+// ErrInvalid is wrapped by the error of a request or a configuration that can never be
+// valid.
 var ErrInvalid = errors.New("pages: invalid")
 
-// ErrRefused is what every *Refusal wraps.
+// ErrRefused is wrapped by every *Refusal.
 var ErrRefused = errors.New("pages: refused")
 
-// Reason says why a request was refused.
+// Reason is the reason for a refusal.
 type Reason uint8
 
 // The reasons.
 const (
 	// TooLarge requests would not fit an empty pool.
 	TooLarge Reason = iota + 1
-	// Full: what resident requests read leaves too little.
+	// Full: the blocks read by resident requests leave too few.
 	Full
-	// PrefixesKept: there would be room if chunks could displace prefixes.
+	// PrefixesKept: there would be room if chunks could evict prefixes.
 	PrefixesKept
 )
 
@@ -111,11 +110,10 @@ func (r Reason) String() string {
 	return [...]string{"none", "too large", "full", "prefixes kept"}[r]
 }
 
-// Refusal is the error of a request that was not admitted. Nothing was evicted
-// for it.
+// Refusal is the error of a request that was not admitted. Nothing was evicted for it.
 type Refusal struct {
 	Reason Reason
-	Need   int // blocks, those begun for rests included, beside what is held for it
+	Need   int // blocks, including those started for rests, in addition to the cached ones
 	Had    int // blocks that are free or could have been evicted for it
 }
 

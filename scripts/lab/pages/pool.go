@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// Pool is the blocks of one engine and who uses them.
+// Pool is the blocks of one engine and their users.
 //
-// Invariant: a block is free, or belongs to one storage, or is one of slots. A
-// run that somebody refers to is never evicted.
+// Invariant: a block is free, or belongs to one storage, or is one of slots. A referenced
+// run is never evicted.
 type Pool struct {
 	cfg      Config
 	free     []int // a stack, the lowest on top at first
 	slots    slots
 	shared   map[share]*object
-	chunks   list.List // of *object nobody refers to, the least recent first
+	chunks   list.List // of unreferenced *object, the least recent first
 	prefixes list.List
 	idle     demand // of chunks
 	kept     int    // blocks of prefixes
@@ -27,29 +27,29 @@ type object struct {
 	share
 	whole int // tokens of the piece
 	storage
-	refs  int           // how often resident requests name it
+	refs  int           // number of references by resident requests
 	place *list.Element // in chunks or prefixes, while refs is 0
 }
 
-// resident is what a request holds.
+// resident is the memory of a request.
 type resident struct {
 	own    []storage
 	shared []*object
-	fresh  []*object // of shared, those that it was the first to name
+	fresh  []*object // of shared, those that it was the first to allocate
 }
 
-// Stats is the state of a pool and what it has done.
+// Stats is the state of a pool and its counters.
 type Stats struct {
 	Free       int // blocks
 	Referenced int // blocks that resident requests read
-	Idle       int // blocks that hold only what could be evicted
+	Idle       int // blocks with evictable content only
 	Requests   int // resident
 	Refused    [PrefixesKept + 1]uint64
 	Evicted    uint64 // shared runs of chunks
 	Dropped    uint64 // prefixes
 }
 
-// New makes a pool of free blocks.
+// New returns a pool of free blocks.
 func New(c Config) (*Pool, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func New(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// Stats takes a snapshot.
+// Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
 	s := p.stats
 	s.Free = len(p.free)
@@ -72,9 +72,9 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Admit gives a request all of its blocks, or none: then the error is a *Refusal
-// and the pool as it was. A request that is refused now may be admitted after
-// releases, unless it is TooLarge. An id is resident until Release.
+// Admit reserves all blocks of a request, or none: then the error is a *Refusal and the
+// pool is unchanged. A request that is refused now may be admitted after releases, unless
+// it is TooLarge. An id is resident until Release.
 func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -96,12 +96,12 @@ func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
 	return p.place(id, runs), nil
 }
 
-// needs is what a request does not find: for its chunks, and in all.
+// needs is the missing memory of a request: for its chunks, and in total.
 type needs struct{ chunks, all demand }
 
-// join refers to all shared runs that are held, so that nothing counts them as
-// evictable, and adds up the others. Their places in the lists stay, until it is
-// known that the request is admitted.
+// join references all cached shared runs, so that they do not count as evictable, and adds
+// up the others. Their places in the lists stay until it is known that the request is
+// admitted.
 func (p *Pool) join(runs []run) (needs, error) {
 	var n needs
 	fresh := map[share]int{}
@@ -167,8 +167,8 @@ func (p *Pool) countIdle(o *object, sign int) {
 	p.slots.hold(o.rest, -sign)
 }
 
-// refuse tells whether what is needed can be had by evicting only what nobody
-// refers to, for chunks without any prefix.
+// refuse returns a Refusal unless the needed memory can be freed by evicting only
+// unreferenced runs, for chunks without any prefix.
 func (p *Pool) refuse(n needs, runs []run) *Refusal {
 	had := len(p.free) + p.idle.blocks + p.slots.loose()
 	short := func(reason Reason, d demand, had int) *Refusal {
@@ -187,7 +187,7 @@ func (p *Pool) refuse(n needs, runs []run) *Refusal {
 	return nil
 }
 
-// alone is what a request needs of an empty pool.
+// alone returns the memory that a request needs in an empty pool.
 func (r *Rules) alone(runs []run) (d demand) {
 	seen := map[share]bool{}
 	for i := range runs {
@@ -199,15 +199,15 @@ func (r *Rules) alone(runs []run) (d demand) {
 	return d
 }
 
-// fits reports whether d can be had of so many whole blocks and slots in others.
+// fits reports whether a number of whole blocks and slots in others suffices for d.
 func (r *Rules) fits(d demand, blocks, slots int) bool {
 	hard := d.blocks - d.soft
 	return hard <= blocks && d.slots+d.soft*r.BlockTokens-slots <= (blocks-hard)*r.BlockTokens
 }
 
-// makeRoom evicts the least recently used chunks that nobody refers to, until d
-// fits what is free with its blocks whole. Where none is left blocks have to be in
-// pieces, and only if that does not do either do prefixes go.
+// makeRoom evicts the least recently used unreferenced chunks, until d fits into the free
+// memory with its blocks whole. If there are none left, blocks have to be in pieces, and
+// only if that does not suffice are prefixes evicted.
 func (p *Pool) makeRoom(d demand) {
 	whole := d
 	whole.soft = 0
@@ -218,8 +218,8 @@ func (p *Pool) makeRoom(d demand) {
 	}
 }
 
-// evict takes from the front of a list until d fits or the list is empty. What the
-// request that it is for refers to stays.
+// evict evicts from the front of a list until d fits or the list is empty. Runs referenced
+// by the new request stay.
 func (p *Pool) evict(victims *list.List, d demand, counter *uint64) {
 	for e := victims.Front(); e != nil && !p.cfg.fits(d, len(p.free), p.slots.free); {
 		o := e.Value.(*object)
@@ -233,7 +233,7 @@ func (p *Pool) evict(victims *list.List, d demand, counter *uint64) {
 	}
 }
 
-// drop frees what nobody refers to.
+// drop frees an unreferenced run.
 func (p *Pool) drop(o *object) {
 	delete(p.shared, o.share)
 	if o.what == prefix {
@@ -244,7 +244,7 @@ func (p *Pool) drop(o *object) {
 	p.giveBack(&o.storage)
 }
 
-// place gives every run its memory, which is there.
+// place assigns memory, which must be free, to every run.
 func (p *Pool) place(id RequestID, runs []run) *Admitted {
 	out, held := &Admitted{}, &resident{}
 	fresh := map[*object]bool{}
@@ -268,7 +268,7 @@ func (p *Pool) place(id RequestID, runs []run) *Admitted {
 			o.place = nil
 		}
 		if fresh[o] {
-			o.refs++ // the others were joined
+			o.refs++ // the others were referenced by join
 		}
 		held.shared = append(held.shared, o)
 		out.add(r, &o.storage, &p.cfg.Rules, !known)
@@ -309,8 +309,8 @@ func (p *Pool) giveBack(s *storage) {
 	p.slots.release(s.rest, func(b int) { p.free = append(p.free, b) })
 }
 
-// Abandon is Release of a request that did not write what it was to compute: what
-// others would read of that is forgotten.
+// Abandon is Release of a request that did not write what it was to compute: runs of it
+// that others would read are dropped.
 func (p *Pool) Abandon(id RequestID) bool {
 	held := p.resident[id]
 	if held == nil {
@@ -319,7 +319,7 @@ func (p *Pool) Abandon(id RequestID) bool {
 	fresh := held.fresh
 	p.Release(id)
 	for _, o := range fresh {
-		if o.refs > 0 { // of a request that was admitted meanwhile
+		if o.refs > 0 { // by a request admitted meanwhile
 			continue
 		}
 		p.listOf(o).Remove(o.place)
@@ -328,8 +328,8 @@ func (p *Pool) Abandon(id RequestID) bool {
 	return true
 }
 
-// Release ends a request: its own blocks are free, what it shared stays for
-// others until room is needed. False means that it is not resident.
+// Release ends a request: its own blocks are freed, its shared runs stay for others until
+// room is needed. It returns false if the request is not resident.
 func (p *Pool) Release(id RequestID) bool {
 	held := p.resident[id]
 	if held == nil {

@@ -2,33 +2,33 @@ package pages
 
 import "slices"
 
-// slots are the blocks that hold rests of runs, any number of them in each. A
-// block is one of them while any of its slots is in use.
+// slots are the blocks that contain rests of runs, any number of them in each. A block is
+// one of them while any of its slots is in use.
 //
-// Invariant: a slot belongs to at most one run. used[b] counts slots in use of
-// block b, held[b] those of them that somebody refers to.
+// Invariant: a slot belongs to at most one run. used[b] counts slots in use of block b,
+// held[b] those of them that are referenced.
 type slots struct {
-	size   int            // slots of a block
+	size   int            // slots per block
 	taken  map[int][]bool // by block
 	used   map[int]int
 	held   map[int]int
 	gaps   []int // blocks with a free slot, ascending
 	free   int   // slots
-	pinned int   // blocks with held slots
-	heldIn int   // held slots
+	pinned int   // blocks with referenced slots
+	heldIn int   // referenced slots
 }
 
 func newSlots(size int) slots {
 	return slots{size: size, taken: map[int][]bool{}, used: map[int]int{}, held: map[int]int{}}
 }
 
-// loose is the number of blocks that nobody refers to, and room the slots that
-// the others would have if only what is referred to stayed.
+// loose returns the number of unreferenced blocks, and room the slots that the others would
+// have if only referenced ones stayed.
 func (s *slots) loose() int { return len(s.taken) - s.pinned }
 func (s *slots) room() int  { return s.pinned*s.size - s.heldIn }
 
-// alloc takes n slots, from gaps first, lowest block first. more gives a block
-// when there is none. The slots are nobody's until hold.
+// alloc takes n slots, from gaps first, lowest block first. If there are none, more returns
+// a block. The slots are unreferenced until hold.
 func (s *slots) alloc(n int, more func() int) []slotRun {
 	var list []slotRun
 	for n > 0 {
@@ -62,7 +62,7 @@ func (s *slots) takeRun(b, n int) slotRun {
 	return r
 }
 
-// hold counts slots as referred to, or with sign -1 not any more.
+// hold counts slots as referenced, or with sign -1 as no longer referenced.
 func (s *slots) hold(list []slotRun, sign int) {
 	for _, r := range list {
 		was := s.held[r.block]
@@ -76,8 +76,7 @@ func (s *slots) hold(list []slotRun, sign int) {
 	}
 }
 
-// release frees slots that nobody refers to, and gives back blocks that are
-// empty then.
+// release frees unreferenced slots, and returns blocks that are then empty.
 func (s *slots) release(list []slotRun, back func(block int)) {
 	for _, r := range list {
 		for i := range r.count {

@@ -1,33 +1,32 @@
 package pages
 
-// Entry says where consecutive tokens of a request lie: in slots [Slot,
-// Slot+Tokens) of a block. What else the block holds is padding or somebody
-// else's, and masked.
+// Entry is the location of consecutive tokens of a request: slots [Slot, Slot+Tokens) of a
+// block. The other content of the block is padding or belongs to others, and is masked.
 type Entry struct {
 	Block  int
 	Slot   int
 	Tokens int
-	Begin  int  // the first one's position in the request; padding has none
-	Shared bool // others may read it: whoever computes it first writes, nobody after
-	// Compute is set where this request has to compute the tokens: its own, and
-	// shared ones that nobody holds yet. Another request that is admitted
-	// meanwhile and reads them has to wait until they are written.
+	Begin  int  // the first token's position in the request; padding has none
+	Shared bool // others may read it: written once, by the request that computes it first
+	// Compute is set if this request has to compute the tokens: its own, and shared ones
+	// that are not cached yet. Another request that is admitted meanwhile and reads them
+	// has to wait until they are written.
 	Compute bool
 }
 
-// Table is the entries of a request in order of Begin: every token that lies in the
-// pool is in exactly one of them.
+// Table is the entries of a request in order of Begin: every token stored in the pool is in
+// exactly one of them.
 type Table []Entry
 
-// Admitted is an admitted request. The table holds until its release.
+// Admitted is an admitted request. The table is valid until its release.
 type Admitted struct {
 	Table    Table
 	Computed int // tokens of prompt and output
-	Reused   int // tokens that others have computed
-	Padding  int // slots in blocks that this request was the first to take
+	Reused   int // tokens computed by other requests
+	Padding  int // unused slots in blocks that this request was the first to take
 }
 
-// slotRun is slots of a block that many share.
+// slotRun is slots of a block that several runs share.
 type slotRun struct{ block, first, count int }
 
 // storage is the memory of one run.
@@ -36,7 +35,7 @@ type storage struct {
 	rest   []slotRun
 }
 
-// entries lists where the tokens of a run lie.
+// entries appends the locations of the tokens of a run.
 func (s *storage) entries(t Table, n *run, block int, compute bool) Table {
 	e := Entry{Begin: n.begin, Shared: n.what != own, Compute: compute}
 	add := func(block, slot, tokens int) {

@@ -99,8 +99,8 @@ func read(path string) ([]record, error) {
 	}
 }
 
-// pick takes the first passage of each question until there are enough, cut to
-// its leading bytes, which must be plain ASCII so that no character is split.
+// pick takes the first passage of each question until there are enough, cut to its leading
+// bytes, which must be plain ASCII so that no character is split.
 func pick(records []record) (sample, []string, error) {
 	s := sample{Source: "MuSiQue (Trivedi et al. 2022, CC BY 4.0), cut to 512 bytes; see ATTRIBUTION"}
 	var questions []string
@@ -126,8 +126,8 @@ func pick(records []record) (sample, []string, error) {
 	return s, questions, nil
 }
 
-// draw makes the requests: distinct passages in the order drawn, the passage of
-// rank i with weight 1/i, and the question of the passage asked about least.
+// draw returns the requests: distinct passages in the order drawn, the passage of rank i
+// with weight 1/i, and the question about the passage asked about least.
 func draw(questions []string) []request {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	asked := make([]int, len(questions))
@@ -145,7 +145,7 @@ func draw(questions []string) []request {
 			for ; i < len(weights)-1 && at >= weights[i]; i++ {
 				at -= weights[i]
 			}
-			for weights[i] == 0 { // rounding may stop behind the last free one
+			for weights[i] == 0 { // rounding may stop after the last free one
 				i--
 			}
 			total -= weights[i]

@@ -23,8 +23,8 @@ func (m *Model[F]) attentionLayer(w *walk[F], i int, l *layer[F]) error {
 	return nil
 }
 
-// place normalises and turns queries and keys, and writes the rows' keys and
-// values at their positions.
+// place normalises and rotates queries and keys, and writes the rows' keys and values at
+// their positions.
 func (m *Model[F]) place(w *walk[F], l *attention[F], to *kept[F]) {
 	a := m.cfg.Attention
 	queries, row := a.Heads*a.HeadDim, m.rowSize()
@@ -63,16 +63,16 @@ func (m *Model[F]) place(w *walk[F], l *attention[F], to *kept[F]) {
 	}
 }
 
-// queryBlock and keyBlock bound one piece of attention: its scores stay in the
-// second-level cache. Key blocks lie at fixed positions, so that a row meets
-// them in the same way whatever rows share its block.
+// queryBlock and keyBlock bound one piece of attention so that its scores stay in the
+// second-level cache. Key blocks start at fixed positions, so that the result of a row does
+// not depend on the other rows in its block.
 const (
 	queryBlock = 64
 	keyBlock   = 256
 )
 
-// attend computes causal softmax attention of every row over all positions up
-// to its own, with one pass over the keys (running maximum and sum).
+// attend computes causal softmax attention of every row over all positions up to its own,
+// in one pass over the keys (running maximum and sum).
 func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 	a := m.cfg.Attention
 	out := sized(&w.heads, w.rows*a.Heads*a.HeadDim)
@@ -83,7 +83,7 @@ func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 			blocks = append(blocks, rowSpan{lo, min(lo+queryBlock, s.hi), s.pos + lo - s.lo})
 		}
 	}
-	// Longest blocks first: the workers end together.
+	// Longest blocks first, so that the workers end together.
 	if w, ok := any(w).(*walk[float32]); ok {
 		runs, t := keptRuns(any(rows).(*kept[float32]), w.end, m.rowSize())
 		m.each(len(blocks)*a.KVHeads, func(i int) {
@@ -96,7 +96,7 @@ func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 	})
 }
 
-// attendRuns is attention of the query heads that share a head of keys and values.
+// attendRuns computes attention of the query heads that share a head of keys and values.
 func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kernel.Run, t kernel.DType) {
 	a := m.cfg.Attention
 	group, stride := a.Heads/a.KVHeads, a.Heads*a.HeadDim
@@ -108,7 +108,7 @@ func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kern
 	shape.Attend(w.heads[b.lo*stride+at:], stride, q, runs, head, sc)
 }
 
-// attendBlock is the same in the arithmetic of the oracle.
+// attendBlock does the same in the arithmetic of the oracle.
 func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
 	a := m.cfg.Attention
 	dim, stride, row := a.HeadDim, a.Heads*a.HeadDim, m.rowSize()

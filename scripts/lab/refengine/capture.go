@@ -6,10 +6,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Segment is what a token span leaves for reuse, in full precision: for linear
-// layers (T, S) of the interior and its last Kernel-1 convolution inputs, for
-// attention layers the interior's keys, turned to their position in the whole
-// segment, and values.
+// Segment is the reusable result of a token span, in full precision: for linear layers (T,
+// S) of the interior and its last Kernel-1 convolution inputs, for attention layers the
+// interior's keys, rotated to their position in the whole segment, and values.
 type Segment[F Float] struct {
 	Spec   profile.SegmentSpec
 	Layers []SegmentLayer[F]
@@ -22,9 +21,9 @@ type SegmentLayer[F Float] struct {
 	K, V []F
 }
 
-// Capture runs tokens alone - from position 0, zero states and an empty
-// convolution, attention inside only - and keeps what spec names. So the result
-// is a function of the weights, the tokens and the spec.
+// Capture runs tokens in isolation - from position 0, with zero states, an empty
+// convolution and attention within the tokens only - and returns what spec names. So the
+// result is a function of the weights, the tokens and the spec.
 func (m *Model[F]) Capture(tokens []uint32, spec profile.SegmentSpec) (*Segment[F], error) {
 	if spec.Tokens != len(tokens) {
 		return nil, fmt.Errorf("capture of %d tokens as a segment of %d: %w", len(tokens), spec.Tokens, ErrInvalid)
@@ -58,8 +57,8 @@ func (m *Model[F]) captureLinear(out *SegmentLayer[F], w *walk[F], l *linear[F],
 	m.each(m.cfg.Linear.ValueHeads, func(h int) { m.tupleHead(w, l, out.Tuple, h, begin, end) })
 	c := m.cfg.Linear.ConvChannels()
 	first := end - max(m.cfg.Linear.Kernel-1, 0)
-	// A leading segment may be shorter than the tail: before token 0 the
-	// convolution saw zeros.
+	// A leading segment may be shorter than the tail: before token 0 the convolution's
+	// inputs are zeros.
 	out.Conv = make([]F, c*max(0, -first), m.convSize())
 	for t := max(first, 0); t < end; t++ {
 		out.Conv = append(out.Conv, w.in[t*l.cols:][:c]...)

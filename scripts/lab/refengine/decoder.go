@@ -8,60 +8,59 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decoder generates behind a state with the rows of recent tokens beside it
-// (KVBuffer): a step reads the recurrent states and does not write them; rows go into
-// them once in so many tokens. Drafts are verified at once, however they branch, and
-// leave no states that have to be kept or taken back. A prompt that is short enough has
-// no states at all.
+// Decoder generates tokens after a state, with the rows of recent tokens next to it
+// (KVBuffer): a step reads the recurrent states without writing them; rows are flushed into
+// them from time to time. Drafts are verified at once, in any tree, and leave no states to
+// keep or roll back. A short prompt has no states at all.
 //
-// What it computes is what Prefill computes token by token, up to the rounding of sums
-// in another order. It owns its State until Settle. One goroutine at a time.
+// It computes what Prefill computes token by token, up to rounding by a different order of
+// sums. It owns its State until Settle. Not safe for concurrent use.
 type Decoder struct {
 	m      *Model[float32]
-	st     *State[float32] // Tokens, tails and keys of the certain tokens; recurrent states of base
+	st     *State[float32] // Tokens, tails and keys of the certain tokens; recurrent states of the first base ones
 	base   int             // tokens whose rows are in the recurrent states
-	alone  bool            // there are none: rows since token 0 are all there is
-	flush  int             // rows after which the states are moved on
-	most   int             // rows without states
+	alone  bool            // no states exist: only the rows since token 0
+	flush  int             // rows after which they are flushed into the states
+	most   int             // largest number of rows without states
 	layers []decoderLayer
 	drafts []int // parent of each draft: an earlier one, or -1 for the last certain token
 	work   []kernel.BufferScratch
-	out    [][]float32 // of each key head
+	out    [][]float32 // for each key head
 	in     [][]kernel.Input
 	ones   []float32
-	kept   *Rows // nil = they are not wanted
+	kept   *Rows // nil = not requested
 
-	// Of the step that runs.
+	// Of the current step.
 	w      *walk[float32]
 	before int  // drafts
-	move   int  // certain rows that go into the states first
-	settle bool // its own rows are certain, and go into the states
+	move   int  // certain rows that are flushed into the states first
+	settle bool // its own rows are certain, and are flushed into the states
 }
 
-// decoderLayer is what a layer has beside its State.
+// decoderLayer is the data of a layer next to its State.
 type decoderLayer struct {
 	heads []*kernel.Buffer // linear: by key head
 	conv  []float32        // linear: inputs of the convolution [drafts, channels]
 }
 
-// What the bytes say (KVBuffer Eq. 6 and §3.4) holds for processors that only wait for
-// them. One core computes about as long as it reads: states pay again sooner, after
+// The trade-off by bytes (KVBuffer Eq. 6 and §3.4) holds for processors that only wait for
+// memory. One core computes for about as long as it reads, so states pay off sooner: after
 // 8 rows and after 64 tokens (measured by splicectl bench --suite decode, heads of 128).
 const (
 	coreRows  = 8
 	coreAlone = 64
 )
 
-// DecoderOptions tune a Decoder. The zero value goes by the bytes that the model's
-// profile counts, within what is good on a processor.
+// DecoderOptions configures a Decoder. The zero value decides by the byte counts of the
+// model's profile, within limits that suit a CPU.
 type DecoderOptions struct {
-	Rows  int  // after which they go into the states: 1 = every token
+	Rows  int  // rows before a flush into the states: 1 = every token
 	Alone int  // tokens without states; -1 = none
-	Keep  bool // the rows of certain tokens, for Rows
+	Keep  bool // record the rows of certain tokens, for Rows
 }
 
-// Rows is what consecutive certain tokens leave, to be kept behind the states before
-// them: with it the states of any of them can be computed again without the model.
+// Rows holds the rows of consecutive certain tokens, to be saved after the states that
+// precede them: the states of any of these tokens can then be recomputed without the model.
 type Rows struct {
 	Begin, End int
 	Layers     []RowsLayer
@@ -72,7 +71,7 @@ type Rows struct {
 // them, delta values [tokens, ValueHeads, ValueDim].
 type RowsLayer struct{ Decay, Conv, K, U []float32 }
 
-// Part is the values of a part of profile.EdgeLayout.
+// Part returns the values of a part of profile.EdgeLayout.
 func (l *RowsLayer) Part(k profile.PartKind) []float32 {
 	switch k {
 	case profile.PartT:
@@ -85,7 +84,7 @@ func (l *RowsLayer) Part(k profile.PartKind) []float32 {
 	return l.U
 }
 
-// NewDecoder begins behind a state, which it takes over.
+// NewDecoder starts after a state, which it takes over.
 func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decoder {
 	bytes := m.prof.RowBytes()
 	d := &Decoder{m: m, st: st, base: st.Tokens, flush: o.Rows, most: o.Alone, layers: make([]decoderLayer, len(m.layers))}
@@ -118,7 +117,7 @@ func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decode
 	return d
 }
 
-// newBuffer is the rows of the value heads that share a key head.
+// newBuffer returns the buffer of the value heads that share a key head.
 func (d *Decoder) newBuffer(capacity int) *kernel.Buffer {
 	c := d.m.cfg.Linear
 	decay := kernel.Scalar
@@ -128,20 +127,20 @@ func (d *Decoder) newBuffer(capacity int) *kernel.Buffer {
 	return kernel.NewBuffer(c.KeyDim, c.ValueDim, c.ValueHeads/c.KeyHeads, capacity, kernel.F32, decay, c.Delta())
 }
 
-// Tokens is how many are certain.
+// Tokens returns the number of certain tokens.
 func (d *Decoder) Tokens() int { return d.st.Tokens }
 
-// Drafts is how many tokens were verified and neither accepted nor dropped.
+// Drafts returns the number of verified tokens that are neither accepted nor dropped.
 func (d *Decoder) Drafts() int { return len(d.drafts) }
 
-// Pending is how many certain tokens are in rows only.
+// Pending returns the number of certain tokens that exist as rows only.
 func (d *Decoder) Pending() int { return d.st.Tokens - d.base }
 
-// Alone says that rows are all there is.
+// Alone reports whether only rows exist, without states.
 func (d *Decoder) Alone() bool { return d.alone }
 
-// Prefill adds certain tokens and returns the logits behind the last. Drafts are
-// dropped. An error changes nothing.
+// Prefill adds certain tokens and returns the logits after the last. Drafts are dropped. An
+// error changes nothing.
 func (d *Decoder) Prefill(tokens []uint32) ([]float32, error) {
 	if err := d.check(tokens); err != nil {
 		return nil, err
@@ -159,8 +158,8 @@ func (d *Decoder) Prefill(tokens []uint32) ([]float32, error) {
 	return logits, err
 }
 
-// Generate adds n tokens greedily, beginning from the logits of the last one, and
-// returns them.
+// Generate adds n tokens greedily, starting from the logits of the last one, and returns
+// them.
 func (d *Decoder) Generate(logits []float32, n int) ([]uint32, error) {
 	out := make([]uint32, 0, n)
 	for range n {
@@ -190,10 +189,10 @@ func (d *Decoder) check(tokens []uint32) error {
 	return nil
 }
 
-// Verify computes drafts at once and returns the logits [tokens, Vocab] behind each.
-// Draft parents[i] is what token i follows: the number of a draft, those of earlier
-// calls counted, or -1 for the last certain token. nil: each follows the one before it,
-// the first the last draft there is. An error changes nothing.
+// Verify computes drafts at once and returns the logits [tokens, Vocab] after each.
+// parents[i] is the draft that token i follows, numbered from the earliest draft of all
+// calls, or -1 for the last certain token. With nil, each follows the one before it, and
+// the first follows the last existing draft. An error changes nothing.
 func (d *Decoder) Verify(tokens []uint32, parents []int) ([]float32, error) {
 	if err := d.check(tokens); err != nil {
 		return nil, err
@@ -209,8 +208,8 @@ func (d *Decoder) Verify(tokens []uint32, parents []int) ([]float32, error) {
 	return d.step(tokens, parents, false)
 }
 
-// Accept makes the drafts on a path certain, from the first on, and drops all others.
-// An empty path drops all.
+// Accept makes the drafts on a path certain, from the first on, and drops all others. An
+// empty path drops all.
 func (d *Decoder) Accept(path []int) error {
 	last := -1
 	for _, at := range path {
@@ -224,11 +223,11 @@ func (d *Decoder) Accept(path []int) error {
 	return nil
 }
 
-// Live keeps beams: the given drafts and those that they follow. What all of them share
-// becomes certain. It returns the numbers that the given drafts have then, -1 for one
-// that is the last certain token now.
+// Live keeps beams: the given drafts and those that they follow. Their common ancestors
+// become certain. It returns the new numbers of the given drafts, -1 for one that is now
+// the last certain token.
 func (d *Decoder) Live(beams []int) ([]int, error) {
-	wanted := make([]int, len(d.drafts)) // how many beams stand on a draft
+	wanted := make([]int, len(d.drafts)) // number of beams that include a draft
 	for _, at := range beams {
 		if at < 0 || at >= len(d.drafts) {
 			return nil, fmt.Errorf("draft %d of %d: %w", at, len(d.drafts), ErrInvalid)
@@ -245,7 +244,7 @@ func (d *Decoder) Live(beams []int) ([]int, error) {
 		to[i] = len(kept)
 		kept = append(kept, i)
 		if n == len(beams) {
-			shared++ // a chain from the first on: nothing else is on every path
+			shared++ // a chain from the first on: no other draft is on every path
 		}
 	}
 	out := make([]int, len(beams))
@@ -257,9 +256,8 @@ func (d *Decoder) Live(beams []int) ([]int, error) {
 	return out, nil
 }
 
-// Settle moves the states on over all certain rows, drops what is not certain, and
-// returns the state, which is as Prefill would have left it and may be used until the
-// next call.
+// Settle flushes all certain rows into the states, drops all drafts, and returns the state
+// as Prefill would have left it. It may be used until the next call.
 func (d *Decoder) Settle() *State[float32] {
 	d.drop()
 	d.begin()
@@ -273,7 +271,7 @@ func (d *Decoder) Settle() *State[float32] {
 	return d.st
 }
 
-// begin takes zero states for rows that were alone.
+// begin creates zero states for rows that had none.
 func (d *Decoder) begin() {
 	if !d.alone {
 		return
@@ -286,8 +284,8 @@ func (d *Decoder) begin() {
 	}
 }
 
-// headStates is those of the value heads that share a key head; nil while rows are
-// alone.
+// headStates returns the states of the value heads that share a key head; nil without
+// states.
 func (d *Decoder) headStates(layer, k int) []float32 {
 	if d.alone {
 		return nil
@@ -296,16 +294,16 @@ func (d *Decoder) headStates(layer, k int) []float32 {
 	return d.st.Layers[layer].S[k*size:][:size]
 }
 
-// Kept is the rows of the certain tokens since the decoder began, or since the last
-// Prefill of more than it keeps rows of; nil unless they were to be kept. It is valid
-// until the next call.
+// Kept returns the rows of the certain tokens since the decoder began, or since the last
+// Prefill of more than it keeps rows of; nil unless they were requested. It is valid until
+// the next call.
 func (d *Decoder) Kept() *Rows { return d.kept }
 
 func (d *Decoder) noRows() *Rows {
 	return &Rows{Begin: d.st.Tokens, End: d.st.Tokens, Layers: make([]RowsLayer, len(d.layers))}
 }
 
-// keepRows copies those of the first n drafts.
+// keepRows copies the rows of the first n drafts.
 func (d *Decoder) keepRows(n int) {
 	if d.kept == nil {
 		return
@@ -336,7 +334,8 @@ func appendF32(to []float32, row []byte) []float32 {
 	return to
 }
 
-// Rows is what the drafts leave for a daemon's buffer, by profile.BufferLayout(Drafts).
+// Rows returns the rows of the drafts for a daemon's buffer, in
+// profile.BufferLayout(Drafts).
 func (d *Decoder) Rows() []byte {
 	n := len(d.drafts)
 	layout := d.m.prof.BufferLayout(n)
@@ -413,7 +412,7 @@ func (d *Decoder) keep(kept []int) {
 	d.drafts = parents
 }
 
-// kept32 keeps the first rows of x, and some of those behind them.
+// kept32 keeps the first rows of x, and some of those after them.
 func kept32(x []float32, first int, kept []int, row int) []float32 {
 	for i, at := range kept {
 		copy(x[(first+i)*row:][:row], x[(first+at)*row:])

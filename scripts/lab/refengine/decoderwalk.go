@@ -7,8 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// step computes tokens behind what there is and returns the logits of each, or of the
-// last one where they are certain; these are a chain behind no drafts.
+// step computes tokens after the existing ones and returns the logits of each, or only of
+// the last one if they are certain. Certain tokens are a chain and require that there are
+// no drafts.
 func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32, error) {
 	d.before = len(d.drafts)
 	for i := range tokens {
@@ -36,7 +37,7 @@ func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32,
 	}
 	d.w = w
 	logits, err := d.m.run(w, tokens)
-	if err != nil { // of what check refuses
+	if err != nil { // only errors that check excludes
 		panic(err)
 	}
 	d.base += d.move
@@ -49,7 +50,7 @@ func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32,
 	return logits, nil
 }
 
-// depth is how many drafts a draft follows.
+// depth returns the number of drafts before a draft on its path.
 func (d *Decoder) depth(draft int) int {
 	n := 0
 	for p := d.drafts[draft]; p >= 0; p = d.drafts[p] {
@@ -58,7 +59,7 @@ func (d *Decoder) depth(draft int) int {
 	return n
 }
 
-// branches says that drafts do not all follow each other.
+// branches reports whether the drafts do not form a chain.
 func (d *Decoder) branches() bool {
 	for i, p := range d.drafts {
 		if p != i-1 {
@@ -68,7 +69,7 @@ func (d *Decoder) branches() bool {
 	return false
 }
 
-// grow makes room for so many rows.
+// grow makes room for a number of rows.
 func (d *Decoder) grow(rows int) {
 	for i := range d.layers {
 		for k, b := range d.layers[i].heads {
@@ -79,11 +80,11 @@ func (d *Decoder) grow(rows int) {
 	}
 }
 
-// decoding is a Decoder as the surroundings of a walk.
+// decoding is a Decoder in the role of a walk's surroundings.
 type decoding struct{ *Decoder }
 
-// left is the inputs of a convolution before a row of the step, or before its first one:
-// those of the drafts that it follows, and behind them the tail.
+// left returns the inputs of a convolution before a row of the step, or before its first
+// one: those of the drafts that it follows, preceded by the tail.
 func (d decoding) left(layer, span int) ([]float32, error) {
 	tail := d.st.Layers[layer].Conv
 	if len(tail) == 0 {
@@ -110,7 +111,7 @@ func (d decoding) rows(layer, _ int) (kept[float32], error) {
 func (decoding) states(int, []Tuple[float32]) ([][]float32, error) { panic("refengine: of rows") }
 func (decoding) leave(int, []float32, []float32)                   { panic("refengine: of rows") }
 
-// recur is the recurrence of a linear layer over its buffers.
+// recur runs the recurrence of a linear layer over its buffers.
 func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 	c := d.m.cfg.Linear
 	width := c.ValueHeads / c.KeyHeads * c.ValueDim
@@ -123,7 +124,7 @@ func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 		in, states := d.inputs(l, w, k), d.headStates(layer, k)
 		out, b := sized(&d.out[k], w.rows*width), d.layers[layer].heads[k]
 		if d.move > 0 {
-			b.FlushFirst(states, d.move, &d.work[k]) // it is in cache then
+			b.FlushFirst(states, d.move, &d.work[k]) // now it is in cache
 		}
 		if d.settle {
 			b.Decode(states, in, out, true, &d.work[k])
@@ -136,7 +137,7 @@ func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 	})
 }
 
-// inputs is what the value heads of a key head read of each row.
+// inputs returns what the value heads of a key head read of each row.
 func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []kernel.Input {
 	c := d.m.cfg.Linear
 	group, keys, row := c.ValueHeads/c.KeyHeads, c.KeyHeads*c.KeyDim, c.ConvChannels()
@@ -161,7 +162,7 @@ func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []kernel.I
 	return in
 }
 
-// decays is a row's, for the value heads of a key head.
+// decays returns the decays of a row for the value heads of a key head.
 func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) []float32 {
 	switch g := d.m.cfg.Linear.Gates(); {
 	case g > 0:
@@ -173,8 +174,8 @@ func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) 
 	return d.ones[:group]
 }
 
-// attend is attention of drafts that branch: each sees all certain tokens and those
-// that it follows. Keys lie in the order of drafts and are turned by depth.
+// attend computes attention of drafts that branch: each sees all certain tokens and the
+// drafts that it follows. Keys are stored in the order of drafts and rotated by depth.
 func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[float32]) {
 	for r := range w.rows {
 		to := *rows
@@ -189,8 +190,8 @@ func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[flo
 	}
 }
 
-// attendRows is attend over rows one behind another: all of them at once, and what a draft
-// does not see weighs nothing.
+// attendRows is attend over contiguous rows: it computes all of them at once, and hidden
+// drafts get no weight.
 func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	m, a := d.m, d.m.cfg.Attention
 	row, certain, out := m.rowSize(), d.st.Tokens, w.heads
@@ -217,7 +218,7 @@ func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	})
 }
 
-// attendPages is attend over rows in pages: for each draft those that it sees.
+// attendPages is attend over rows in pages: for each draft only the ones that it sees.
 func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bool) {
 	m, certain := d.m, d.st.Tokens
 	before := rows.pages.upTo(rows.layer, certain)
@@ -228,13 +229,13 @@ func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bo
 				runs = append(runs, rows.pages.run(rows.layer, certain+j, 1))
 			}
 		}
-		// Behind all of them: what is in the list is what it sees.
+		// The position is after all of them: the row sees exactly the listed rows.
 		b := rowSpan{r, r + 1, certain + len(d.drafts)}
 		m.each(m.cfg.Attention.KVHeads, func(head int) { m.attendRuns(w, b, head, runs, rows.pages.mem.dtype) })
 	}
 }
 
-// mask says which drafts [n, drafts] the last n of them do not see.
+// mask returns which of the drafts [n, drafts] are hidden from the last n of them.
 func (d *Decoder) mask(n int) []bool {
 	out := make([]bool, n*len(d.drafts))
 	for i := range out {

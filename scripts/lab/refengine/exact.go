@@ -6,9 +6,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Held is a Source in memory and in the model's own arithmetic: nothing is
-// rounded and nothing is shared with the daemon's kernels. It is the meaning of
-// a Source, and in float64 the oracle.
+// Held is a Source in memory and in the model's own arithmetic: nothing is rounded and
+// nothing is shared with the daemon's kernels. It defines a Source's results, and in
+// float64 is the oracle.
 type Held[F Float] struct {
 	m        *Model[F]
 	plan     Plan
@@ -75,8 +75,8 @@ func (s *Held[F]) States(layer int, own []Tuple[F]) ([][]F, error) {
 	return before, nil
 }
 
-// anchored moves an end-state captured at position 0 to where its segment
-// starts: its key axis turns like the keys in it did (HYPIC Eq. 7).
+// anchored moves an end-state captured at position 0 to the start of its segment: its key
+// axis is rotated like the keys in it (HYPIC Eq. 7).
 func (m *Model[F]) anchored(state []F, start int) []F {
 	c := m.cfg.Linear
 	if c.Rope.Dims == 0 || start == 0 {
@@ -99,8 +99,8 @@ func (m *Model[F]) anchored(state []F, start int) []F {
 	return out
 }
 
-// Compose moves a running state over a step: state = T*state + S for every
-// value head (HYPIC Eq. 6).
+// Compose advances a running state by a step: state = T*state + S for every value head
+// (HYPIC Eq. 6).
 func (m *Model[F]) Compose(state []F, step Tuple[F]) {
 	c := m.cfg.Linear
 	size, n := c.KeyDim*c.ValueDim, c.TransitionSize()

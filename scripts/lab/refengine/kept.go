@@ -6,16 +6,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// kept is where the keys and values of one layer lie: one behind another, or in pages.
+// kept is the location of the keys and values of one layer: contiguous, or in pages.
 type kept[F Float] struct {
 	k, v  []F    // [end, KVHeads, HeadDim]
-	pages *Table // in their place, in float32 only
+	pages *Table // used in their place, in float32 only
 	layer int
-	ahead int // how far behind its position a row lies: of drafts that branch
+	ahead int // distance of a row after its position: for drafts that branch
 }
 
-// row is where the keys and values of a position are computed, and the position that
-// its keys are turned to.
+// row returns where the keys and values of a position are computed, and the position to
+// which its keys are rotated.
 func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
 	at := pos + c.ahead
 	if c.pages == nil {
@@ -25,14 +25,14 @@ func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
 	return both[:size], both[size:], pos - c.pages.slots[at].origin
 }
 
-// put is told that a row is there.
+// put records a computed row.
 func (c *kept[F]) put(pos int, k, v []F) {
 	if c.pages != nil {
 		c.pages.put(c.layer, pos+c.ahead, any(k).([]float32), any(v).([]float32))
 	}
 }
 
-// keptRuns is the rows before end as the kernel reads them.
+// keptRuns returns the rows before end in the form that the kernel reads.
 func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
 	if c.pages != nil {
 		return c.pages.runs[c.layer], c.pages.mem.dtype
@@ -40,7 +40,7 @@ func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
 	return []kernel.Run{{K: bytesOf(c.k), V: bytesOf(c.v), KStride: 4 * size, VStride: 4 * size, Rows: end}}, kernel.F32
 }
 
-// bytesOf is the memory of numbers.
+// bytesOf returns the memory of a slice.
 func bytesOf(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
 }

@@ -47,7 +47,7 @@ func (m *Model[F]) convolve(w *walk[F], layer int, l *linear[F]) (tail []F, err 
 	}
 	back := max(m.cfg.Linear.Kernel-1, 0)
 	for s, span := range w.spans {
-		// input is the row at distance t from the span's start, which may lie in
+		// input returns the row at distance t from the span's start, which may be one of
 		// the rows left of it.
 		input := func(t int) []F {
 			if t < 0 {
@@ -83,7 +83,7 @@ func (m *Model[F]) convolve(w *walk[F], layer int, l *linear[F]) (tail []F, err 
 	return tail, nil
 }
 
-// prepare turns q, k and the gates of every row into what the recurrence reads.
+// prepare converts q, k and the gates of every row into the recurrence's inputs.
 func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 	c := m.cfg.Linear
 	width := c.ConvChannels()
@@ -142,8 +142,8 @@ func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 	}
 }
 
-// spread turns one row's gates per channel into what the recurrence reads: keys
-// that erase, then values to be written (Gated DeltaNet-2, arXiv 2605.22791).
+// spread converts one row's gates per channel into the recurrence's inputs: keys that
+// erase, then values to be written (Gated DeltaNet-2, arXiv 2605.22791).
 func (m *Model[F]) spread(qkv, gates []F) {
 	c := m.cfg.Linear
 	keys := c.KeyHeads * c.KeyDim
@@ -171,7 +171,7 @@ func unit[F Float](x []F) {
 	}
 }
 
-// valueHead is what value head h reads for rows lo to hi-1.
+// valueHead returns the inputs of value head h for rows lo to hi-1.
 func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 	c := m.cfg.Linear
 	width := c.ConvChannels()
@@ -204,7 +204,7 @@ func (m *Model[F]) valueHead(w *walk[F], l *linear[F], h, lo, hi int) head[F] {
 	return out
 }
 
-// scratchSize is the room that a head needs beside its state.
+// scratchSize returns the scratch elements that a head needs next to its state.
 func scratchSize(c modelfile.LinearConfig) int { return max(c.KeyDim, c.ValueDim) }
 
 // ownTuples computes (T, S) of every span but the last from its own tokens.

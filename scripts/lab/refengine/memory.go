@@ -51,7 +51,7 @@ func (c *Memory) Acquire(keys []profile.SegmentKey, _ []profile.SegmentSpec) (Le
 // Bytes returns a segment as it was published, to be read only.
 func (c *Memory) Bytes(key profile.SegmentKey) []byte { return c.segments[key].Bytes }
 
-// HeldBytes is the size of everything held.
+// HeldBytes returns the total size of the segments.
 func (c *Memory) HeldBytes() (n int64) {
 	for _, s := range c.segments {
 		n += int64(len(s.Bytes))
@@ -83,7 +83,7 @@ func (l memoryLeases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	return []kernel.Run{run}, 0, err
 }
 
-// Intact implements InPlace.
+// Intact implements InPlace: segments are never evicted.
 func (memoryLeases) Intact() error { return nil }
 
 // Extend implements InPlace: nothing is ever evicted.

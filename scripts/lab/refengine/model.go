@@ -11,11 +11,10 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// ErrInvalid is wrapped by every error that says that a model or a request can
-// never be right.
+// ErrInvalid is wrapped by every error about a model or a request that can never be valid.
 var ErrInvalid = modelfile.ErrInvalid
 
-// Model is a set of weights laid out for computing in F.
+// Model is a set of weights in the layout for computing in F.
 type Model[F Float] struct {
 	cfg      modelfile.Config
 	prof     *profile.Profile
@@ -105,7 +104,7 @@ func New[F Float](w *modelfile.Weights) (*Model[F], error) {
 	return m, nil
 }
 
-// Config is the model's shape.
+// Config returns the model's shape.
 func (m *Model[F]) Config() modelfile.Config { return m.cfg }
 
 // Profile describes the model's reusable state.
@@ -137,7 +136,7 @@ func buildLinear[F Float](w *modelfile.Weights, p string) *linear[F] {
 	return out
 }
 
-// inputParts are the rows of a layer's input projection, in the order of columns.
+// inputParts returns the rows of a layer's input projection, in the order of columns.
 func inputParts[F Float](w *modelfile.Weights, p string) []part[F] {
 	l := w.Config.Linear
 	var parts []part[F]
@@ -220,7 +219,7 @@ func convert[F Float](x []float32) []F {
 	return out
 }
 
-// centred turns a norm weight kept as an offset from one into a factor.
+// centred converts a norm weight stored as an offset from one into a factor.
 func centred[F Float](x []float32) []F {
 	out := convert[F](x)
 	for i := range out {
@@ -245,7 +244,7 @@ type part[F Float] struct {
 	rows []int
 }
 
-// besides puts the rows of all parts side by side as columns: [in, sum of rows].
+// besides returns the rows of all parts as adjacent columns: [in, sum of rows].
 func besides[F Float](in int, parts ...part[F]) []F {
 	cols := 0
 	for _, p := range parts {

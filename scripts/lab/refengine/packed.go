@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Pack lays a captured segment out as the profile says, rounded to its element
-// types: the bytes that are published.
+// Pack returns a captured segment in the layout of the profile, rounded to its element
+// types: the published bytes.
 func Pack(p *profile.Profile, s *Segment[float32]) []byte {
 	_, n := s.Spec.Interior()
 	layout := p.SegmentLayout(n)
@@ -20,7 +20,7 @@ func Pack(p *profile.Profile, s *Segment[float32]) []byte {
 	return out
 }
 
-// Part is the values of one part of the layer, nil when it has none.
+// Part returns the values of one part of the layer, nil if it has none.
 func (l *SegmentLayer[F]) Part(k profile.PartKind) []F {
 	switch k {
 	case profile.PartT:
@@ -37,15 +37,15 @@ func (l *SegmentLayer[F]) Part(k profile.PartKind) []F {
 	return nil
 }
 
-// PackedSegment is the published form of a segment: its bytes by Layout, that of
-// profile.SegmentLayout where it is zero. The bytes are only read.
+// PackedSegment is the published form of a segment: its bytes in Layout, or in
+// profile.SegmentLayout if Layout is zero. The bytes are only read.
 type PackedSegment struct {
 	Spec   profile.SegmentSpec
 	Bytes  []byte
 	Layout profile.Layout
 }
 
-// layout is where its parts lie.
+// layout returns the layout of its bytes.
 func (s *PackedSegment) layout(p *profile.Profile) profile.Layout {
 	if s.Layout.Parts != nil {
 		return s.Layout
@@ -54,16 +54,16 @@ func (s *PackedSegment) layout(p *profile.Profile) profile.Layout {
 	return p.SegmentLayout(n)
 }
 
-// Packed is a Source in this process over published bytes. It calls the kernels
-// that the daemon's device calls, in the same order on the same bytes, so a
-// splice through the daemon must equal one through Packed bit for bit.
+// Packed is a Source in this process over published bytes. It calls the same kernels as the
+// daemon's device, in the same order on the same bytes, so a splice through the daemon must
+// equal one through Packed bit for bit.
 type Packed struct {
 	m        *Model[float32]
 	plan     Plan
 	from     *State[float32]
 	segments []PackedSegment
 	layouts  []profile.Layout          // per segment
-	opened   []map[int64]kernel.Packed // per segment, of packed parts by their offset
+	opened   []map[int64]kernel.Packed // per segment, packed parts by their offset
 }
 
 // NewPacked serves a plan from published segments, indexed as in the plan, and
@@ -98,7 +98,7 @@ func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []Pa
 	return s, nil
 }
 
-// open looks into the packed parts of a segment.
+// open parses the packed parts of a segment.
 func (s *Packed) open(segment int) error {
 	for i := range s.layouts[segment].Parts {
 		p := &s.layouts[segment].Parts[i]
@@ -118,19 +118,19 @@ func (s *Packed) open(segment int) error {
 	return nil
 }
 
-// part is the bytes of one part of a segment; the layer has it.
+// part returns the bytes of one part of a segment, which the layer must have.
 func (s *Packed) part(segment, layer int, kind profile.PartKind) []byte {
 	b, _ := s.find(segment, layer, kind)
 	return b
 }
 
-// rows are keys or values as they were written, or near.
+// rows returns keys or values as they were written, or approximations from packed parts.
 func (s *Packed) rows(segment, layer int, kind profile.PartKind) ([]byte, error) {
 	b, p := s.find(segment, layer, kind)
 	return rowsOf(b, p)
 }
 
-// rowsOf are the rows of a part of keys or values.
+// rowsOf returns the rows of a part of keys or values.
 func rowsOf(b []byte, p *profile.Part) ([]byte, error) {
 	if !p.Packed {
 		return b, nil
@@ -144,7 +144,7 @@ func (s *Packed) find(segment, layer int, kind profile.PartKind) ([]byte, *profi
 	return s.segments[segment].Bytes[p.Off:][:p.Len], p
 }
 
-// head is one head's matrix of a part, and the form that it is kept in.
+// head returns one head's matrix of a part, and its stored form.
 func (s *Packed) head(segment, layer, h int, kind profile.PartKind) ([]byte, kernel.Form) {
 	b, p := s.find(segment, layer, kind)
 	if !p.Packed {
@@ -213,7 +213,7 @@ func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 	return before, nil
 }
 
-// segmentStep is one head's step over a segment's interior; its end-state turns
+// segmentStep returns one head's step over a segment's interior. Its end-state is rotated
 // from the segment's anchor at 0 to its start (HYPIC Eq. 7).
 func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
 	c, seg := s.m.cfg.Linear, s.segments[p.Segment]
@@ -260,7 +260,7 @@ func f32Bytes(x []float32) []byte {
 	return out
 }
 
-// turnBy is the turn over a distance in tokens; over none it copies.
+// turnBy returns the rotation over a distance in tokens; over zero tokens it copies.
 func turnBy(r profile.Rope, invFreq []float64, distance int) kernel.Turn {
 	if r.Dims == 0 || distance == 0 {
 		return kernel.Turn{}

@@ -8,13 +8,13 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
 )
 
-// Pages is the paged memory of an engine for keys and values, whose blocks it gives to
-// requests by package pages. What requests share of leased segments lies in the cache's
-// memory and is read there, by any number of them at once and at the position of each
-// (MEPIC, arXiv 2512.16822, §3.2-3.3); here lies what is a request's own: tokens before
-// segments, the first ones of a segment, the question and the answer.
+// Pages is an engine's paged memory for keys and values, whose blocks package pages assigns
+// to requests. Rows of leased segments that requests share stay in the cache's memory. Any
+// number of requests read them there at once, each at its own position (MEPIC, arXiv
+// 2512.16822, §3.2-3.3). The blocks hold a request's own rows: tokens before segments, the
+// first ones of a segment, the question and the answer.
 //
-// For one goroutine at a time.
+// Not safe for concurrent use.
 type Pages struct {
 	m      *Model[float32]
 	pool   *pages.Pool
@@ -27,21 +27,21 @@ type Pages struct {
 	copied int64
 }
 
-// PagesConfig sizes an engine's paged memory. Outside and Least are set by it.
+// PagesConfig sizes an engine's paged memory. NewPages sets Outside and Least.
 type PagesConfig struct {
 	pages.Config
-	// Copies gives each request rotated copies of everything, as position-independent
-	// caches do whose pages hold keys at their positions: what sharing is compared with.
+	// Copies gives each request rotated copies of everything, as do position-independent
+	// caches whose pages hold keys at their positions: the baseline for sharing.
 	Copies bool
 }
 
-// leasedRows is the rows of a segment that requests read where the cache has them.
+// leasedRows is the rows of a segment that requests read in the cache's memory.
 type leasedRows struct {
 	requests int
 	bytes    int64
 }
 
-// NewPages makes paged memory of c.Blocks blocks.
+// NewPages returns paged memory of c.Blocks blocks.
 func NewPages(m *Model[float32], c PagesConfig) (*Pages, error) {
 	c.Outside, c.Least = !c.Copies, m.prof.HeadExclusion(0)
 	pool, err := pages.New(c.Config)
@@ -57,18 +57,18 @@ func NewPages(m *Model[float32], c PagesConfig) (*Pages, error) {
 	return p, nil
 }
 
-// blockBytes is a block in one layer.
+// blockBytes returns the bytes of a block in one layer.
 func (p *Pages) blockBytes() int { return 2 * p.config.BlockTokens * p.row }
 
-// PagesHeld is bytes of keys and values that resident requests read: Own of blocks,
-// Leased of the cache's memory, each segment once, and Copied from there, as they do not
-// lie in one piece.
+// PagesHeld counts the bytes of keys and values that resident requests read: Own in blocks,
+// Leased in the cache's memory, each segment once, and Copied from there if they are not
+// contiguous.
 type PagesHeld struct{ Own, Leased, Copied int64 }
 
-// Total is all of them.
+// Total returns the sum.
 func (h PagesHeld) Total() int64 { return h.Own + h.Leased + h.Copied }
 
-// Held counts them.
+// Held returns the current counts.
 func (p *Pages) Held() PagesHeld {
 	layers := len(p.m.prof.AttentionLayers())
 	h := PagesHeld{Own: int64(p.pool.Stats().Referenced) * int64(layers*p.blockBytes())}
@@ -79,26 +79,27 @@ func (p *Pages) Held() PagesHeld {
 	return h
 }
 
-// slot is where the row of a position lies.
+// slot is the location of the row of a position.
 type slot struct {
 	at     int  // block * BlockTokens + slot; -1 = in the cache's memory
-	origin int  // position that its keys are turned from
-	shared bool // there already, for others too
+	origin int  // position from which its keys are rotated
+	shared bool // already written, and shared
 }
 
-// Table is the pages of one request: where the rows of its attention lie. The rows of
-// one position lie at the same place in all layers.
+// Table is the pages of one request: the locations of its attention rows. The rows of one
+// position have the same location in all layers.
 type Table struct {
 	mem    *Pages
 	id     pages.RequestID
 	slots  []slot         // by position
 	runs   [][]kernel.Run // by layer, ascending
 	prefix *State[float32]
-	copied int64 // bytes of segments that do not lie in one piece
-	gone   bool  // released: others may have the blocks
+	copied int64 // bytes of segments that are not contiguous
+	gone   bool  // released: other requests may have the blocks
 }
 
-// table lays out a request that was admitted, without what it reads in the cache.
+// table returns the layout of an admitted request, without the rows that it reads in the
+// cache.
 func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins []int) *Table {
 	t := &Table{mem: p, id: id, slots: make([]slot, tokens), runs: make([][]kernel.Run, len(p.m.layers))}
 	for i := range t.slots {
@@ -116,7 +117,7 @@ func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins
 	return t
 }
 
-// reaches says whether there is room for the positions before end.
+// reaches reports an error if there is no room for the positions before end.
 func (t *Table) reaches(end int) error {
 	if t.gone {
 		return fmt.Errorf("pages that were released: %w", ErrInvalid)
@@ -127,7 +128,7 @@ func (t *Table) reaches(end int) error {
 	return nil
 }
 
-// own is the rows of a layer that lie in the engine's blocks, ascending, without a gap.
+// own returns the rows of a layer in the engine's blocks, ascending and without gaps.
 func (t *Table) own(layer int) []kernel.Run {
 	p := t.mem
 	per := p.config.BlockTokens
@@ -146,21 +147,21 @@ func (t *Table) own(layer int) []kernel.Run {
 	return runs
 }
 
-// run is the rows of n positions, which follow each other in a block.
+// run returns the rows of n positions, which are consecutive in a block.
 func (t *Table) run(layer, pos, n int) kernel.Run {
 	p, s := t.mem, t.slots[pos]
 	k, v := p.at(layer, s.at)
 	return kernel.Run{K: k[:n*p.row], V: v[:n*p.row], KStride: p.row, VStride: p.row, Rows: n, Begin: pos, Turn: p.m.shift(s.origin)}
 }
 
-// at is the keys and values of a layer from a slot on.
+// at returns the keys and values of a layer from a slot on.
 func (p *Pages) at(layer, slot int) (k, v []byte) {
 	per := p.config.BlockTokens
 	block := p.mem[layer][slot/per*p.blockBytes():][:p.blockBytes()]
 	return block[slot%per*p.row : per*p.row], block[(per+slot%per)*p.row:]
 }
 
-// upTo is the runs of a layer before a position.
+// upTo returns the runs of a layer before a position.
 func (t *Table) upTo(layer, end int) []kernel.Run {
 	var out []kernel.Run
 	for _, r := range t.runs[layer] {
@@ -171,7 +172,7 @@ func (t *Table) upTo(layer, end int) []kernel.Run {
 	return out
 }
 
-// keep moves some of the rows behind the first ones up to them.
+// keep moves some of the rows after the first ones up to them.
 func (t *Table) keep(layer, first int, kept []int) {
 	for i, at := range kept {
 		toK, toV := t.mem.at(layer, t.slots[first+i].at)
@@ -181,7 +182,7 @@ func (t *Table) keep(layer, first int, kept []int) {
 	}
 }
 
-// shift is what keys are short of that were turned as if a position were 0.
+// shift returns the rotation missing from keys that were rotated as if a position were 0.
 func (m *Model[F]) shift(origin int) kernel.Turn {
 	rope := m.cfg.Attention.Rope
 	half := rope.Dims / 2
@@ -195,7 +196,7 @@ func (m *Model[F]) shift(origin int) kernel.Turn {
 	}
 }
 
-// put writes a row that was computed, unless it is there for others too.
+// put writes a computed row, unless a shared one already exists.
 func (t *Table) put(layer, pos int, k, v []float32) {
 	s, p := t.slots[pos], t.mem
 	if s.shared {
@@ -206,8 +207,8 @@ func (t *Table) put(layer, pos int, k, v []float32) {
 	kernel.FromF32(toV, v, p.dtype)
 }
 
-// fill writes the rows of a layer that a plan neither computes nor reads in the cache.
-// rows gives them as copies, turned to their positions.
+// fill writes the rows of a layer that a plan neither computes nor reads in the cache. rows
+// returns them as copies, rotated to their positions.
 func (t *Table) fill(layer int, plan *Plan, rows func(k, v []float32) error) error {
 	size := t.mem.m.rowSize()
 	if t.prefix != nil {
@@ -235,7 +236,7 @@ func (t *Table) putAll(layer, begin, n int, k, v []float32, size int) {
 	}
 }
 
-// copyOut gives a copy of the state rows of its own, as they would be without pages.
+// copyOut returns a copy of the state with its own rows, as without pages.
 func (t *Table) copyOut(to *State[float32]) {
 	m := t.mem.m
 	size, dim := m.rowSize(), m.cfg.Attention.HeadDim

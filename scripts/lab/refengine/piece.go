@@ -6,11 +6,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// CaptureFrom is Capture of a segment whose first tokens were captured before, as a
-// segment of the same role and head and without a tail: it computes the tokens behind them
-// only. The head is computed once more, since left does not keep it: a few tokens, by the
-// seam's width. What left was rounded to when it was stored is all that the result differs
-// by from Capture's.
+// CaptureFrom is Capture of a segment whose first tokens were captured before, as a segment
+// of the same role and head and without a tail: it computes only the tokens after them. It
+// also recomputes the head, which left does not contain: a few tokens, the seam's width.
+// The result differs from Capture's only by the rounding of left in storage.
 func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *Segment[F]) (*Segment[F], error) {
 	cut := left.Spec.Tokens
 	begin, n := spec.Interior()
@@ -50,7 +49,7 @@ func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *
 	return out, nil
 }
 
-// behind is the state after a piece, from its head tokens and what was kept of it.
+// behind returns the state after a piece, from its head tokens and its captured content.
 func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
 	st := m.NewState()
 	if len(head) > 0 {
@@ -72,8 +71,8 @@ func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
 	return st, nil
 }
 
-// joined is the tuple of one run of tokens and of the next: what one step does that does
-// both.
+// joined returns the tuple of two consecutive runs of tokens: one step that has the effect
+// of both.
 func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
 	c := m.cfg.Linear
 	out := Tuple[F]{T: append([]F(nil), first.T...), S: append([]F(nil), first.S...)}
@@ -92,8 +91,8 @@ func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
 	return out
 }
 
-// tailBehind puts in what a convolution's tail has of the piece before: rows of zeros stand
-// there, since captureLinear has seen n rows only.
+// tailBehind replaces the zero rows of a convolution's tail by rows of the piece before;
+// captureLinear has only seen n rows.
 func (m *Model[F]) tailBehind(l *SegmentLayer[F], before []F, n int) {
 	channels := m.cfg.Linear.ConvChannels()
 	if short := m.cfg.Linear.Kernel - 1 - n; short > 0 {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// running is the surroundings of a plain prefill: one span that continues a
-// state, which is moved in place.
+// running is the surroundings of a plain prefill: one span that continues a state, which is
+// updated in place.
 type running[F Float] struct {
 	m  *Model[F]
 	st *State[F]
@@ -23,7 +23,7 @@ func (r running[F]) rows(layer, end int) (kept[F], error) {
 
 func (r running[F]) leave(layer int, _, conv []F) { r.st.Layers[layer].Conv = conv }
 
-// extended returns s grown to n elements, with room to spare.
+// extended returns s grown to n elements, with spare capacity.
 func extended[F Float](s []F, n int) []F {
 	if n <= cap(s) {
 		return s[:n]
@@ -33,7 +33,7 @@ func extended[F Float](s []F, n int) []F {
 	return out
 }
 
-// prefillChunk is the rows of one walk of a long prefill: enough for the
+// prefillChunk is the number of rows of one walk of a long prefill: enough for the
 // products, few enough for the second-level cache.
 const prefillChunk = 256
 
@@ -58,9 +58,9 @@ func (m *Model[F]) continuing(st *State[F], n int) *walk[F] {
 	return &walk[F]{spans: []rowSpan{{0, n, st.Tokens}}, around: running[F]{m, st}}
 }
 
-// Decode appends n tokens greedily, beginning from the logits of the last one,
-// and returns them. In float32 it is a Decoder's work: the state is as Prefill would
-// leave it up to rounding.
+// Decode appends n tokens greedily, starting from the logits of the last one, and returns
+// them. In float32 a Decoder does this: the state is as Prefill would leave it up to
+// rounding.
 func (m *Model[F]) Decode(st *State[F], logits []F, n int) ([]uint32, error) {
 	if m, ok := any(m).(*Model[float32]); ok {
 		d := NewDecoder(m, any(st).(*State[float32]), DecoderOptions{})
@@ -79,7 +79,7 @@ func (m *Model[F]) Decode(st *State[F], logits []F, n int) ([]uint32, error) {
 	return out, nil
 }
 
-// Greedy is the token with the largest logit, the lowest of equals.
+// Greedy returns the token with the largest logit, the lowest of equals.
 func Greedy[F Float](logits []F) uint32 {
 	best := 0
 	for i, x := range logits {

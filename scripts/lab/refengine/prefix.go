@@ -4,26 +4,26 @@ import (
 	"fmt"
 )
 
-// Prefixes is where running states are kept by the tokens before them: the
-// private pool. It is ordinary prefix caching.
+// Prefixes stores running states by the tokens before them: the private pool. It is
+// ordinary prefix caching.
 type Prefixes interface {
-	// Load returns the state at the largest of the ascending positions that is
-	// held for this prompt, as the caller's own; nil when none is.
+	// Load returns the state at the largest of the ascending positions that is saved for
+	// this prompt, owned by the caller; nil if none is.
 	Load(prompt []uint32, positions []int) (*State[float32], error)
 	// Save offers the states at the ascending positions; a position's rows
 	// extend those of the one before it.
 	Save(prompt []uint32, positions []int, states []*State[float32]) error
 }
 
-// PrefixResult is what serving a request by prefix caching gave and cost.
+// PrefixResult is the result and cost of serving a request by prefix caching.
 type PrefixResult struct {
 	Logits   []float32
 	State    *State[float32]
 	Computed int   // tokens run
 	Reused   int   // tokens before the loaded state
-	Cache    error // why the cache could not be used; nil = it was
-	// Keep saves the states at the boundaries that were passed. The first token
-	// does not wait for it.
+	Cache    error // why the cache could not be used; nil = it was used
+	// Keep saves the states at the boundaries that were passed. The first token does not
+	// wait for it.
 	Keep func() error
 }
 
@@ -64,7 +64,7 @@ func ServePrefix(m *Model[float32], c Prefixes, prompt []uint32, boundaries []in
 	return out, nil
 }
 
-// snapshot copies what later tokens change; rows are only ever added.
+// snapshot copies what later tokens change; rows are only ever appended.
 func (s *State[F]) snapshot() *State[F] {
 	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
@@ -73,7 +73,7 @@ func (s *State[F]) snapshot() *State[F] {
 	return c
 }
 
-// fillRows gives snapshots views of the rows of the state that passed them.
+// fillRows sets the rows of snapshots to views of the rows of the state that passed them.
 func (m *Model[F]) fillRows(states []*State[F], of *State[F]) {
 	for _, s := range states {
 		n := s.Tokens * m.rowSize()
@@ -85,7 +85,7 @@ func (m *Model[F]) fillRows(states []*State[F], of *State[F]) {
 	}
 }
 
-// MemoryPrefixes are Prefixes in this process, never evicted.
+// MemoryPrefixes are Prefixes in this process, without eviction.
 type MemoryPrefixes map[string]*State[float32]
 
 func prefixName(tokens []uint32) string { return fmt.Sprint(tokens) }

@@ -2,7 +2,7 @@ package refengine
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// head is what one value head reads for a run of consecutive tokens. A stride
+// head is the input of one value head for a run of consecutive tokens. A stride
 // is the distance between tokens in elements; 0 repeats the first.
 //
 // With S [dk, dv] and the token's decay g, key k, value v and write strength b:
@@ -24,12 +24,12 @@ type head[F Float] struct {
 	beta       []F
 	sbeta      int
 	delta      bool
-	erase      []F // when set, what a delta family reads the state with in place of k
+	erase      []F // if set, replaces k when a delta family reads the state
 	serase     int
 }
 
-// run moves the state over the tokens and writes outputs at stride so. scratch
-// has room for dv elements; out may be nil.
+// run advances the state over the tokens and writes outputs at stride so. scratch has room
+// for dv elements; out may be nil.
 func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 	u := scratch[:dv]
 	for t := range h.n {
@@ -59,7 +59,7 @@ func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 	}
 }
 
-// reader is what token t, whose key is k, reads the state with.
+// reader returns the vector with which token t, whose key is k, reads the state.
 func (h *head[F]) reader(t int, k []F) []F {
 	if h.erase == nil {
 		return k
@@ -67,7 +67,7 @@ func (h *head[F]) reader(t int, k []F) []F {
 	return h.erase[t*h.serase:][:len(k)]
 }
 
-// forget decays the state and adds k^T S of the decayed state to mem. Four rows
+// forget decays the state and adds k^T S of the decayed state to mem. It handles four rows
 // at a time, so that sums and rows are read and written once.
 func (h *head[F]) forget(state, k, g, mem []F) {
 	dv := len(mem)
@@ -148,9 +148,9 @@ func writeRead[F Float](state, k, u, q, o []F) {
 // [Hv], [Hv, dk] or [Hv, dk, dk], S is [Hv, dk, dv] (HYPIC §4.2).
 type Tuple[F Float] struct{ T, S []F }
 
-// cumulate stores the product of the tokens' transitions in t, later tokens on
-// the left. Products of numbers are taken in float64: hundreds of factors near
-// one would otherwise cost T more digits than its storage does.
+// cumulate stores the product of the tokens' transitions in t, later tokens on the left.
+// Scalar products use float64: hundreds of factors near one would otherwise cost T more
+// digits than its storage does.
 func (h *head[F]) cumulate(t []F, form profile.Transition, dk int, scratch []F) {
 	switch form {
 	case profile.Scalar:

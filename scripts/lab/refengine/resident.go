@@ -10,36 +10,36 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
 )
 
-// InPlace is Leases whose rows can be read where they lie, for as long as they are
-// leased, by any number of requests at once.
+// InPlace is Leases whose rows can be read in place while they are leased, by any number of
+// requests at once.
 type InPlace interface {
 	Leases
-	// Rows is the keys and values of segment i in an attention layer, ascending: all of
-	// its interior, at positions of the segment, keys turned to those; and how many bytes
-	// of them are a copy. Valid until Release while Intact.
+	// Rows returns the keys and values of segment i in an attention layer, ascending: its
+	// whole interior, at positions of the segment, with keys rotated to those; and the
+	// number of copied bytes among them. They are valid until Release while Intact.
 	Rows(i, layer int) (runs []kernel.Run, copied int64, err error)
-	// Extend has the leases last on if they are soon to end. It is to be called before
-	// each use; after an error the rows may still be Intact, for some time.
+	// Extend renews leases that are soon to end. It is to be called before each use; after
+	// an error the rows may still be Intact, for some time.
 	Extend() error
-	// Intact says, after a use, whether what was read is what was leased.
+	// Intact returns, after a use, an error unless the bytes read were the leased ones.
 	Intact() error
 }
 
-// Resident is a request that lies in pages. It keeps its leases and blocks until Release.
+// Resident is a request in pages. It keeps its leases and blocks until Release.
 type Resident struct {
 	Result
 	pages   *Pages
-	leases  InPlace // nil = nothing is read in the cache
+	leases  InPlace // nil = no rows are read in the cache
 	keys    []profile.SegmentKey
 	decoder *Decoder
 }
 
-// Serve is the package's Serve with the rows of attention in pages, and room for an
-// answer of so many tokens. Rules of the pages say how many tokens of a segment behind
-// something are recomputed at its beginning; Seam is how many at its end. Without room
-// for all of it the error wraps pages.ErrRefused, and nothing is held. A cache that
-// cannot be used, or whose rows cannot be read in place, costs the sharing: the prompt is
-// then computed whole, and Result.Cache says why.
+// Serve is the package's Serve with the rows of attention in pages, and room for an answer
+// of a number of tokens. The rules of the pages set how many tokens at the beginning of a
+// segment after other tokens are recomputed; Seam is the number at its end. If there is no
+// room for all of it, the error wraps pages.ErrRefused and nothing is kept. If the cache
+// cannot be used, or its rows cannot be read in place, nothing is shared: the prompt is
+// computed whole, and Result.Cache says why.
 func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	if answer < 0 || len(r.Lead) > 0 && len(r.Prefix)+len(r.First) > 0 {
 		return nil, fmt.Errorf("answer of %d tokens, %d own tokens before %d: %w", answer, len(r.Lead), len(r.Prefix)+len(r.First), ErrInvalid)
@@ -64,11 +64,11 @@ func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	return p.plain(r, answer, err)
 }
 
-// errFromPages is of a request that continues a state whose rows lie in pages, which only
-// their owner knows to be there.
+// errFromPages reports a request that continues a state whose rows are in pages: only their
+// owner knows whether they still exist.
 var errFromPages = fmt.Errorf("state whose rows lie in pages; continue a Resident.Copy: %w", ErrInvalid)
 
-// refused says that serving a request in another way would not help.
+// refused reports whether serving a request in another way would not help.
 func refused(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, pages.ErrRefused) || errors.Is(err, pages.ErrInvalid)
 }
@@ -115,7 +115,7 @@ func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err err
 	return out, out.intact()
 }
 
-// plain computes a prompt whole, into blocks of its own.
+// plain computes a prompt whole, into its own blocks.
 func (p *Pages) plain(r Request, answer int, why error) (*Resident, error) {
 	prompt := r.Prompt()
 	p.next++
@@ -145,7 +145,7 @@ func (p *Pages) plain(r Request, answer int, why error) (*Resident, error) {
 	return out, nil
 }
 
-// admit gives a request its blocks.
+// admit reserves blocks for a request.
 func (p *Pages) admit(l *leased, r Request, answer int) (*Table, error) {
 	pieces, origins := p.pieces(l, r)
 	p.next++
@@ -158,8 +158,8 @@ func (p *Pages) admit(l *leased, r Request, answer int) (*Table, error) {
 	return t, nil
 }
 
-// pieces is a request as package pages sees it, and of each position where the segment
-// begins that it belongs to.
+// pieces returns a request in the form of package pages, and for each position the start of
+// its segment.
 func (p *Pages) pieces(l *leased, r Request) (list []pages.Piece, origins []int) {
 	if p.config.Copies {
 		return []pages.Piece{{Kind: pages.Prompt, Tokens: l.Plan.End}}, nil
@@ -196,7 +196,7 @@ func (p *Pages) pieces(l *leased, r Request) (list []pages.Piece, origins []int)
 	return list, origins
 }
 
-// place adds what a request reads in the cache to its runs.
+// place adds the rows that a request reads in the cache to its runs.
 func (t *Table) place(l *leased, rows InPlace) error {
 	m := t.mem.m
 	for _, layer := range m.prof.AttentionLayers() {
@@ -226,7 +226,7 @@ func (t *Table) place(l *leased, rows InPlace) error {
 	return nil
 }
 
-// hold and unhold count what requests read in the cache.
+// hold and unhold count the rows that requests read in the cache.
 func (p *Pages) hold(l *leased) (keys []profile.SegmentKey) {
 	for _, s := range l.Plan.Spans {
 		if s.Segment < 0 {
@@ -252,7 +252,7 @@ func (p *Pages) unhold(keys []profile.SegmentKey) {
 	}
 }
 
-// intact says, after a use, whether all that was read is what was leased.
+// intact returns, after a use, an error unless all bytes read were the leased ones.
 func (r *Resident) intact() error {
 	if r.leases == nil {
 		return nil
@@ -261,7 +261,7 @@ func (r *Resident) intact() error {
 }
 
 // Decode adds n tokens of the answer greedily. After an error the request can only be
-// released and served anew.
+// released and served again.
 func (r *Resident) Decode(n int) ([]uint32, error) {
 	if r.State == nil {
 		return nil, fmt.Errorf("request that was released: %w", ErrInvalid)
@@ -287,8 +287,8 @@ func (r *Resident) Decode(n int) ([]uint32, error) {
 	return out, nil
 }
 
-// extend has the leases last on. Where the cache cannot do that, the request takes
-// copies while what it leased is there.
+// extend renews the leases. If the cache cannot do that, the request copies the leased rows
+// while they exist.
 func (r *Resident) extend() error {
 	if r.leases == nil || r.leases.Extend() == nil {
 		return nil
@@ -302,7 +302,7 @@ func (r *Resident) extend() error {
 	return nil
 }
 
-// Copy is the request's state with rows of its own, for saving. Drafts are dropped.
+// Copy returns the request's state with its own rows, for saving. Drafts are dropped.
 func (r *Resident) Copy() (*State[float32], error) {
 	if r.State == nil {
 		return nil, fmt.Errorf("request that was released: %w", ErrInvalid)
@@ -314,8 +314,8 @@ func (r *Resident) Copy() (*State[float32], error) {
 	return out, r.intact()
 }
 
-// Release gives leases and blocks back; the request, and its State, can be used no more.
-// The first call counts.
+// Release releases leases and blocks; the request and its State must not be used after
+// that. Further calls do nothing.
 func (r *Resident) Release() {
 	if r.State == nil || r.State.Pages == nil {
 		return

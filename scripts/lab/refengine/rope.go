@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// turns is a growing table of rotary angles: one row of cosines and one of sines
-// per position. It may be read by several goroutines at once.
+// turns is a growing table of rotary angles: one row of cosines and one of sines per
+// position. Several goroutines may read it at once.
 type turns[F Float] struct {
 	rope    profile.Rope
 	invFreq []float64

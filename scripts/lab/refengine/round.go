@@ -6,10 +6,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// roundRows rounds keys or values to what the profile's element type can hold,
-// as an engine's cache does when it stores them; so attention sees the same
-// rows whether they are fresh, from a checkpoint or from a segment. Only the
-// float32 engine rounds.
+// roundRows rounds keys or values to the profile's element type, as an engine's cache does
+// when it stores them. So attention sees the same rows whether they are fresh, from a
+// checkpoint or from a segment. Only the float32 engine rounds.
 func (m *Model[F]) roundRows(x []F) {
 	if x, ok := any(x).([]float32); ok {
 		switch m.cfg.Storage.KV {

@@ -7,61 +7,61 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Cache is where the segments of one model are held: Memory in this process, or
-// the daemon. A miss is no error; an error says that the cache cannot be used,
-// and the engine computes without it.
+// Cache holds the segments of one model: Memory in this process, or the daemon. A miss is
+// not an error. An error means that the cache cannot be used; the engine then computes
+// without it.
 type Cache interface {
-	// Key names a segment.
+	// Key returns the key of a segment.
 	Key(spec profile.SegmentSpec, tokens []uint32) profile.SegmentKey
-	// Match says which segments are held now, without leasing them.
+	// Match returns which segments are cached now, without leasing them.
 	Match(keys []profile.SegmentKey) ([]bool, error)
-	// Publish offers a captured segment. Losing to another writer, or to a full
-	// pool, is not an error.
+	// Publish offers a captured segment. If another writer is first, or the pool is full,
+	// that is not an error.
 	Publish(key profile.SegmentKey, tokens []uint32, s *Segment[float32]) error
-	// Acquire leases segments for reading; those not held any more come back as
-	// false and are recomputed.
+	// Acquire leases segments for reading. Those no longer cached are returned as false and
+	// are recomputed.
 	Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (Leases, []bool, error)
 }
 
-// Missing is a segment that is not held.
+// Missing is a segment that is not cached.
 type Missing struct {
 	Key    profile.SegmentKey
 	Spec   profile.SegmentSpec
 	Tokens []uint32
 }
 
-// Helped is a Cache by which other engines may compute what is missing.
+// Helped is a Cache through which other engines may compute missing segments.
 type Helped interface {
 	Cache
-	// Compute has all of them computed and held, some of it by m, and says how many
-	// tokens m has run alone.
+	// Compute returns once all of them are computed and cached. m computes some of them;
+	// captured is the number of its tokens.
 	Compute(m *Model[float32], missing []Missing) (captured int, err error)
 }
 
-// Leases are the segments that one request reads, indexed as they were acquired.
+// Leases are the segments that one request reads, in the order in which they were acquired.
 type Leases interface {
-	// Source serves a plan from the leased segments, behind a prefix of
-	// plan.Begin tokens and the state they left (none and nil when that is 0).
+	// Source serves a plan from the leased segments, after a prefix of plan.Begin tokens
+	// and the state after them (none and nil if that is 0).
 	Source(m *Model[float32], plan Plan, prefix []uint32, from *State[float32]) (Source[float32], error)
-	// Packed is the published form of segment i, valid until Release.
+	// Packed returns the published form of segment i, valid until Release.
 	Packed(i int) PackedSegment
-	// Release gives the leases and everything the Source used back.
+	// Release releases the leases and everything that the Source used.
 	Release()
 }
 
-// Request is a prompt in parts. Segments keep their boundaries; what stands
-// before them is First, kept whole, or the tokens of Prefix.
+// Request is a prompt in parts. Segments keep their boundaries. They follow First, which is
+// cached whole, or the tokens of Prefix.
 type Request struct {
 	Prefix []uint32 // tokens of From, computed before (not with First)
 	From   *State[float32]
 	Lead   []uint32   // the request's own tokens, before all segments (not with Prefix or First)
 	First  []uint32   // leading segment
-	Mid    [][]uint32 // segments, placed one behind another
+	Mid    [][]uint32 // segments, placed one after another
 	Query  []uint32
 	Seam   int // w: tokens recomputed on either side of a join
 }
 
-// Prompt is the request's tokens in order.
+// Prompt returns the request's tokens in order.
 func (r Request) Prompt() []uint32 {
 	out := append([]uint32(nil), r.Prefix...)
 	out = append(out, r.Lead...)
@@ -72,33 +72,32 @@ func (r Request) Prompt() []uint32 {
 	return append(out, r.Query...)
 }
 
-// Result is what serving a request gave and cost. Tokens of the prompt are
-// either Reused or computed: captured tokens were run alone, recomputed ones in
-// context, so their sum may pass the prompt's length.
+// Result is the result and cost of serving a request. Tokens of the prompt are either
+// Reused or computed: captured tokens were run in isolation, recomputed ones in context, so
+// their sum may exceed the prompt's length.
 type Result struct {
 	Logits     []float32
 	State      *State[float32]
 	Plan       Plan
 	Parts      []Part
-	Missed     int   // segments that were not held when the request came
-	Captured   int   // tokens run alone and published
+	Missed     int   // segments that were not cached when the request came
+	Captured   int   // tokens run in isolation and published
 	Recomputed int   // tokens run in context: seams, segments too short, query
-	Reused     int   // tokens taken from segments that were held when the request came
-	Cache      error // why the cache could not be used; nil = it was
+	Reused     int   // tokens from segments that were cached when the request came
+	Cache      error // why the cache could not be used; nil = it was used
 }
 
-// Part is what became of one segment of a request, the tokens [Begin, Begin+Tokens) of its
-// prompt: Reused of them, from At on, were held when the request came.
+// Part is the outcome of one segment of a request, the tokens [Begin, Begin+Tokens) of its
+// prompt: Reused of them, from At on, were cached when the request came.
 type Part struct {
 	Key           profile.SegmentKey
 	Begin, Tokens int
 	At, Reused    int
 }
 
-// Serve answers a request with whatever the cache holds: match, run missing
-// segments alone and publish them, lease, splice. A cache that fails on the way
-// costs its bounded wait: the prompt is then computed whole, and Result.Cache
-// says why.
+// Serve answers a request with the cached segments: match, compute missing segments in
+// isolation and publish them, lease, splice. If the cache fails, the request loses a
+// bounded wait: the prompt is then computed whole, and Result.Cache says why.
 func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
 	if r.From != nil && r.From.Pages != nil {
 		return nil, errFromPages
@@ -136,7 +135,7 @@ func reuse(m *Model[float32], c Cache, r Request) (*Result, error) {
 	return out, nil
 }
 
-// leased is a request whose segments are leased and planned.
+// leased is a request with leased segments and a plan.
 type leased struct {
 	Result
 	leases Leases
@@ -144,7 +143,8 @@ type leased struct {
 	placed []Placed
 }
 
-// lease runs what is missing alone, leases what is held, and plans the request.
+// lease computes missing segments in isolation, leases the cached ones, and plans the
+// request.
 func lease(m *Model[float32], c Cache, r Request, segments [][]uint32, placed []Placed) (*leased, error) {
 	l := &leased{placed: placed, keys: make([]profile.SegmentKey, len(segments))}
 	specs := make([]profile.SegmentSpec, len(segments))
@@ -183,8 +183,8 @@ func lease(m *Model[float32], c Cache, r Request, segments [][]uint32, placed []
 	return l, nil
 }
 
-// place gives every segment of a request its geometry. Held says that it is
-// worth keeping.
+// place returns the shape of every segment of a request. Held means that it is worth
+// caching.
 func (r Request) place(mid func(tokens int) (profile.SegmentSpec, bool), p *profile.Profile) (segments [][]uint32, placed []Placed) {
 	if len(r.Lead) > 0 {
 		segments = append(segments, r.Lead)
@@ -203,8 +203,8 @@ func (r Request) place(mid func(tokens int) (profile.SegmentSpec, bool), p *prof
 	return segments, placed
 }
 
-// publishMissing runs segments that are not held alone and publishes them. It
-// returns which segments were held before.
+// publishMissing computes segments that are not cached in isolation and publishes them. It
+// returns which segments were cached before.
 func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint32, placed []Placed, keys []profile.SegmentKey) ([]bool, error) {
 	known, err := c.Match(keys)
 	if err != nil {

@@ -4,17 +4,16 @@ import (
 	"fmt"
 )
 
-// Source holds what a plan reuses and moves running states over it. A splice
-// asks it layer by layer, in order; a span index counts the plan's recomputed
-// spans.
+// Source holds the segments that a plan reuses and moves running states over them. A splice
+// calls it layer by layer, in order. A span index counts the plan's recomputed spans.
 type Source[F Float] interface {
-	// Left is the last Kernel-1 convolution inputs before a recomputed span.
+	// Left returns the last Kernel-1 convolution inputs before a recomputed span.
 	Left(layer, span int) ([]F, error)
-	// States gives the running state before each recomputed span, given the
-	// spans' own tuples (all but the last). The caller may change them.
+	// States returns the running state before each recomputed span, given the spans' own
+	// tuples (all but the last). The caller may change them.
 	States(layer int, own []Tuple[F]) ([][]F, error)
-	// Rows writes the rows of positions [0, Begin) and of the plan's segments,
-	// keys turned to their positions, into k and v [End, KVHeads, HeadDim].
+	// Rows writes the rows of positions [0, Begin) and of the plan's segments, with keys
+	// rotated to their positions, into k and v [End, KVHeads, HeadDim].
 	Rows(layer int, k, v []F) error
 }
 
@@ -39,7 +38,7 @@ func (s spliced[F]) rows(layer, end int) (kept[F], error) {
 			return s.src.Rows(layer, any(k).([]F), any(v).([]F))
 		})
 	}
-	// Room for some decoded tokens behind the prompt.
+	// Room for some decoded tokens after the prompt.
 	k, v := make([]F, n, n+n/16), make([]F, n, n+n/16)
 	l := &s.out.Layers[layer]
 	l.K, l.V = k, v
@@ -50,16 +49,15 @@ func (s spliced[F]) leave(layer int, state, conv []F) {
 	s.out.Layers[layer].S, s.out.Layers[layer].Conv = state, conv
 }
 
-// Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan
-// covers: the recomputed spans walk through all layers, everything else comes
-// from src (HYPIC §4.2, §4.3). It returns the logits after the last token and
-// the state to decode from. Whether what src begins from was spliced is for the
-// caller to add to the state's mark.
+// Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan covers: the
+// recomputed spans walk through all layers, everything else comes from src (HYPIC §4.2,
+// §4.3). It returns the logits after the last token and the state for decoding. If the
+// state before plan.Begin was spliced, the caller has to mark the new state too.
 func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	return m.spliceInto(nil, plan, prompt, src)
 }
 
-// spliceInto is Splice with the rows of attention in pages, unless they are nil.
+// spliceInto is Splice with the rows of attention in pages, if pages is not nil.
 func (m *Model[F]) spliceInto(pages *Table, plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	if err := plan.Check(); err != nil {
 		return nil, nil, err

@@ -2,15 +2,15 @@ package refengine
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// State is everything a request keeps after its first Tokens tokens. The
-// per-layer slices are the request's own.
+// State is everything that a request keeps after its first Tokens tokens. It owns the
+// per-layer slices.
 type State[F Float] struct {
 	Tokens int
-	// Spliced marks a state that segments from elsewhere went into. It stays,
+	// Spliced marks a state that includes segments from other contexts. It stays set,
 	// whatever is computed on top.
 	Spliced bool
 	Layers  []LayerState[F]
-	// Pages is where the rows of attention lie in place of the layers' K and V; nil = there.
+	// Pages holds the rows of attention in place of the layers' K and V; nil = they do.
 	Pages *Table
 }
 
@@ -19,7 +19,7 @@ type State[F Float] struct {
 // keys rotated to their positions, for attention layers.
 type LayerState[F Float] struct{ S, Conv, K, V []F }
 
-// NewState is the state before the first token.
+// NewState returns the state before the first token.
 func (m *Model[F]) NewState() *State[F] {
 	s := &State[F]{Layers: make([]LayerState[F], len(m.layers))}
 	for i, kind := range m.cfg.Layers {
@@ -31,7 +31,7 @@ func (m *Model[F]) NewState() *State[F] {
 	return s
 }
 
-// rows is where those of a layer lie, with room up to end.
+// rows returns the location of a layer's rows, with room up to end.
 func (s *State[F]) rows(layer, end, size int) (kept[F], error) {
 	if s.Pages != nil {
 		return kept[F]{pages: s.Pages, layer: layer}, s.Pages.reaches(end)
@@ -41,7 +41,7 @@ func (s *State[F]) rows(layer, end, size int) (kept[F], error) {
 	return kept[F]{k: l.K, v: l.V}, nil
 }
 
-// Clone copies a state. Rows that lie in pages come to lie in the copy.
+// Clone copies a state. Rows in pages are copied into the layers of the copy.
 func (s *State[F]) Clone() *State[F] {
 	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
@@ -53,7 +53,7 @@ func (s *State[F]) Clone() *State[F] {
 	switch {
 	case s.Pages == nil:
 	case s.Pages.gone:
-		c.Pages = s.Pages // refused wherever it goes
+		c.Pages = s.Pages // released: every user refuses it
 	default:
 		s.Pages.copyOut(any(c).(*State[float32]))
 	}
@@ -72,5 +72,5 @@ func (m *Model[F]) convSize() int {
 	return (m.cfg.Linear.Kernel - 1) * m.cfg.Linear.ConvChannels()
 }
 
-// rowSize is the number of elements of one token's keys, or values.
+// rowSize returns the number of elements of one token's keys, or values.
 func (m *Model[F]) rowSize() int { return m.cfg.Attention.KVHeads * m.cfg.Attention.HeadDim }

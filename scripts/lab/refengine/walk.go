@@ -5,26 +5,27 @@ import (
 	"math"
 )
 
-// surroundings answers what lies to the left of the spans of a walk. Layers are
-// asked in order.
+// surroundings returns the state left of the spans of a walk, layer by layer in order.
 type surroundings[F Float] interface {
-	// left is the last Kernel-1 convolution inputs before a span.
+	// left returns the last Kernel-1 convolution inputs before a span.
 	left(layer, span int) ([]F, error)
-	// states gives the running state before each span; the walk moves each over
-	// its span in place. own are the tuples of all spans but the last.
+	// states returns the running state before each span; the walk advances each over its
+	// span in place. own are the tuples of all spans but the last.
 	states(layer int, own []Tuple[F]) ([][]F, error)
-	// rows gives keys and values of positions 0 to end-1 with every row in place that
-	// the walk does not compute; the walk writes the others.
+	// rows returns keys and values of positions 0 to end-1, including every row that the
+	// walk does not compute; the walk writes the others.
 	rows(layer, end int) (kept[F], error)
-	// leave hands over the linear state and convolution tail after the last span.
+	// leave receives the linear state and convolution tail after the last span.
 	leave(layer int, state, conv []F)
 }
 
-// beside is how a Decoder computes what rows beside states change.
+// beside computes the operations that differ in a Decoder, which has rows next to its
+// states.
 type beside[F Float] interface {
-	// recur is the recurrence of a linear layer.
+	// recur runs the recurrence of a linear layer.
 	recur(layer int, l *linear[F], w *walk[F])
-	// branches says that rows do not follow each other; attend is then attention.
+	// branches reports whether the rows do not form a chain; then attend computes
+	// attention.
 	branches() bool
 	attend(l *attention[F], w *walk[F], rows *kept[F])
 }
@@ -39,11 +40,11 @@ type walk[F Float] struct {
 	rows   int
 	end    int // prompt position after every row
 	around surroundings[F]
-	// tap, when set, sees the inputs of each linear layer's recurrence.
+	// tap, if set, receives the inputs of each linear layer's recurrence.
 	tap func(layer int, w *walk[F])
-	// beside, when set, is a Decoder: no states are asked for and none are left.
+	// beside, if set, is a Decoder: the walk then neither asks for states nor returns any.
 	beside beside[F]
-	every  bool // logits of every row are wanted
+	every  bool // return the logits of every row
 }
 
 // run computes all layers and returns the logits of the last row, or of every row.

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// workspace is the scratch memory of one walk, kept between walks.
+// workspace is the scratch memory of one walk, reused by later walks.
 type workspace[F Float] struct {
 	hidden []F // [rows, Dim] residual stream
 	normed []F // [rows, Dim]
@@ -18,8 +18,7 @@ type workspace[F Float] struct {
 	narrow []F // [rows, Hidden]
 }
 
-// sized returns a slice of n elements, reusing the memory of s. Its contents
-// are whatever was there.
+// sized returns a slice of n elements, reusing the memory of s. Its contents are undefined.
 func sized[F Float](s *[]F, n int) []F {
 	if cap(*s) < n {
 		*s = make([]F, n)
@@ -50,8 +49,8 @@ func (m *Model[F]) each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// rowGrain is the rows of one piece of work: big enough to hide the hand-over,
-// small enough to stay in the second-level cache.
+// rowGrain is the number of rows of one piece of work: enough to hide the cost of the
+// hand-over, few enough to stay in the second-level cache.
 const rowGrain = 32
 
 // eachRows runs f over consecutive runs of rows on the model's workers.

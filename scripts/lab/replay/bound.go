@@ -7,12 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// bounds collects a trace of prompts for what no cache can exceed that keeps
-// states where ours does: where prompts end and where they part. It holds all
-// prompts.
+// bounds collects a trace of prompts to compute the bound for caches that save states in
+// the same places as ours: where prompts end and where they branch. It keeps all prompts in
+// memory.
 type bounds struct{ trace *bound.Trace }
 
-// newBounds is nil where no bound is asked for.
+// newBounds returns nil if no bound is requested.
 func (o *Options) newBounds(info trace.Info) *bounds {
 	if !o.Bound {
 		return nil
@@ -32,7 +32,8 @@ func (b *bounds) add(batch []trace.Request) {
 	}
 }
 
-// fill gives every result its bound; states at every block are not bounded by it.
+// fill sets the bound of every result; it does not apply to caches with states at every
+// block.
 func (b *bounds) fill(results []Result) {
 	if b == nil {
 		return

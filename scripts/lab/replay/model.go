@@ -7,25 +7,24 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Model is what replays need to know of a model: bytes and work, and how long
-// computing takes.
+// Model describes a model to replays: bytes, work, and the time of computing.
 type Model struct {
 	Name    string
 	Shape   cost.Shape
 	Prefill cost.Prefill
-	Fit     string // where Prefill comes from, for people
-	Step    int    // tokens to compute are rounded up to the next multiple; 0 = they are not
+	Fit     string // source of Prefill, for display
+	Step    int    // tokens to compute are rounded up to a multiple; 0 = no rounding
 
-	measured bool // Prefill was given, and is what hits are valued by
+	measured bool // Prefill was set, and hits are valued by it
 }
 
-// SetPrefill says what computing takes; hits are valued by it.
+// SetPrefill sets the cost of computing, by which hits are valued.
 func (m *Model) SetPrefill(p cost.Prefill) {
 	m.Prefill, m.Fit, m.Step, m.measured = p, "as given", 0, true
 }
 
-// ttft is the modelled milliseconds to the first token of a prompt of which so
-// many tokens need no prefill. What is computed counts as the prompt's end.
+// ttft returns the modelled milliseconds to the first token of a prompt with a number of
+// hit tokens. The computed tokens count as the prompt's end.
 func (m *Model) ttft(input, hit int) float64 {
 	hit = min(hit, input)
 	if m.Step > 0 {
@@ -34,14 +33,14 @@ func (m *Model) ttft(input, hit int) float64 {
 	return m.Prefill.Fixed + m.Prefill.Marginal(hit, input)
 }
 
-// Preset is a model by name.
+// Preset returns a model by name.
 func Preset(name string) (Model, bool) {
 	switch name {
 	case PresetMarconi:
 		return Model{
 			Name: "Marconi's 7B hybrid: 24 SSM, 4 attention and 28 MLP layers", Shape: cost.MarconiHybrid7B(cost.ScanCode),
-			// Least squares over the paper's published measurements of prefills, which
-			// are 50 tokens apart: its method takes the next one above.
+			// Least squares over the paper's published measurements of prefills, which are
+			// 50 tokens apart: its method uses the next one above.
 			Prefill: cost.Prefill{Fixed: 17.814, PerToken: 0.052964}, Step: 50,
 			Fit: "linear fit of Jamba-1.5-Mini on four A100 (Marconi's artifact)",
 		}, true
@@ -57,10 +56,9 @@ const (
 	PresetGDN     = "gdn-40l"
 )
 
-// gdn40 is a model of 30 gated-delta-rule layers (32 value heads, 128×128) and
-// 10 attention layers with two key-value heads of 256, the shape for which the
-// storage of position-independent segments is usually worked out: transitions in
-// 16 bits, states in 32.
+// gdn40 returns a model of 30 gated-delta-rule layers (32 value heads, 128×128) and 10
+// attention layers with two key-value heads of 256, the usual example for the storage of
+// position-independent segments: transitions in 16 bits, states in 32.
 func gdn40() Model {
 	const linear, heads, dim, attention, rowBytes = 30, 32, 128, 10, 2048
 	const t, s = linear * heads * dim * dim * 2, linear * heads * dim * dim * 4

@@ -9,25 +9,25 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// placement keeps states of each prompt at positions that a placer chose when
-// the prompt came in, and resumes later prompts from them.
+// placement saves states of each prompt at positions that a placer chose when the prompt
+// arrived, and resumes later prompts from them.
 type placement struct {
 	placer  placer
 	held    [][]int32 // by request
-	overlap int64     // tokens that earlier prompts share
+	overlap int64     // tokens shared with earlier prompts
 	states  int64
 }
 
-// placer chooses where to keep states.
+// placer chooses where to save states.
 type placer interface {
-	// saw is told of a hit before the request that made it is placed.
+	// saw reports a hit before the request that made it is placed.
 	saw(o trace.Overlap)
-	// place answers ascending positions for a prompt.
+	// place returns ascending positions for a prompt.
 	place(o trace.Overlap) []int
 }
 
-// stateBlock is the tokens between two positions where a state can be kept: the
-// step of the kernels that compute them.
+// stateBlock is the distance in tokens between two positions where a state can be saved:
+// the step of the kernels that compute them.
 const stateBlock = 64
 
 func newPlacement(name string, most int) (*placement, error) {
@@ -77,7 +77,7 @@ const (
 	placeDefault  = "default"
 )
 
-// PlacementPolicies are the names for files of overlap depths.
+// PlacementPolicies returns the names for files of overlap depths.
 func PlacementPolicies() []string {
 	return []string{placeBalanced, placeBlock, placeLog, placeSqrt, placeDP, placeDefault, placeBoundary}
 }
@@ -104,7 +104,7 @@ func placerNamed(name string, most int) (placer, bool) {
 	return nil, false
 }
 
-// fixed places by length alone.
+// fixed chooses positions by length alone.
 type fixed func(n int) []int
 
 func (f fixed) saw(trace.Overlap)           {}
@@ -116,8 +116,8 @@ const (
 	solveEvery     = 10 // requests
 )
 
-// depthProgram is the paper's online placement: one histogram of absolute depths
-// for all prompts, solved every few requests, balanced until then.
+// depthProgram is the paper's online placement: one histogram of absolute depths for all
+// prompts, solved every few requests; balanced placement until then.
 type depthProgram struct {
 	most     int
 	seen     *checkpoint.Histogram // blocks
@@ -142,13 +142,13 @@ func (d *depthProgram) place(o trace.Overlap) []int {
 	return positions
 }
 
-// planned is our own planner: with the application's boundary of each prompt, or
-// with what it learns alone.
+// planned is our own planner: with the application's boundary of each prompt, or with only
+// what it learns.
 type planned struct {
 	*checkpoint.Planner
 	most     int
 	cuts     bool
-	branches []int // by request: where it left what was seen
+	branches []int // by request: where it left known prefixes
 }
 
 func newPlanned(most int, cuts bool) *planned {

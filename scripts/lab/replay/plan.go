@@ -8,22 +8,22 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// ErrCapacity says that a replay needs a capacity to be told.
+// ErrCapacity means that a replay requires a capacity.
 var ErrCapacity = errors.New("-capacity is needed, such as 40GB, or unlimited")
 
-// ErrBound says that nothing bounds what such a trace could hit.
+// ErrBound means that there is no bound for this kind of trace.
 var ErrBound = errors.New("-bound is for traces of prompts")
 
-// Defaults of what a replay can be asked for.
+// Defaults of a replay.
 var (
 	defaultPolicies    = []string{"lru", PolicyMarconi, "gdsf", "default"}
 	defaultCheckpoints = []int{1, 2, 4, 8, 16, 32, 64}
 )
 
-// mostRuns bounds what one pass feeds.
+// mostRuns bounds the simulations of one pass.
 const mostRuns = 256
 
-// complete puts defaults in place.
+// complete sets defaults.
 func (o *Options) complete(info trace.Info) error {
 	if o.Model.Name == "" {
 		preset := PresetMarconi

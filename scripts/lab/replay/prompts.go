@@ -11,21 +11,21 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// The policies that are not those of package policy.
+// The policies outside package policy.
 const (
 	PolicyBlocks  = "vllm+"
 	PolicyPath    = "sglang+"
 	PolicyMarconi = "marconi"       // as released, tuned once
-	PolicyFixed   = "marconi-fixed" // without the slips of the released code
+	PolicyFixed   = "marconi-fixed" // without the bugs of the released code
 	PolicyPrefix  = "prefix"        // lists of segments: prefix caching, unlimited
 )
 
-// blockTokens is the block of the cache that keeps a state for every block, as
-// in Marconi's evaluation.
+// blockTokens is the block size of the cache with a state for every block, as in Marconi's
+// evaluation.
 const blockTokens = 32
 
-// bootstrap is how many times the requests before the first eviction Marconi
-// waits until it tunes itself.
+// bootstrap is the multiple of the requests before the first eviction after which Marconi
+// tunes itself.
 const bootstrap = 5
 
 // promptCache is a simulated prefix cache.
@@ -48,8 +48,8 @@ func (c promptCache) totals() Counts {
 	return out
 }
 
-// promptSimulation is the cache of a policy by name. "marconi:0.3" and
-// "marconi-fixed:0.3" have that weight for good.
+// promptSimulation returns the cache of a policy by name. "marconi:0.3" and
+// "marconi-fixed:0.3" have that fixed weight.
 func promptSimulation(name string, o *Options, info trace.Info, capacity int64) (simulation, error) {
 	c := prefixcache.Config{Shape: o.Model.Shape, CapacityBytes: capacity, SymbolTokens: info.BlockTokens}
 	base, weight, static := strings.Cut(name, ":")
@@ -85,12 +85,12 @@ func promptSimulation(name string, o *Options, info trace.Info, capacity int64) 
 	return promptCache{prefixcache.New(options, eviction())}, nil
 }
 
-// PromptPolicies are the names for traces of prompts.
+// PromptPolicies returns the names for traces of prompts.
 func PromptPolicies() []string {
 	return []string{"lru", "gdsf", "default", PolicyMarconi, PolicyFixed, PolicyPath, PolicyBlocks}
 }
 
-// SegmentPolicies are the names for lists of segments.
+// SegmentPolicies returns the names for lists of segments.
 func SegmentPolicies() []string {
 	return []string{"lru", "gdsf", "default", PolicyMarconi, PolicyPrefix}
 }

@@ -18,25 +18,25 @@ type Report struct {
 	Seconds float64
 }
 
-// Result is one policy at one capacity, as it is printed in JSON.
+// Result is one policy at one capacity, as printed in JSON.
 type Result struct {
 	Trace              string       `json:"trace"`
 	Format             trace.Format `json:"format"`
 	Policy             string       `json:"policy"`
 	CapacityBytes      int64        `json:"capacity_bytes"`        // -1 = unlimited
-	Checkpoints        int          `json:"checkpoints,omitempty"` // overlap depths: most states a prompt
+	Checkpoints        int          `json:"checkpoints,omitempty"` // overlap depths: maximum states per prompt
 	Requests           int          `json:"requests"`
 	InputTokens        int64        `json:"input_tokens"`
 	HitTokens          int64        `json:"hit_tokens"`
 	TokenHitRate       float64      `json:"token_hit_rate"`
-	Bound              *float64     `json:"token_hit_rate_bound,omitempty"` // no policy exceeds it
-	SavedOfHits        *float64     `json:"saved_of_overlap,omitempty"`     // overlap depths: of what an earlier prompt shares
+	Bound              *float64     `json:"token_hit_rate_bound,omitempty"` // upper bound for every policy
+	SavedOfHits        *float64     `json:"saved_of_overlap,omitempty"`     // overlap depths: of the tokens shared with an earlier prompt
 	StatesPerPrompt    *float64     `json:"states_per_prompt,omitempty"`
 	Evictions          int64        `json:"evictions"`
 	Refused            int64        `json:"refused"`
 	UsedBytes          int64        `json:"used_bytes"`
 	PeakBytes          int64        `json:"peak_bytes"`
-	Alpha              *float64     `json:"alpha,omitempty"` // marconi: the weight in use at the end
+	Alpha              *float64     `json:"alpha,omitempty"` // marconi: the weight at the end
 	TTFT               Percentiles  `json:"ttft_ms"`
 	TTFTNoCache        Percentiles  `json:"ttft_no_cache_ms"`
 	EdgeSteps          int64        `json:"edge_steps"`

@@ -12,28 +12,28 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// Unlimited is a capacity that nothing ever fills.
+// Unlimited is a capacity that is never reached.
 const Unlimited int64 = math.MaxInt64
 
-// ErrPolicy is a policy that the trace cannot be replayed with.
+// ErrPolicy means that the trace cannot be replayed with a policy.
 var ErrPolicy = errors.New("no such policy for this trace")
 
-// Options of a replay.
+// Options configures a replay.
 type Options struct {
 	Path        string
 	Trace       trace.Options
-	Policies    []string // empty = the kind's own: see Policies
+	Policies    []string // empty = the default ones of the kind: see Policies
 	Capacities  []int64  // bytes; empty = Unlimited. Of overlap depths: unused
-	Checkpoints []int    // of overlap depths: most states a prompt; empty = 1, 2, 4, … 64
+	Checkpoints []int    // of overlap depths: maximum states per prompt; empty = 1, 2, 4, … 64
 	Model       Model    // the zero value = DefaultModel of the trace's kind
 	System      int      // of lists of segments: tokens of a leading segment that every prompt has
-	Seam        int      // of lists of segments: tokens computed again on either side of one
-	Bound       bool     // also compute what no policy can exceed
+	Seam        int      // of lists of segments: tokens recomputed on either side of one
+	Bound       bool     // also compute the upper bound for every policy
 	Title       string   // of the chart; empty = the trace's file
 	Progress    func(done float64)
 }
 
-// Counts is what a simulation did, whatever it simulates.
+// Counts counts the work of any simulation.
 type Counts struct {
 	Evictions int64
 	Admitted  int64
@@ -41,20 +41,19 @@ type Counts struct {
 	UsedBytes int64
 	PeakBytes int64
 	States    int64 // placed, of overlap depths
-	Steps     int64 // edges followed, segments or checkpoints looked at
+	Steps     int64 // edges followed, segments or checkpoints examined
 	Alpha     *float64
 }
 
 // simulation is one policy at one capacity.
 type simulation interface {
-	// serve answers how many tokens the request brings and how many of them need
-	// no prefill.
+	// serve returns the tokens of the request and how many of them need no prefill.
 	serve(r *trace.Request, now time.Time) (input, hit int)
 	totals() Counts
 }
 
-// batchRequests are decoded together, then given to each simulation: enough to
-// start workers for, few enough to hold.
+// batchRequests are decoded together, then passed to each simulation: enough to justify
+// starting workers, few enough for memory.
 const batchRequests = 64
 
 // Run replays a trace. It stops between batches when ctx ends.
@@ -113,8 +112,8 @@ func feed(ctx context.Context, in *trace.Reader, runs []*run, limit *bounds, pro
 	}
 }
 
-// each does something for every run, on as many cores as there are. A run is
-// given to one goroutine at a time.
+// each calls do for every run, on all available cores. A run is used by one goroutine at a
+// time.
 func each(runs []*run, do func(*run)) {
 	workers := min(runtime.GOMAXPROCS(0), len(runs))
 	if workers < 2 {
@@ -139,7 +138,7 @@ func each(runs []*run, do func(*run)) {
 	busy.Wait()
 }
 
-// run is a simulation with what is measured around it.
+// run is a simulation with its measurements.
 type run struct {
 	policy      string
 	capacity    int64
@@ -170,7 +169,7 @@ func (r *run) serve(batch []trace.Request, first int) {
 	r.busy += watch.stop()
 }
 
-// clock is a request's own time, or a second a request in traces without times.
+// clock returns a request's own time, or one second per request in traces without times.
 func clock(q *trace.Request, i int) time.Time {
 	if q.Time > 0 {
 		return time.Unix(0, 0).Add(q.Time)

@@ -11,15 +11,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// segmentPool is a public pool: segments that any prompt may use at any place. A
-// request first looks up all its segments, then brings in those that are missing;
-// what it uses cannot leave meanwhile, as under a lease.
+// segmentPool is a public pool: segments that any prompt may use at any position. A request
+// first looks up all its segments, then publishes the missing ones; its segments cannot be
+// evicted meanwhile, as under a lease.
 type segmentPool struct {
 	shape    cost.Shape
 	prefill  cost.Prefill
 	capacity int64
 	system   int // tokens of a leading segment that every prompt has
-	seam     int // tokens computed again on either side of a segment
+	seam     int // tokens recomputed on either side of a segment
 	order    policy.Eviction
 	held     map[uint32]policy.ID // by segment
 	what     map[policy.ID]uint32
@@ -51,7 +51,7 @@ func (p *segmentPool) serve(r *trace.Request, now time.Time) (input, hit int) {
 			p.order.Touch(id, now)
 			p.inUse[id] = true
 			hit += max(s.Tokens-2*p.seam, 0)
-		} else if s.Tokens > 2*p.seam { // a shorter one has nothing to keep
+		} else if s.Tokens > 2*p.seam { // a shorter one has no interior
 			missing = append(missing, s)
 		}
 	}
@@ -63,8 +63,7 @@ func (p *segmentPool) serve(r *trace.Request, now time.Time) (input, hit int) {
 	return input, hit
 }
 
-// publish brings a segment in, or counts a refusal when what is in use leaves no
-// room.
+// publish adds a segment, or counts a refusal if the segments in use leave no room.
 func (p *segmentPool) publish(s trace.Piece, now time.Time) {
 	bytes := p.shape.SegmentTotalBytes(s.Tokens - 2*p.seam)
 	for p.counts.UsedBytes+bytes > p.capacity {
@@ -98,16 +97,15 @@ func (p *segmentPool) evict(id policy.ID) {
 
 func (p *segmentPool) totals() Counts { return p.counts }
 
-// frontCache is what prefix caching alone could reuse of lists of segments: the
-// longest run of equal ones from the front that any earlier request had, with
-// room for everything.
+// frontCache is the reuse of plain prefix caching for lists of segments: the longest run of
+// equal ones from the front that any earlier request had, with unlimited room.
 type frontCache struct {
 	system int
 	next   map[[2]uint32]uint32 // node and segment -> node
 	counts Counts
 }
 
-// maxFronts bounds the table; what comes after is not remembered.
+// maxFronts bounds the table; later entries are not remembered.
 const maxFronts = 1 << 24
 
 func (p *frontCache) serve(r *trace.Request, _ time.Time) (input, hit int) {
@@ -138,7 +136,7 @@ func (p *frontCache) serve(r *trace.Request, _ time.Time) (input, hit int) {
 
 func (p *frontCache) totals() Counts { return p.counts }
 
-// segmentSimulation is the pool of a policy by name.
+// segmentSimulation returns the pool of a policy by name.
 func segmentSimulation(name string, o *Options, capacity int64) (simulation, error) {
 	if name == PolicyPrefix {
 		return &frontCache{system: o.System}, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// WriteJSON writes one object a line, one line a run.
+// WriteJSON writes one object per line, one line per run.
 func (r *Report) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	for i := range r.Runs {
@@ -22,7 +22,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// Print writes the report for people.
+// Print writes the report as text.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	first := &r.Runs[0]
@@ -50,7 +50,7 @@ func (r *Report) Print(w io.Writer) error {
 	return r.speed(w)
 }
 
-// String is P5/P50/P95 as people compare them.
+// String returns P5/P50/P95.
 func (p Percentiles) String() string { return fmt.Sprintf("%.0f/%.0f/%.0f", p.P5, p.P50, p.P95) }
 
 func describe(i trace.Info) string {
@@ -106,10 +106,10 @@ func (r *Report) columns() (head []string, row func(*Result) []string) {
 
 func percent(v float64) string { return fmt.Sprintf("%.3f %%", 100*v) }
 
-// gb is decimal gigabytes: capacities are given in them.
+// gb formats decimal gigabytes, the unit of capacities.
 func gb(n int64) string { return fmt.Sprintf("%.4g GB", float64(n)/1e9) }
 
-// CapacityText is a capacity as it is given; -1 and Unlimited have no number.
+// CapacityText formats a capacity; -1 and Unlimited have no number.
 func CapacityText(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "unlimited"
@@ -117,7 +117,7 @@ func CapacityText(n int64) string {
 	return gb(n)
 }
 
-// speed is that of each policy, over all its runs.
+// speed writes the speed of each policy, over all its runs.
 func (r *Report) speed(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%.1f s; edge_steps_per_second on one core (and symbols a second):", r.Seconds)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch measures what a piece of work takes of a core, whoever else runs.
+// watch measures the CPU time of a piece of work, independent of other load.
 type watch struct{ began time.Duration }
 
 // startWatch binds the goroutine to its thread until stop.

@@ -4,7 +4,7 @@ package replay
 
 import "time"
 
-// watch measures time, that of others on the same core included.
+// watch measures elapsed time, including that of other work on the same core.
 type watch struct{ began time.Time }
 
 func startWatch() watch { return watch{time.Now()} }

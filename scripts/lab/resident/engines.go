@@ -13,15 +13,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// Memory of the daemon that serves engines: segments of the larger model take 44 MiB each at full
-// sizes.
+// Memory of the daemon that serves engines: segments of the larger model take 44 MiB each
+// at full sizes.
 const (
 	engineRoom      = "2GiB"
 	engineRoomSmall = "64MiB"
 )
 
-// Engines is the check of two processes of transformers at a daemon with memory of the GPU. model is
-// a directory of one, or "random"; more are flags of the script.
+// Engines returns the check of two transformers processes at a daemon with GPU memory.
+// model is the directory of a model, or "random"; more are flags of the script.
 func Engines(o Options, model, name string, limit time.Duration, more ...string) gpucheck.Part {
 	return gpucheck.Part{Name: name, Limit: limit, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		if o.Python == "" {
@@ -52,10 +52,11 @@ func Engines(o Options, model, name string, limit time.Duration, more ...string)
 	}}
 }
 
-// randomModel names the larger one, of numbers that are drawn.
+// randomModel is the name of the larger model, with random weights.
 const randomModel = "random"
 
-// OfEngines are the checks of engines: first what carries a bar, last what needs the kernels of others.
+// OfEngines returns the checks of engines: first the ones with a bar, last the ones that
+// need external kernels.
 func OfEngines(o Options) []gpucheck.Part {
 	return []gpucheck.Part{
 		Engines(o, randomModel, "engines: a model of random numbers", 100*time.Second),

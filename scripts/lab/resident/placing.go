@@ -14,14 +14,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// placingShare is the most that a request's segments may take to be put in place from the GPU, beside
-// the same from memory.
+// placingShare is the largest permitted time to place a request's segments from the GPU,
+// relative to the same from memory.
 const placingShare = 0.5
 
-// Placing is the check of what an engine waits for before a spliced request's own rows: leases of all
-// of its segments, their keys turned and copied into the engine's rows, and their transitions composed
-// onto its states, all layers in one batch. Once from copies on the GPU, and once from memory, whence
-// they are copied to the GPU first. It is an engine without a framework: it runs on any GPU.
+// Placing returns the check of an engine's waiting time before the own rows of a spliced
+// request: leasing all of its segments, rotating their keys and copying them into the
+// engine's rows, and composing their transitions onto its states, all layers in one batch.
+// It runs with copies on the GPU, and from memory, from which they are copied to the GPU
+// first. The engine has no framework: it runs on any GPU.
 func Placing(o Options) gpucheck.Part {
 	return gpucheck.Part{Name: "segments put in place", Limit: 22 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
@@ -34,14 +35,14 @@ func Placing(o Options) gpucheck.Part {
 	}}
 }
 
-// engine holds a request's states and rows on its device, and room for segments that come from memory.
+// engine has a request's states and rows on its device, and room for segments from memory.
 type engine struct {
 	*bench
 	keys    []profile.SegmentKey
 	memory  gpuipc.Region
 	states  gpuipc.Ref
 	rows    []gpuipc.Ref // by part of the layout, of all segments; absent for other parts
-	landing []gpuipc.Ref // by segment, laid out as it is
+	landing []gpuipc.Ref // by segment, in its layout
 }
 
 func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
@@ -56,7 +57,7 @@ func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
 	}
 	ways := []func(context.Context) error{e.fromGPU, e.fromMemory}
 	var found [2][]byte
-	for i, run := range ways { // the first ones are not timed
+	for i, run := range ways { // the first runs are not timed
 		if err := run(ctx); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
 	return nil
 }
 
-// publish stores as many segments as a request has, and has them copied to the GPU.
+// publish publishes the segments of a request, and waits until they are copied to the GPU.
 func (e *engine) publish(ctx context.Context) error {
 	for i := range segments(e.Sizes) {
 		key, err := e.bench.publish(ctx, newSegment(e.profile, e.Sizes.Rows, e.Seed+uint64(i)))
@@ -96,7 +97,8 @@ func (e *engine) publish(ctx context.Context) error {
 		}
 		e.keys = append(e.keys, key)
 	}
-	// The daemon waits no longer for copies than for a disk: it is asked again until all are there.
+	// The daemon waits no longer for copies than for a disk, so it is asked again until all
+	// are there.
 	for end := time.Now().Add(patience); ; {
 		leases, err := e.lease(ctx, time.Second)
 		connector.Release(leases...)
@@ -106,7 +108,7 @@ func (e *engine) publish(ctx context.Context) error {
 	}
 }
 
-// open takes the engine's memory.
+// open allocates the engine's memory.
 func (e *engine) open() (err error) {
 	n := int64(len(e.keys))
 	s := e.profile.StatesLayout(profile.AllLayers, 0)
@@ -147,7 +149,7 @@ func (e *engine) close() error {
 
 func aligned(n int64) int64 { return (n + 255) / 256 * 256 }
 
-// results are the states and all rows, as one run of extents.
+// results returns the states and all rows, as one run of extents.
 func (e *engine) results() gpuipc.Ref {
 	out := gpuipc.Ref{Region: e.memory, Extents: append([]gpuipc.Extent(nil), e.states.Extents...)}
 	for i := range e.rows {
@@ -214,7 +216,7 @@ func (e *engine) landed(segment, part int) gpuipc.Ref {
 	return e.landing[segment].Slice(e.layout.Parts[part].Off, e.layout.Parts[part].Len)
 }
 
-// place runs all layers in two batches over segments that stand one behind the other.
+// place runs all layers in two batches over consecutive segments.
 func (e *engine) place(ctx context.Context, at func(segment, part int) gpuipc.Ref) error {
 	if err := e.device.ComposeAll(ctx, e.compositions(at)); err != nil {
 		return err
@@ -272,7 +274,7 @@ func (e *engine) rotations(at func(segment, part int) gpuipc.Ref) []gpuipc.Rotat
 	return jobs
 }
 
-// turnBy is the rotation of keys by a distance in tokens.
+// turnBy returns the rotation of keys by a distance in tokens.
 func turnBy(distance int, freq []float64) *gpuipc.Rotation {
 	r := &gpuipc.Rotation{Dims: 2 * len(freq)}
 	for _, f := range freq {

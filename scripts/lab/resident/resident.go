@@ -1,7 +1,7 @@
-// Package resident measures what an engine gets from a daemon with memory of a
-// GPU: a temporary daemon shares it, this process is the engine. A segment is
-// published in memory, copied to the GPU, leased there again and again, and
-// composed by the daemon, and everything that comes back is compared.
+// Package resident measures the use of a daemon with GPU memory by an engine: a temporary
+// daemon shares the memory, this process is the engine. A segment is published in memory,
+// copied to the GPU, leased there repeatedly, and composed by the daemon. All results are
+// compared.
 package resident
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// Options say where and how much.
+// Options configures the check.
 type Options struct {
 	Daemon  string // path of spliced; empty = child.Find
 	Library string // of the driver
 	Device  string // UUID; empty = the first
 	Seed    uint64
 	Sizes   gpucheck.Sizes
-	// Python, PythonPath and Scripts are as those of gpucheck.Options.
+	// Python, PythonPath and Scripts are those of gpucheck.Options.
 	Python, PythonPath, Scripts string
 	Model                       string // directory of a small model
 }
 
-// Part is the check, to go with those of package gpucheck.
+// Part returns the check, to be run with those of package gpucheck.
 func Part(o Options) gpucheck.Part {
 	return gpucheck.Part{Name: "a daemon with memory of the GPU", Limit: 10 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
@@ -41,7 +41,7 @@ func Part(o Options) gpucheck.Part {
 	}}
 }
 
-// acquireBar is the p50 that an acquire of what is on the GPU may take, in
+// acquireBar is the largest permitted p50 of an acquire of a segment on the GPU, in
 // microseconds.
 const acquireBar = 40
 
@@ -71,7 +71,7 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 	}
 	b.segment = newSegment(p, o.Sizes.Rows, o.Seed)
 	room := fmt.Sprint(max(64<<20, int64(segments(o.Sizes)+2)*b.layout.Bytes))
-	states := fmt.Sprint(max(16<<20, 4*p.StatesLayout(profile.AllLayers, 0).Bytes)) // a client's slots and inputs
+	states := fmt.Sprint(max(16<<20, 4*p.StatesLayout(profile.AllLayers, 0).Bytes)) // for a client's slots and inputs
 	b.daemon, err = child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", "16MiB",
 		"-hbm-public", room, "-hbm-private", "16MiB", "-hbm-client", states, "-slots", states, "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
 	if err != nil {
@@ -94,8 +94,8 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 	return b, b.model.WaitReady(ctx)
 }
 
-// close ends what open has started, the client before the device that it maps
-// memory with.
+// close closes what open has started, the client before the device with which it maps
+// memory.
 func (b *bench) close() error {
 	var errs []error
 	if b.client != nil {
@@ -148,7 +148,8 @@ func (b *bench) publish(ctx context.Context, s segment) (key profile.SegmentKey,
 	return key, nil
 }
 
-// copies times first acquires of further segments: the daemon's streams and kernels are there by now.
+// copies times first acquires of further segments: by then the daemon's streams and kernels
+// exist.
 func (b *bench) copies(ctx context.Context, r *gpucheck.Report) error {
 	var samples []float64
 	for i := range segments(b.Sizes) {
@@ -170,7 +171,7 @@ func (b *bench) copies(ctx context.Context, r *gpucheck.Report) error {
 	return nil
 }
 
-// notShared says why the daemon shares no memory of the GPU, as it tells people.
+// notShared returns the daemon's reason for not sharing GPU memory.
 func (b *bench) notShared(ctx context.Context) error {
 	status, err := b.daemon.API().Status(ctx)
 	if err != nil {
@@ -192,7 +193,7 @@ func (b *bench) acquire(ctx context.Context, key profile.SegmentKey, wait time.D
 	return rows[0].Lease, rows[0].Err
 }
 
-// acquires times leases of what is on the GPU; the release is not part of it.
+// acquires times leases of segments on the GPU, without the release.
 func (b *bench) acquires(ctx context.Context, r *gpucheck.Report) error {
 	const warm = 20
 	samples := make([]float64, 0, b.Sizes.Requests)

@@ -16,7 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// segment is what is published: random parts of one layout.
+// segment is the published data: random parts of one layout.
 type segment struct {
 	profile *profile.Profile
 	spec    profile.SegmentSpec
@@ -26,9 +26,9 @@ type segment struct {
 	key     profile.SegmentKey
 }
 
-// modelOf is a hybrid of gated delta nets, of the linear layers of the sizes, and
-// attention layers, one behind three of them. Without convolutions, so that
-// nothing has to be computed between two segments.
+// modelOf returns a hybrid model of gated delta nets, with the given linear layers, and one
+// attention layer after every three of them. It has no convolutions, so that nothing has to
+// be computed between two segments.
 func modelOf(z gpucheck.Sizes) (*profile.Profile, error) {
 	id := profile.Identity{Model: "gpu-check", Weights: sha256.Sum256([]byte("gpu-check")), Tokenizer: "none", TPSize: 1}
 	keys := max(1, z.Heads/2)
@@ -47,7 +47,7 @@ func modelOf(z gpucheck.Sizes) (*profile.Profile, error) {
 	return profile.New(id)
 }
 
-// segments are those of a request that is spliced.
+// segments returns the number of segments of a spliced request.
 func segments(z gpucheck.Sizes) int { return max(2, z.Segments/2) }
 
 func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
@@ -59,7 +59,7 @@ func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
 	for i := range s.layout.Parts {
 		part := &s.layout.Parts[i]
 		b := make([]byte, part.Len)
-		// Below 2^-3 in size: a transition of 128 of them neither grows nor vanishes.
+		// Magnitudes below 2^-3: a transition of 128 of them neither grows nor vanishes.
 		switch part.DType {
 		case profile.F32:
 			for at := 0; at+4 <= len(b); at += 4 {
@@ -81,7 +81,7 @@ func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
 	return s
 }
 
-// same compares a lease with what was published, read by this process.
+// same compares a lease, read by this process, with the published data.
 func (b *bench) same(ctx context.Context, l *connector.DeviceLease) error {
 	for i, want := range b.parts {
 		got := make([]byte, len(want))
@@ -95,8 +95,8 @@ func (b *bench) same(ctx context.Context, l *connector.DeviceLease) error {
 	return nil
 }
 
-// composed has the daemon compose the same segment twice, behind a zero state of
-// all linear layers: on the GPU, and in memory on the CPU.
+// composed lets the daemon compose the same segment twice, after a zero state of all linear
+// layers: on the GPU, and in memory on the CPU.
 func (b *bench) composed(ctx context.Context, resident *connector.DeviceLease) error {
 	rows, err := b.model.Acquire(ctx, []profile.SegmentKey{b.key}, connector.AcquireOptions{})
 	if err == nil {
@@ -146,14 +146,14 @@ func alike(got, want []byte) error {
 	if size == 0 {
 		return errors.New("the states are zero")
 	}
-	// Both round: twice what each may be off by.
+	// Both round, so the bound is twice the error of each.
 	if e := math.Sqrt(off / size); !(e <= 2e-6) {
 		return fmt.Errorf("relative error %.3g, want 2e-6 at most", e)
 	}
 	return nil
 }
 
-// quantile of samples, by nearest rank.
+// quantile returns a quantile of samples, by nearest rank.
 func quantile(samples []float64, q float64) float64 {
 	slices.Sort(samples)
 	return samples[max(0, int(math.Ceil(q*float64(len(samples))))-1)]

@@ -9,13 +9,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// node is one member: what it holds, and when that changed.
+// node is one member: its segments, and when they changed.
 type node struct {
 	own  *index.Own
-	held []uint64 // origins of what it holds, in no order
-	born uint64   // version of its set when this incarnation began to change
-	// changed has for each version after born when it was, and how many of the steady
-	// sampled nodes know of it.
+	held []uint64 // origins of its segments, unordered
+	born uint64   // version of its set at the start of this incarnation
+	// changed records, for each version after born, its time and the number of steady
+	// sampled nodes that know it.
 	changed []change
 	down    bool
 }
@@ -38,10 +38,10 @@ type cluster struct {
 	nodes   []node
 	readers []*reader
 	counter uint32
-	next    time.Duration // of the next change
-	gone    []departed    // what left lately, a ring
+	next    time.Duration // time of the next change
+	gone    []departed    // recently removed segments, a ring
 	goneAt  int
-	count   bool // figures are taken
+	count   bool // figures are being recorded
 	figures figures
 }
 
@@ -50,7 +50,8 @@ type departed struct {
 	at  time.Duration
 }
 
-// tagOf is the tag of a segment that was first made by a node, its nth.
+// tagOf returns the tag of the segment with this origin: the node that first made it, and
+// its number there.
 func (c *cluster) tagOf(origin uint64) uint64 {
 	z := origin + c.o.Seed*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -73,7 +74,8 @@ func newCluster(o Options) *cluster {
 	return c
 }
 
-// untilChange: all nodes' changes are one Poisson process.
+// untilChange returns the time to the next change: all nodes' changes are one Poisson
+// process.
 func (c *cluster) untilChange() time.Duration {
 	perSecond := 2 * c.o.Churn / 60 * float64(c.o.Keys) * float64(c.o.Nodes)
 	if perSecond == 0 {
@@ -82,7 +84,8 @@ func (c *cluster) untilChange() time.Duration {
 	return time.Duration(c.rand.ExpFloat64() / perSecond * 1e9)
 }
 
-// change lets a segment come to one node, or leave one that has more than its share.
+// change adds a segment to one node, or removes one from a node that has more than its
+// share.
 func (c *cluster) change() {
 	i := c.rand.IntN(len(c.nodes))
 	if n := &c.nodes[i]; n.down {
@@ -94,7 +97,7 @@ func (c *cluster) change() {
 	c.make(i)
 }
 
-// make gives a node a new segment, or a copy of another node's.
+// make adds a new segment to a node, or a copy of another node's.
 func (c *cluster) make(i int) {
 	n := &c.nodes[i]
 	c.counter++
@@ -104,7 +107,7 @@ func (c *cluster) make(i int) {
 	}
 	before := n.own.Version()
 	if n.own.Add(c.tagOf(origin)); n.own.Version() == before {
-		return // it has it
+		return // the node already has it
 	}
 	n.held = append(n.held, origin)
 	n.changed = append(n.changed, change{at: c.now, tag: c.tagOf(origin), added: true})
@@ -119,11 +122,11 @@ func (c *cluster) drop(i, at int) {
 	if n.own.Remove(tag); n.own.Version() > before {
 		n.changed = append(n.changed, change{at: c.now, tag: tag})
 	}
-	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now} // at 17,000 a second, the last minute's
+	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now} // at 17,000 per second, the last minute's
 	c.goneAt++
 }
 
-// restart takes a node down and brings it up with what it had on disk.
+// restart stops a node and restarts it with the contents of its disk.
 func (c *cluster) restart(i int) {
 	n := &c.nodes[i]
 	n.down = true
@@ -140,12 +143,12 @@ func (c *cluster) restart(i int) {
 	})
 }
 
-// holds is the oracle: whether a node can be read from now.
+// holds is the oracle: it reports whether a segment can be read from a node now.
 func (c *cluster) holds(n index.Node, tag uint64) bool {
 	return !c.nodes[n].down && c.nodes[n].own.Has(tag)
 }
 
-// run goes on to a time.
+// run advances the simulation to a time.
 func (c *cluster) run(until time.Duration) {
 	for {
 		at := c.next
@@ -173,13 +176,13 @@ func (c *cluster) after(d time.Duration, do func()) {
 	heap.Push(&c.events, event{c.now + d, c.seq, do})
 }
 
-// trip is the time of one way through the network: log-normal with a tail of some ten
+// trip returns the one-way time through the network: log-normal with a tail of some ten
 // times the median at p99.9.
 func (c *cluster) trip() time.Duration {
 	return time.Duration(float64(c.o.Latency) * math.Exp(0.75*c.rand.NormFloat64()))
 }
 
-// event is what happens at a time; those of one time in the order they were made.
+// event is an event at a time; events at the same time run in order of creation.
 type event struct {
 	at  time.Duration
 	seq uint64

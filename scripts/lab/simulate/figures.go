@@ -11,32 +11,32 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// figures are what one part of a run is measured by.
+// figures are the measurements of one part of a run.
 type figures struct {
 	since      time.Duration
 	errors     int
 	visible    histogram // of a new segment, on one node
-	everywhere histogram // on the last of the sampled ones
-	held       answers   // questions about what somebody holds
-	recent     answers   // the same, of what came in the last minute
-	absent     answers   // about what never was
-	departed   answers   // about what left everywhere in the last minute
-	indexBytes int64     // the largest that an index was
+	everywhere histogram // on the last of the sampled nodes
+	held       answers   // lookups of segments that a node has
+	recent     answers   // the same, of segments added in the last minute
+	absent     answers   // of segments that never existed
+	departed   answers   // of segments removed everywhere in the last minute
+	indexBytes int64     // the largest size of an index
 }
 
-// answers of look-ups. Lost and vain are shares of asked.
+// answers counts the results of lookups. Lost and vain are shares of asked.
 type answers struct {
 	asked int64
-	hits  int64 // a holder named who has it
-	lost  int64 // the oracle had a holder, the index named none who has it
+	hits  int64 // the index named a node that has it
+	lost  int64 // the oracle had a holder, the index named none that has it
 	named int64 // holders were named
 	vain  int64 // none of them has it
 }
 
-// candidates is how many holders are asked at most.
+// candidates is the maximum number of holders asked.
 const candidates = 4
 
-// look asks a reader for a tag.
+// look looks up a tag in a reader's index.
 func (c *cluster) look(r *reader, a *answers, tag uint64, oracle bool) {
 	var dst [candidates]index.Node
 	n := min(r.index.Holders(tag, dst[:]), len(dst))
@@ -59,7 +59,7 @@ func (c *cluster) look(r *reader, a *answers, tag uint64, oracle bool) {
 	}
 }
 
-// questions asks every steady reader about some of each kind.
+// questions looks up some tags of each kind in every steady reader.
 func (c *cluster) questions(n int) {
 	for _, r := range c.readers {
 		if !r.steady {
@@ -86,7 +86,7 @@ func (c *cluster) questions(n int) {
 	}
 }
 
-// anyHeld picks what a node other than the one that asks holds and can give.
+// anyHeld picks a segment that a node other than the asking one has and can send.
 func (c *cluster) anyHeld(asks int, recent bool) (uint64, bool) {
 	for range 20 {
 		p := c.rand.IntN(len(c.nodes))
@@ -110,7 +110,7 @@ func (c *cluster) anyHeld(asks int, recent bool) (uint64, bool) {
 	return 0, false
 }
 
-// lately picks one of the segments that came since a time.
+// lately picks one of the segments added since a time.
 func (n *node) lately(since time.Duration, r *rand.Rand) (change, bool) {
 	first, _ := slices.BinarySearchFunc(n.changed, since, func(ch change, t time.Duration) int { return cmp.Compare(ch.at, t) })
 	if first == len(n.changed) {
@@ -120,7 +120,7 @@ func (n *node) lately(since time.Duration, r *rand.Rand) (change, bool) {
 	return ch, ch.added
 }
 
-// heldSomewhere asks the oracle about a copy: a sample of nodes would miss it.
+// heldSomewhere looks for a copy with the oracle: a sample of nodes would miss it.
 func (c *cluster) heldSomewhere(tag uint64) bool {
 	for i := range c.nodes {
 		if c.holds(index.Node(i), tag) {
@@ -152,7 +152,7 @@ func bucketOf(d time.Duration) int {
 	return (e+1)*16 + int(v>>e&15)
 }
 
-// at is the upper end of the step that the share q lies in.
+// at returns the upper end of the step that contains the share q.
 func (h *histogram) at(q float64) time.Duration {
 	want, sum := int64(math.Ceil(q*float64(h.n))), int64(0)
 	for i, n := range h.buckets {

@@ -1,6 +1,6 @@
-// Package simulate plays a cluster in virtual time: every node's own set and the indexes
-// of some nodes are those of tiering/peer/index, the very code; the network between them
-// is a model. It opens no sockets and one seed gives one result.
+// Package simulate simulates a cluster in virtual time. Every node's own set and the
+// indexes of some nodes use the code of tiering/peer/index; the network between them is a
+// model. It opens no sockets, and a seed determines the result.
 package simulate
 
 import (
@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// ErrOptions is of options that are out of range.
+// ErrOptions means that options are out of range.
 var ErrOptions = errors.New("options are out of range")
 
-// Options describe a cluster. Zero fields get defaults.
+// Options describes a cluster. Zero fields get defaults.
 type Options struct {
 	Nodes    int           // 1,000
-	Keys     int           // segments that each node holds, 100,000
-	Sampled  int           // nodes that keep an index, 8: all hold sets, change them and answer
-	Duration time.Duration // that is counted, 60 s, then as long again with restarts
-	Churn    float64       // share of a node's segments that come, and that leave, a minute: 0.01
-	Shared   float64       // share of those that come of which others have a copy: 0.2
+	Keys     int           // segments on each node, 100,000
+	Sampled  int           // nodes that keep an index, 8; all nodes have sets, change them and answer
+	Duration time.Duration // of the measurement, 60 s, and again as long with restarts
+	Churn    float64       // share of a node's segments that are added, and removed, per minute: 0.01
+	Shared   float64       // share of added segments that are copies of others': 0.2
 	Restart  float64       // share of nodes that restart in the second part: 0.1
-	Down     time.Duration // how long a restart takes, 10 s
+	Down     time.Duration // duration of a restart, 10 s
 	Lost     float64       // share of its segments that a node loses by a restart, 0.1
 	Latency  time.Duration // of the network, one way, median: 250 µs; a tail is modelled
 	Loss     float64       // share of exchanges that lose a packet and take 200 ms more: 0.001
-	Link     float64       // bytes a second that a node reads for its index, 12e6
-	Parallel int           // questions that a node which catches up has under way, 8
+	Link     float64       // bytes per second that a node reads for its index, 12e6
+	Parallel int           // requests in flight of a node that catches up, 8
 	Seed     uint64
-	// Progress is told the share done; it may be nil.
+	// Progress is called with the share done; it may be nil.
 	Progress func(float64)
 }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// Other is what another way of knowing what peers hold would take in the same cluster,
-// built just far enough to measure it. Bytes are of a node.
+// Other is the cost of another way to find out what peers have, in the same cluster,
+// implemented only as far as needed for the measurement. Bytes are per node.
 type Other struct {
 	Way            string  `json:"way"`
 	MemoryBytes    int64   `json:"memory_bytes"`
 	BytesPerSecond float64 `json:"bytes_per_second_each_way"`
-	// Lookup32 is the time of a look-up of 32 absent keys, measured on this machine; of
+	// Lookup32 is the time of a lookup of 32 absent keys, measured on this machine; for
 	// owners, the time of the answers.
 	Lookup32    float64 `json:"lookup_32_seconds"`
 	Lookup32P99 float64 `json:"lookup_32_p99_seconds"`
@@ -27,13 +27,13 @@ type Other struct {
 	Note        string  `json:"note"`
 }
 
-// What the other ways are given.
+// Parameters of the other ways.
 const (
 	rebuildEvery      = 10 * time.Minute // of a filter
-	owners            = 3                // nodes that know of a key
+	owners            = 3                // nodes that know a key
 	matchesPerSecond  = 50               // of 32 keys that the node itself lacks
 	ownerBound        = 5 * time.Millisecond
-	retellAfter       = 2 * time.Second // of a restart of an owner, its keys have been told to it again
+	retellAfter       = 2 * time.Second // after a restart, an owner has received its keys again
 	exchangeBytes     = requestBytes + responseBytes
 	ownerAnswersBytes = 16
 )
@@ -57,13 +57,14 @@ func Others(ctx context.Context, o Options) ([]Other, error) {
 	return all, nil
 }
 
-// rates are the changes of all other nodes, and the exchanges in which a node learns of them.
+// rates returns the changes of all other nodes, and the exchanges in which a node learns of
+// them.
 func rates(o Options) (changes, exchanges float64) {
 	peers := float64(o.Nodes - 1)
 	return 2 * o.Churn / 60 * float64(o.Keys) * peers, peers / index.Interval(o.Nodes-1).Seconds()
 }
 
-// fullSets keeps every node's names, whole and sorted, and follows them by deltas.
+// fullSets keeps every node's names, whole and sorted, and updates them by deltas.
 func fullSets(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	sets := make([][]uint64, o.Nodes-1)
@@ -88,8 +89,8 @@ func fullSets(o Options) (Other, error) {
 	}, nil
 }
 
-// filters keeps a filter of 16 bits of every node's set, and the keys that came since it
-// was built. What left stays in it until it is built again.
+// filters keeps a filter of every node's set with 16 bits per key, and the keys added since
+// it was built. Removed keys stay in it until it is rebuilt.
 func filters(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 2))
 	built := make([]*xorfilter.BinaryFuse[uint16], o.Nodes-1)
@@ -103,7 +104,7 @@ func filters(o Options) (Other, error) {
 		bytes += 2 * int64(len(f.Fingerprints))
 	}
 	changes, exchanges := rates(o)
-	came := changes / 2 * rebuildEvery.Seconds() / 2 // newer keys, half way to the next building
+	came := changes / 2 * rebuildEvery.Seconds() / 2 // newer keys, half way to the next rebuild
 	median, p99, named := measureLookups(r, func(tag uint64) bool {
 		found := false
 		for i := range built {
@@ -119,11 +120,12 @@ func filters(o Options) (Other, error) {
 	}, nil
 }
 
-// owned asks three nodes that a hash of the key chooses. They are told of each change.
+// owned asks three nodes chosen by a hash of the key, which receive each change.
 func owned(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 3))
 	net := &cluster{o: o, rand: r}
-	// A restarting owner is down, and then knows nothing until it is told again.
+	// A restarting owner is down, and then knows nothing until it has received its keys
+	// again.
 	away := o.Restart * float64(o.Nodes) * (o.Down + retellAfter).Seconds() / (o.Duration / 2).Seconds() / float64(o.Nodes)
 	down := make([]bool, o.Nodes)
 	for i := range down {
@@ -171,7 +173,7 @@ func owned(o Options) (Other, error) {
 	}, nil
 }
 
-// rendezvous gives the nodes with the highest hashes of a key and themselves.
+// rendezvous returns the nodes with the highest hashes of a key and themselves.
 func rendezvous(tag uint64, nodes int) [owners]int {
 	type ranked struct {
 		weight uint64
@@ -201,7 +203,8 @@ func randomTags(r *rand.Rand, n int) []uint64 {
 	return tags
 }
 
-// measureLookups times look-ups of 32 absent keys, and tells what share was named.
+// measureLookups times lookups of 32 absent keys, and returns the share for which a holder
+// was named.
 func measureLookups(r *rand.Rand, held func(tag uint64) bool) (median, p99, named float64) {
 	const looks = 100
 	took, found := make([]float64, looks), 0

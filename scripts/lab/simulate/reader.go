@@ -6,16 +6,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// What an exchange takes on the wire beside the delta, modelled: HTTP/1.1 with a position
-// as the body of the question, a TLS record and IP and TCP headers each way, an
-// acknowledgement, and for what does not fit one packet another 52 bytes for each and an
-// acknowledgement for every second one.
+// The modelled cost of an exchange on the wire in addition to the delta: HTTP/1.1 with a
+// position as the body of the request, a TLS record and IP and TCP headers in each
+// direction, an acknowledgement, and beyond one packet another 52 bytes for each further
+// packet and an acknowledgement for every second one.
 const (
 	requestBytes  = 260 + 22 + 52 + 52
 	responseBytes = 150 + 22 + 52 + 52
 	segmentBytes  = 1448
 	packetBytes   = 52 + 26
-	timeout       = time.Second // until a peer that is down has not answered
+	timeout       = time.Second // of a request to a peer that is down
 )
 
 func responseSize(delta int) int64 {
@@ -27,25 +27,25 @@ type reader struct {
 	c       *cluster
 	id      int
 	index   *index.Index
-	round   int           // questions of an earlier life of the node end nowhere
-	steady  bool          // it counts for what is visible everywhere
+	round   int           // answers to an earlier life of the node are ignored
+	steady  bool          // it counts for visibility everywhere
 	linkAt  time.Duration // its link is busy until then
-	active  int           // questions under way while it catches up
-	waiting []int         // peers whose sets it has still to begin or go on with
+	active  int           // requests in flight while it catches up
+	waiting []int         // peers whose sets it has still to start or continue
 	catchUp catchUp
 	traffic traffic
 	apply   time.Duration // of this machine, in Apply
 	changes int64         // applied
 }
 
-// traffic is what a reader sent and read as one that asks.
+// traffic is the bytes that a reader sent and received for its requests.
 type traffic struct {
 	exchanges      int64
 	sent, received int64
-	answers        int64 // bytes of what was told alone
+	answers        int64 // bytes of the deltas alone
 }
 
-// catchUp is how a node that came up empty got on.
+// catchUp is the progress of a node that started empty.
 type catchUp struct {
 	from, half, most, all time.Duration // 50 %, 99 % and all of the keys
 	startBytes, bytes     int64
@@ -60,8 +60,8 @@ func (c *cluster) addReader(id int, steady bool) *reader {
 	return r
 }
 
-// begin is a start without an index: first all sets are read in whole, some at a time,
-// then each peer is asked at every interval.
+// begin starts without an index: first all sets are read whole, some at a time, then each
+// peer is asked at every interval.
 func (r *reader) begin() {
 	c := r.c
 	r.round++
@@ -94,7 +94,7 @@ func (r *reader) interval() time.Duration {
 	return d - d/20 + time.Duration(r.c.rand.Int64N(int64(d)/10+1))
 }
 
-// ask sends one question: the peer's answer is made when it arrives there.
+// ask sends one request: the peer's answer is made when it arrives there.
 func (r *reader) ask(p, round int, catching bool) {
 	c := r.c
 	if round != r.round || c.nodes[r.id].down {
@@ -139,7 +139,7 @@ func (r *reader) learn(p, round int, catching bool, delta []byte) {
 	r.again(p, round, catching, more)
 }
 
-// again asks the same peer at once if it has more to tell, else after the interval.
+// again asks the same peer at once if it has more data, otherwise after the interval.
 func (r *reader) again(p, round int, catching, more bool) {
 	if round != r.round {
 		return
@@ -155,7 +155,7 @@ func (r *reader) again(p, round int, catching, more bool) {
 	r.c.after(r.interval(), func() { r.ask(p, round, false) })
 }
 
-// noteVisible notes when changes became known.
+// noteVisible records when changes became known.
 func (r *reader) noteVisible(p int, before index.Position) {
 	c, n := r.c, &r.c.nodes[p]
 	now := r.index.Position(index.Node(p))

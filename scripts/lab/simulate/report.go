@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Report is what a run found. Bytes are of one node, the mean of the sampled ones.
+// Report is the result of a run. Bytes are per node, the mean of the sampled ones.
 type Report struct {
 	Nodes     int     `json:"nodes"`
 	Segments  int     `json:"segments_per_node"`
@@ -22,12 +22,12 @@ type Report struct {
 // Part is one part of a run.
 type Part struct {
 	Name string `json:"name"`
-	// A node asks and is asked alike: what one reads as it asks another sends as it
-	// answers. Each direction has both.
+	// A node asks as much as it is asked: the bytes that it reads as it asks, it sends as
+	// it answers. Each direction has both.
 	BytesPerSecond     float64 `json:"bytes_per_second_each_way"`
-	ExchangesPerSecond float64 `json:"exchanges_per_second"`    // that it begins; it answers as many
-	AnswerBytes        float64 `json:"answer_bytes_per_second"` // of these, what it was told, without what protocols add
-	IndexBytes         int64   `json:"index_bytes"`             // the most that any took
+	ExchangesPerSecond float64 `json:"exchanges_per_second"`    // that it starts; it answers as many
+	AnswerBytes        float64 `json:"answer_bytes_per_second"` // the deltas of these, without protocol overhead
+	IndexBytes         int64   `json:"index_bytes"`             // the largest of all
 	IndexKeys          int64   `json:"index_keys"`
 	BitsPerKey         float64 `json:"index_bits_per_key"`
 
@@ -37,11 +37,11 @@ type Part struct {
 	EverywhereMax float64 `json:"everywhere_max_seconds"`
 	NewSegments   int64   `json:"new_segments"`
 
-	HitsLost       float64 `json:"hits_lost"`        // share of the oracle's, of what is held
-	RecentHitsLost float64 `json:"recent_hits_lost"` // the same, of what came in the last minute
-	Vain           float64 `json:"vain"`             // share of look-ups of what is held that named nobody who has it, but somebody
-	False          float64 `json:"false_peers"`      // share of absent keys with a holder named
-	Departed       float64 `json:"departed_named"`   // the same, of keys that left everywhere in the last minute
+	HitsLost       float64 `json:"hits_lost"`        // share of the oracle's hits, of existing segments
+	RecentHitsLost float64 `json:"recent_hits_lost"` // the same, of segments added in the last minute
+	Vain           float64 `json:"vain"`             // share of lookups of existing segments that named holders, none of which has it
+	False          float64 `json:"false_peers"`      // share of absent keys with a named holder
+	Departed       float64 `json:"departed_named"`   // the same, of keys removed everywhere in the last minute
 	Lookups        int64   `json:"lookups"`
 
 	// Of 32 absent keys, measured on this machine.
@@ -52,19 +52,19 @@ type Part struct {
 	ApplyErrors int     `json:"apply_errors"`
 }
 
-// CatchUp is how a node that came up with nothing read all sets.
+// CatchUp is the times after which a node that started empty has read all sets.
 type CatchUp struct {
-	Half           float64 `json:"half_seconds"` // half of the peers' sets are there
+	Half           float64 `json:"half_seconds"` // half of the keys are known
 	Most           float64 `json:"most_seconds"` // 99 % of them
 	All            float64 `json:"all_seconds"`
 	Bytes          int64   `json:"bytes_read"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
 }
 
-// Use is what a node that came up with nothing finds after some seconds.
+// Use is the share of hits that a node that started empty finds after some seconds.
 type Use struct {
 	Seconds   float64 `json:"seconds"`
-	Alone     float64 `json:"hits_alone"` // share of the oracle's
+	Alone     float64 `json:"hits_alone"` // share of the oracle's hits
 	Neighbour float64 `json:"hits_with_a_neighbour"`
 }
 

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// perSecond is how many look-ups of each kind a sampled node does in a second.
+// perSecond is the number of lookups of each kind by a sampled node per second.
 const perSecond = 400
 
-// Run plays a cluster: the sampled nodes read all sets from nothing, then there is churn,
-// then churn with a share of the nodes restarting, one of those with an index among
-// them. It takes one core, and memory for all sets and the sampled nodes' indexes:
-// some 2.5 MB a node and 3.3 bytes for each key of each index.
+// Run simulates a cluster: the sampled nodes start empty and read all sets, then there is
+// churn, then churn with a share of the nodes restarting, including one with an index. It
+// uses one core, and memory for all sets and the sampled nodes' indexes: some 2.5 MB per
+// node and 3.3 bytes for each key of each index.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (c *cluster) step(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// part plays for the duration and takes figures.
+// part simulates the duration and returns the figures.
 func (c *cluster) part(ctx context.Context, name string, first func()) (Part, error) {
 	c.figures = figures{since: c.now}
 	c.count = true
@@ -96,9 +96,8 @@ func (c *cluster) part(ctx context.Context, name string, first func()) (Part, er
 	return c.summary(name, before), nil
 }
 
-// restarts lets nodes restart one after the other over half of the duration, so that
-// the last are back before the end; the first of them is the reader that does not count
-// as steady.
+// restarts restarts nodes one after the other over half of the duration, so that the last
+// are back before the end. The first of them is the reader that does not count as steady.
 func (c *cluster) restarts(report *Report) {
 	n := min(int(math.Ceil(c.o.Restart*float64(c.o.Nodes))), c.o.Nodes-c.o.Sampled)
 	if n == 0 {
@@ -110,7 +109,7 @@ func (c *cluster) restarts(report *Report) {
 		c.after(span*time.Duration(i)/time.Duration(n), func() { c.restart(id) })
 	}
 	r := c.readers[c.o.Sampled]
-	// After the event that brings it back.
+	// After the event that restarts it.
 	c.after(c.o.Down+time.Microsecond, func() {
 		r.begin()
 		for _, s := range []int{0, 1, 2, 5, 10, 15, 20, 30, 45, 60} {
@@ -121,8 +120,8 @@ func (c *cluster) restarts(report *Report) {
 	})
 }
 
-// use is what share of the oracle's hits a node finds that came up with nothing, by
-// itself, and if it asks one neighbour for its holders where it knows none.
+// use returns the share of the oracle's hits that a node that started empty finds, by
+// itself, and if it asks one neighbour for holders that it does not know.
 func (c *cluster) use(r *reader, seconds float64) Use {
 	var alone, neighbour answers
 	for range 2000 {

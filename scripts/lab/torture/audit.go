@@ -8,14 +8,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// cache is what is audited: a daemon, or a store in this process.
+// cache is the audited cache: a daemon, or a store in this process.
 type cache interface {
-	// found says which items a lookup finds.
+	// found returns which items a lookup finds.
 	found(ctx context.Context, items []*item) ([]bool, error)
-	// read serves an item in runs of bytes that begin at multiples of 8; false
-	// when it is not there after all.
+	// read serves an item in runs of bytes that begin at multiples of 8. It returns false
+	// if the item is absent.
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
-	// list names all that is held.
+	// list returns the names of all objects.
 	list(ctx context.Context) ([]tier.Name, error)
 }
 
@@ -24,15 +24,15 @@ type reader interface {
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
 }
 
-// Findings are what audits and reads found wrong, and how much they looked at.
+// Findings are the faults found by audits and reads, and the amount that they checked.
 type Findings struct {
-	Corrupt int      `json:"corrupt"` // reads that were served other bytes than were submitted
+	Corrupt int      `json:"corrupt"` // reads that returned other bytes than were submitted
 	Phantom int      `json:"phantom"` // names listed or served that were never submitted
 	Looked  int      `json:"looked_up"`
 	Read    int      `json:"read_back"`
-	Again   int      `json:"read_back_synced"` // of what was acknowledged as synced, by audits
+	Again   int      `json:"read_back_synced"` // reads by audits of items acknowledged as synced
 	Bytes   int64    `json:"read_back_bytes"`
-	Notes   []string `json:"notes,omitempty"` // the first few things that are wrong
+	Notes   []string `json:"notes,omitempty"` // the first few faults
 }
 
 // maxNotes bounds Findings.Notes.
@@ -54,7 +54,7 @@ func (f *Findings) add(o Findings) {
 	f.Notes = append(f.Notes, o.Notes[:min(len(o.Notes), maxNotes-len(f.Notes))]...)
 }
 
-// check reads an item and compares what is served with what was submitted.
+// check reads an item and compares the bytes with those submitted.
 func (f *Findings) check(ctx context.Context, c reader, i *item) (intact bool, err error) {
 	wrong, seen := "", int64(0)
 	there, err := c.read(ctx, i, func(rank, part int, off int64, b []byte) {
@@ -82,19 +82,19 @@ func (f *Findings) check(ctx context.Context, c reader, i *item) (intact bool, e
 	return wrong == "", nil
 }
 
-// audit looks at everything that was ever submitted.
+// audit checks everything that was ever submitted.
 type audit struct {
 	ledger    *ledger
 	cache     cache
 	rng       *rand.Rand
-	older     int64      // bytes of items of earlier rounds to read back; the others are looked up only. Negative = all
-	first     int        // added to the ledger's rounds when they are told
-	must      tier.Level // what is acknowledged at this level or above and is lost gets a note
+	older     int64      // bytes to read back of items of earlier rounds; the others are only looked up. Negative = all
+	first     int        // added to the ledger's rounds in notes
+	must      tier.Level // lost items that were acknowledged at this level or above get a note
 	strangers []*item    // never submitted
 }
 
-// run checks all records. What was submitted in the round that just ended is
-// read back whole; of earlier rounds a random sample.
+// run checks all records. Items of the round that just ended are all read back; of earlier
+// rounds a random sample.
 func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	if err := a.names(ctx, &f); err != nil {
 		return f, err
@@ -110,7 +110,7 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	}
 	f.Looked += len(items)
 	left := a.older
-	for _, i := range a.rng.Perm(len(records)) { // so that old and new ones meet in memory
+	for _, i := range a.rng.Perm(len(records)) { // so that old and new items meet in memory
 		r, intact := records[i], found[i]
 		whole := r.round == a.ledger.round || a.older < 0
 		if intact && (whole || left > 0) {
@@ -132,7 +132,7 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	return f, nil
 }
 
-// names finds what nobody submitted.
+// names finds objects that were never submitted.
 func (a *audit) names(ctx context.Context, f *Findings) error {
 	listed, err := a.cache.list(ctx)
 	if err != nil {

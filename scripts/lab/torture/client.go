@@ -15,15 +15,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Patience of clients: a busy machine must not turn what is there into a miss.
+// Timeouts of clients: a busy machine must not turn a hit into a miss.
 const (
 	patience  = 30 * time.Second
 	readTries = 20 // of an item that a lookup finds
 	readPause = 20 * time.Millisecond
 )
 
-// client is one engine's connection, which outlives daemons, and the admin
-// client beside it.
+// client is one engine's connection, which outlives daemons, and the admin client.
 type client struct {
 	conn   *connector.Client
 	admin  *api.Client
@@ -79,8 +78,8 @@ func (c *client) wait(ctx context.Context) error {
 	return nil
 }
 
-// put writes all ranks of an item and answers the level that the last one's
-// reply names. seen is called before each run of bytes is filled.
+// put writes all ranks of an item and returns the level of the last rank's reply. seen is
+// called before each run of bytes is filled.
 func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
 	return c.putFrom(ctx, i, level, func(fill filler) filler {
 		return func(p profile.Part, part int, off int64, dst []byte) error {
@@ -93,7 +92,7 @@ func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()
 // filler is connector.Source.Fill.
 type filler func(p profile.Part, part int, off int64, dst []byte) error
 
-// putFrom is put from what from makes of the source of each rank.
+// putFrom is put with the source of each rank wrapped by from.
 func (c *client) putFrom(ctx context.Context, i *item, level tier.Level, from func(filler) filler) (tier.Level, error) {
 	var stored connector.Stored
 	var err error
@@ -120,8 +119,8 @@ func (c *client) putFrom(ctx context.Context, i *item, level tier.Level, from fu
 	return tier.Level(stored.Level), nil
 }
 
-// found implements cache. A match answers many segments at once, but one
-// checkpoint: the longest.
+// found implements cache. A match covers many segments at once, but only one checkpoint:
+// the longest.
 func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
 	out := make([]bool, len(items))
 	segments := map[*shape][]int{}
@@ -154,8 +153,8 @@ func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
 	return out, nil
 }
 
-// read implements cache. What a lookup finds but is not served is asked for
-// again: it may be on its way from the disk.
+// read implements cache. If a lookup finds an item that is then not served, it tries again:
+// the item may be in flight from the disk.
 func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
 	for rank := range i.shape.ranks() {
 		for try := 1; ; try++ {
@@ -180,7 +179,7 @@ func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off
 	return true, nil
 }
 
-// timed is told how long a call took. It may be nil.
+// timed receives the duration of a call. It may be nil.
 type timed func(call string, took time.Duration)
 
 func (t timed) since(call string, begun time.Time) {
@@ -197,7 +196,7 @@ func (c *client) readRank(ctx context.Context, i *item, rank int, see func(rank,
 	return readCheckpoint(ctx, m, i, rank, see)
 }
 
-// allRanks reads the ranks of an item until one is not there.
+// allRanks reads the ranks of an item until one is absent.
 func allRanks(i *item, read func(rank int) (there bool, err error)) (bool, error) {
 	for rank := range i.shape.ranks() {
 		if there, err := read(rank); !there || err != nil {
@@ -225,7 +224,7 @@ func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see
 	}()
 	begin, n := i.spec.Interior()
 	if l.Begin != begin || l.Tokens != n {
-		return true, nil // nothing of it was seen: that counts as other bytes
+		return true, nil // no bytes were seen: that counts as other bytes
 	}
 	return true, readParts(l, i, rank, see)
 }
@@ -249,7 +248,7 @@ type parts interface {
 	Read(i int, dst []byte) error
 }
 
-// readParts reads without digests, so that nothing but the comparison decides.
+// readParts reads without digests, so that only the comparison decides.
 func readParts(p parts, i *item, rank int, see func(rank, part int, off int64, b []byte)) error {
 	if p.Layout().Bytes != i.layout.Bytes {
 		return nil
@@ -264,7 +263,8 @@ func readParts(p parts, i *item, rank int, see func(rank, part int, off int64, b
 	return nil
 }
 
-// unlessAbsent drops the errors that mean that something is not there, or not now.
+// unlessAbsent drops the errors that mean that an object is absent, or temporarily not
+// available.
 func unlessAbsent(err error) error {
 	for _, absent := range []error{connector.ErrMiss, connector.ErrBusy, connector.ErrFull} {
 		if errors.Is(err, absent) {
@@ -296,8 +296,8 @@ func (c *client) list(ctx context.Context) ([]tier.Name, error) {
 	return out, nil
 }
 
-// remove asks for a segment to be forgotten; that it is not there, or in use, is
-// fine.
+// remove requests the removal of a segment; it ignores that the segment is absent or in
+// use.
 func (c *client) remove(ctx context.Context, i *item) error {
 	_, err := c.admin.Remove(ctx, api.Digest(i.Key), false)
 	var p *api.Problem

@@ -2,14 +2,13 @@ package torture
 
 import "encoding/binary"
 
-// content is the bytes of one part of one rank's share of an item: a function of
-// the seed and of where the bytes stand, so that they are never stored. Every
-// other 16 bits are a bf16 number of ordinary size, so that a codec finds
-// something to do.
+// content is the bytes of one part of one rank's share of an item: a function of the seed
+// and of the position of the bytes, so that they are never stored. Every other 16 bits are
+// a bf16 number of ordinary size, so that a codec has something to compress.
 type content struct{ base uint64 }
 
-// contentOf is the content of a part. Numbers of items are never used twice for
-// different bytes.
+// contentOf returns the content of a part. Item numbers are never reused for different
+// bytes.
 func contentOf(seed, item uint64, rank, part int) content {
 	h := mix(seed ^ 0x9e3779b97f4a7c15)
 	h = mix(h ^ item)
@@ -24,13 +23,13 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// word is the 8 bytes at 8*i.
+// word returns the 8 bytes at 8*i.
 func (c content) word(i uint64) uint64 {
 	const signsAndFractions, exponents = 0x83ff83ff83ff83ff, 0x3c003c003c003c00
 	return mix(c.base+i)&signsAndFractions | exponents
 }
 
-// fill writes the bytes from off on.
+// fill writes the bytes starting at off.
 func (c content) fill(dst []byte, off int64) {
 	i := uint64(off) / 8
 	if skip := int(off % 8); skip > 0 {
@@ -49,7 +48,7 @@ func (c content) fill(dst []byte, off int64) {
 	}
 }
 
-// holds says whether b is the bytes from off on, a multiple of 8.
+// holds reports whether b equals the bytes starting at off, a multiple of 8.
 func (c content) holds(b []byte, off int64) bool {
 	i := uint64(off) / 8
 	for ; len(b) >= 8; b, i = b[8:], i+1 {

@@ -10,22 +10,22 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of what is written. A row of keys and values is 1 KiB over all ranks, so
-// that items are from 50 KiB to some MiB.
+// Sizes of items. A row of keys and values is 1 KiB over all ranks, so that items have from
+// 50 KiB to some MiB.
 const (
 	headTokens  = 8  // excluded on either side of a segment in the middle
 	blockTokens = 64 // of prefix hashes
 )
 
-// shape is a model that items belong to. There is one without and one with
-// several ranks, since a segment of several ranks is written in several places.
+// shape is the model of an item. There are models with one and with several ranks, since
+// the ranks of a segment are stored in different places.
 type shape struct {
 	profile *profile.Profile
 	tenant  string
 	salt    []byte
 }
 
-// newShape makes a model of two linear and two attention layers.
+// newShape returns a model of two linear and two attention layers.
 func newShape(name string, ranks int, salt []byte) (*shape, error) {
 	const heads = 4
 	linear := profile.Layer{Kind: profile.KindLinear, Linear: profile.Linear{
@@ -52,18 +52,18 @@ func (s *shape) ranks() int { return s.profile.TPSize() }
 // item is a segment or a checkpoint that may be submitted. It is immutable.
 type item struct {
 	tier.Name
-	number uint64 // names its bytes
+	number uint64 // determines its bytes
 	seed   uint64
 	shape  *shape
 	spec   profile.SegmentSpec // segments
-	begin  int                 // checkpoints: rows held here
+	begin  int                 // checkpoints: rows stored here
 	end    int
 	parent *item
-	prompt uint64         // checkpoints: names the tokens of the chain
+	prompt uint64         // checkpoints: determines the tokens of the chain
 	layout profile.Layout // of one rank
 }
 
-// newSegment makes a segment of at most most tokens.
+// newSegment returns a segment of at most most tokens.
 func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	n := between(rng, 1, most)
 	spec, ok := s.profile.MidSpec(n, headTokens)
@@ -79,7 +79,7 @@ func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	return i
 }
 
-// newCheckpoint makes a checkpoint behind parent, nil = the first of a prompt.
+// newCheckpoint returns a checkpoint after parent, nil = the first of a prompt.
 func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tier.CheckpointKind, rng *rand.Rand, most int) *item {
 	i := &item{number: number, seed: seed, shape: s, prompt: number, parent: parent}
 	i.Kind = kind
@@ -92,17 +92,17 @@ func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tier.Checkp
 	return i
 }
 
-// between draws a number of [low, high] whose logarithm is uniform: most are
-// small, and the large ones have most of the bytes.
+// between draws a number in [low, high] whose logarithm is uniform: most are small, and the
+// large ones have most of the bytes.
 func between(rng *rand.Rand, low, high int) int {
 	n := float64(low) * math.Exp(rng.Float64()*math.Log(float64(high)/float64(low)))
 	return min(max(int(n), low), high)
 }
 
-// tokens are a segment's token ids.
+// tokens returns a segment's token ids.
 func (i *item) tokens() []uint32 { return tokensOf(i.seed, i.number, i.spec.Tokens) }
 
-// tokensOf makes n token ids that no other number has.
+// tokensOf returns n token ids that differ from those of all other numbers.
 func tokensOf(seed, number uint64, n int) []uint32 {
 	c := contentOf(seed, number, -1, -1)
 	out := make([]uint32, n)
@@ -112,10 +112,10 @@ func tokensOf(seed, number uint64, n int) []uint32 {
 	return out
 }
 
-// content is the bytes of one part.
+// content returns the bytes of one part.
 func (i *item) content(rank, part int) content { return contentOf(i.seed, i.number, rank, part) }
 
-// fill is the source of one rank's share, in the form that clients take.
+// fill returns the source of one rank's share, in the form that clients use.
 func (i *item) fill(rank int) func(p profile.Part, part int, off int64, dst []byte) error {
 	return func(_ profile.Part, part int, off int64, dst []byte) error {
 		i.content(rank, part).fill(dst, off)
@@ -123,7 +123,7 @@ func (i *item) fill(rank int) func(p profile.Part, part int, off int64, dst []by
 	}
 }
 
-// bytes is its size over all ranks.
+// bytes returns its size over all ranks.
 func (i *item) bytes() int64 { return i.layout.Bytes * int64(i.shape.ranks()) }
 
 func (i *item) isSegment() bool { return i.Kind == 0 }

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// event is a point of a worker's steps at which a daemon may be killed.
+// event is a step of a worker at which a daemon may be killed.
 type event uint8
 
 const (
 	atTime       event = iota // no event: some time after the start
 	inFill                    // half of an item is written
 	afterAck                  // a reply has just arrived
-	afterRead                 // a read was asked for, which may promote and evict
-	afterRemoval              // a removal was asked for
+	afterRead                 // a read was requested, which may promote and evict
+	afterRemoval              // a removal was requested
 	events
 )
 
@@ -24,15 +24,13 @@ const (
 const (
 	earliest = 20 * time.Millisecond
 	latest   = 900 * time.Millisecond
-	jitter   = 1500 * time.Microsecond // after an event; what it asks for takes about so long
+	jitter   = 1500 * time.Microsecond // after an event; the requested work takes about this long
 )
 
-// turns is how often an event is waited for at most: about as often as it comes
-// in one round.
+// turns is the largest number of events to wait for: about as many as occur in one round.
 var turns = [events]int64{inFill: 800, afterAck: 120, afterRead: 120, afterRemoval: 12}
 
-// moment is when a daemon is killed: at the n-th event plus a delay, or at the
-// latest after limit.
+// moment is the time of a kill: the n-th event plus a delay, at the latest after limit.
 type moment struct {
 	event event
 	n     int64
@@ -71,7 +69,7 @@ type fuse struct {
 // light starts the clock.
 func light(m moment, kill func()) *fuse {
 	f := &fuse{moment: m, kill: kill, lit: make(chan struct{}), burnt: make(chan struct{})}
-	time.AfterFunc(m.limit, f.blow) // does nothing when the fuse has burnt
+	time.AfterFunc(m.limit, f.blow) // does nothing if it has already blown
 	return f
 }
 
@@ -91,8 +89,7 @@ func (f *fuse) at(e event) {
 	}
 }
 
-// over says whether the kill has begun: from then on a worker's errors are what
-// was to be expected.
+// over reports whether the kill has begun: from then on errors of workers are expected.
 func (f *fuse) over() bool {
 	select {
 	case <-f.lit:
@@ -102,7 +99,7 @@ func (f *fuse) over() bool {
 	}
 }
 
-// out waits for the end of the kill; a fuse that workers left early burns now.
+// out waits for the end of the kill; if the workers ended before it, it kills now.
 func (f *fuse) out() {
 	f.blow()
 	<-f.burnt

@@ -23,14 +23,13 @@ func levelText(l tier.Level) string {
 	return "none"
 }
 
-// Tally counts items of one level: acknowledged, and found with the right bytes
-// by every audit since.
+// Tally counts items of one level: acknowledged, and found intact by every audit since.
 type Tally struct {
 	Acked    int `json:"acked"`
 	Survived int `json:"survived"`
 }
 
-// String is for people: 41/42.
+// String returns the tally for display: 41/42.
 func (t Tally) String() string { return fmt.Sprintf("%d/%d", t.Survived, t.Acked) }
 
 func (t *Tally) add(o Tally) {
@@ -38,7 +37,7 @@ func (t *Tally) add(o Tally) {
 	t.Survived += o.Survived
 }
 
-// Tallies are those of the levels memory, logged and synced.
+// Tallies are the tallies of the levels memory, logged and synced.
 type Tallies struct {
 	Memory Tally `json:"memory"`
 	Logged Tally `json:"logged"`
@@ -61,24 +60,23 @@ func (t *Tallies) add(o Tallies) {
 	t.Synced.add(o.Synced)
 }
 
-// record is what the ledger knows of one item.
+// record is the ledger's record of one item.
 //
 //	submitted ──reply──► acknowledged ──audit──► survived ──audit──► …
 //	    │                     └─────────audit──► missing
-//	    └── no reply: may be there or not, but only with its own bytes
+//	    └── no reply: may be present or not, but only with its own bytes
 type record struct {
 	item    *item
-	round   int        // in which it was last submitted
-	acked   tier.Level // that its reply named; 0 = no reply
+	round   int        // of the last submission
+	acked   tier.Level // level of its reply; 0 = no reply
 	audited bool       // by the audit after its round
 	missing bool       // an audit did not find it
-	removed bool       // its removal was asked for
-	gone    bool       // and cannot happen any more: it was answered, or its daemon is dead
+	removed bool       // its removal was requested
+	gone    bool       // the removal is over: it was answered, or its daemon is dead
 }
 
-// ledger is the log of what was submitted and acknowledged. A round is what
-// happens between two crashes. Acknowledgements are written to log when their
-// reply has arrived, never before.
+// ledger is the log of submissions and acknowledgements. A round is the time between two
+// crashes. Acknowledgements are written to log after their reply has arrived, never before.
 type ledger struct {
 	mu      sync.Mutex
 	log     io.Writer
@@ -105,14 +103,14 @@ func (l *ledger) begin() {
 	l.rounds = append(l.rounds, Tallies{})
 }
 
-// close ends a round: what is acknowledged from here on may have been lost.
+// close ends a round: later acknowledged items may have been lost.
 func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 }
 
-// submit notes an item that will be sent, for the first time or again.
+// submit records an item before it is sent, for the first time or again.
 func (l *ledger) submit(i *item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +123,7 @@ func (l *ledger) submit(i *item) {
 	*r = record{item: i, round: l.round}
 }
 
-// acknowledge notes a reply.
+// acknowledge records a reply.
 func (l *ledger) acknowledge(i *item, reached tier.Level) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,14 +145,14 @@ func (l *ledger) acknowledge(i *item, reached tier.Level) error {
 	return err
 }
 
-// remove notes that an item will be removed: it may be there afterwards or not.
+// remove records that an item will be removed: it may be present afterwards or not.
 func (l *ledger) remove(i *item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.records[i.Name].removed = true
 }
 
-// removal notes that the removal of an item was answered.
+// removal records the answer to the removal of an item.
 func (l *ledger) removal(i *item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,15 +160,15 @@ func (l *ledger) removal(i *item) {
 	r.gone = r.removed
 }
 
-// submitted says whether an item of that name was ever sent.
+// submitted reports whether an item of that name was ever sent.
 func (l *ledger) submitted(n tier.Name) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.records[n] != nil
 }
 
-// audited notes what an audit found. intact: it was there, and what was read of it
-// was right.
+// audited records the result of an audit. intact: the item was present, and the bytes read
+// were right.
 func (l *ledger) audited(r *record, intact bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +184,7 @@ func (l *ledger) audited(r *record, intact bool) {
 	r.missing = r.missing || !intact
 }
 
-// sift answers the records for which keep holds, in order of submission.
+// sift returns the records for which keep returns true, in order of submission.
 func (l *ledger) sift(keep func(r *record) bool) []*record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +197,7 @@ func (l *ledger) sift(keep func(r *record) bool) []*record {
 	return out
 }
 
-// totals sums the rounds.
+// totals returns the sum of the rounds.
 func (l *ledger) totals() (sum Tallies) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,14 +207,14 @@ func (l *ledger) totals() (sum Tallies) {
 	return sum
 }
 
-// current is the tally of this round.
+// current returns the tally of this round.
 func (l *ledger) current() Tallies {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rounds[l.round]
 }
 
-// before says whether an item was last submitted in an earlier round.
+// before reports whether an item was last submitted in an earlier round.
 func (l *ledger) before(i *item) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

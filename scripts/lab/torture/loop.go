@@ -21,20 +21,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of what is written. The daemon's memory (see daemonArgs) holds a small
-// part of it, so that nearly every read promotes and every promotion evicts; its
-// disk holds all of it, so that nothing acknowledged leaves for want of room.
+// Sizes of the data. The daemon's memory (see daemonArgs) holds a small part of it, so that
+// nearly every read promotes and every promotion evicts. Its disk holds all of it, so that
+// no acknowledged object is evicted for lack of room.
 const (
 	liveBytes    = 768 << 20
 	itemTokens   = 4000
 	stagingBytes = 16 << 20
 )
 
-// What is done to the daemon, and how much is looked at afterwards.
+// The work of workers, and the extent of audits.
 const (
 	clients        = 2
 	workers        = 3                      // of each client
-	idlePause      = 500 * time.Microsecond // of a worker that finds nothing to do
+	idlePause      = 500 * time.Microsecond // of a worker without work
 	stumbleOneIn   = 4                      // restarts
 	longestStumble = 80 * time.Millisecond
 	olderBytes     = 96 << 20 // of earlier rounds, read back by each audit
@@ -45,8 +45,8 @@ const (
 var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "8MiB",
 	"-disk-size", "4GiB", "-disk-private", "2GiB", "-disk-slab", "64MiB", "-disk-reserve", "256MiB"}
 
-// Variants of the daemon, one after another on the same directory: what one
-// wrote the next one reads.
+// Variants of the daemon, one after another on the same directory: each reads what the one
+// before wrote.
 var variants = []struct {
 	name string
 	args []string
@@ -57,22 +57,22 @@ var variants = []struct {
 	{"no write-behind", []string{"-disk-codec", "none", "-write-behind", "off"}},
 }
 
-// deviceArgs give a daemon with a GPU less of it than segments take, too.
+// deviceArgs gives a daemon with a GPU less HBM than the segments need.
 var deviceArgs = []string{"-hbm-public", "16MiB", "-hbm-client", "4MiB"}
 
-// tenants that engines work for, one of them with a salt of its own. The file names
-// them to the daemon.
+// tenants of the engines, one of them with a separate salt. The file declares them to the
+// daemon.
 var tenants = []string{"default", "other"}
 
 const tenantsFile = "tenants:\n  - name: default\n  - name: other\n    salt: torture\n"
 
-// loops kills a daemon again and again and audits what it held.
+// loops kills a daemon again and again and audits its contents.
 type loops struct {
 	options Options    // of this chapter
-	first   int        // loops of former ones
-	all     int        // loops of the run
+	first   int        // loops of earlier chapters
+	all     int        // loops of the whole run
 	rng     *rand.Rand // of audits
-	moments *rand.Rand // when the daemon is killed: the same for a seed, whatever happens in between
+	moments *rand.Rand // of kills: the same for a seed, whatever happens in between
 	work    *workload
 	ledger  *ledger
 	daemon  *child.Daemon
@@ -81,7 +81,7 @@ type loops struct {
 	report  *Report
 }
 
-// dirs are where one run keeps what it leaves.
+// These paths hold the files of a run.
 func (o *Options) disk() string { return filepath.Join(o.Dir, "disk") }
 func (o *Options) acks() string { return filepath.Join(o.Dir, "acknowledged.log") }
 func (o *Options) file() string { return filepath.Join(o.Dir, "spliced.yaml") }
@@ -157,7 +157,7 @@ func (t *loops) start(ctx context.Context, log io.Writer) (err error) {
 	return nil
 }
 
-// newShapes are models of one and two ranks, for each of the tenants.
+// newShapes returns models of one and two ranks, for each of the tenants.
 func newShapes() (out []*shape, err error) {
 	for _, tenant := range tenants {
 		for ranks := 1; ranks <= 2; ranks++ {
@@ -186,7 +186,7 @@ func (t *loops) closeDevice() error {
 	return t.device.Close()
 }
 
-// args are the daemon's flags in round n.
+// args returns the daemon's flags in round n.
 func (t *loops) args(n int) []string {
 	args := slices.Concat(daemonArgs, []string{"-config", t.options.file(), "-disk", t.options.disk()}, variants[n%len(variants)].args)
 	if t.device != nil {
@@ -227,7 +227,7 @@ func (t *loops) stumble(ctx context.Context, n int) error {
 	start, cancel := context.WithTimeout(ctx, time.Duration(1+t.moments.Int64N(int64(longestStumble))))
 	defer cancel()
 	if err := t.daemon.Restart(start, t.args(n)...); err != nil {
-		// It was killed at the end of its time; other reasons come again.
+		// It was killed at the end of its time; other errors would recur.
 		return ctx.Err()
 	}
 	return t.daemon.Kill()
@@ -263,7 +263,7 @@ func (t *loops) write(ctx context.Context, fuse *fuse, row *Round) error {
 	return errors.Join(failed...)
 }
 
-// restart starts the daemon as it is in round n.
+// restart starts the daemon with the settings of round n.
 func (t *loops) restart(ctx context.Context, n int) error {
 	if err := t.daemon.Restart(ctx, t.args(n)...); err != nil {
 		return err
@@ -295,9 +295,9 @@ func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	return nil
 }
 
-// last reads everything back once more, after a stop in good order.
+// last reads everything back once more, after a clean stop.
 func (t *loops) last(ctx context.Context) error {
-	rounds := len(t.report.Rounds) - t.options.Loops // of former chapters
+	rounds := len(t.report.Rounds) - t.options.Loops // of earlier chapters
 	t.work.begin()
 	t.ledger.close()
 	row := Round{Round: t.first + t.options.Loops + 1, Crash: "stopped, all read back", Variant: variants[t.options.Loops%len(variants)].name}
@@ -317,7 +317,7 @@ func (t *loops) last(ctx context.Context) error {
 	return nil
 }
 
-// counts are what one worker did.
+// counts are the operations of one worker.
 type counts struct {
 	puts, bytes                int64
 	refused, removed, inFlight int
@@ -325,7 +325,7 @@ type counts struct {
 	brokenOff                  int // puts
 }
 
-// worker does what the workload draws until the daemon is dead.
+// worker runs the operations of the workload until the daemon is dead.
 type worker struct {
 	*counts
 	client   *client
@@ -333,7 +333,7 @@ type worker struct {
 	ledger   *ledger
 	fuse     *fuse
 	findings *Findings
-	rng      *rand.Rand // of what it does beside
+	rng      *rand.Rand // for choices outside the workload
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -355,9 +355,9 @@ func (w *worker) run(ctx context.Context) error {
 				w.ledger.removal(op.item)
 			}
 		case doNothing:
-			time.Sleep(idlePause) // all is written and nothing is there to be read
+			time.Sleep(idlePause) // all items are written and none can be read
 		}
-		// A dying daemon's clients see every kind of end, but none before the kill.
+		// Clients of a dying daemon see all kinds of errors, but none before the kill.
 		if err != nil && !w.fuse.over() && ctx.Err() == nil {
 			return fmt.Errorf("%s: %w", op.item, err)
 		}
@@ -365,8 +365,8 @@ func (w *worker) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// read compares an item with what was submitted: as it lies in memory, as it lies on
-// the GPU, or joined to another.
+// read compares an item with the submitted bytes: in memory, on the GPU, or joined to
+// another.
 func (w *worker) read(ctx context.Context, i *item) error {
 	if !i.isSegment() || w.rng.IntN(2) == 0 {
 		_, err := w.findings.check(ctx, once{w.client, nil}, i)
@@ -390,10 +390,10 @@ func (w *worker) read(ctx context.Context, i *item) error {
 	return err
 }
 
-// errBrokenOff is how a source ends that has no more bytes.
+// errBrokenOff is the error of a source that has no more bytes.
 var errBrokenOff = errors.New("broken off")
 
-// breakOff begins to write an item that nobody may ever see.
+// breakOff begins to write an item that must never become visible.
 func (w *worker) breakOff(ctx context.Context) error {
 	i := w.work.unfinished()
 	left := w.rng.IntN(len(i.layout.Parts)) // runs of bytes
@@ -435,8 +435,8 @@ func (w *worker) put(ctx context.Context, op operation) error {
 	return err
 }
 
-// refused tells answers that are no fault: there is no room in memory just now,
-// the segment is there already, or the checkpoint before this one is not.
+// refused reports whether an error is no fault: memory is full at the moment, the segment
+// already exists, or the checkpoint's parent does not.
 func refused(i *item, err error) bool {
 	for _, fine := range []error{connector.ErrFull, connector.ErrBusy, connector.ErrExists} {
 		if errors.Is(err, fine) {
@@ -446,8 +446,7 @@ func refused(i *item, err error) bool {
 	return i.parent != nil && (errors.Is(err, connector.ErrGone) || errors.Is(err, connector.ErrInvalid))
 }
 
-// once is a client that does not ask twice for what it does not get: other
-// workers evict meanwhile.
+// once is a client that does not retry reads: other workers evict meanwhile.
 type once struct {
 	*client
 	tell timed

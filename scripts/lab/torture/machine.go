@@ -16,21 +16,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of the store in this process: memory holds a part of what is written,
-// the disk all of it. Slabs are small since the file system in memory copies a
-// whole file at each sync.
+// Sizes of the store in this process: memory holds a part of the data, the disk all of it.
+// Slabs are small since the in-memory file system copies a whole file at each sync.
 const (
 	machineTenant    = tier.TenantID(1)
 	machinePublic    = 6 << 20
 	machinePrivate   = 2 << 20
 	machineDisk      = 64 << 20
-	machineDiskSlots = 24 << 20 // of checkpoints
+	machineDiskSlots = 24 << 20 // for checkpoints
 	machineSlab      = 2 << 20
 	readWait         = 10 * time.Second
 	wholeList        = 1 << 20
 )
 
-// setup is what machines differ in.
+// setup holds the parameters in which machines differ.
 type setup struct {
 	name        string
 	granule     int64
@@ -46,14 +45,14 @@ var setups = []setup{
 	{name: "no write-behind, sync 20 ms", syncEvery: 20 * time.Millisecond},
 }
 
-// machine is a store and its disk tier on a file system in memory, from power on
-// to power off.
+// machine is a store and its disk tier on an in-memory file system, from power on to power
+// off.
 type machine struct {
 	dev     gpuipc.Device
 	tier    *disk.Tier
 	store   *tiering.Store
 	ids     map[*shape]tier.ProfileID
-	session *tiering.Session // of who reads and audits
+	session *tiering.Session // of the reader and auditor
 	halt    context.CancelFunc
 	ended   chan error
 }
@@ -99,7 +98,7 @@ func boot(files vfs.FS, shapes []*shape, s *setup) (m *machine, err error) {
 	return m, nil
 }
 
-// off ends a machine without writing what is left: its power is gone.
+// off ends a machine without writing pending data: its power is gone.
 func (m *machine) off() error {
 	m.halt()
 	err := errors.Join(<-m.ended, <-m.ended)
@@ -185,7 +184,7 @@ func (w *writer) commit(ctx context.Context, i *item, rank int, id tier.Reservat
 	return last, nil
 }
 
-// unlessGone drops the error of giving up what is not there any more.
+// unlessGone drops the error of aborting a reservation that no longer exists.
 func unlessGone(err error) error {
 	if errors.Is(err, tier.ErrGone) {
 		return nil
@@ -240,8 +239,8 @@ func (m *machine) read(ctx context.Context, i *item, see func(rank, part int, of
 	return true, nil
 }
 
-// lease holds one rank's share for reading; 0 when it is not there. What is not
-// the item's share has no extents, so that reading it fails.
+// lease leases one rank's share for reading; it returns 0 if it is absent. Bytes outside
+// the item's share have no extents, so that reading them fails.
 func (m *machine) lease(ctx context.Context, i *item, rank int) (tier.LeaseID, []gpuipc.Extent, error) {
 	if i.isSegment() {
 		q := tiering.AcquireQuery{Profile: m.ids[i.shape], Tenant: machineTenant, Rank: rank, Keys: [][32]byte{i.Key}}
@@ -269,7 +268,7 @@ func (m *machine) lease(ctx context.Context, i *item, rank int) (tier.LeaseID, [
 	return got.Lease, n.Extents, nil
 }
 
-// list implements cache: what memory holds and what the disk holds.
+// list implements cache: the contents of memory and of the disk.
 func (m *machine) list(context.Context) ([]tier.Name, error) {
 	var out []tier.Name
 	for _, s := range m.store.Segments(tiering.SegmentFilter{}, nil, wholeList) {

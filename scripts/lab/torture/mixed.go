@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// onDevice reads segments where they lie on the GPU, or are to lie.
+// onDevice reads segments in place on the GPU, after loading them there if necessary.
 type onDevice struct{ *client }
 
 func (c onDevice) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
@@ -27,7 +27,7 @@ func (c onDevice) readDevice(ctx context.Context, i *item, rank int, see func(ra
 	l := rows[0].Lease
 	defer l.Release()
 	if l.Layout().Bytes != i.layout.Bytes {
-		return true, nil // nothing of it was seen: that counts as other bytes
+		return true, nil // no bytes were seen: that counts as other bytes
 	}
 	for part := range i.layout.Parts {
 		b := make([]byte, i.layout.Parts[part].Len)
@@ -42,7 +42,7 @@ func (c onDevice) readDevice(ctx context.Context, i *item, rank int, see func(ra
 // joinLayer is an attention layer of all shapes.
 const joinLayer = 1
 
-// joinPlan is a plan that grows at its end.
+// joinPlan is a plan to which spans are appended.
 type joinPlan struct{ connector.Plan }
 
 // compute adds n tokens that the engine computes.
@@ -53,8 +53,8 @@ func (p *joinPlan) compute(n int) {
 	}
 }
 
-// checkJoin has two segments placed behind each other, and compares the values of a
-// layer: rotation leaves them as they are. It reports whether both were there.
+// checkJoin places two segments one after another, and compares the values of a layer,
+// which rotation does not change. It reports whether both were present.
 func (f *Findings) checkJoin(ctx context.Context, c *client, pair ...*item) (there bool, err error) {
 	m := c.models[pair[0].shape][0]
 	keys := make([]profile.SegmentKey, len(pair))
@@ -71,12 +71,12 @@ func (f *Findings) checkJoin(ctx context.Context, c *client, pair ...*item) (the
 		defer r.Lease.Release()
 		if r.Err != nil {
 			all = false
-			if !errors.Is(r.Err, connector.ErrCanceled) { // for want of the other
+			if !errors.Is(r.Err, connector.ErrCanceled) { // because the other one is missing
 				err = r.Err
 			}
 			continue
 		}
-		// What an engine would compute before and behind the interior.
+		// The tokens before and after the interior, which an engine would compute.
 		head, n := pair[k].spec.Interior()
 		plan.compute(head)
 		plan.Spans = append(plan.Spans, connector.Span{Lease: r.Lease, Start: plan.End, Count: n})

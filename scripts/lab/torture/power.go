@@ -23,17 +23,17 @@ const (
 	powerLatest   = 400 * time.Millisecond
 )
 
-// keptPercents is how much of what was not synced a loss of power leaves, block by
-// block and name by name.
+// keptPercents are the shares of unsynced data that survive a loss of power, block by block
+// and name by name.
 var keptPercents = []int{0, 30, 100}
 
-// powerCuts plays losses of power on stores in this process.
+// powerCuts simulates losses of power on stores in this process.
 type powerCuts struct {
 	options Options
 	rng     *rand.Rand
 	report  *Report
 	rounds  int
-	over    func(vfs.FS) vfs.FS // between the stores and their files; nil = nothing
+	over    func(vfs.FS) vfs.FS // wraps the files of the stores; nil = no wrapper
 }
 
 func (p *powerCuts) run(ctx context.Context) error {
@@ -53,7 +53,7 @@ func (p *powerCuts) run(ctx context.Context) error {
 // life is one file system and its ledger, through a few crashes.
 type life struct {
 	*powerCuts
-	first   int // rounds of former lives
+	first   int // rounds of earlier lives
 	setup   *setup
 	shapes  []*shape
 	ledger  *ledger
@@ -85,7 +85,7 @@ func (p *powerCuts) life(ctx context.Context, number int) (err error) {
 	return nil
 }
 
-// crash is one round: write, lose power, start on what is left, audit.
+// crash runs one round: write, lose power, start on the surviving files, audit.
 func (l *life) crash(ctx context.Context) error {
 	percent := keptPercents[l.rounds%len(keptPercents)]
 	l.rounds++
@@ -96,7 +96,7 @@ func (l *life) crash(ctx context.Context) error {
 	var after *vfs.MemFS
 	seed := l.rng.Uint64()
 	fuse := light(m, func() {
-		l.ledger.close() // first: what is acknowledged during the copy may be on neither side
+		l.ledger.close() // first: items acknowledged during the copy may be missing in it
 		after = l.files.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(seed, 3))})
 	})
 	err := l.write(ctx, fuse, &row)
@@ -131,7 +131,7 @@ func (l *life) boot(files vfs.FS) (*machine, error) {
 	return boot(files, l.shapes, l.setup)
 }
 
-// stumble starts a machine and takes its power while it finds its feet.
+// stumble starts a machine and cuts its power during the start.
 func (l *life) stumble(files *vfs.MemFS, percent int) (*vfs.MemFS, error) {
 	m, err := l.boot(files)
 	if err != nil {
@@ -141,8 +141,8 @@ func (l *life) stumble(files *vfs.MemFS, percent int) (*vfs.MemFS, error) {
 	return after, m.off()
 }
 
-// restart ends the machine, which goes on until here on files that nobody looks
-// at again, and starts one on what the loss of power has left.
+// restart ends the machine, which has been running on files that are no longer used, and
+// starts one on the files that survived the loss of power.
 func (l *life) restart(after *vfs.MemFS) (err error) {
 	former := l.machine
 	l.files = after
@@ -153,7 +153,7 @@ func (l *life) restart(after *vfs.MemFS) (err error) {
 	return former.off()
 }
 
-// write runs the workers until the power is gone.
+// write runs the workers until the power is cut.
 func (l *life) write(ctx context.Context, fuse *fuse, row *Round) error {
 	found := make([]Findings, powerWorkers)
 	failed := make([]error, powerWorkers)

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Report is what a run found. Counts of items are sums over rounds: an item is
-// acknowledged in one round, and has survived when every audit since found it
-// with the right bytes.
+// Report is the result of a run. Counts of items are sums over rounds: an item is
+// acknowledged in one round, and has survived if every audit since has found it intact.
 type Report struct {
 	Loops          int `json:"loops"`
 	SyncedAcked    int `json:"synced_acked"`
@@ -23,7 +22,7 @@ type Report struct {
 	Corrupt        int `json:"corrupt"`
 	Phantom        int `json:"phantom"`
 
-	// The same on copies of a file system that lost power.
+	// The same for copies of a file system that lost power.
 	PowerCrashes        int `json:"power_crashes"`
 	PowerSyncedAcked    int `json:"power_synced_acked"`
 	PowerSyncedSurvived int `json:"power_synced_survived"`
@@ -40,21 +39,21 @@ type Report struct {
 	Duration  float64 `json:"duration_s"`
 	PutPerS   float64 `json:"put_per_s"` // acknowledged, while writers ran
 	PutMiBPS  float64 `json:"put_mib_per_s"`
-	RestartMs float64 `json:"restart_p50_ms"` // from start of the process to the first served answer
+	RestartMs float64 `json:"restart_p50_ms"` // from start of the process to the first answer
 	RestartTo float64 `json:"restart_max_ms"`
 	Refused   int     `json:"refused"`   // puts answered with full or busy
 	Removed   int     `json:"removed"`   // segments removed on purpose
-	InFlight  int     `json:"in_flight"` // puts that were under way when the daemon was killed
+	InFlight  int     `json:"in_flight"` // puts in flight when the daemon was killed
 	Tenants   int     `json:"tenants"`
-	Joined    int     `json:"joined"`     // pairs of segments rotated behind each other, values compared
+	Joined    int     `json:"joined"`     // pairs of segments rotated one after another, values compared
 	OnDevice  int     `json:"on_device"`  // segments read on the GPU
-	BrokenOff int     `json:"broken_off"` // puts whose source ended in the middle
+	BrokenOff int     `json:"broken_off"` // puts whose source ended early
 	Reads     int     `json:"read_back"`
-	SyncedHit int     `json:"read_back_synced"` // times that an audit read one acknowledged as synced, and it was right
+	SyncedHit int     `json:"read_back_synced"` // audits' reads of items acknowledged as synced that were intact
 	ReadBack  int64   `json:"read_back_bytes"`
-	Checked   int     `json:"checked"`       // entries of the directory that a deep check read once the daemon had ended
-	Damaged   int     `json:"damaged"`       // problems that it found
-	Dir       string  `json:"dir,omitempty"` // where the disk directory and the log of acknowledgements are, when they were kept
+	Checked   int     `json:"checked"`       // entries of the directory read by a deep check after the daemon's end
+	Damaged   int     `json:"damaged"`       // problems found by it
+	Dir       string  `json:"dir,omitempty"` // path of the disk directory and the log of acknowledgements, if they were kept
 
 	Rounds []Round  `json:"rounds"`
 	Power  []Round  `json:"power_rounds"`
@@ -62,11 +61,11 @@ type Report struct {
 
 	restarts []float64     // milliseconds
 	writing  time.Duration // of writers
-	puts     int64         // acknowledged meanwhile
-	bytes    int64         // of them
+	puts     int64         // acknowledged in that time
+	bytes    int64         // of these puts
 }
 
-// rates takes over what kills made of restarts and writers.
+// rates computes the times of restarts and the rates of writers from the rounds with kills.
 func (r *Report) rates() {
 	if len(r.restarts) == 0 {
 		return
@@ -77,13 +76,13 @@ func (r *Report) rates() {
 	r.PutMiBPS = float64(r.bytes) / (1 << 20) / r.writing.Seconds()
 }
 
-// Round is one row of the ledger: what was acknowledged between two crashes, and
-// how much of it the audit after the crash, and later ones, found.
+// Round is one row of the ledger: the items acknowledged between two crashes, and how many
+// of them the audit after the crash, and later ones, found.
 type Round struct {
 	Round   int    `json:"round"`
 	Crash   string `json:"crash"`
-	Variant string `json:"variant"`               // what the daemon ran with
-	Kept    int    `json:"kept_unsynced_percent"` // of blocks that were not synced, by a loss of power
+	Variant string `json:"variant"`               // variant of the daemon
+	Kept    int    `json:"kept_unsynced_percent"` // of unsynced blocks, after a loss of power
 	Tallies
 	InFlight int `json:"in_flight"` // puts without a reply
 	Findings
@@ -104,7 +103,7 @@ func (r *Report) addKills(t Tallies, rounds []Round) {
 	}
 }
 
-// addPowerLosses takes over the sums of the rounds that ended in a loss of power.
+// addPowerLosses adds the sums of the rounds that ended in a loss of power.
 func (r *Report) addPowerLosses(t Tallies) {
 	r.PowerSyncedAcked += t.Synced.Acked
 	r.PowerSyncedSurvived += t.Synced.Survived
@@ -114,7 +113,7 @@ func (r *Report) addPowerLosses(t Tallies) {
 	r.PowerMemorySurvived += t.Memory.Survived
 }
 
-// close adds a row, whose notes go into the report's.
+// close adds a row, and its notes to the report's.
 func (r *Report) close(rows *[]Round, row *Round) {
 	for _, n := range row.Notes {
 		if len(r.Notes) < maxNotes {
@@ -129,12 +128,12 @@ func (r *Report) close(rows *[]Round, row *Round) {
 	*rows = append(*rows, *row)
 }
 
-// leastLogged is the share of what was acknowledged as logged that must survive a
-// killed process.
+// leastLogged is the share of items acknowledged as logged that must survive a killed
+// process.
 const leastLogged = 0.99
 
-// Failures lists what the run must not have found, nil when all is well. A run
-// that had nothing acknowledged at a level proved nothing about it.
+// Failures lists the faults of the run, nil if there are none. A run without acknowledged
+// items at a level has proved nothing about it, which is a fault.
 func (r *Report) Failures() []string {
 	var bad []string
 	add := func(wrong bool, format string, a ...any) {
@@ -216,11 +215,11 @@ func ledgerTable(b *strings.Builder, rounds []Round) {
 		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%d MiB\t%d\t%d\t%s\t%s\n", r.Round, r.Synced, r.Logged, r.Memory,
 			r.InFlight, r.Bytes>>20, r.Corrupt, r.Phantom, r.Variant, r.Crash)
 	}
-	_ = t.Flush() // a strings.Builder takes everything
+	_ = t.Flush() // a strings.Builder never fails
 	b.WriteByte('\n')
 }
 
-// powerTable sums rounds up by what they have in common: there are many.
+// powerTable sums up rounds with the same parameters: there are many.
 func powerTable(b *strings.Builder, rounds []Round) {
 	type group struct {
 		variant string
@@ -249,7 +248,7 @@ func powerTable(b *strings.Builder, rounds []Round) {
 		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d MiB\t%d\t%d\t%s\t%d %%\n", cuts[g], r.Synced, r.Logged, r.Memory,
 			r.Bytes>>20, r.Corrupt, r.Phantom, g.variant, g.kept)
 	}
-	_ = t.Flush() // a strings.Builder takes everything
+	_ = t.Flush() // a strings.Builder never fails
 	b.WriteByte('\n')
 }
 

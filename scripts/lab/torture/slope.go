@@ -4,15 +4,15 @@ import "math"
 
 // Verdicts on a slope.
 const (
-	flat  = "flat"      // the interval lies below the bound
-	open  = "open"      // the bound lies in the interval: a longer run would tell
-	rises = "rises"     // the interval lies above the bound
+	flat  = "flat"      // the interval is below the bound
+	open  = "open"      // the bound is within the interval: a longer run would decide
+	rises = "rises"     // the interval is above the bound
 	short = "too short" // too few samples for an interval
 )
 
-// Slope is how a measured value moves over time: the least squares line through its
-// samples, with a 95 % confidence interval that counts samples which resemble their
-// neighbours as fewer.
+// Slope is the trend of a measured value: the least squares line through its samples, with
+// a 95 % confidence interval that gives less weight to samples that resemble their
+// neighbours.
 type Slope struct {
 	Name    string  `json:"name"`
 	Unit    string  `json:"unit"`
@@ -25,10 +25,10 @@ type Slope struct {
 	Verdict string  `json:"verdict"`
 }
 
-// leastSamples are enough for an interval.
+// leastSamples is the minimum number of samples for an interval.
 const leastSamples = 8
 
-// slopeOf fits y over times in hours. bound is in percent of the mean and hour.
+// slopeOf fits y over times in hours. bound is in percent of the mean per hour.
 func slopeOf(hours, y []float64, bound float64) Slope {
 	n := float64(len(y))
 	s := Slope{Samples: len(y), Bound: bound, Verdict: short}
@@ -77,7 +77,7 @@ func slopeOf(hours, y []float64, bound float64) Slope {
 	return s
 }
 
-// student is the 97.5 % quantile of Student's distribution with v >= 1 degrees of
+// student returns the 97.5 % quantile of Student's distribution with v >= 1 degrees of
 // freedom: exact at 1 and 2, from there on Cornish and Fisher's expansion, within 1 %.
 func student(v float64) float64 {
 	const z = 1.959964

@@ -23,79 +23,79 @@ import (
 	proc "github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// Soak is how long a daemon is kept under load, and how.
+// Soak configures a soak: how long a daemon is kept under load, and how.
 type Soak struct {
 	For    time.Duration
 	Every  time.Duration // between samples
-	Load   float64       // of what the machine was found to bear, above 0 and at most 1; unused with a Rate
-	Rate   float64       // steps a second; 0 = Load of what the machine bears
-	Bound  float64       // on slopes of memory, descriptors and goroutines: percent of the mean in an hour
+	Load   float64       // share of the measured maximum, above 0 and at most 1; unused with a Rate
+	Rate   float64       // steps per second; 0 = Load of the measured maximum
+	Bound  float64       // on slopes of memory, descriptors and goroutines: percent of the mean per hour
 	Seed   uint64
-	Binary string // of spliced; empty = child.Find
-	// Visitor starts a process of a role: its arguments come behind these.
+	Binary string // path of spliced; empty = child.Find
+	// Visitor is a command that starts a process of a role: its arguments are appended.
 	Visitor  []string
 	Progress func(line string) // nil = silent
 }
 
-// Work of a soak. The arena holds a part of what the mills read, and the disk not all
-// that is put, so that everything that comes in and leaves does.
+// The work of a soak. The arena holds a part of what the mills read, and the disk only a
+// part of what is put, so that every object is evicted in time.
 const (
 	soakClients = 2
 	soakMills   = 4
 	soakTokens  = 1000
 
-	calibrateShare = 20 // of the time; once to fill up, and once to count
+	calibrateShare = 20 // of the time; once to fill the tiers, and once to count
 	leastCalibrate = time.Second
 	mostCalibrate  = 20 * time.Second
 	restart        = 500 * time.Millisecond // at most, between two visitors of a role
-	shortestLife   = 200 * time.Millisecond // of one that is killed
+	shortestLife   = 200 * time.Millisecond // of a visitor that is killed
 	longestLife    = 3 * time.Second
 
-	// Before that a daemon's heap, its catalogue's tables and the disk's files grow to
-	// what the load makes of them: a slope is told, and is no failure.
+	// Before that a daemon's heap, its catalogue's tables and the disk's files grow to the
+	// size that the load requires: slopes are reported, and do not fail.
 	leastJudged = 10 * time.Minute
 
 	latencyBound = 5 // times Bound: on slopes of latencies
-	// settled is the share of the time before samples count: slopes are those of the last third.
+	// settled is the share of the time before samples count: slopes cover the last third.
 	settled = 2.0 / 3
 )
 
 var soakArgs = []string{"-arena", "48MiB", "-private", "16MiB", "-slots", "1MiB", "-disk-size", "192MiB", "-disk-private", "48MiB",
 	"-disk-slab", "4MiB", "-disk-reserve", "0B"}
 
-// Sample is what was seen at one time. Latencies are of the calls since the last one.
+// Sample is one observation. Latencies are of the calls since the previous one.
 type Sample struct {
 	Seconds     float64            `json:"seconds"` // since the load began
 	RSS         float64            `json:"rss_bytes"`
-	Private     float64            `json:"private_bytes"` // of them not shared: the daemon's own heap and stacks
+	Private     float64            `json:"private_bytes"` // unshared memory: the daemon's own heap and stacks
 	Descriptors float64            `json:"descriptors"`
 	Goroutines  float64            `json:"goroutines"`
 	Steps       int                `json:"steps"`
 	Latency     map[string]float64 `json:"latency_us"` // by call and quantile: match_p50, match_p99, ...
 }
 
-// SoakReport is what a soak found.
+// SoakReport is the result of a soak.
 type SoakReport struct {
 	Version   string         `json:"version"`
 	Commit    string         `json:"commit"`
 	Seed      uint64         `json:"seed,string"`
 	Seconds   float64        `json:"seconds"`         // under load
-	Bears     float64        `json:"steps_per_s_max"` // that the machine bore
+	Bears     float64        `json:"steps_per_s_max"` // measured maximum
 	Paced     float64        `json:"steps_per_s_aim"`
 	Done      float64        `json:"steps_per_s"`
 	Steps     int            `json:"steps"`
-	Absent    int            `json:"absent"`  // reads of what had left
+	Absent    int            `json:"absent"`  // reads of evicted objects
 	Refused   int            `json:"refused"` // puts without room
 	Read      int            `json:"read_back"`
 	ReadBytes int64          `json:"read_back_bytes"`
 	Corrupt   int            `json:"corrupt"` // reads with other bytes than were put
 	Visitors  map[string]int `json:"visitors"`
 	Lies      int            `json:"lies"`
-	Believed  int            `json:"believed"` // lies that were taken for true
+	Believed  int            `json:"believed"` // lies that the daemon accepted
 	Samples   []Sample       `json:"samples"`
 	Slopes    []Slope        `json:"slopes"`
 	Notes     []string       `json:"notes,omitempty"`
-	Judged    bool           `json:"slopes_judged"`    // the run was long enough that slopes fail it
+	Judged    bool           `json:"slopes_judged"`    // the run was long enough to fail by its slopes
 	UsedShare float64        `json:"slopes_over_last"` // share of the time
 }
 
@@ -111,8 +111,8 @@ type soak struct {
 	report    *SoakReport
 }
 
-// RunSoak keeps a daemon of its own under load. An error means that it could not, or
-// that a client that was good got an error; what was wrong otherwise is in the report.
+// RunSoak keeps a daemon that it starts under load. An error means that it could not, or
+// that a well-behaved client got an error; other faults are in the report.
 func RunSoak(ctx context.Context, o Soak) (_ *SoakReport, err error) {
 	dir, err := os.MkdirTemp("", "spliced-soak-")
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *soak) run(ctx context.Context) (err error) {
 	return err
 }
 
-// calibrate fills the daemon, and then counts what the mills do without a pause.
+// calibrate fills the daemon, and then counts the steps of the mills without pauses.
 func (s *soak) calibrate(ctx context.Context) error {
 	d := min(max(s.For/calibrateShare, leastCalibrate), mostCalibrate)
 	for range 2 {
@@ -220,8 +220,8 @@ func (s *soak) steps() (n int) {
 	return n
 }
 
-// grind runs the mills until the end of ctx, each at so many steps a second; 0 = without
-// a pause.
+// grind runs the mills until the end of ctx, each at a number of steps per second; 0 =
+// without pauses.
 func (s *soak) grind(ctx context.Context, rate float64) error {
 	failed := make([]error, len(s.mills))
 	var all sync.WaitGroup
@@ -229,7 +229,7 @@ func (s *soak) grind(ctx context.Context, rate float64) error {
 		all.Go(func() {
 			next := time.Now()
 			for ctx.Err() == nil {
-				// Calls have bounds of their own, and end: only pauses are cut.
+				// Calls have their own bounds and are not interrupted: only pauses are.
 				if failed[n] = m.step(context.WithoutCancel(ctx), s.tell); failed[n] != nil {
 					return
 				}
@@ -237,7 +237,7 @@ func (s *soak) grind(ctx context.Context, rate float64) error {
 					continue
 				}
 				if next = next.Add(time.Duration(float64(time.Second) / rate)); time.Until(next) < -time.Second {
-					next = time.Now() // it fell behind: what was not done is not made up for
+					next = time.Now() // it fell behind: missed steps are not made up for
 				}
 				select {
 				case <-ctx.Done():
@@ -304,7 +304,7 @@ func (s *soak) visit(ctx context.Context, role string, rng *rand.Rand) error {
 	return nil
 }
 
-// sample looks at the daemon each Every.
+// sample observes the daemon at intervals of Every.
 func (s *soak) sample(ctx context.Context, began time.Time) error {
 	tick := time.NewTicker(s.Every)
 	defer tick.Stop()
@@ -338,7 +338,7 @@ func (s *soak) sample(ctx context.Context, began time.Time) error {
 	}
 }
 
-// look reads what the kernel and the daemon say of its process.
+// look reads the kernel's and the daemon's figures for its process.
 func (s *soak) look(ctx context.Context) (one Sample, err error) {
 	one.Latency = map[string]float64{}
 	memory, err := proc.ResidentOf(s.daemon.PID())
@@ -355,7 +355,7 @@ func (s *soak) look(ctx context.Context) (one Sample, err error) {
 	return one, err
 }
 
-// metric reads one number of the daemon's metrics.
+// metric returns one of the daemon's metrics.
 func (s *soak) metric(ctx context.Context, name string) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/metrics", nil)
 	if err != nil {
@@ -375,7 +375,7 @@ func (s *soak) metric(ctx context.Context, name string) (float64, error) {
 	return 0, errors.Join(lines.Err(), fmt.Errorf("no %s in /metrics: status %d", name, answer.StatusCode))
 }
 
-// finish sums up and fits the slopes.
+// finish computes the totals and fits the slopes.
 func (s *soak) finish(before int) {
 	r := s.report
 	for _, m := range s.mills {
@@ -391,7 +391,7 @@ func (s *soak) finish(before int) {
 	r.fit(s.Bound)
 }
 
-// fit makes the slopes of the samples of the last part of the time.
+// fit computes the slopes of the samples of the last part of the time.
 func (r *SoakReport) fit(bound float64) {
 	add := func(name, unit string, bound float64, of func(*Sample) (float64, bool)) {
 		var hours, y []float64
@@ -416,7 +416,7 @@ func (r *SoakReport) fit(bound float64) {
 	}
 }
 
-// Failures lists what a soak must not have found, nil when all is well.
+// Failures lists the faults of a soak, nil if there are none.
 func (r *SoakReport) Failures() (bad []string) {
 	if r.Corrupt > 0 {
 		bad = append(bad, fmt.Sprintf("%d reads had other bytes than were put", r.Corrupt))

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// Options of a run.
+// Options configures a run.
 type Options struct {
 	Loops    int    // kills; each is followed by a restart and an audit
 	Power    int    // losses of power, in this process
-	Seed     uint64 // of what is written and when it ends
-	Segments int    // items, checkpoints among them, submitted between two kills
+	Seed     uint64 // of the data and the moments of kills
+	Segments int    // items, including checkpoints, submitted between two kills
 	Binary   string // of spliced; empty = child.Find
-	Driver   string // of a GPU, for copies there as well; empty = none
-	// Dir gets the daemon's disk directory and the log of acknowledgements, and
-	// keeps them. Empty = a temporary one, which is kept only when the run found
-	// something wrong.
+	Driver   string // of a GPU, for copies on it as well; empty = none
+	// Dir receives the daemon's disk directory and the log of acknowledgements, and keeps
+	// them. Empty = a temporary one, which is kept only if the run found a fault.
 	Dir      string
 	Progress func(line string) // nil = silent
 }
@@ -30,12 +29,12 @@ func (o *Options) progress(format string, a ...any) {
 	}
 }
 
-// chapterLoops are done on one directory, and the next ones on a new one: checkpoints
-// are never removed, and each audit looks all up.
+// chapterLoops is the number of loops on one directory, before a new one is used:
+// checkpoints are never removed, and each audit looks up all of them.
 const chapterLoops = 100
 
-// Run tortures a daemon of its own and a store in this process. An error means
-// that it could not; what it found wrong is in the report.
+// Run tortures a daemon that it starts and a store in this process. An error means that it
+// could not; faults are in the report.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	began := time.Now()
 	r := &Report{Seed: o.Seed}
@@ -67,7 +66,7 @@ func (o Options) run(ctx context.Context, r *Report) error {
 		chapter := o
 		chapter.Loops, chapter.Seed = min(left, chapterLoops), seed
 		left -= chapter.Loops
-		if err := os.RemoveAll(o.disk()); err != nil { // of the chapter before, which was good
+		if err := os.RemoveAll(o.disk()); err != nil { // of the previous chapter, which had no faults
 			return err
 		}
 		t := loops{options: chapter, first: r.Loops, all: o.Loops, rng: rand.New(rand.NewPCG(seed, 2)), moments: rand.New(rand.NewPCG(seed, 5)), report: r}
@@ -83,8 +82,8 @@ func (o Options) run(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// emptyDir makes a directory, or refuses one in which something is: what a former
-// run left there would be taken for what nobody submitted.
+// emptyDir creates a directory, or refuses one that is not empty: the data of an earlier
+// run would count as never submitted.
 func emptyDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

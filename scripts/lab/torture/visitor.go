@@ -19,18 +19,18 @@ import (
 
 // Roles of the processes that visit a daemon in a soak.
 const (
-	comes  = "come"  // works for a while and leaves in good order
+	comes  = "come"  // works for a while and ends cleanly
 	dies   = "die"   // is killed while it works, with leases and fills
-	stalls = "stall" // holds leases, asks and reads no answer, until it is killed
-	lies   = "lie"   // says frames that are none, and digests that are wrong
+	stalls = "stall" // holds leases and sends requests without reading answers, until it is killed
+	lies   = "lie"   // sends invalid frames, and wrong digests
 )
 
-// visit is what a process tells of itself before it leaves.
+// visit is a process's report at its end.
 type visit struct {
 	Reads    int `json:"reads"`
 	Corrupt  int `json:"corrupt"`
 	Lies     int `json:"lies"`
-	Believed int `json:"believed"` // lies that the daemon took for true
+	Believed int `json:"believed"` // lies that the daemon accepted
 }
 
 const (
@@ -40,7 +40,7 @@ const (
 	visitStaging = 4 << 20
 )
 
-// Visit is the life of such a process: args are its role, the socket and a seed.
+// Visit runs such a process: args are its role, the socket and a seed.
 func Visit(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) != 3 {
 		return fmt.Errorf("a client is started with its role, a socket and a seed, got %q", args)
@@ -73,7 +73,7 @@ type visitor struct {
 	rng    *rand.Rand
 }
 
-// mill is one with a connection of its own.
+// mill returns a mill with a separate connection.
 func (v *visitor) mill(ctx context.Context) (*mill, error) {
 	shapes, err := newShapes()
 	if err != nil {
@@ -109,8 +109,8 @@ func (v *visitor) work(ctx context.Context) error {
 	return m.client.conn.Close()
 }
 
-// stall works a little, keeps leases for good, and sends requests whose answers it does
-// not read. It does not end.
+// stall works a little, keeps leases permanently, and sends requests whose answers it does
+// not read. It does not return.
 func (v *visitor) stall(ctx context.Context) error {
 	m, err := v.mill(ctx)
 	if err != nil {
@@ -129,13 +129,13 @@ func (v *visitor) stall(ctx context.Context) error {
 	if err := l.conn.SetSendTimeout(time.Second); err != nil {
 		return err
 	}
-	for l.send(wire.OpStats, &wire.StatsRequest{}) == nil { // until it is full, or dropped
+	for l.send(wire.OpStats, &wire.StatsRequest{}) == nil { // until the queue is full, or the connection dropped
 	}
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// lie says on one connection after another what is not so.
+// lie sends false data on one connection after another.
 func (v *visitor) lie() error {
 	shapes, err := newShapes()
 	if err != nil {
@@ -155,7 +155,7 @@ func (v *visitor) lie() error {
 	return nil
 }
 
-// garbage is a frame of random bytes, at times behind a header that is right.
+// garbage sends a frame of random bytes, sometimes after a valid header.
 func (v *visitor) garbage() error {
 	l, err := v.dial()
 	if err != nil {
@@ -176,7 +176,7 @@ func (v *visitor) garbage() error {
 	}
 	v.Lies++
 	if l.conn.Send(b, nil) != nil {
-		return nil // dropped
+		return nil // the connection was dropped
 	}
 	if _, code, err := l.receive(); err == nil && code == wire.OK {
 		v.Believed++
@@ -207,7 +207,7 @@ func (v *visitor) wrongDigest(s *shape) error {
 		Tokens: []uint32{uint32(spec.Tokens)}, TokenOff: []uint64{0},
 	}, &room)
 	if err != nil || code != wire.OK || wire.Code(room.Codes[0]) != wire.OK {
-		return err // no room just now, or another liar has this one
+		return err // no room at the moment, or another liar has this one
 	}
 	v.Lies++
 	var done wire.CommitReply
@@ -228,7 +228,7 @@ func refusedWith(code wire.Code) error {
 	return fmt.Errorf("refused: %v", code)
 }
 
-// frames is a connection without a client's good manners.
+// frames is a connection on which a client can break the protocol.
 type frames struct {
 	conn  *seqpacket.Conn
 	hello wire.HelloReply
@@ -284,7 +284,7 @@ func (l *frames) receive() ([]byte, wire.Code, error) {
 	return body, h.Code, err
 }
 
-// ask sends a request and decodes its answer when that is OK.
+// ask sends a request and decodes its answer if that is OK.
 func (l *frames) ask(op wire.Op, m wire.Message, into interface{ Decode([]byte) error }) (wire.Code, error) {
 	err := l.send(op, m)
 	if err != nil {
@@ -300,8 +300,8 @@ func (l *frames) ask(op wire.Op, m wire.Message, into interface{ Decode([]byte) 
 	return code, nil
 }
 
-// mill is one worker with a client of its own: it puts new items, and reads back the
-// last ones that it has put, comparing each byte.
+// mill is one worker with its own client: it puts new items, and reads back the last ones,
+// comparing each byte.
 type mill struct {
 	client   *client
 	shapes   []*shape
@@ -312,14 +312,14 @@ type mill struct {
 	recent   []*item
 	findings Findings
 	steps    int
-	absent   int // items that had left
+	absent   int // evicted items
 	refused  int // puts
 }
 
-// What a mill does.
+// The steps of a mill.
 const (
 	millPut        = 20 // percent of steps; others read
-	millCheckpoint = 4  // one of so many puts
+	millCheckpoint = 4  // one in this number of puts
 	millRecent     = 400
 )
 
@@ -327,7 +327,7 @@ func newMill(c *client, shapes []*shape, seed uint64, tokens int) *mill {
 	return &mill{client: c, shapes: shapes, seed: seed, tokens: tokens, rng: rand.New(rand.NewPCG(seed, 6))}
 }
 
-// step does one thing.
+// step does one operation.
 func (m *mill) step(ctx context.Context, tell timed) error {
 	m.steps++
 	if len(m.recent) == 0 || m.rng.IntN(100) < millPut {
@@ -364,7 +364,7 @@ func (m *mill) put(ctx context.Context) error {
 	return err
 }
 
-// read matches, acquires, compares and releases, and tells how long each call took.
+// read matches, acquires, compares and releases, and reports how long each call took.
 func (m *mill) read(ctx context.Context, i *item, tell timed) error {
 	begun := time.Now()
 	found, err := m.client.found(ctx, []*item{i})
@@ -383,7 +383,7 @@ func (m *mill) read(ctx context.Context, i *item, tell timed) error {
 	return err
 }
 
-// keep leases the last segment, if it is there.
+// keep leases the last segment, if it is present.
 func (m *mill) keep(ctx context.Context) *connector.Lease {
 	if len(m.recent) == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// verb is what a worker does next.
+// verb is a worker's next operation.
 type verb uint8
 
 const (
@@ -25,10 +25,10 @@ type operation struct {
 	level tier.Level
 }
 
-// What workers do how often.
+// Frequencies of operations.
 const (
-	putPercent      = 55 // of steps, while there is something left to put
-	againPercent    = 20 // of puts: what was removed or lost is submitted again
+	putPercent      = 55 // of steps, while there are items left to put
+	againPercent    = 20 // of puts: removed or lost items are submitted again
 	checkpointOneIn = 4  // puts
 	removeOneIn     = 25 // steps
 	removeTries     = 8  // draws until one is old enough
@@ -38,8 +38,8 @@ const (
 	chainLength = 8
 )
 
-// workload draws operations. Everything it draws follows from its seed; which
-// worker gets what, and when, does not.
+// workload draws operations. Everything it draws follows from its seed; the assignment to
+// workers, and the times, do not.
 type workload struct {
 	ledger *ledger
 	shapes []*shape
@@ -48,27 +48,26 @@ type workload struct {
 
 	mu     sync.Mutex
 	rng    *rand.Rand
-	number uint64 // of the last item made
+	number uint64 // of the last item
 	left   int    // items that may still be submitted in this round
 	live   []*item
 	bytes  int64 // of live
 	growth [chains]growth
-	saving map[*item]int // in growth
-	broken []*item       // the last that were broken off
+	saving map[*item]int // checkpoints in flight, with their index in growth
+	broken []*item       // the last items that were broken off
 }
 
-// growth is a prompt of which checkpoints are kept one behind another.
+// growth is a prompt whose checkpoints are saved one after another.
 type growth struct {
-	tip  *item // acknowledged
+	tip  *item // last acknowledged one
 	busy bool
 	n    int
 }
 
-// Limits bound what is written, so that nothing has to leave the disk for want
-// of room.
+// Limits bounds the data, so that nothing is evicted from the disk for lack of room.
 type Limits struct {
 	Items     int   // submitted in one round
-	LiveBytes int64 // of segments not removed; more than this and old ones are removed
+	LiveBytes int64 // of segments not removed; above it, old ones are removed
 	Tokens    int   // of the largest item
 }
 
@@ -79,7 +78,7 @@ func newWorkload(l *ledger, shapes []*shape, seed uint64, limits Limits) *worklo
 	}
 }
 
-// begin starts a round: chains whose last checkpoint is gone begin anew.
+// begin starts a round: chains whose last checkpoint is lost start again.
 func (w *workload) begin() {
 	w.ledger.begin()
 	gone := map[*item]bool{}
@@ -107,7 +106,7 @@ func (w *workload) begin() {
 	w.live = live
 }
 
-// next draws what a worker does, and notes it in the ledger before it is done.
+// next draws a worker's operation, and records it in the ledger before it is done.
 func (w *workload) next() operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +128,7 @@ func (w *workload) next() operation {
 	return operation{verb: doNothing}
 }
 
-// draw makes or finds an item to submit.
+// draw makes or selects an item to submit.
 func (w *workload) draw() *item {
 	if w.rng.IntN(checkpointOneIn) == 0 {
 		for _, at := range w.rng.Perm(chains) {
@@ -168,9 +167,9 @@ func (w *workload) grow(at int) *item {
 	return i
 }
 
-// former finds a segment that was removed or lost: its bytes are written a second
-// time, perhaps where others lay meanwhile. A removal that is still on its way
-// could take the new one.
+// former selects a segment that was removed or lost: its bytes are written a second time,
+// perhaps where others were stored meanwhile. A removal still in flight could remove the
+// new one, so that case is excluded.
 func (w *workload) former() *item {
 	gone := w.ledger.sift(func(r *record) bool {
 		return r.item.isSegment() && r.round < w.ledger.round && (r.gone || r.missing && !r.removed)
@@ -181,8 +180,8 @@ func (w *workload) former() *item {
 	return gone[w.rng.IntN(len(gone))].item
 }
 
-// removal picks a segment of an earlier round, so that what is acknowledged in
-// this one is always audited. Its bytes are free for others once it is gone.
+// removal selects a segment of an earlier round, so that what is acknowledged in this one
+// is always audited. Its space can be reused once it is removed.
 func (w *workload) removal() (operation, bool) {
 	if len(w.live) == 0 {
 		return operation{}, false
@@ -201,7 +200,7 @@ func (w *workload) removal() (operation, bool) {
 	return operation{}, false
 }
 
-// put tells how a put ended.
+// put records how a put ended.
 func (w *workload) put(i *item, acknowledged bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,7 +220,7 @@ func (w *workload) put(i *item, acknowledged bool) {
 	}
 }
 
-// partner is a segment that may stand behind i; nil = none just now.
+// partner returns a segment to place after i; nil = none at the moment.
 func (w *workload) partner(i *item) *item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +232,8 @@ func (w *workload) partner(i *item) *item {
 	return nil
 }
 
-// unfinished is a segment that will not be written to its end: a stranger from then on.
+// unfinished returns a segment that will not be written to its end and counts as a stranger
+// from then on.
 func (w *workload) unfinished() *item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,8 +243,8 @@ func (w *workload) unfinished() *item {
 	return i
 }
 
-// strangers are items of the same models that are never submitted: n that never were
-// heard of, and those broken off.
+// strangers returns items of the same models that are never submitted: n new ones, and
+// those broken off.
 func (w *workload) strangers(n int) []*item {
 	const never = 1 << 62 // numbers above are not given to items
 	w.mu.Lock()

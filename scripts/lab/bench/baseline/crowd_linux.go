@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrowdCommand is the argument that makes the program run ServeCrowd with a
-// number of connections.
+// CrowdCommand is the argument that makes the program run ServeCrowd with a number of
+// connections.
 const CrowdCommand = "bench-crowd"
 
 // firstExtra is the descriptor of the first of exec.Cmd's ExtraFiles.
 const firstExtra = 3
 
-// Crowd is a process that echoes messages of many connections: the floor of a
-// server with as many clients. Like RoundTripBare it makes its system calls
-// without telling Go's scheduler, as a program in C would.
+// Crowd is a process that echoes messages of many connections: the lower bound for a server
+// with as many clients. Like RoundTripBare it makes its system calls without notifying Go's
+// scheduler, as a C program would.
 type Crowd struct {
 	clients []*os.File
 	cmd     *exec.Cmd
 }
 
-// StartCrowd starts this program once more, as CrowdCommand.
+// StartCrowd starts another process of this program, with CrowdCommand.
 func StartCrowd(n int) (_ *Crowd, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -56,10 +56,10 @@ func StartCrowd(n int) (_ *Crowd, err error) {
 	return c, nil
 }
 
-// Client is the end of a connection to hand to a process that makes round trips.
+// Client returns the end of connection i, to be passed to a process that makes round trips.
 func (c *Crowd) Client(i int) *os.File { return c.clients[i] }
 
-// PID is the process that echoes.
+// PID returns the id of the echoing process.
 func (c *Crowd) PID() int { return c.cmd.Process.Pid }
 
 func (c *Crowd) closeClients() {
@@ -68,8 +68,8 @@ func (c *Crowd) closeClients() {
 	}
 }
 
-// Stop closes the connections and waits for the process, which ends when nobody
-// else has a client's end.
+// Stop closes the connections and waits for the process, which ends once no other process
+// has a client's end open.
 func (c *Crowd) Stop() error {
 	c.closeClients()
 	return c.cmd.Wait()
@@ -108,7 +108,7 @@ func ServeCrowd(n int) error {
 	return nil
 }
 
-// RoundTripBare sends b and receives as much again into b.
+// RoundTripBare sends b and receives as many bytes into b.
 func RoundTripBare(fd int, b []byte) error {
 	if _, errno := bare(unix.SYS_WRITE, fd, unsafe.Pointer(&b[0]), len(b), 0); errno != 0 {
 		return fmt.Errorf("crowd send: %w", errno)
@@ -120,8 +120,7 @@ func RoundTripBare(fd int, b []byte) error {
 	return nil
 }
 
-// bare makes a system call that holds on to its scheduler's processor while it
-// blocks.
+// bare makes a system call that keeps the scheduler's processor while it blocks.
 func bare(call uintptr, fd int, p unsafe.Pointer, n, timeout int) (int, unix.Errno) {
 	for {
 		got, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(p), uintptr(n), uintptr(timeout), 0, 0)

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run is the pass done by plain system calls on goroutines: the limit of what
-// any Go program gets here, and all there is where fio is absent. Each block has
-// its own place in memory, as the tier's have; fio uses as much memory as there
-// are blocks on their way, which caches hold. memory is page-aligned and as long
-// as the pass.
+// Run does the pass with plain system calls on goroutines: the limit of any Go program
+// here, and the only limit without fio. Each block has its own memory, as in the tier; fio
+// reuses as much memory as it has blocks in flight, which fits in caches. memory is
+// page-aligned and as long as the pass.
 func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	flags := unix.O_RDONLY
 	if t.Write {
@@ -39,7 +38,8 @@ func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	return Pass{Seconds: time.Since(begin).Seconds(), Bytes: t.Bytes, CPU: machine.OwnUsage().Since(before).CPU}, errors.Join(failed...)
 }
 
-// worker moves blocks: every one of its own part, or the next at the front.
+// worker transfers blocks: all blocks of its own part, or the next ones of the shared
+// front.
 func (t Transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, memory []byte) error {
 	var base int64
 	if t.Apart {

@@ -12,14 +12,14 @@ import (
 // EchoCommand is the argument that makes the program run ServeEcho.
 const EchoCommand = "bench-echo"
 
-// Echo is a bare SOCK_SEQPACKET conversation with another process: the floor of
-// every request. Blocking descriptors on both sides, no protocol.
+// Echo is a bare SOCK_SEQPACKET conversation with another process: the lower bound of every
+// request. Blocking descriptors on both sides, no protocol.
 type Echo struct {
 	fd  int
 	cmd *exec.Cmd
 }
 
-// StartEcho starts this program once more, as EchoCommand.
+// StartEcho starts another process of this program, with EchoCommand.
 func StartEcho() (*Echo, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -40,7 +40,7 @@ func StartEcho() (*Echo, error) {
 	return &Echo{fd: pair[0], cmd: cmd}, nil
 }
 
-// RoundTrip sends b and receives as much again into b.
+// RoundTrip sends b and receives as many bytes into b.
 func (e *Echo) RoundTrip(b []byte) error {
 	if _, err := unix.Write(e.fd, b); err != nil {
 		return fmt.Errorf("echo send: %w", err)

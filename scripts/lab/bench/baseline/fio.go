@@ -12,23 +12,22 @@ import (
 	"syscall"
 )
 
-// Transfer is one pass over a file with O_DIRECT, done by fio or by our own loop,
-// with Workers blocks on their way at any time. All work at one front, which goes
-// through the file from its beginning, as the tier goes through a large object;
-// or, Apart, each goes through a part of its own and waits for its own syncs, as
-// writers of small objects do.
+// Transfer is one pass over a file with O_DIRECT, by fio or by our own loop, with Workers
+// blocks in flight at any time. All workers share one front that moves through the file
+// from its beginning, as the tier does with a large object. With Apart, each worker has its
+// own part of the file and waits for its own syncs, as writers of small objects do.
 type Transfer struct {
 	Path      string
 	Write     bool
-	From      int64 // where in the file it begins; ours alone know it
+	From      int64 // offset in the file; used by our loop only
 	Bytes     int64 // a multiple of Workers x Block
 	Block     int64
 	Workers   int
 	Apart     bool
-	SyncEvery int // fdatasync after so many blocks of a front; 0 = never
+	SyncEvery int // fdatasync after this many blocks of a front; 0 = never
 }
 
-// share is what goes through one front.
+// share returns the bytes that one front moves.
 func (t Transfer) share() int64 {
 	if t.Apart {
 		return t.Bytes / int64(t.Workers)
@@ -36,8 +35,8 @@ func (t Transfer) share() int64 {
 	return t.Bytes
 }
 
-// Fio is the program of that name. It is a limit only: without it rows keep the
-// limit of our own loop.
+// Fio is the fio program. It only provides a limit: without it rows keep the limit of our
+// own loop.
 type Fio struct{ program string }
 
 // FindFio looks for fio in PATH.
@@ -66,10 +65,10 @@ func (t Transfer) fioArgs() []string {
 	return append(args, "--ioengine=libaio", "--iodepth="+strconv.Itoa(t.Workers))
 }
 
-// Run answers what fio measured, which leaves out its own start.
+// Run returns fio's measurement, which excludes fio's own start.
 func (f Fio) Run(ctx context.Context, t Transfer) (Pass, error) {
 	cmd := exec.CommandContext(ctx, f.program, t.fioArgs()...)
-	// The interrupt of a terminal is for us, who then end fio by the context.
+	// An interrupt from the terminal should reach only us; we end fio through the context.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -82,17 +81,17 @@ func (f Fio) Run(ctx context.Context, t Transfer) (Pass, error) {
 	return parseFio(stdout.Bytes(), t)
 }
 
-// Pass is what a pass took.
+// Pass is the result of a pass.
 type Pass struct {
 	Seconds float64
 	Bytes   int64
 	CPU     float64 // seconds of all threads
 }
 
-// Rate is in GB/s.
+// Rate returns GB/s.
 func (p Pass) Rate() float64 { return float64(p.Bytes) / p.Seconds / 1e9 }
 
-// parseFio reads fio's JSON, which may come behind lines of warnings.
+// parseFio reads fio's JSON, which may follow lines of warnings.
 func parseFio(text []byte, t Transfer) (Pass, error) {
 	if at := bytes.Index(text, []byte("\n{")); at >= 0 && !bytes.HasPrefix(text, []byte("{")) {
 		text = text[at+1:]
@@ -126,6 +125,6 @@ func parseFio(text []byte, t Transfer) (Pass, error) {
 	if way.Bytes != t.Bytes || way.PerSecond <= 0 {
 		return Pass{}, fmt.Errorf("fio moved %d bytes of %d", way.Bytes, t.Bytes)
 	}
-	// Its milliseconds are whole, its bytes a second come from them or finer.
+	// fio rounds its times to milliseconds; its bytes per second are at least as precise.
 	return Pass{Seconds: float64(way.Bytes) / way.PerSecond, Bytes: way.Bytes, CPU: (job.User + job.Sys) / 100 * job.Ms / 1e3}, nil
 }

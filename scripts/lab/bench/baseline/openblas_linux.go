@@ -13,16 +13,16 @@ import (
 	"syscall"
 )
 
-// OpenBLAS is scripts/openblas/compose.c at work: the same dense job, one round
-// for each line it reads, answered with the CPU seconds of that round.
+// OpenBLAS runs scripts/openblas/compose.c: the same dense job, one round for each line
+// that it reads, answered with the CPU seconds of that round.
 type OpenBLAS struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// StartOpenBLAS runs the helper found beside our program or in PATH; missing
-// says why it cannot.
+// StartOpenBLAS runs the helper found next to our program or in PATH. missing says why it
+// cannot.
 func StartOpenBLAS() (b *OpenBLAS, missing string) {
 	const name = "openblas-compose"
 	path, err := exec.LookPath(name)
@@ -53,7 +53,7 @@ func StartOpenBLAS() (b *OpenBLAS, missing string) {
 	return b, ""
 }
 
-// Round runs the job once and answers its CPU seconds.
+// Round runs the job once and returns its CPU seconds.
 func (b *OpenBLAS) Round() (seconds float64, err error) {
 	if _, err := io.WriteString(b.in, "\n"); err != nil {
 		return 0, fmt.Errorf("openblas: %w", err)

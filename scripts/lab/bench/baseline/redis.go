@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// RedisServer is a redis-server of ours that makes every write durable before it
-// answers, on a unix socket.
+// RedisServer is a redis-server process that makes every write durable before it answers,
+// on a unix socket.
 type RedisServer struct {
 	Socket string
 	cmd    *exec.Cmd
@@ -25,7 +25,7 @@ type RedisServer struct {
 
 const redisReady = 10 * time.Second
 
-// FindRedis is the path of redis-server; an error says that it is not installed.
+// FindRedis returns the path of redis-server, or an error if it is not installed.
 func FindRedis() (string, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -34,8 +34,8 @@ func FindRedis() (string, error) {
 	return path, nil
 }
 
-// StartRedis runs it in dir, which holds its append-only file and, since paths
-// of sockets are short, in sockets what is connected to.
+// StartRedis runs the server with its append-only file in dir and its socket in sockets,
+// since socket paths must be short.
 func StartRedis(ctx context.Context, program, dir, sockets string) (*RedisServer, error) {
 	r := &RedisServer{Socket: sockets + "/redis.sock", exited: make(chan struct{})}
 	r.cmd = exec.Command(program, "--port", "0", "--unixsocket", r.Socket, "--unixsocketperm", "700", "--dir", dir,
@@ -47,7 +47,7 @@ func StartRedis(ctx context.Context, program, dir, sockets string) (*RedisServer
 		return nil, fmt.Errorf("start redis-server: %w", err)
 	}
 	go func() {
-		_ = r.cmd.Wait() // it is ended by kill
+		_ = r.cmd.Wait() // ended by a kill
 		close(r.exited)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, redisReady)
@@ -72,14 +72,14 @@ func StartRedis(ctx context.Context, program, dir, sockets string) (*RedisServer
 	}
 }
 
-// Stop kills it: nothing of it is wanted any more.
+// Stop kills the server; its data is no longer needed.
 func (r *RedisServer) Stop() {
 	_ = r.cmd.Process.Kill()
 	<-r.exited
 }
 
-// RedisConn is one connection. Only what the rows need: commands that answer a
-// status or a value.
+// RedisConn is one connection. It supports only what the rows need: commands that answer
+// with a status or a value.
 type RedisConn struct {
 	c net.Conn
 	r *bufio.Reader
@@ -94,7 +94,7 @@ func DialRedis(socket string) (*RedisConn, error) {
 	return &RedisConn{c, bufio.NewReaderSize(c, 1<<20)}, nil
 }
 
-// Close ends the connection; the server stays.
+// Close ends the connection; the server keeps running.
 func (c *RedisConn) Close() error { return c.c.Close() }
 
 // do sends a command and expects a status.
@@ -116,7 +116,7 @@ func (c *RedisConn) do(args ...string) error {
 	return nil
 }
 
-// Set returns when the server has synced the value.
+// Set stores a value and returns after the server has synced it.
 func (c *RedisConn) Set(key string, value []byte) error {
 	if err := c.send([]byte("SET"), []byte(key), value); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (c *RedisConn) Set(key string, value []byte) error {
 	return err
 }
 
-// Get reads a value into dst, which has its length.
+// Get reads a value into dst. Their lengths must be equal.
 func (c *RedisConn) Get(key string, dst []byte) error {
 	if err := c.send([]byte("GET"), []byte(key)); err != nil {
 		return err

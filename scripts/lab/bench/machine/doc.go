@@ -1,4 +1,4 @@
-// Package machine is what a benchmark needs of the computer it runs on: its
-// description, what processes used of it, a scratch directory on the disk that is
-// measured, and page-aligned memory. It knows nothing of what is measured.
+// Package machine reads and prepares the computer that a benchmark runs on: its
+// description, the resources used by processes, a scratch directory on the measured disk,
+// and page-aligned memory. It does not know what is measured.
 package machine

@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Effort is what processes have cost the machine so far, finer than Usage.
+// Effort is the cost of processes so far, finer than Usage.
 type Effort struct {
 	CPU      float64 // seconds, user and system
-	Switches float64 // of context, of threads that live
+	Switches float64 // context switches, of live threads
 }
 
-// Since is what was spent after before was taken.
+// Since returns the effort since before.
 func (e Effort) Since(before Effort) Effort {
 	return Effort{CPU: e.CPU - before.CPU, Switches: e.Switches - before.Switches}
 }
 
-// Plus is both together.
+// Plus returns the sum of both.
 func (e Effort) Plus(other Effort) Effort {
 	return Effort{CPU: e.CPU + other.CPU, Switches: e.Switches + other.Switches}
 }
 
-// EffortOf is that of one process of ours.
+// EffortOf returns the effort of one process of ours.
 func EffortOf(pid int) (Effort, error) {
 	const schedulerClock = 2 // CPUCLOCK_SCHED, of all threads: /proc counts in ticks of 10 ms
 	var t unix.Timespec
@@ -39,7 +39,7 @@ func EffortOf(pid int) (Effort, error) {
 		return Effort{}, err
 	}
 	for _, path := range threads {
-		if text, err := os.ReadFile(path); err == nil { // else it has ended
+		if text, err := os.ReadFile(path); err == nil { // an error means that it has ended
 			e.Switches += switches(string(text))
 		}
 	}

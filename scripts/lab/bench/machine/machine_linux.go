@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Describe names the processor, its number of cores, memory, kernel and compiler.
+// Describe returns the processor, its number of cores, memory, kernel and compiler.
 func Describe() string {
 	var u unix.Utsname
 	release := "unknown kernel"
@@ -39,10 +39,10 @@ func processor() string {
 	return "unknown processor"
 }
 
-// Resident is what a process has in memory, in bytes.
+// Resident is the resident memory of a process, in bytes.
 type Resident struct {
 	All     int64
-	Private int64 // not of a file, and not shared
+	Private int64 // neither from a file nor shared
 }
 
 // ResidentOf reads the status of a process in /proc.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageAligned is memory for direct transfers, of the kind that an arena is made
-// of and filled with noise; Unmap gives it back.
+// PageAligned returns memory for direct transfers, of the same kind as an arena's and
+// filled with noise; Unmap frees it.
 func PageAligned(n int64) ([]byte, error) {
 	fd, err := unix.MemfdCreate("spliced-bench", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -27,7 +27,7 @@ func PageAligned(n int64) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap gives back what PageAligned made.
+// Unmap frees memory returned by PageAligned.
 func Unmap(b []byte) error { return unix.Munmap(b) }
 
 // Noise fills b with bytes that do not compress.

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch is a directory on the disk that is measured, gone when the suite ends.
+// Scratch is a directory on the measured disk, removed when the suite ends.
 type Scratch struct{ Dir string }
 
-// scratchRoom is what a suite takes at most, and leaves free besides.
+// scratchRoom is the free space that a suite requires; it uses less.
 const scratchRoom = 7 << 30
 
-// NewScratch makes a directory below parent; "" = where temporary files go.
+// NewScratch makes a directory below parent; "" = the directory of temporary files.
 func NewScratch(parent string) (*Scratch, error) {
 	if parent == "" {
 		parent = os.TempDir()
@@ -38,11 +38,11 @@ func NewScratch(parent string) (*Scratch, error) {
 	return &Scratch{dir}, nil
 }
 
-// Remove deletes the directory and what is in it.
+// Remove deletes the directory and its contents.
 func (d *Scratch) Remove() error { return os.RemoveAll(d.Dir) }
 
-// Sync waits until the file system has done what removals of files put off:
-// on some disks that is as much work as writing them was.
+// Sync waits until the file system has done the deferred work of removing files: on some
+// disks as much as writing them.
 func (d *Scratch) Sync() error {
 	f, err := os.Open(d.Dir)
 	if err != nil {
@@ -52,10 +52,10 @@ func (d *Scratch) Sync() error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
-// Path is that of a file of the directory.
+// Path returns the path of a file in the directory.
 func (d *Scratch) Path(name string) string { return filepath.Join(d.Dir, name) }
 
-// Fallocated makes a file of so many bytes, none of them written yet.
+// Fallocated creates a file of a given size without writing its bytes.
 func (d *Scratch) Fallocated(name string, bytes int64) (string, error) {
 	path := d.Path(name)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -68,7 +68,7 @@ func (d *Scratch) Fallocated(name string, bytes int64) (string, error) {
 	return path, nil
 }
 
-// DropCached drops the cached pages of all files below a directory.
+// DropCached drops the page cache of all files below a directory.
 func DropCached(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -78,9 +78,8 @@ func DropCached(dir string) error {
 	})
 }
 
-// dropCached makes the next buffered read of a file come from the disk. Direct
-// transfers do not look at cached pages; only what is clean can go, so dirty
-// pages are written first.
+// dropCached makes the next buffered read of a file come from the disk. Direct transfers
+// bypass the page cache. Only clean pages can be dropped, so dirty pages are written first.
 func dropCached(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

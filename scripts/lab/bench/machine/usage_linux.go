@@ -8,25 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a process has used so far.
+// Usage is the resources that a process has used so far.
 type Usage struct {
 	CPU     float64 // seconds, user and system
 	Written int64   // bytes sent to storage
 }
 
-// Since is what was used after before was taken.
+// Since returns the usage since before.
 func (u Usage) Since(before Usage) Usage {
 	return Usage{CPU: u.CPU - before.CPU, Written: u.Written - before.Written}
 }
 
-// CPUPerGB is seconds of processor time for 10^9 bytes of payload.
+// CPUPerGB returns seconds of processor time per 10^9 bytes of payload.
 func (u Usage) CPUPerGB(payload int64) float64 { return u.CPU / (float64(payload) / 1e9) }
 
-// Amplification is bytes written for each byte of payload.
+// Amplification returns the bytes written per byte of payload.
 func (u Usage) Amplification(payload int64) float64 { return float64(u.Written) / float64(payload) }
 
-// OwnUsage is that of this process. Where the kernel keeps no account of bytes,
-// Written stays 0 and WritesCounted says so.
+// OwnUsage returns the usage of this process. If the kernel does not account bytes, Written
+// stays 0 and WritesCounted reports it.
 func OwnUsage() Usage {
 	var r unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail for this process
@@ -39,7 +39,7 @@ func OwnUsage() Usage {
 
 func seconds(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
 
-// UsageOf is that of another process of ours.
+// UsageOf returns the usage of another process of ours.
 func UsageOf(pid int) (Usage, error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	text, err := os.ReadFile(dir + "io")
@@ -58,7 +58,7 @@ func UsageOf(pid int) (Usage, error) {
 	return u, err
 }
 
-// WritesCounted reports why write_bytes cannot be had here.
+// WritesCounted reports why write_bytes is not available here.
 func WritesCounted() error {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
@@ -68,8 +68,8 @@ func WritesCounted() error {
 	return err
 }
 
-// writeBytes reads /proc/PID/io: what the process caused to be sent to storage,
-// direct writes and pages that it dirtied.
+// writeBytes reads /proc/PID/io: the bytes that the process caused to be sent to storage,
+// by direct writes and dirtied pages.
 func writeBytes(text string) (int64, error) {
 	for line := range strings.Lines(text) {
 		var n int64
@@ -80,12 +80,12 @@ func writeBytes(text string) (int64, error) {
 	return 0, fmt.Errorf("no write_bytes in %q", text)
 }
 
-// clockTicks a second is what Linux shows times in /proc in, on all
-// architectures that Go runs on.
+// clockTicks per second is the unit of times in /proc, on all architectures that Go
+// supports.
 const clockTicks = 100
 
-// cpuSeconds reads /proc/PID/stat: user and system time, fields 14 and 15. The
-// name in field 2 may hold anything, parentheses too.
+// cpuSeconds reads /proc/PID/stat: user and system time, fields 14 and 15. The name in
+// field 2 may contain anything, including parentheses.
 func cpuSeconds(stat string) (float64, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
@@ -98,8 +98,7 @@ func cpuSeconds(stat string) (float64, error) {
 	return float64(user+system) / clockTicks, nil
 }
 
-// ThreadSeconds is the CPU time that f takes on this thread, which the caller
-// has locked.
+// ThreadSeconds returns the CPU time of f on this thread, which the caller has locked.
 func ThreadSeconds(f func()) (float64, error) {
 	var begin, end unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &begin); err != nil {

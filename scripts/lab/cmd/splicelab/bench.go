@@ -77,7 +77,7 @@ func runBench(ctx context.Context, c *cli.Call, o bench.Options) error {
 	return nil
 }
 
-// echoCommand is the other side of the bare socket echo.
+// echoCommand returns the other side of the bare socket echo.
 func echoCommand() cli.Command {
 	return cli.Command{
 		Name: baseline.EchoCommand, Summary: "Answer bytes on descriptor 3 (started by bench)", Hidden: true,
@@ -87,7 +87,7 @@ func echoCommand() cli.Command {
 	}
 }
 
-// crowdCommand echoes for many clients.
+// crowdCommand returns the process that echoes for many clients.
 func crowdCommand() cli.Command {
 	return cli.Command{
 		Name: baseline.CrowdCommand, Synopsis: "N", Summary: "Answer bytes on N descriptors (started by bench)", Hidden: true,
@@ -106,7 +106,7 @@ func crowdCommand() cli.Command {
 	}
 }
 
-// peerCommand is one of many clients.
+// peerCommand returns one of many clients.
 func peerCommand() cli.Command {
 	return cli.Command{
 		Name: bench.PeerCommand, Synopsis: "SOCKET", Summary: "Make requests when told to (started by bench)", Hidden: true,
@@ -121,7 +121,7 @@ func peerCommand() cli.Command {
 	}
 }
 
-// victimCommand is a client to be killed.
+// victimCommand returns a client to be killed.
 func victimCommand() cli.Command {
 	return cli.Command{
 		Name: bench.VictimCommand, Synopsis: "SOCKET", Summary: "Hold memory until killed (started by bench)", Hidden: true,
@@ -136,7 +136,7 @@ func victimCommand() cli.Command {
 	}
 }
 
-// loadCommand is a client that keeps the disk busy.
+// loadCommand returns a client that keeps the disk busy.
 func loadCommand() cli.Command {
 	return cli.Command{
 		Name: bench.LoadCommand, Synopsis: "SOCKET FILE", Summary: "Keep a daemon's disk busy (started by bench)", Hidden: true,

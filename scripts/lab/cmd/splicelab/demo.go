@@ -104,21 +104,22 @@ func (f *demoFlags) run(ctx context.Context, c *cli.Call) (err error) {
 	})
 }
 
-// scenarios are those of the demo, in the order in which they run.
+// scenarios lists the demo's scenarios in the order in which they run.
 var scenarios = cli.List{"questions", "rag", "chat"}
 
-// demoDisk is many times what the demo publishes; a small slab, since each is
+// demoDisk is many times the data that the demo publishes, with small slabs, since each is
 // allocated whole.
 var demoDisk = []string{"-disk-size", "2GiB", "-disk-slab", "64MiB"}
 
-// start runs a daemon with a disk directory beside its sockets.
+// start starts a daemon with a disk directory next to its sockets.
 func (f *demoFlags) start(ctx context.Context) (*child.Daemon, error) {
 	return child.Start(ctx, child.Options{Binary: f.daemon, Disk: true, Args: demoDisk})
 }
 
 func (f *demoFlags) show(ctx context.Context, c *cli.Call, socket string, crash func(context.Context) error) (err error) {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl demo",
-		// The demo measures what the daemon does; a busy machine must not turn hits into misses.
+		// The demo measures the daemon's work; a busy machine must not turn hits into
+		// misses.
 		Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 30 * time.Second}})
 	if err != nil {
 		return err
@@ -152,7 +153,7 @@ func (f *demoFlags) show(ctx context.Context, c *cli.Call, socket string, crash 
 	return errors.Join(err, out.failed())
 }
 
-// demoReports is the JSON form: the fields of the RAG scenario, and the other ones.
+// demoReports is the JSON form: the fields of the RAG scenario, and the other scenarios.
 type demoReports struct {
 	*ragdemo.Report
 	Questions *ragdemo.Report  `json:"questions,omitempty"`
@@ -173,14 +174,14 @@ func (r *demoReports) failed() error {
 	return err
 }
 
-// divide leaves room between what two scenarios print.
+// divide writes a separator between the output of two scenarios.
 func (f *demoFlags) divide(c *cli.Call, printed bool) {
 	if printed && !c.JSON {
 		fmt.Fprint(c.Stdout, "\n\n")
 	}
 }
 
-// questions runs the trained model's questions; no report where there is no model.
+// questions runs the trained model's questions; without a model it returns no report.
 func (f *demoFlags) questions(ctx context.Context, c *cli.Call, client *connector.Client, crash func(context.Context) error) (*ragdemo.Report, error) {
 	trained, err := f.trained(c)
 	if err != nil || trained == nil {
@@ -189,7 +190,7 @@ func (f *demoFlags) questions(ctx context.Context, c *cli.Call, client *connecto
 	return f.rag(ctx, c, client, ragdemo.Options{Crash: crash, Trained: trained})
 }
 
-// rag runs requests over passages and prints the report unless JSON is wanted.
+// rag runs requests over passages and prints the report unless JSON is requested.
 func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Client, o ragdemo.Options) (*ragdemo.Report, error) {
 	o.Requests, o.Seam, o.Tolerance = f.requests, f.seam, f.tolerance
 	ended := func() {}
@@ -208,11 +209,11 @@ func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Clie
 	return report, err
 }
 
-// trainedModel is where the repository has its trained model.
+// trainedModel is the path of the trained model in the repository.
 const trainedModel = "scripts/tinyhybrid/model"
 
-// trained reads the model that answers. Outside of the repository there is none,
-// unless it was asked for.
+// trained reads the model that answers. Outside the repository it returns none, unless a
+// model was requested.
 func (f *demoFlags) trained(c *cli.Call) (*ragdemo.Trained, error) {
 	if f.model != "" {
 		return ragdemo.LoadTrained(f.model, f.tolerance)
@@ -224,7 +225,7 @@ func (f *demoFlags) trained(c *cli.Call) (*ragdemo.Trained, error) {
 	return ragdemo.LoadTrained(trainedModel, f.tolerance)
 }
 
-// chat runs the conversations and prints them unless JSON is wanted.
+// chat runs the conversations and prints them unless JSON is requested.
 func (f *demoFlags) chat(ctx context.Context, c *cli.Call, client *connector.Client) (*chatdemo.Report, error) {
 	o := chatdemo.Options{Steps: f.turns}
 	ended := func() {}

@@ -105,8 +105,8 @@ func printStep(w io.Writer, s peerdemo.Step) {
 
 var demoNodes = []string{"a", "b", "c"}
 
-// start runs a daemon for each node, all of one cluster. Those that it has started are
-// the caller's, also beside an error.
+// start starts a daemon for each node, all of one cluster. The caller owns the started
+// ones, also if there is an error.
 func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer) ([]*child.Daemon, error) {
 	o := child.Options{Binary: f.daemon, Disk: true, Args: demoDisk}
 	if f.log {
@@ -115,8 +115,8 @@ func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer)
 	return startCluster(ctx, dir, demoNodes, o)
 }
 
-// startCluster runs a daemon for each name, all of one cluster whose key lies in dir. Those
-// that it has started are the caller's, also beside an error.
+// startCluster starts a daemon for each name, all of one cluster whose key is in dir. The
+// caller owns the started ones, also if there is an error.
 func startCluster(ctx context.Context, dir string, names []string, o child.Options) ([]*child.Daemon, error) {
 	keyring := filepath.Join(dir, "keyring")
 	key := make([]byte, 32)
@@ -130,7 +130,7 @@ func startCluster(ctx context.Context, dir string, names []string, o child.Optio
 	if err != nil {
 		return nil, err
 	}
-	defer release() // to those who listen there
+	defer release() // for the listeners there
 	var daemons []*child.Daemon
 	for i, name := range names {
 		one := o

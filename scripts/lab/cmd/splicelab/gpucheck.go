@@ -20,7 +20,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// The hidden commands of processes of a check: the second one of a part, and one for each part.
+// The hidden commands of a check's processes: the second one of a part, and one for each
+// part.
 const (
 	gpuCheckChild = "gpu-check-child"
 	gpuCheckPart  = "gpu-check-part"
@@ -120,7 +121,7 @@ func (f *gpuCheckFlags) run(ctx context.Context, c *cli.Call) error {
 	return nil
 }
 
-// isolated has this program run one part.
+// isolated returns a command of this program that runs one part.
 func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, error) {
 	b, err := json.Marshal(&gpuCheckFlags{Options: *o, Daemon: f.Daemon, Model: f.Model})
 	if err != nil {
@@ -131,7 +132,7 @@ func (f *gpuCheckFlags) isolated(o *gpucheck.Options, part string) (*exec.Cmd, e
 	return cmd, nil
 }
 
-// save writes the report to the file that was named, whole or not at all.
+// save returns a function that writes the report to the named file, atomically.
 func (f *gpuCheckFlags) save(c *cli.Call) func(*gpucheck.Report) error {
 	if len(c.Args) == 0 {
 		return nil
@@ -164,8 +165,8 @@ func (f *gpuCheckFlags) show(c *cli.Call, r *gpucheck.Report) error {
 	return r.Table(c.Stdout)
 }
 
-// kernelModule is the version of NVIDIA's kernel module, as ", 570.86.15"; empty where it cannot
-// be read.
+// kernelModule returns the version of NVIDIA's kernel module, as ", 570.86.15"; empty if it
+// cannot be read.
 func kernelModule() string {
 	b, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -180,7 +181,7 @@ func kernelModule() string {
 	return ""
 }
 
-// gpuCheckChildCommand is the second process of a check.
+// gpuCheckChildCommand returns the second process of a check.
 func gpuCheckChildCommand() cli.Command {
 	return cli.Command{
 		Name: gpuCheckChild, Summary: "The other side of descriptor 3 (started by gpu-check)", Hidden: true,
@@ -190,7 +191,8 @@ func gpuCheckChildCommand() cli.Command {
 	}
 }
 
-// gpuCheckPartCommand is the process of one part, or of some without a time each: options on standard input, rows on standard output.
+// gpuCheckPartCommand returns the process of one part, or of several parts without separate
+// time limits: options on standard input, rows on standard output.
 func gpuCheckPartCommand() cli.Command {
 	return cli.Command{
 		Name: gpuCheckPart, Summary: "Parts of a check (started by gpu-check)", Hidden: true,

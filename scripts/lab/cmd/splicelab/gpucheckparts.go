@@ -17,7 +17,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/resident"
 )
 
-// parts are those of this program: with a daemon, with engines, with tools of others.
+// parts returns the parts of this program: with a daemon, with engines, with external
+// tools.
 func (f *gpuCheckFlags) parts() []gpucheck.Part {
 	o := resident.Options{Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes,
 		Python: f.Python, PythonPath: f.PythonPath, Scripts: f.Scripts, Model: f.Model}
@@ -30,14 +31,15 @@ func (f *gpuCheckFlags) parts() []gpucheck.Part {
 	return out
 }
 
-// manyCores adds the rows of the suite scale: machines with GPUs have more cores than others.
+// manyCores adds the rows of the suite scale: machines with GPUs have more cores than
+// others.
 func (f *gpuCheckFlags) manyCores(ctx context.Context, r *gpucheck.Report) error {
 	suite := "scale"
 	if f.Sizes == gpucheck.Small() {
 		suite = "scale-smoke"
 	}
 	var failed []error
-	for _, section := range bench.SectionNames(suite) { // one that fails loses no rows of the others
+	for _, section := range bench.SectionNames(suite) { // so that a failing section loses no rows of the others
 		found, err := bench.Run(ctx, bench.Options{Suite: suite, Daemon: f.Daemon, Commit: f.Commit, Only: []string{section}})
 		failed = append(failed, err)
 		if found == nil {
@@ -55,10 +57,11 @@ func (f *gpuCheckFlags) manyCores(ctx context.Context, r *gpucheck.Report) error
 
 func sanitizerPart(tool string) string { return "compute-sanitizer: " + tool }
 
-// sanitizerFound is the exit status that it is told to use for what it finds.
+// sanitizerFound is the exit status that the sanitizer is set to use for findings.
 const sanitizerFound = 86
 
-// sanitize runs all kernels on small inputs under NVIDIA's compute-sanitizer, where that is installed.
+// sanitize runs all kernels on small inputs under NVIDIA's compute-sanitizer, if it is
+// installed.
 func (f *gpuCheckFlags) sanitize(ctx context.Context, r *gpucheck.Report, tool string) error {
 	name := sanitizerPart(tool)
 	path := sanitizer()
@@ -88,7 +91,7 @@ func (f *gpuCheckFlags) sanitize(ctx context.Context, r *gpucheck.Report, tool s
 	return nil
 }
 
-// sanitizer looks for the program where CUDA is installed.
+// sanitizer returns the path of the program in the usual places of CUDA.
 func sanitizer() string {
 	if path, err := exec.LookPath("compute-sanitizer"); err == nil {
 		return path
@@ -105,8 +108,8 @@ func sanitizer() string {
 	return ""
 }
 
-// summary is what the sanitizer said, without the rows of the program under it: its first lines, that
-// name the error and the kernel, and its last.
+// summary returns the sanitizer's output without the rows of the program under it: its
+// first lines, which name the error and the kernel, and its last.
 func summary(out []byte) string {
 	const most = 6
 	var said []string

@@ -1,6 +1,6 @@
-// Command splicelab has the commands of splicectl that demonstrate and measure. Splicectl
-// starts it with what follows its own name, so that help and messages say splicectl. Each
-// command is one file here; what they do lies in the packages of this module.
+// Command splicelab contains the commands of splicectl that demonstrate and measure.
+// Splicectl starts it with the arguments after its own name, so that help and messages say
+// splicectl. Each command is one file here; its work is in the packages of this module.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program.
+// run runs the program and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program().Run(ctx, args, stdout, stderr)
 }

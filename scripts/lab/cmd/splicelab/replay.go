@@ -123,7 +123,7 @@ func drawTo(path string, report *replay.Report) (err error) {
 	return report.Chart().Write(out)
 }
 
-// complete turns the text of flags into options.
+// complete converts the text of flags to options.
 func (f *replayFlags) complete() error {
 	f.Policies = f.policies
 	for _, text := range f.capacities {
@@ -175,7 +175,7 @@ func (f *replayFlags) chooseModel() error {
 		return fmt.Errorf("-profile %s is neither %s, %s nor a file: %w", f.model, replay.PresetMarconi, replay.PresetGDN, err)
 	}
 	f.Model, err = replay.FromConfig(text, profile.ConfigOptions{
-		// Sizes depend on neither, but a profile without them is refused.
+		// Sizes depend on neither, but a profile without them is rejected.
 		Weights: sha256.Sum256(text), Slopes: func(_, heads int) []float64 { return make([]float64, heads) },
 	})
 	if err != nil {
@@ -184,7 +184,7 @@ func (f *replayFlags) chooseModel() error {
 	return nil
 }
 
-// capacityOf reads 300GB, 16GiB, 1.5TB, plain bytes, or unlimited.
+// capacityOf parses 300GB, 16GiB, 1.5TB, plain bytes, or unlimited.
 func capacityOf(text string) (int64, error) {
 	if strings.EqualFold(text, "unlimited") {
 		return replay.Unlimited, nil

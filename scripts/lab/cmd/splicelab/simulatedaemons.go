@@ -18,14 +18,14 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/simulate"
 )
 
-// maxDaemons is what a small machine runs at once.
+// maxDaemons is the number that a small machine can run at once.
 const maxDaemons = 32
 
-// compared is a simulation beside daemons that do the same.
+// compared is a simulation and a run of daemons with the same parameters.
 type compared struct {
 	Simulated simulate.Part        `json:"simulated"`
 	Daemons   *clustercheck.Report `json:"daemons"`
-	// Seen is when a node that came up empty knew all sets.
+	// First is the simulated time in which a node that starts empty learns all sets.
 	First simulate.CatchUp `json:"simulated_first_start"`
 }
 
@@ -59,7 +59,7 @@ func (f *simulateFlags) runDaemons(ctx context.Context, c *cli.Call, s *simulate
 	return t.Flush()
 }
 
-// clusterOfDaemons starts daemons that fetch nothing by themselves, and measures.
+// clusterOfDaemons starts daemons that do not prefetch, and measures.
 func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *simulate.Report) (seen *clustercheck.Report, err error) {
 	dir, err := os.MkdirTemp("", "spliced-cluster-")
 	if err != nil {
@@ -104,7 +104,8 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *si
 	return clustercheck.Run(ctx, o)
 }
 
-// exchangesOf reads a daemon's counters of what it asks about others' sets.
+// exchangesOf returns a function that reads a daemon's counters of its requests for others'
+// sets.
 func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64, err error) {
 	return func(ctx context.Context) (asked, bytes float64, err error) {
 		cluster, err := client.Cluster(ctx)
@@ -120,7 +121,8 @@ func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64
 	}
 }
 
-// completeOf reads how many other members' sets a daemon has read in whole.
+// completeOf returns a function that reads the number of other members' sets that a daemon
+// has read completely.
 func completeOf(client *api.Client) func(context.Context) (int, error) {
 	return func(ctx context.Context) (int, error) {
 		cluster, err := client.Cluster(ctx)
@@ -128,7 +130,7 @@ func completeOf(client *api.Client) func(context.Context) (int, error) {
 	}
 }
 
-// littleProfile is a model that nobody runs, of which a segment takes a page.
+// littleProfile returns an invented model whose segments take one page.
 func littleProfile() (*profile.Profile, error) {
 	return profile.New(profile.Identity{
 		Model: "splicectl simulate", Weights: sha256.Sum256([]byte("splicectl simulate")), Tokenizer: "none", TPSize: 1,

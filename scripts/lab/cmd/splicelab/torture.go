@@ -22,7 +22,8 @@ type tortureFlags struct {
 // mostLoops bounds a run: a loop takes about two seconds.
 const mostLoops = 100_000
 
-// mostRate bounds the steps per second of a soak: pauses shorter than a microsecond are none.
+// mostRate bounds the steps per second of a soak: shorter pauses than a microsecond have no
+// effect.
 const mostRate = 1_000_000
 
 func tortureCommand() cli.Command {
@@ -113,7 +114,7 @@ func visitorCommand() cli.Command {
 	}
 }
 
-// common settles what all runs have.
+// common sets what all runs share.
 func (f *tortureFlags) common(c *cli.Call) {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()

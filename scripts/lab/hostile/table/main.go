@@ -1,7 +1,7 @@
 // Command table runs every attack of the hostile suite against a daemon built from this
-// tree, and prints one row for each: what was tried, what the attacker got and what
-// others felt. It fails when an attack succeeded, or when one of those that may not be
-// skipped was, or is not there.
+// tree, and prints one row for each: the attempt, what the attacker got and how others were
+// affected. It fails if an attack succeeded, or if one of those that may not be skipped was
+// skipped or is missing.
 package main
 
 import (
@@ -18,19 +18,18 @@ import (
 	"strings"
 )
 
-// attack is a row of the table: a test, and what to say of it when its test prints no
-// line of its own.
+// attack is a row of the table: a test, and a description if its test prints no line.
 type attack struct {
-	id   string // as in the list of what was found; "held" did so from the beginning, "none" is no attack
+	id   string // as in the list of findings; "held" = never succeeded, "none" = not an attack
 	pkg  string // below the repository's root
-	test string // in the package, whole name
-	says string // tried; empty = the test prints a HOSTILE line
+	test string // full name in the package
+	says string // description; empty = the test prints a HOSTILE line
 }
 
 const hostile, disk, trust = "scripts/lab/hostile", "tiering/disk", "connector/trust"
 
 var attacks = []attack{
-	{"none", hostile, "TestHostileNothingButOnTheSameProcessors", ""}, // to compare others with
+	{"none", hostile, "TestHostileNothingButOnTheSameProcessors", ""}, // for comparison with the others
 	{"H1", hostile, "TestHostileSparseMemoryDoesNotTakeAllAddresses", ""},
 	{"H2", hostile, "TestHostileHolesAreNotFilledAtOurCost", ""},
 	{"H3", hostile, "TestHostileMemberOfTheGroupCannotSeizeTheSocket", ""},
@@ -96,10 +95,10 @@ var attacks = []attack{
 	{"held", disk, "TestReadOnlyStart", "a start on a file system that is read-only"},
 }
 
-// mustRun are those of which no test may be skipped or missing.
+// mustRun lists the ids of which no test may be skipped or missing.
 var mustRun = []string{"H1", "H2", "H3", "H4", "M1", "M2", "M3", "M4", "M5", "M8", "M9", "M10", "M11"}
 
-// python stands for the tests of the Python client.
+// python is the package name of the Python client's tests.
 const python = "connector/python"
 
 // Outcomes of a test.
@@ -109,7 +108,7 @@ const (
 	failed  = "fail"
 )
 
-// result is what became of a test, by package and name.
+// result is the outcome of a test, by package and name.
 type result struct {
 	outcome string
 	lines   []string // HOSTILE lines
@@ -128,7 +127,7 @@ func (r results) of(pkg, test string) *result {
 
 const module = "github.com/spliced-kv/spliced/"
 
-// read takes the events of go test -json. What subtests print is their test's.
+// read reads the events of go test -json. The output of subtests belongs to their test.
 func (r results) read(events io.Reader) error {
 	lines := bufio.NewReader(events)
 	for {
@@ -150,7 +149,7 @@ func (r results) read(events io.Reader) error {
 				if !sub {
 					at.outcome = e.Action
 				}
-			case skipped: // a test of which a part was skipped, was
+			case skipped: // a test with a skipped part counts as skipped
 				at.lines = append(at.lines, "")
 				if !sub {
 					at.outcome = e.Action
@@ -165,10 +164,10 @@ func (r results) read(events io.Reader) error {
 	}
 }
 
-// row is what the table says.
+// row is one row of the table.
 type row struct{ id, test, outcome, tried, got, felt string }
 
-// judge makes rows of results, and lists what makes the suite fail.
+// judge makes rows of results, and lists the reasons for which the suite fails.
 func judge(attacks []attack, r results) (rows []row, bad []string) {
 	wrong := func(format string, a ...any) { bad = append(bad, fmt.Sprintf(format, a...)) }
 	known := map[[2]string]bool{}
@@ -215,7 +214,7 @@ func judge(attacks []attack, r results) (rows []row, bad []string) {
 	return rows, bad
 }
 
-// parse takes a HOSTILE line apart.
+// parse splits a HOSTILE line.
 func parse(a attack, outcome, line string) row {
 	out := row{id: a.id, test: a.test, outcome: outcome}
 	for _, field := range strings.Split(line, " | ") {
@@ -229,7 +228,7 @@ func parse(a attack, outcome, line string) row {
 	return out
 }
 
-// reason is why a test was skipped: the line that it said.
+// reason returns why a test was skipped: the line that it printed.
 func reason(r *result) string {
 	for line := range strings.Lines(r.output.String()) {
 		line = strings.TrimSpace(line)
@@ -268,7 +267,8 @@ func print(w io.Writer, rows []row) error {
 	return err
 }
 
-// lab is the folder of this module, in which the command runs; root is the repository, from there.
+// lab is the folder of this module, where the command runs; root is the path from there to
+// the repository.
 const lab, root = "scripts/lab", "../.."
 
 // goTests runs the tests of Go's packages, of this module and of the main one.
@@ -288,7 +288,8 @@ func (r results) goTests() error {
 			packages[module] = append(packages[module], path)
 		}
 	}
-	// All of the suite, so that what is in no row shows; of other packages what is named.
+	// The whole suite, so that tests without a row are noticed; of other packages only the
+	// named tests.
 	pattern := "^(TestHostile.*|" + strings.Join(names, "|") + ")$"
 	return errors.Join(r.testModule(".", packages["."], pattern), r.testModule(root, packages[root], pattern))
 }
@@ -307,13 +308,13 @@ func (r results) testModule(dir string, packages []string, pattern string) error
 	}
 	err = r.read(events)
 	var exit *exec.ExitError
-	if ended := command.Wait(); ended != nil && !errors.As(ended, &exit) { // what failed is among the results
+	if ended := command.Wait(); ended != nil && !errors.As(ended, &exit) { // failed tests are in the results
 		err = errors.Join(err, ended)
 	}
 	return err
 }
 
-// pythonTests runs those of the Python client where its environment is.
+// pythonTests runs the tests of the Python client if its environment exists.
 func (r results) pythonTests() error {
 	interpreter, err := filepath.Abs(filepath.Join(root, "bin/python/bin/python"))
 	if err != nil {

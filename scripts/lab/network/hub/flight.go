@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// flight is what is on its way to a port, the next to arrive first. It is bounded by
-// maxFlight, and has no clock and no lock.
+// flight is a bounded queue (maxFlight) of frames to a port, ordered by arrival time. It
+// has no clock and no lock.
 type flight struct {
 	frames frames
 	bytes  int
 	seq    uint64
-	full   uint64 // frames that found no room
+	full   uint64 // frames dropped for lack of room
 }
 
-// maxFlight is how many bytes may be on their way to a port: 200 ms at 1 Gbit/s.
+// maxFlight bounds the bytes in flight to a port: 200 ms at 1 Gbit/s.
 const maxFlight = 32 << 20
 
 type frame struct {
@@ -23,7 +23,7 @@ type frame struct {
 	bytes []byte
 }
 
-// add keeps a frame until it arrives, and tells whether it is the next one now.
+// add queues a frame until it arrives, and reports whether it is now the next one.
 func (f *flight) add(at time.Time, bytes []byte) (next bool) {
 	if f.bytes+len(bytes) > maxFlight {
 		f.full++
@@ -35,8 +35,8 @@ func (f *flight) add(at time.Time, bytes []byte) (next bool) {
 	return f.frames[0].seq == f.seq
 }
 
-// due takes the next frame if it has arrived; if not, wait is how long the next one
-// takes, 0 = there is none.
+// due removes and returns the next frame if it has arrived. If not, wait is the time until
+// it does, 0 = no frame.
 func (f *flight) due(now time.Time) (bytes []byte, wait time.Duration) {
 	if len(f.frames) == 0 {
 		return nil, 0

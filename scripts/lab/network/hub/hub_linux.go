@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Port numbers an interface of a hub, from 0 in the order of Attach.
+// Port is the number of an interface of a hub, from 0 in the order of Attach.
 type Port int
 
 // maxPorts bounds a hub: it has a link for each pair.
@@ -24,30 +24,30 @@ type Hub struct {
 	table   table
 	ports   []*port
 	links   map[[2]Port]*Link // from, to; all pairs of ports
-	failure error             // the first of an interface
+	failure error             // the first failure of an interface
 }
 
-// port is an interface and what is on its way to it.
+// port is an interface and the frames in flight to it.
 type port struct {
 	hub  *Hub
 	tap  *os.File
-	wake chan struct{} // has room for one
+	wake chan struct{} // has a capacity of one
 	end  chan struct{}
 
 	mu     sync.Mutex
 	flight flight
 }
 
-// New makes a hub without ports; what its links lose follows from the seed and the order
-// of frames.
+// New returns a hub without ports. Its losses are determined by the seed and the order of
+// frames.
 func New(seed uint64) *Hub {
 	return &Hub{seed: seed, table: table{}, links: map[[2]Port]*Link{}}
 }
 
-// MTU of the interfaces.
+// MTU is the MTU of the interfaces.
 const MTU = 1500
 
-// Attach makes an interface in a namespace and gives it an address. Links to and from it
+// Attach creates an interface in a namespace and sets its address. Links to and from it
 // have the zero Rule.
 func (h *Hub) Attach(ns *Namespace, addr netip.Prefix) (Port, error) {
 	h.mu.Lock()
@@ -72,7 +72,7 @@ func (h *Hub) Attach(ns *Namespace, addr netip.Prefix) (Port, error) {
 	return n, nil
 }
 
-// Set changes one direction between two ports.
+// Set changes the rule of one direction between two ports.
 func (h *Hub) Set(from, to Port, r Rule) error {
 	if err := r.Validate(); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (h *Hub) Set(from, to Port, r Rule) error {
 	return nil
 }
 
-// SetAll changes all links.
+// SetAll changes the rule of all links.
 func (h *Hub) SetAll(r Rule) error {
 	if err := r.Validate(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (h *Hub) SetAll(r Rule) error {
 	return nil
 }
 
-// Counters of one direction between two ports.
+// Counters returns the counters of one direction between two ports.
 func (h *Hub) Counters(from, to Port) Counters {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +110,8 @@ func (h *Hub) Counters(from, to Port) Counters {
 	return Counters{}
 }
 
-// Close takes the interfaces away and waits until nothing moves. Its error is of an
-// interface that failed earlier. It is called once.
+// Close removes the interfaces and waits until no frames move. It returns the first error
+// of an interface. It is called once.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	h.closed = true
@@ -136,13 +136,13 @@ func (h *Hub) failed(err error) {
 	}
 }
 
-// arrival is where and when a frame arrives.
+// arrival is the port and time at which a frame arrives.
 type arrival struct {
 	to *port
 	at time.Time
 }
 
-// route decides about a frame from a port.
+// route appends the arrivals of a frame from a port.
 func (h *Hub) route(from Port, frame []byte, now time.Time, to []arrival) []arrival {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,7 +161,7 @@ func (h *Hub) route(from Port, frame []byte, now time.Time, to []arrival) []arri
 	return to
 }
 
-// receive moves what the interface sends, until it is closed.
+// receive forwards the frames that the interface sends, until it is closed.
 func (p *port) receive(self Port) error {
 	b := make([]byte, MTU+headerBytes+4)
 	var to []arrival
@@ -182,8 +182,8 @@ func (p *port) receive(self Port) error {
 	}
 }
 
-// write gives a frame to the interface. One that the system refuses, as it does while
-// the interface is down or its queue is full, is lost as on a wire.
+// write passes a frame to the interface. If the system refuses it, because the interface is
+// down or its queue is full, it is lost as on a wire.
 func (p *port) write(frame []byte) error {
 	if _, err := p.tap.Write(frame); errors.Is(err, os.ErrClosed) {
 		return err
@@ -191,7 +191,7 @@ func (p *port) write(frame []byte) error {
 	return nil
 }
 
-// later keeps a frame until it arrives.
+// later queues a frame until it arrives.
 func (p *port) later(at time.Time, frame []byte) {
 	p.mu.Lock()
 	next := p.flight.add(at, frame)
@@ -204,7 +204,7 @@ func (p *port) later(at time.Time, frame []byte) {
 	}
 }
 
-// deliver gives frames to the interface as they arrive, until it is closed.
+// deliver passes frames to the interface as they arrive, until it is closed.
 func (p *port) deliver() error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// Rule is what a link does to frames. The zero value passes all of them at once.
+// Rule describes the treatment of frames by a link. The zero value passes all of them at
+// once.
 type Rule struct {
 	Delay  time.Duration // added to each frame
-	Jitter time.Duration // each frame's delay differs by up to so much, either way; order is kept
-	Loss   float64       // share of frames that is lost, 0 to 1
-	Cut    bool          // nothing passes
-	// BytesPerSecond is how fast frames leave; 0 = at once. QueueBytes may wait for that,
-	// more is dropped; 0 = DefaultQueue.
+	Jitter time.Duration // largest deviation of a frame's delay in either direction; order is kept
+	Loss   float64       // share of lost frames, 0 to 1
+	Cut    bool          // all frames are lost
+	// BytesPerSecond is the rate at which frames leave; 0 = unlimited. Up to QueueBytes
+	// wait, more is dropped; 0 = DefaultQueue.
 	BytesPerSecond int64
 	QueueBytes     int64
 }
 
-// DefaultQueue is what waits at a slow link: some 170 full frames, as a switch has.
+// DefaultQueue is the queue of a slow link: some 170 full frames, as in a switch.
 const DefaultQueue = 256 << 10
 
-// Validate says what is wrong.
+// Validate returns an error if the rule is invalid.
 func (r *Rule) Validate() error {
 	if r.Delay < 0 || r.Jitter < 0 || r.Jitter > r.Delay || !(r.Loss >= 0 && r.Loss <= 1) || r.BytesPerSecond < 0 || r.QueueBytes < 0 {
 		return fmt.Errorf("hub: rule %+v: want no negative values, jitter of at most the delay, and a loss of 0 to 1", *r)
@@ -29,34 +30,34 @@ func (r *Rule) Validate() error {
 	return nil
 }
 
-// Counters of a link count frames.
+// Counters counts the frames of a link.
 type Counters struct {
 	Passed, Lost, Cut uint64
-	Full              uint64 // dropped, for so many waited
-	Bytes             uint64 // of those that passed
+	Full              uint64 // dropped because the queue was full
+	Bytes             uint64 // of passed frames
 }
 
-// Link is one direction between two ports. The zero value has the zero Rule and random
-// numbers of its own. It has no clock and no lock: calls come one at a time.
+// Link is one direction between two ports. The zero value has the zero Rule and its own
+// random numbers. It has no clock and no lock: calls must not be concurrent.
 type Link struct {
 	rule   Rule
 	random *rand.Rand
-	free   time.Time // when what was taken so far will have left
+	free   time.Time // when all accepted frames will have left
 	last   time.Time // when the last frame arrives
 	counts Counters
 }
 
-// NewLink makes a link whose losses and jitter follow from a seed.
+// NewLink returns a link whose losses and jitter are determined by a seed.
 func NewLink(seed uint64) *Link { return &Link{random: rand.New(rand.NewPCG(seed, 0))} }
 
-// Set changes what happens to frames from now on. Those on their way arrive.
+// Set changes the rule for later frames. Frames in flight arrive.
 func (l *Link) Set(r Rule) { l.rule = r }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (l *Link) Counters() Counters { return l.counts }
 
-// Take decides about a frame that is given to the link now: when it arrives, or that it
-// never does. Frames arrive in the order in which they were given.
+// Take decides about a frame passed to the link now: it returns its arrival time, or false
+// if it is lost. Frames arrive in the order in which they were passed.
 func (l *Link) Take(now time.Time, bytes int) (arrives time.Time, ok bool) {
 	r := &l.rule
 	if r.Cut {
@@ -92,7 +93,7 @@ func (l *Link) Take(now time.Time, bytes int) (arrives time.Time, ok bool) {
 	return at, true
 }
 
-// waiting is how many bytes have not left yet.
+// waiting returns the bytes that have not left yet.
 func (l *Link) waiting(now time.Time) int64 {
 	return int64(l.free.Sub(now).Seconds() * float64(l.rule.BytesPerSecond))
 }

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace without a name: it is gone with the last process,
-// socket and descriptor in it. Its loopback interface is up.
+// Namespace is an unnamed network namespace: it ends with the last process, socket and
+// descriptor in it. Its loopback interface is up.
 type Namespace struct{ file *os.File }
 
-// Available says why there can be no namespaces or interfaces here; nil = there can be.
+// Available returns why namespaces or interfaces cannot be created here, or nil.
 func Available() error {
 	ns, err := NewNamespace()
 	if err != nil {
@@ -29,7 +29,7 @@ func Available() error {
 	return tap.Close()
 }
 
-// NewNamespace makes one. It has to be closed.
+// NewNamespace creates a namespace. It has to be closed.
 func NewNamespace() (ns *Namespace, err error) {
 	enter := func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -52,15 +52,15 @@ func NewNamespace() (ns *Namespace, err error) {
 	return ns, err
 }
 
-// Close lets go of the namespace.
+// Close closes the namespace.
 func (ns *Namespace) Close() { _ = ns.file.Close() }
 
-// Path names the namespace for other programs, as ip link set netns, while this process
-// runs.
+// Path returns a name of the namespace for other programs, such as ip link set netns, valid
+// while this process runs.
 func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
 
 // Do calls f on a thread in the namespace. Sockets that f opens itself, not on another
-// goroutine, belong to it for good; so do processes that it starts.
+// goroutine, belong to it permanently; so do processes that it starts.
 func (ns *Namespace) Do(f func() error) error {
 	enter := func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -71,9 +71,9 @@ func (ns *Namespace) Do(f func() error) error {
 	return away(enter, f)
 }
 
-// away calls f on a thread that has entered another namespace, and brings it back. The
-// thread lives on: if it ended, so would processes that were started on it with a signal
-// for the death of their parent, which to Linux is the thread.
+// away calls f on a thread that has entered another namespace, and then returns it to its
+// own. The thread must not end: its end would kill processes that were started on it with a
+// signal for the death of their parent, because for Linux the parent is the thread.
 func away(enter, f func() error) error {
 	done := make(chan error)
 	go func() { done <- awayHere(enter, f) }()
@@ -103,11 +103,11 @@ func awayHere(enter, f func() error) error {
 // Start starts a command in the namespace.
 func (ns *Namespace) Start(c *exec.Cmd) error { return ns.Do(c.Start) }
 
-// interfaceName of a port in its namespace.
+// interfaceName is the name of a port in its namespace.
 const interfaceName = "eth0"
 
-// openTAP makes an interface in the namespace, up and with an address, and gives the end
-// that its frames come from and go to.
+// openTAP creates an interface in the namespace, up and with an address, and returns the
+// end from which its frames are read and to which they are written.
 func (ns *Namespace) openTAP(addr netip.Prefix) (tap *os.File, err error) {
 	err = ns.Do(func() (err error) {
 		tap, err = openTAP(addr)
@@ -139,7 +139,7 @@ func openTAP(addr netip.Prefix) (*os.File, error) {
 	return tap, nil
 }
 
-// queueFrames is how many frames of a sender wait for the hub: a window of TCP.
+// queueFrames is the number of a sender's frames that wait for the hub: a TCP window.
 const queueFrames = 4096
 
 // configure sets up the interface of the calling thread's namespace.

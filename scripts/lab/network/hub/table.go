@@ -3,21 +3,21 @@ package hub
 // address is an Ethernet address.
 type address [6]byte
 
-// group reports whether it stands for several: multicast and broadcast.
+// group reports whether the address is a group address: multicast or broadcast.
 func (a address) group() bool { return a[0]&1 != 0 }
 
-// headerBytes begin a frame: to, from, type.
+// headerBytes is the length of a frame's header: to, from, type.
 const headerBytes = 14
 
-// maxAddresses bounds the table; addresses beyond it are not learnt, and what is for
-// them goes to all ports.
+// maxAddresses bounds the table. Further addresses are not learned, and frames for them go
+// to all ports.
 const maxAddresses = 1024
 
-// table knows behind which port an address is.
+// table maps an address to its port.
 type table map[address]int
 
-// learn notes where a frame came from, and tells which port it is for; -1 = all others.
-// What is shorter than a header is for none: ok is false.
+// learn records the source of a frame, and returns its destination port; -1 = all others.
+// For frames shorter than a header ok is false.
 func (t table) learn(port int, frame []byte) (to int, ok bool) {
 	if len(frame) < headerBytes {
 		return 0, false

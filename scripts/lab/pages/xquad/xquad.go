@@ -1,6 +1,6 @@
-// Package xquad is lists of requests over the passages of XQuAD (English), as numbers:
-// what block tables are measured with. Lengths are at four characters a token, rounded
-// up. The text is not here.
+// Package xquad contains lists of requests over the passages of XQuAD (English) as numbers,
+// with which block tables are measured. Lengths are at four characters per token, rounded
+// up. The text is not included.
 package xquad
 
 import (
@@ -17,7 +17,7 @@ type Asked struct {
 	Passages []int
 }
 
-// What goes with each request in the measurements.
+// Tokens added to each request in the measurements.
 const (
 	SystemTokens = 48
 	OutputTokens = 32
@@ -32,7 +32,7 @@ var uniform string
 //go:embed zipf.txt
 var zipf string
 
-// Passages is the tokens of the 240 passages, and of the questions on each.
+// Passages returns the tokens of the 240 passages, and of the questions on each.
 func Passages() (tokens []int, questions [][]int) {
 	for _, n := range lines(lengths) {
 		tokens, questions = append(tokens, n[0]), append(questions, n[1:])
@@ -40,10 +40,10 @@ func Passages() (tokens []int, questions [][]int) {
 	return tokens, questions
 }
 
-// Uniform is 300 requests of 11 distinct passages each, all alike likely.
+// Uniform returns 300 requests of 11 distinct passages each, all equally likely.
 func Uniform() []Asked { return list(uniform) }
 
-// Zipf is the same with passages whose popularity falls as 1/rank.
+// Zipf returns the same with passages whose popularity falls as 1/rank.
 func Zipf() []Asked { return list(zipf) }
 
 func list(text string) (out []Asked) {
@@ -53,7 +53,7 @@ func list(text string) (out []Asked) {
 	return out
 }
 
-// lines reads lines of numbers; what follows a # is a remark. The files are ours: a word
+// lines reads lines of numbers; text after a # is a comment. The files are ours: a word
 // that is no number panics.
 func lines(text string) (out [][]int) {
 	for line := range strings.Lines(text) {

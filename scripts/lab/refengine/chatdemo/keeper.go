@@ -13,27 +13,27 @@ import (
 // State is a running state of the reference engine.
 type State = refengine.State[float32]
 
-// Store keeps states by the tokens before them and advises where: the daemon, or
-// memory in tests.
+// Store saves states by the tokens before them and advises positions for states: the
+// daemon, or memory in tests.
 type Store interface {
 	refengine.Prefixes
-	// Advise names the positions where a state is worth keeping, when the last one
-	// that is kept lies at from, and how much of the prompt was seen before. output
-	// of the tokens, at the end, were generated.
+	// Advise returns the positions where a state is worth saving, given that the last saved
+	// one is at from, and the number of the prompt's tokens that were seen before. The last
+	// output tokens were generated.
 	Advise(all []uint32, from, output int, cuts []int, took []Sample) (positions []int, seen int, err error)
-	// Kept counts what Save has kept so far.
+	// Kept counts the states that Save has stored so far.
 	Kept() (states int, bytes int64)
 }
 
-// Sample is a prefill that was timed.
+// Sample is a measured prefill.
 type Sample = connector.Sample
 
-// adviseBlock is what positions are multiples of in the advised way: an engine
-// keeps states at block boundaries, and has to ask for each of them.
+// adviseBlock divides the positions of the advised way: an engine saves states at block
+// boundaries, and has to ask for each of them.
 const adviseBlock = 16
 
-// adviseMost is how many states are wanted of a prompt, and of an answer: as many
-// as the way with a state at every message keeps of a turn.
+// adviseMost is the number of states to save for a prompt, and for an answer: as many as
+// the way with a state at every message saves per turn.
 const adviseMost = 1
 
 // store is the daemon's store for one way.
@@ -58,8 +58,7 @@ func newStore(ctx context.Context, client *connector.Client, m *refengine.Model[
 	return &store{Store: remote.New(ctx, client, registered), ctx: ctx, model: registered, kept: map[profile.PrefixHash]int64{}}, nil
 }
 
-// Save implements refengine.Prefixes, and counts what the daemon holds after it
-// that it did not before.
+// Save implements refengine.Prefixes, and counts the states that are new to the daemon.
 func (s *store) Save(prompt []uint32, positions []int, states []*State) error {
 	if err := s.Store.Save(prompt, positions, states); err != nil {
 		return err

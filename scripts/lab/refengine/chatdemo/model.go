@@ -5,11 +5,11 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// modelSeed draws the demo's weights: the same on every run.
+// modelSeed is the seed of the demo's weights, equal in every run.
 const modelSeed = 2
 
-// model has random weights. Its name keeps what one way stores apart from what
-// another does.
+// model returns a model with random weights. Its name separates the stored states of the
+// ways.
 func model(name string) (*refengine.Model[float32], error) {
 	w, err := modelfile.Seeded(modelfile.Small(name), modelSeed)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Report is what a run measured.
+// Report is the result of a run.
 type Report struct {
 	Model    string  `json:"model"`
 	Chats    int     `json:"chats"`
@@ -29,7 +29,7 @@ type Way struct {
 	TTFTp95          float64 `json:"ttft_p95_ms"`
 	CheckpointsSaved int     `json:"checkpoints_saved"`
 	CheckpointBytes  int64   `json:"checkpoint_bytes"`
-	SameAnswers      int     `json:"same_answers"` // bit for bit as without a cache
+	SameAnswers      int     `json:"same_answers"` // bit for bit equal to those without a cache
 	Kinds            []Group `json:"kinds"`
 }
 
@@ -89,8 +89,7 @@ func (r *runner) way(name string) Way {
 	return w
 }
 
-// quantile is the smallest value that so large a share does not exceed, in
-// milliseconds.
+// quantile returns a quantile of times by nearest rank, in milliseconds.
 func quantile(times []time.Duration, q float64) float64 {
 	sorted := slices.Clone(times)
 	slices.Sort(sorted)
@@ -98,7 +97,7 @@ func quantile(times []time.Duration, q float64) float64 {
 	return float64(sorted[min(max(i, 0), len(sorted)-1)].Microseconds()) / 1e3
 }
 
-// Way finds a way by name.
+// Way returns a way by name.
 func (r *Report) Way(name string) *Way {
 	for i := range r.Ways {
 		if r.Ways[i].Name == name {
@@ -108,7 +107,7 @@ func (r *Report) Way(name string) *Way {
 	return nil
 }
 
-// Failed is ErrChanged when an answer differs from that of computing everything.
+// Failed returns ErrChanged if an answer differs from that of computing everything.
 func (r *Report) Failed() error {
 	for _, w := range r.Ways {
 		if w.SameAnswers != r.Prompts {
@@ -130,7 +129,7 @@ func (r *Report) say() string {
 		100*float64(advised.CheckpointsSaved)/float64(max(block.CheckpointsSaved, 1)), blockTokens, answers)
 }
 
-// Print writes the report as text, at most 110 columns wide but for its last line.
+// Print writes the report as text, at most 110 columns wide except for its last line.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d prompts of %d conversations: turns, tool results, forks, answers generated again\nmodel %s; answers of %d tokens\n\n",

@@ -22,23 +22,24 @@ const (
 
 var ways = []string{WayWhole, WayBlock, WayEvery, WayAdvised}
 
-// Options of a run. The zero value runs the whole script that ships with it.
+// Options configures a run. The zero value runs the whole script that ships with the
+// program.
 type Options struct {
-	Steps  int     // how many; 0 = all
+	Steps  int     // number of steps; 0 = all
 	Script *Script // nil = the one that ships with the program
 	// Progress, when set, is called before each prompt in each way.
 	Progress func(Progress)
 }
 
-// Progress says which prompt comes next.
+// Progress describes the next prompt.
 type Progress struct {
 	Done, Total int // prompts, once for each way
 	Step        int // index
 	Way         string
 }
 
-// RunClient runs the demo against the daemon that client is attached to. Each
-// way keeps its states under a model name of its own.
+// RunClient runs the demo against the daemon that client is attached to. Each way stores
+// its states under its own model name.
 func RunClient(ctx context.Context, client *connector.Client, o Options) (*Report, error) {
 	return run(ctx, o, func(way string) (*engine, error) {
 		m, err := model("demo-chat " + way)
@@ -61,13 +62,13 @@ type runner struct {
 	o       Options
 }
 
-// served is a step's outcome in one way, as far as it is kept.
+// served is the part of a step's outcome in one way that is kept.
 type served struct {
 	kind             Kind
 	ttft             time.Duration
 	prompt           int
 	computed, reused int
-	same             bool // logits and answer are those of the first way, bit for bit
+	same             bool // logits and answer equal those of the first way, bit for bit
 }
 
 func run(ctx context.Context, o Options, start func(way string) (*engine, error)) (*Report, error) {
@@ -113,8 +114,8 @@ func (r *runner) warmUp(s *Script) error {
 	return err
 }
 
-// step serves one prompt in every way, one after another, so that drift of the
-// machine touches all alike. It returns the answer.
+// step serves one prompt in every way, one after another, so that drift of the machine
+// affects all alike. It returns the answer.
 func (r *runner) step(ctx context.Context, i int, kind Kind, c *chat) ([]uint32, error) {
 	prompt, cuts := c.prompt()
 	var truth *outcome
@@ -143,5 +144,5 @@ func (r *runner) step(ctx context.Context, i int, kind Kind, c *chat) ([]uint32,
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
-// ErrChanged means that an answer is not that of computing everything.
+// ErrChanged means that an answer differs from that of computing everything.
 var ErrChanged = errors.New("chatdemo: reuse changed an answer")

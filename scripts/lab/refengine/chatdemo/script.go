@@ -2,19 +2,19 @@ package chatdemo
 
 import "fmt"
 
-// Kind is how a prompt comes about.
+// Kind is the origin of a prompt.
 type Kind string
 
 // The kinds of a step.
 const (
 	First      Kind = "first turn"     // a system prompt and a question
 	Next       Kind = "next turn"      // the conversation so far and a question
-	Tool       Kind = "tool result"    // the conversation so far and what a tool answered
+	Tool       Kind = "tool result"    // the conversation so far and a tool's answer
 	Fork       Kind = "fork"           // an earlier part of a conversation and another question
-	Regenerate Kind = "another answer" // the last prompt again, answered differently
+	Regenerate Kind = "another answer" // the last prompt again, with a different answer
 )
 
-// kinds in the order of reports.
+// kinds lists the kinds in the order of reports.
 var kinds = []Kind{First, Next, Tool, Fork, Regenerate}
 
 // Step is one prompt of a script.
@@ -22,12 +22,12 @@ type Step struct {
 	Chat   string
 	Kind   Kind
 	System int    // First: which system prompt
-	From   string // Fork: the conversation that is left
-	Keep   int    // Fork: how many of its messages stay, questions and answers
-	Text   string // what the user or the tool says
+	From   string // Fork: the conversation to continue
+	Keep   int    // Fork: number of its messages to keep, questions and answers
+	Text   string // message of the user or the tool
 }
 
-// Script is conversations interleaved as they arrive.
+// Script is a list of conversations, interleaved in order of arrival.
 type Script struct {
 	Systems []string
 	Steps   []Step
@@ -39,8 +39,8 @@ type message struct {
 	answer bool
 }
 
-// chat is a conversation so far: its last message is an answer, but for the
-// system prompt.
+// chat is a conversation so far: its last message is an answer, except after the system
+// prompt.
 type chat struct {
 	system   []uint32
 	messages []message
@@ -55,13 +55,12 @@ func tokens(s string) []uint32 {
 	return out
 }
 
-// asked is a message of somebody else than the model, up to where it begins to
-// answer.
+// asked returns a message of the user or a tool, up to the start of the model's answer.
 func asked(who, text string) message {
 	return message{tokens: tokens("\n<" + who + ">\n" + text + "\n<assistant>\n")}
 }
 
-// prompt is all tokens and the ends of all spans but the last, ascending.
+// prompt returns all tokens and the ends of all spans but the last, ascending.
 func (c *chat) prompt() (all []uint32, cuts []int) {
 	all = append(all, c.system...)
 	for _, m := range c.messages {
@@ -71,7 +70,7 @@ func (c *chat) prompt() (all []uint32, cuts []int) {
 	return all, cuts
 }
 
-// apply puts a step's message into its conversation, which it returns.
+// apply adds a step's message to its conversation, which it returns.
 func (s *Script) apply(chats map[string]*chat, step Step) (*chat, error) {
 	c := chats[step.Chat]
 	switch step.Kind {

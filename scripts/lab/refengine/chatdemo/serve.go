@@ -7,11 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// answerTokens are generated for every prompt: enough for a block to end among
-// them.
+// answerTokens is the number of tokens generated for every prompt: enough to include the
+// end of a block.
 const answerTokens = 24
 
-// outcome is one prompt served in one way.
+// outcome is the result of one prompt served in one way.
 type outcome struct {
 	ttft             time.Duration
 	computed, reused int
@@ -19,33 +19,32 @@ type outcome struct {
 	answer           []uint32
 }
 
-// engine serves prompts in one way. Its states and answers are bit for bit those
-// of computing everything, wherever it resumes.
+// engine serves prompts in one way. Its states and answers equal those of computing
+// everything bit for bit, wherever it resumes.
 type engine struct {
 	m     *refengine.Model[float32]
 	store Store
 	plan  planner
-	took  []Sample // since the store was last told
+	took  []Sample // since the last report to the store
 }
 
-// planner is the way: where to look for a state, and where to keep some.
+// planner implements a way: the positions at which to look for states, and to save them.
 type planner interface {
-	// lookAt are the positions, ascending, where a state may lie.
+	// lookAt returns the positions, ascending, where a state may be saved.
 	lookAt(all []uint32, cuts []int) []int
-	// keepOf is where states of a prompt are to be kept, behind a position.
+	// keepOf returns the positions after from at which to save states of a prompt.
 	keepOf(e *engine, all []uint32, cuts []int, from int) ([]int, error)
-	// keepBehind is the same for the answer, of so many tokens, when the last state
-	// that is kept lies at from.
+	// keepBehind does the same for the answer, of a number of tokens, when the last saved
+	// state is at from.
 	keepBehind(e *engine, all []uint32, cuts []int, answer, from int) ([]int, error)
 }
 
-// teller is a store that is told how prompts were served.
+// teller is a store that receives reports on how prompts were served.
 type teller interface {
 	ServedPrefix(tokens, reused int, first time.Duration) error
 }
 
-// serve answers a prompt; variant 0 is the most likely first token, 1 the next
-// one.
+// serve answers a prompt; variant 0 takes the most likely first token, 1 the next one.
 func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, error) {
 	out := &outcome{}
 	began := time.Now()
@@ -57,7 +56,7 @@ func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, erro
 	out.computed = len(prompt) - st.Tokens
 	var kept []*State
 	if st.Tokens > 0 {
-		kept = append(kept, st.Clone()) // what later ones extend
+		kept = append(kept, st.Clone()) // later ones extend it
 	}
 	keep, err := e.plan.keepOf(e, prompt, cuts, st.Tokens)
 	if err != nil {
@@ -87,7 +86,7 @@ func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, erro
 	return out, e.answer(out, st, prompt, cuts, variant, kept)
 }
 
-// resume loads the longest state that is held and leaves a token to compute.
+// resume loads the longest saved state and leaves at least one token to compute.
 func (e *engine) resume(prompt []uint32, cuts []int) (*State, error) {
 	positions := e.plan.lookAt(prompt, cuts)
 	for len(positions) > 0 && positions[len(positions)-1] >= len(prompt) {
@@ -108,7 +107,7 @@ func (e *engine) prefill(st *State, tokens []uint32) ([]float32, error) {
 	return logits, err
 }
 
-// answer generates, and keeps states of prompt and answer. The first token does
+// answer generates an answer, and saves states of prompt and answer. The first token does
 // not wait for that.
 func (e *engine) answer(out *outcome, st *State, prompt []uint32, cuts []int, variant int, kept []*State) error {
 	out.answer = append(out.answer, ranked(out.logits, variant))
@@ -155,8 +154,8 @@ func (e *engine) keep(all []uint32, kept []*State) error {
 	return e.store.Save(all, positions, kept)
 }
 
-// ranked is the token with the n-th largest logit, counted from zero; of equals
-// the lowest comes first.
+// ranked returns the token with the n-th largest logit, counted from zero; of equals the
+// lowest comes first.
 func ranked(logits []float32, n int) uint32 {
 	order := make([]uint32, len(logits))
 	for i := range order {
@@ -174,7 +173,7 @@ func ranked(logits []float32, n int) uint32 {
 	return order[n%len(order)]
 }
 
-// whole computes everything and keeps nothing.
+// whole computes everything and saves nothing.
 type whole struct{}
 
 func (whole) lookAt([]uint32, []int) []int { return nil }
@@ -182,7 +181,7 @@ func (whole) lookAt([]uint32, []int) []int { return nil }
 func (whole) keepOf(*engine, []uint32, []int, int) ([]int, error)          { return nil, nil }
 func (whole) keepBehind(*engine, []uint32, []int, int, int) ([]int, error) { return nil, nil }
 
-// everyMessage keeps a state at the end of every message, question and answer.
+// everyMessage saves a state at the end of every message, question and answer.
 type everyMessage struct{}
 
 func (everyMessage) lookAt(_ []uint32, cuts []int) []int { return cuts }
@@ -201,11 +200,11 @@ func (everyMessage) keepBehind(_ *engine, all []uint32, _ []int, _, _ int) ([]in
 	return []int{len(all)}, nil
 }
 
-// everyBlock keeps a state at the end of every block of so many tokens, as a
-// cache of blocks would.
+// everyBlock saves a state at the end of every block of that many tokens, as a cache of
+// blocks would.
 type everyBlock int
 
-// blockTokens is the block of that way.
+// blockTokens is the block size of that way.
 const blockTokens everyBlock = 64
 
 func (b everyBlock) lookAt(all []uint32, _ []int) []int { return multiples(0, len(all), int(b)) }
@@ -218,7 +217,7 @@ func (b everyBlock) keepBehind(_ *engine, all []uint32, _ []int, answer, _ int) 
 	return multiples(len(all)-answer, len(all), int(b)), nil
 }
 
-// multiples are those of block behind from, up to end.
+// multiples returns the multiples of block after from, up to end.
 func multiples(from, end, block int) []int {
 	var out []int
 	for at := from - from%block + block; at <= end; at += block {
@@ -227,7 +226,7 @@ func multiples(from, end, block int) []int {
 	return out
 }
 
-// advised keeps states where the store says.
+// advised saves states where the store advises.
 type advised struct{}
 
 func (advised) lookAt(all []uint32, _ []int) []int { return multiples(0, len(all), adviseBlock) }

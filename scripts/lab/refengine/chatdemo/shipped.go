@@ -1,7 +1,7 @@
 package chatdemo
 
-// Shipped is the script that ships with the program: eight conversations under
-// two system prompts, five of them begun and three forked off.
+// Shipped returns the script that ships with the program: eight conversations under two
+// system prompts, five of them new and three forked.
 func Shipped() *Script {
 	const support, coder = 0, 1
 	return &Script{

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// ErrInvalid is wrapped by every error that says that a configuration or a file
-// can never be right.
+// ErrInvalid is wrapped by every error about a configuration or a file that can never be
+// valid.
 var ErrInvalid = errors.New("refengine: invalid")
 
 // Config is the shape of a model. Weights and numbers are in Weights.
@@ -35,8 +35,8 @@ type LinearConfig struct {
 	ValueDim   int
 	Kernel     int          // causal convolution over q|k|v; 0 = none
 	Rope       profile.Rope // inside the layer; RetNet and Lightning only
-	// Separate says that the weights of q|k|v, z, b and a lie in tensors of their own
-	// with heads in order, as in Qwen3.5; else as in Qwen3-Next, see tensors. GDN only.
+	// Separate means that the weights of q|k|v, z, b and a are in separate tensors with
+	// heads in order, as in Qwen3.5; otherwise as in Qwen3-Next, see tensors. GDN only.
 	Separate bool
 }
 
@@ -49,35 +49,34 @@ type AttentionConfig struct {
 	Gate    bool // sigmoid output gate, as in Qwen3-Next
 }
 
-// Storage names the element types that captured segments and checkpoints are
-// kept in. Transitions of scalar families and running states are always F32.
+// Storage is the set of element types in which captured segments and checkpoints are
+// stored. Transitions of scalar families and running states are always F32.
 type Storage struct {
 	State      profile.DType
 	Transition profile.DType
 	Conv       profile.DType
 	KV         profile.DType
-	// As of profile.Identity.
+	// As in profile.Identity.
 	Tolerance, RowTolerance float64
 }
 
-// Exact keeps everything in F32.
+// Exact returns F32 for everything.
 func Exact() Storage {
 	return Storage{State: profile.F32, Transition: profile.F32, Conv: profile.F32, KV: profile.F32}
 }
 
-// ConvChannels is the width of q|k|v, the part of the input projection that the
-// convolution runs over.
+// ConvChannels returns the width of q|k|v, the input of the convolution.
 func (c LinearConfig) ConvChannels() int { return 2*c.KeyHeads*c.KeyDim + c.ValueHeads*c.ValueDim }
 
-// Delta says that writes correct what the state holds: the dense families.
+// Delta reports whether writes correct the content of the state: the dense families.
 func (c LinearConfig) Delta() bool { return c.Family.Transition() == profile.Dense }
 
-// Erases says that gates are per channel: what is erased per key channel, what
-// is written per value channel.
+// Erases reports whether gates are per channel: erasing per key channel, writing per value
+// channel.
 func (c LinearConfig) Erases() bool { return c.Family == profile.GDN2 }
 
-// Betas is how many numbers a token the projection of write gates gives; those
-// per channel are all that erase, then all that write, heads in order.
+// Betas returns the numbers per token of the projection of write gates. For gates per
+// channel, those that erase come first, then those that write, heads in order.
 func (c LinearConfig) Betas() int {
 	switch {
 	case c.Erases():
@@ -88,7 +87,7 @@ func (c LinearConfig) Betas() int {
 	return 0
 }
 
-// Gates is how many numbers a token the projection of decay gates gives.
+// Gates returns the numbers per token of the projection of decay gates.
 func (c LinearConfig) Gates() int {
 	switch c.Family.Decay() {
 	case profile.DecayPerHead:
@@ -99,12 +98,12 @@ func (c LinearConfig) Gates() int {
 	return 0
 }
 
-// Slopes says that decays are fixed.
+// Slopes reports whether decays are fixed.
 func (c LinearConfig) Slopes() bool {
 	return c.Family.Decay() == profile.DecayFixed
 }
 
-// TransitionSize is the number of elements of T of one value head.
+// TransitionSize returns the number of elements of T of one value head.
 func (c LinearConfig) TransitionSize() int {
 	switch c.Family.Transition() {
 	case profile.Dense:
@@ -115,7 +114,7 @@ func (c LinearConfig) TransitionSize() int {
 	return 1
 }
 
-// Validate lists everything that is wrong with the configuration.
+// Validate lists all errors of the configuration.
 func (c Config) Validate() error {
 	var bad []string
 	check := func(ok bool, format string, args ...any) {

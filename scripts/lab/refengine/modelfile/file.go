@@ -25,10 +25,10 @@ func (w *Weights) Save(out io.Writer, d safetensors.DType) error {
 	return f.Write(out)
 }
 
-// Load reads weights for a configuration from a safetensors file. Every tensor
-// must be there with its shape and no other may be, except those of multi-token
-// prediction (mtp.*) and of images (model.visual.*), which are not part of the
-// model. A missing lm_head.weight means tied embeddings.
+// Load reads weights for a configuration from a safetensors file. Every tensor must be
+// present with its shape and no others, except those of multi-token prediction (mtp.*) and
+// of images (model.visual.*), which are not part of the model. A missing lm_head.weight
+// means tied embeddings.
 func Load(c Config, file []byte) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func Load(c Config, file []byte) (*Weights, error) {
 	return w, nil
 }
 
-// ofText is a tensor's name in a model for text alone; false for one that such a
-// model does not have. Beside a vision part the text part is nested.
+// ofText returns a tensor's name in a text-only model; false if such a model does not have
+// it. In a model with a vision part the text part is nested.
 func ofText(name string) (string, bool) {
 	if strings.HasPrefix(name, "mtp.") || strings.HasPrefix(name, "model.visual.") {
 		return "", false
@@ -82,7 +82,7 @@ func ofText(name string) (string, bool) {
 	return name, true
 }
 
-// hfConfig is what we read of a config.json of Qwen3-Next or Qwen3.5.
+// hfConfig holds the fields that we read from a config.json of Qwen3-Next or Qwen3.5.
 type hfConfig struct {
 	ModelType     string   `json:"model_type"`
 	Vocab         int      `json:"vocab_size"`
@@ -109,12 +109,12 @@ type hfConfig struct {
 	Kernel     int  `json:"linear_conv_kernel_dim"`
 	Experts    int  `json:"num_experts"`
 	Bias       bool `json:"attention_bias"`
-	// Nested is the part for text of a model that also reads images.
+	// Nested is the text part of a model that also reads images.
 	Nested json.RawMessage `json:"text_config"`
 }
 
-// ConfigFromHF reads the shape of a dense Qwen3-Next or Qwen3.5 model from its
-// config.json. Models with experts are refused: the engine has dense MLPs only.
+// ConfigFromHF reads the shape of a dense Qwen3-Next or Qwen3.5 model from its config.json.
+// Models with experts are rejected: the engine has dense MLPs only.
 func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, error) {
 	h := hfConfig{FullEvery: 4, Eps: 1e-6, Theta: 10000, PartialRotary: 0.25}
 	if err := profile.DecodeConfig(configJSON, &h); err != nil {

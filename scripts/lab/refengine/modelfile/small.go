@@ -2,10 +2,10 @@ package modelfile
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// Small is Qwen3-Next's shape in small, the model of the demos: six gated
-// delta-rule layers and two of attention, tokens are bytes. It is sized so that a
-// prompt of 5,300 tokens takes about half a second on two cores: long enough that
-// what is saved shows, short enough to do it several ways.
+// Small returns a small version of Qwen3-Next's shape, the model of the demos: six gated
+// delta-rule layers and two of attention; tokens are bytes. A prompt of 5,300 tokens takes
+// about half a second on two cores: long enough for savings to show, short enough to run it
+// several ways.
 func Small(name string) Config {
 	c := Config{
 		Name: name, Vocab: 260, Dim: 128, Hidden: 256, Eps: 1e-6,

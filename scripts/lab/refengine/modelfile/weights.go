@@ -19,23 +19,23 @@ type Tensor struct {
 	Data  []float32
 }
 
-// Weights is the set of tensors of one model. Names and shapes follow
-// Qwen3-Next (see tensors); they are kept in float32 whatever the arithmetic.
+// Weights is the set of tensors of one model. Names and shapes follow Qwen3-Next (see
+// tensors). The values are float32 in any arithmetic.
 type Weights struct {
 	Config  Config
 	tensors []Tensor
 	index   map[string]int
 }
 
-// role says how a seeded tensor is drawn.
+// role selects the distribution of a seeded tensor.
 type role uint8
 
 const (
 	roleProjection role = iota // normal, 1/sqrt(fan in)
 	roleOutput                 // the same, scaled for the depth of the residual stream
 	roleEmbedding              // normal, 1
-	roleCentred                // norm weight kept as an offset from one
-	roleScale                  // norm weight kept as it is
+	roleCentred                // norm weight stored as an offset from one
+	roleScale                  // norm weight stored as it is
 	roleConv                   // normal, 1/sqrt(kernel)
 	roleGate                   // projection of the decay gate, small: decays stay in their range
 	roleRate                   // A_log: zero, the rate is in dt_bias
@@ -49,12 +49,12 @@ type spec struct {
 	role  role
 }
 
-// tensors lists the model's tensors in file order. Names are those of
-// Qwen3-Next with dense MLPs; all families but GDN use the separate
-// in_proj_b / in_proj_a of Qwen3.5, and fixed decays are linear_attn.slopes.
-// In in_proj_qkvz and in_proj_ba rows are grouped by key head, as in Qwen3-Next:
-// q, k, then v and z of its value heads; b, then a. LinearConfig.Separate has
-// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 in their place.
+// tensors lists the model's tensors in file order. Names are those of Qwen3-Next with dense
+// MLPs; all families but GDN use the separate in_proj_b / in_proj_a of Qwen3.5, and fixed
+// decays are linear_attn.slopes. In in_proj_qkvz and in_proj_ba rows are grouped by key
+// head, as in Qwen3-Next: q, k, then v and z of its value heads; b, then a. With
+// LinearConfig.Separate, in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 replace
+// them.
 func (c Config) tensors() []spec {
 	list := []spec{{"model.embed_tokens.weight", []int{c.Vocab, c.Dim}, roleEmbedding}}
 	for i, kind := range c.Layers {
@@ -152,14 +152,14 @@ func (w *Weights) Validate() error {
 	return nil
 }
 
-// Identity says what state a model of these weights has.
+// Identity returns the identity of the state of a model with these weights.
 func (w *Weights) Identity() profile.Identity { return w.Config.identity(w.Digest(), w.slopes()) }
 
-// Data are the values of a tensor, which must be there.
+// Data returns the values of a tensor, which must exist.
 func (w *Weights) Data(name string) []float32 { return w.tensors[w.index[name]].Data }
 
-// Seeded draws weights from a seed. Every tensor has its own stream, so adding a
-// layer leaves the others as they were. Decays per token lie in 0.9 to 0.999.
+// Seeded draws weights from a seed. Every tensor has a separate stream, so adding a layer
+// does not change the others. Decays per token are between 0.9 and 0.999.
 func Seeded(c Config, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -205,9 +205,9 @@ func (s spec) draw(rng *rand.Rand, layers int) []float32 {
 	return out
 }
 
-// drawDecays spreads typical decay exponents over 0.003 to 0.035 a token. The
-// gate moves an exponent by a factor e^±1 at four standard deviations, so that
-// exp(-exponent) stays inside 0.9 to 0.999.
+// drawDecays spreads typical decay exponents over 0.003 to 0.035 per token. The gate
+// changes an exponent by a factor e^±1 at four standard deviations, so that exp(-exponent)
+// stays between 0.9 and 0.999.
 func (s spec) drawDecays(rng *rand.Rand, out []float32) []float32 {
 	for i := range out {
 		x := math.Exp(math.Log(0.003) + rng.Float64()*math.Log(0.035/0.003))
@@ -219,9 +219,9 @@ func (s spec) drawDecays(rng *rand.Rand, out []float32) []float32 {
 	return out
 }
 
-// Digest is the SHA-256 over names, shapes and float32 values of all tensors
-// in file order, and the norms' epsilon. A model read from a file has the same
-// digest as the model it was written from.
+// Digest returns the SHA-256 over names, shapes and float32 values of all tensors in file
+// order, and the norms' epsilon. A model read from a file has the same digest as the model
+// from which it was written.
 func (w *Weights) Digest() [32]byte {
 	h := sha256.New()
 	var b [8]byte
@@ -251,8 +251,8 @@ func (w *Weights) Digest() [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// slopes lists each linear layer's fixed decay exponents, nil where decays
-// depend on the token.
+// slopes returns each linear layer's fixed decay exponents, nil if decays depend on the
+// token.
 func (w *Weights) slopes() [][]float64 {
 	out := make([][]float64, len(w.Config.Layers))
 	if !w.Config.Linear.Slopes() {

@@ -1,6 +1,6 @@
-// Package peerdemo shows what engines on several nodes get from each other: documents
-// that one of them has computed are placed on another, in another order, while nodes are
-// killed and come back. Every answer is compared with that of a cache in this process.
+// Package peerdemo shows how engines on several nodes share segments: documents computed on
+// one node are placed on another, in another order, while nodes are killed and restarted.
+// Every answer is compared with that of a cache in this process.
 package peerdemo
 
 import (
@@ -21,23 +21,23 @@ import (
 const (
 	seam      = 8
 	modelSeed = 1
-	// visible bounds the wait until one node knows what another one holds.
+	// visible bounds the wait until one node knows the segments of another.
 	visible = 10 * time.Second
 	poll    = 2 * time.Millisecond
 )
 
-// Node is a daemon, and a client that an engine reaches it by.
+// Node is a daemon, and the client through which an engine reaches it.
 type Node struct {
 	Name   string
 	Client *connector.Client
 }
 
-// Options name the nodes; an engine runs on each of the two.
+// Options names the two nodes; each has an engine.
 type Options struct {
 	A, B    Node
-	Kill    func() error                    // ends A's daemon as a crash does
-	Restart func(ctx context.Context) error // starts it again, with what its disk holds
-	Step    func(Step)                      // is told of each step as it ends; may be nil
+	Kill    func() error                    // kills A's daemon, as a crash would
+	Restart func(ctx context.Context) error // restarts it with the contents of its disk
+	Step    func(Step)                      // called at the end of each step; may be nil
 }
 
 // Step is one request, or one event between two.
@@ -48,12 +48,12 @@ type Step struct {
 	Reused   int            `json:"reused_tokens,omitempty"`
 	Computed int            `json:"computed_tokens,omitempty"`
 	Seconds  float64        `json:"seconds"`         // to the first token, or of the event
-	Tiers    map[string]int `json:"tiers,omitempty"` // segments that were held, by where
-	Same     *bool          `json:"same,omitempty"`  // as a cache in this process answers
+	Tiers    map[string]int `json:"tiers,omitempty"` // segments that were cached, by tier
+	Same     *bool          `json:"same,omitempty"`  // equal to the answer of a cache in this process
 }
 
-// Run plays the story: warm on A, placed on B, A killed, B goes on, A comes back.
-// It fails where an answer is wrong, or nothing came from a peer.
+// Run runs all steps: warm on A, placed on B, A killed, B continues, A restarted. It fails
+// if an answer is wrong, or if no segment came from a peer.
 func Run(ctx context.Context, o Options) ([]Step, error) {
 	sample, err := ragdemo.Embedded()
 	if err != nil {
@@ -78,12 +78,12 @@ type demo struct {
 	ctx   context.Context
 	o     Options
 	m     *refengine.Model[float32]
-	local refengine.Cache // what every answer is compared with
+	local refengine.Cache // reference for every answer
 	a, b  *engine
 	steps []Step
 }
 
-// engine is one node's.
+// engine is the engine of one node.
 type engine struct {
 	node  Node
 	model *connector.Model
@@ -174,7 +174,7 @@ var tierNames = map[uint8]string{
 	wire.TierHBM: "HBM", wire.TierDRAM: "memory", wire.TierDisk: "disk", wire.TierPeer: "peer",
 }
 
-// spread waits until a node knows all that another one holds of a request.
+// spread waits until a node knows all segments of a request that another one has.
 func (d *demo) spread(from, to *engine, r refengine.Request) error {
 	keys, err := d.keys(to, r)
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *demo) spread(from, to *engine, r refengine.Request) error {
 	})
 }
 
-// keys names the segments of a request that are worth keeping.
+// keys returns the keys of the segments of a request that are worth caching.
 func (d *demo) keys(e *engine, r refengine.Request) ([]profile.SegmentKey, error) {
 	var keys []profile.SegmentKey
 	if len(r.First) > 0 {
@@ -221,7 +221,7 @@ func (d *demo) tell(s Step) {
 	}
 }
 
-// until polls: neither the index of a peer nor the end of a daemon can be waited on.
+// until polls: neither a peer's index nor the end of a daemon can be waited for.
 func (d *demo) until(done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(d.ctx, visible)
 	defer cancel()
@@ -239,7 +239,7 @@ func (d *demo) until(done func() (bool, error)) error {
 	}
 }
 
-// judge fails where an answer differs, or no segment has crossed.
+// judge returns an error if an answer differs, or if no segment came from a peer.
 func (d *demo) judge() error {
 	crossed := 0
 	for _, s := range d.steps {

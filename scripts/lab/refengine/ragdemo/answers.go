@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Answered is one question of a trained model and what came of it.
+// Answered is one question of a trained model with its results.
 type Answered struct {
 	Question string `json:"question"`
 	Kind     string `json:"kind"`
 	Want     string `json:"want"`
-	Cold     bool   `json:"cold"` // a segment was not held when it came
-	Ways     []Said `json:"ways"` // in the order of the report's
+	Cold     bool   `json:"cold"` // a segment was not cached when it came
+	Ways     []Said `json:"ways"` // in the order of the report's ways
 }
 
-// Said is what one way answered, and when its first token came.
+// Said is the answer of one way, and the time to its first token.
 type Said struct {
 	Answer string  `json:"answer"`
 	Right  bool    `json:"right"`
 	TTFT   float64 `json:"ttft_ms"`
 }
 
-// answers puts what a trained model said into the report.
+// answers adds a trained model's answers to the report.
 func (r *runner) answers(out *Report) {
 	t := r.load.trained
 	if t == nil {
@@ -44,10 +44,10 @@ func (r *runner) answers(out *Report) {
 	out.Example = strings.Join(text, "\n")
 }
 
-// columns is how wide a report may be.
+// columns is the largest width of a report.
 const columns = 110
 
-// printAnswers shows the first prompt in full, and one line for each question.
+// printAnswers writes the first prompt in full, and one line for each question.
 func (r *Report) printAnswers(b *strings.Builder) {
 	if len(r.Answers) == 0 {
 		return

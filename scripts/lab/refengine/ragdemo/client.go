@@ -11,13 +11,13 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/remote"
 )
 
-// modelSeed draws the demo's weights: the same on every run, so that a daemon
-// that holds segments of an earlier run is a warm one.
+// modelSeed is the seed of the demo's weights, equal in every run, so that a daemon with
+// segments of an earlier run is a warm one.
 const modelSeed = 1
 
-// RunClient runs the demo against the daemon that client is attached to; it
-// waits for one until ctx ends. Everything is published at level logged, so that
-// a daemon with a disk that is killed comes back with it.
+// RunClient runs the demo against the daemon that client is attached to; it waits for one
+// until ctx ends. Everything is published at level logged, so that a daemon with a disk
+// still has it after a kill.
 func RunClient(ctx context.Context, client *connector.Client, o Options) (*Report, error) {
 	m, err := o.model()
 	if err != nil {
@@ -47,7 +47,7 @@ func RunClient(ctx context.Context, client *connector.Client, o Options) (*Repor
 
 // attachedAgain waits for another daemon than the former one.
 func attachedAgain(ctx context.Context, client *connector.Client, model *connector.Model, former uint64) error {
-	tick := time.NewTicker(time.Millisecond) // there is nothing to wait on for the loss of a daemon
+	tick := time.NewTicker(time.Millisecond) // the loss of a daemon can only be polled
 	defer tick.Stop()
 	for client.Epoch() == former {
 		select {
@@ -59,8 +59,8 @@ func attachedAgain(ctx context.Context, client *connector.Client, model *connect
 	return model.WaitReady(ctx)
 }
 
-// store is the daemon's store, which remembers what was published and counts
-// where it is found.
+// store is the daemon's store. It remembers the published segments and counts in which tier
+// they are found.
 type store struct {
 	*remote.Store
 	ctx         context.Context
@@ -105,7 +105,7 @@ func (s *store) Publish(key profile.SegmentKey, tokens []uint32, seg *refengine.
 	_, interior := seg.Spec.Interior()
 	_, again := s.segments[key]
 	size := s.model.Profile().SegmentLayout(interior).Bytes
-	if s.model.Profile().MaxError() > 0 { // it follows from what is in it
+	if s.model.Profile().MaxError() > 0 { // the size depends on the content
 		rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{key}, connector.AcquireOptions{})
 		if err != nil {
 			return err

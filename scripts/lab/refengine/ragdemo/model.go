@@ -5,7 +5,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// model is the one that serves the requests.
+// model returns the model that serves the requests.
 func (o *Options) model() (*refengine.Model[float32], error) {
 	if o.Trained != nil {
 		return o.Trained.Model, nil
@@ -13,7 +13,7 @@ func (o *Options) model() (*refengine.Model[float32], error) {
 	return model(modelSeed, o.Tolerance)
 }
 
-// Model is the demo's model, with random weights.
+// Model returns the demo's model, with random weights.
 func Model(seed uint64) (*refengine.Model[float32], error) { return model(seed, 0) }
 
 func model(seed uint64, tolerance float64) (*refengine.Model[float32], error) {

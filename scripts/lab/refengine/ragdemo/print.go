@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Print writes the report as text, at most 110 columns wide but for its last line.
+// Print writes the report as text, at most 110 columns wide except for its last line.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d RAG requests over %d passages: %s\n", r.Requests, r.Passages, r.Source)
@@ -31,7 +31,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// print says what the kill in the middle cost.
+// print writes the cost of the kill.
 func (r *Restart) print(b *strings.Builder) {
 	if r == nil {
 		return
@@ -47,10 +47,10 @@ func (r *Restart) print(b *strings.Builder) {
 		r.Before, r.Replayed, r.Replay, r.After)
 }
 
-// String is for people.
+// String returns the hits for display.
 func (h Hits) String() string { return fmt.Sprintf("%d in memory, %d on disk", h.Memory, h.Disk) }
 
-// row is one line of a table; naive addition has no time of its own.
+// row is one line of a table; naive addition has no time.
 type row struct {
 	name  string
 	added bool
@@ -69,13 +69,13 @@ var rows = []row{
 	{"next token as full recompute", true, func(g *Group) string { return fmt.Sprintf("%.0f %%", 100*g.NextTokenAgrees) }},
 }
 
-// answerRows are of trained models alone.
+// answerRows are the rows for trained models only.
 var answerRows = []row{
 	{"answers right", true, func(g *Group) string { return fmt.Sprintf("%d of %d", g.Right, g.Requests) }},
 	{"answers as full recompute", true, func(g *Group) string { return fmt.Sprintf("%d of %d", g.Same, g.Requests) }},
 }
 
-// String is the relative error and the angle.
+// String returns the relative error and the angle.
 func (e Error) String() string {
 	if e.Relative == 0 {
 		return "0"
@@ -110,14 +110,14 @@ func (r *Report) table(b *strings.Builder, name string, of func(*Way) *Group) {
 			if r.Ways[i].Name == WayAdded && !line.added {
 				cell = "-"
 			}
-			// Degree signs are two bytes wide and one column.
+			// A degree sign has two bytes and one column.
 			fmt.Fprintf(b, "%*s", 16+strings.Count(cell, "°"), cell)
 		}
 		b.WriteByte('\n')
 	}
 }
 
-// say puts what the reader just saw into one line.
+// say summarises the report in one line.
 func (r *Report) say() string {
 	spliced, added := r.Way(WaySpliced), r.Way(WayAdded)
 	g, a := &spliced.Warm, &added.Warm

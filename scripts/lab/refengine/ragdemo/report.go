@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Report is what a run measured. Means are over requests.
+// Report is the result of a run. Means are over requests.
 type Report struct {
 	Model    string     `json:"model"`
 	Weights  string     `json:"weights"`
@@ -20,7 +20,7 @@ type Report struct {
 	Ways     []Way      `json:"ways"`
 	Answers  []Answered `json:"answers,omitempty"` // of a trained model
 	Example  string     `json:"example,omitempty"` // the first prompt of a trained model, in words
-	Restart  *Restart   `json:"restart,omitempty"` // when the store was killed in the middle
+	Restart  *Restart   `json:"restart,omitempty"` // if the store was killed during the run
 	Sentence string     `json:"sentence"`
 }
 
@@ -30,10 +30,10 @@ type Way struct {
 	Name      string `json:"name"`
 	Cold      Group  `json:"cold"`
 	Warm      Group  `json:"warm"`
-	HeldBytes int64  `json:"held_bytes"` // by the daemon for this way, at the end
+	HeldBytes int64  `json:"held_bytes"` // in the daemon for this way, at the end
 }
 
-// Group is one way over the cold or the warm requests.
+// Group is the results of one way for the cold or the warm requests.
 type Group struct {
 	Requests        int     `json:"requests"`
 	PromptTokens    int     `json:"prompt_tokens"`
@@ -56,7 +56,7 @@ type Error struct {
 	Degrees  float64 `json:"degrees"`
 }
 
-// What cold and warm mean, for people.
+// Descriptions of cold and warm requests.
 const (
 	coldMeans  = "a segment (system prompt or passage) was not in the daemon's pool when the request came"
 	splitMeans = "warm: all of them were; cold and warm are the same requests in every way"
@@ -77,7 +77,7 @@ func deviate(got, want []float32) deviation {
 	if gg == 0 || ww == 0 {
 		return deviation{math.Sqrt(dd), 0}
 	}
-	// The sine from the part of got that is across want: the cosine would lose
+	// The sine comes from the part of got that is orthogonal to want: the cosine would lose
 	// angles below 1e-4 degrees to rounding.
 	across := math.Sqrt(max(0, gg-gw*gw/ww))
 	return deviation{math.Sqrt(dd / ww), math.Atan2(across, gw/math.Sqrt(ww)) * 180 / math.Pi}

@@ -11,22 +11,21 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// ErrChanged means that answers after the crash differ from those before it, or the
-// store came back without what it held.
+// ErrChanged means that answers after the crash differ from those before it, or that the
+// store lost data.
 var ErrChanged = errors.New("ragdemo: a crash of the store changed what it serves")
 
-// Durable is a Store that may end and come back in the middle of a run.
+// Durable is a Store that may be killed and restarted during a run.
 type Durable interface {
 	Store
-	// Holdings looks up every segment and every checkpoint published so far. A
-	// segment that had to be published twice does not count: it was lost.
+	// Holdings looks up every segment and every checkpoint published so far. A segment that
+	// had to be published twice does not count: it was lost.
 	Holdings() (Holdings, error)
-	// Hits counts the segments that were found since the run began, by where
-	// they lay.
+	// Hits counts the segments found since the run began, by tier.
 	Hits() Hits
 }
 
-// Holdings is what a store holds of what was published into it.
+// Holdings counts the published objects that a store still has.
 type Holdings struct {
 	Segments        int   `json:"segments"`
 	SegmentBytes    int64 `json:"segment_bytes"`
@@ -34,7 +33,7 @@ type Holdings struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 }
 
-// Hits counts segments by the tier that a match named.
+// Hits counts segments by the tier that a match reported.
 type Hits struct {
 	Memory int `json:"memory"`
 	Disk   int `json:"disk"`
@@ -42,21 +41,21 @@ type Hits struct {
 
 func (h Hits) minus(o Hits) Hits { return Hits{h.Memory - o.Memory, h.Disk - o.Disk} }
 
-// Restart is what became of the store and of the answers when its process was
-// killed in the middle of the run.
+// Restart is the state of the store and of the answers after its process was killed during
+// the run.
 type Restart struct {
 	AfterRequest int      `json:"after_request"`
 	Published    Holdings `json:"held_before"`
 	Back         Holdings `json:"back_after"`
 	BackMs       float64  `json:"back_ms"` // from the kill to the next lookup
 	Replayed     int      `json:"requests_replayed"`
-	Same         int      `json:"answers_same"` // bit for bit, in both ways that reuse
+	Same         int      `json:"answers_same"` // bit for bit, in both ways with reuse
 	Before       Hits     `json:"hits_before"`
 	Replay       Hits     `json:"hits_of_replay"` // after the kill
 	After        Hits     `json:"hits_after"`     // to the end of the run, the replay included
 }
 
-// Failed says why a run with a crash in it does not count as good, or nil.
+// Failed returns why a run with a crash failed, or nil.
 func (r *Restart) Failed() error {
 	switch {
 	case r == nil:
@@ -72,11 +71,11 @@ func (r *Restart) Failed() error {
 	return nil
 }
 
-// replayed is how many of the last requests are served again just before the
-// crash and just after it.
+// replayed is the number of last requests that are served again just before and just after
+// the crash.
 const replayed = 3
 
-// recall is a request that was served, with what full recompute gave.
+// recall is a served request with the result of full recompute.
 type recall struct {
 	request int
 	truth   reference
@@ -91,8 +90,7 @@ func (r *runner) remember(i int, truth reference) {
 	r.recent = r.recent[max(0, len(r.recent)-replayed):]
 }
 
-// crash ends and restarts the store, and serves the last requests before and
-// after.
+// crash kills and restarts the store, and serves the last requests before and after.
 func (r *runner) crash(ctx context.Context, after int) error {
 	store, ok := r.store.(Durable)
 	if !ok {
@@ -111,7 +109,7 @@ func (r *runner) crash(ctx context.Context, after int) error {
 		return fmt.Errorf("crash: %w", err)
 	}
 	out.BackMs = float64(time.Since(began)) / float64(time.Millisecond)
-	// First the replay: looking all up would have the daemon read it ahead.
+	// Replay first: looking up everything would make the daemon prefetch it.
 	again, err := r.replay(ctx)
 	if err != nil {
 		return fmt.Errorf("after the crash: %w", err)
@@ -129,10 +127,10 @@ func (r *runner) crash(ctx context.Context, after int) error {
 	return nil
 }
 
-// answer is what one request gave in the ways that reuse.
+// answer is the result of one request in the ways with reuse.
 type answer struct{ spliced, prefix given }
 
-// given is one way's result, and how far it is from full recompute.
+// given is one way's result, with its distance from full recompute.
 type given struct {
 	logits  []float32
 	state   *refengine.State[float32]
@@ -140,7 +138,7 @@ type given struct {
 	outcome outcome
 }
 
-// replay serves the last requests again; nothing of it goes into the tables.
+// replay serves the last requests again, without adding them to the tables.
 func (r *runner) replay(ctx context.Context) ([]answer, error) {
 	var out []answer
 	for _, c := range r.recent {
@@ -175,8 +173,8 @@ func (r *runner) given(logits []float32, st *refengine.State[float32], reused in
 	return given{logits, st, reused, r.measure(outcome{reused: reused}, logits, st, truth)}
 }
 
-// same compares bit for bit, and that as much was reused for it: an answer that
-// had to be computed anew is right, and yet not what the crash should cost.
+// same reports whether the answers are equal bit for bit and reused as much: a recomputed
+// answer is right, but it is a cost that the crash should not have.
 func (a answer) same(b answer) bool { return a.spliced.same(b.spliced) && a.prefix.same(b.prefix) }
 
 func (g given) same(o given) bool {

@@ -12,35 +12,34 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// Store is where the demo keeps segments and prefix states: the daemon, or
-// memory in tests.
+// Store keeps the demo's segments and prefix states: the daemon, or memory in tests.
 type Store interface {
 	refengine.Cache
 	refengine.Prefixes
-	// HeldBytes are the bytes of segments and of checkpoints held for the model.
+	// HeldBytes returns the bytes of the model's segments and checkpoints.
 	HeldBytes() (segments, checkpoints int64, err error)
 }
 
-// Options of a run. The zero value runs every request of the embedded sample.
+// Options configures a run. The zero value runs every request of the embedded sample.
 type Options struct {
-	Requests int // how many; 0 = all
+	Requests int // number of requests; 0 = all
 	Seam     int // w; 0 = 8
-	// Tolerance is that of the model's identity, see profile.Identity; 0 = segments are kept
-	// as they are written. A trained model has its own.
+	// Tolerance is that of the model's identity, see profile.Identity; 0 = segments are
+	// stored exactly. A trained model has its own.
 	Tolerance float64
 	Sample    *Sample // nil = the embedded one
-	// Trained, when set, answers its own questions; the sample and the model that Run
-	// is given are not used then.
+	// Trained, if set, answers its own questions; the sample and the model passed to Run
+	// are not used then.
 	Trained *Trained
-	// Crash, when set, ends the store's process as a crash would and returns
-	// when it is back. It is called once, in the middle of the run, with the last
-	// requests served again before and after; the store has to be Durable.
+	// Crash, if set, kills the store's process and returns after its restart. It is called
+	// once, in the middle of the run, with the last requests served again before and after;
+	// the store has to be Durable.
 	Crash func(ctx context.Context) error
 	// Progress, when set, is called before each step from the running goroutine.
 	Progress func(Progress)
 }
 
-// Progress says which step comes next.
+// Progress describes the next step.
 type Progress struct {
 	Done, Total int // steps
 	Request     int // index
@@ -57,19 +56,18 @@ const (
 
 var ways = []string{WayFull, WayPrefix, WaySpliced, WayAdded}
 
-// outcome is one request done in one way.
+// outcome is the result of one request in one way.
 type outcome struct {
 	ttft             time.Duration
 	computed, reused int
 	first, deepest   deviation // from full recompute
 	agrees           bool      // next token
 	answer           string    // of a trained model, decoded greedily
-	right, same      bool      // the answer: as asked for, as full recompute gives it
+	right, same      bool      // the answer equals the expected one, and that of full recompute
 }
 
-// Run measures all requests in all ways, one request after another, so that
-// drift of the machine touches all ways alike. It stops between steps when ctx
-// ends.
+// Run measures all requests in all ways, one request after another, so that drift of the
+// machine affects all ways alike. It stops between steps when ctx ends.
 func Run(ctx context.Context, m *refengine.Model[float32], store Store, o Options) (*Report, error) {
 	load, err := o.workload(m)
 	if err != nil {
@@ -182,14 +180,14 @@ func (r *runner) request(ctx context.Context, i int) error {
 	return err
 }
 
-// ask is a prompt as a request in segments.
+// ask returns a prompt as a request of segments.
 func (r *runner) ask(p prompt) refengine.Request {
 	return refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: r.opt.Seam}
 }
 
 func (r *runner) add(way string, o outcome) { r.done[way] = append(r.done[way], o) }
 
-// reference is what full recompute gave.
+// reference is the result of full recompute.
 type reference struct {
 	state  *refengine.State[float32]
 	next   uint32
@@ -218,7 +216,7 @@ func (r *runner) prefix(i int, all []uint32, boundaries []int, truth reference) 
 	return r.finish(i, WayPrefix, o, out.Logits, out.State, truth)
 }
 
-// teller is a store that is told how prompts were served.
+// teller is a store that receives reports on how prompts were served.
 type teller interface {
 	ServedPrefix(tokens, reused int, first time.Duration) error
 	ServedSplice(tokens int, r *refengine.Result, first time.Duration) error
@@ -244,7 +242,7 @@ func (r *runner) serve(i int, way string, c refengine.Cache, req refengine.Reque
 	return out.Missed, r.finish(i, way, o, out.Logits, out.State, truth)
 }
 
-// finish lets the model answer from where a way left it, and keeps what came of it.
+// finish lets the model generate the answer from a way's state, and records it.
 func (r *runner) finish(i int, way string, o outcome, logits []float32, st *refengine.State[float32], truth reference) error {
 	answer, err := r.load.answer(st, logits)
 	if err != nil {
@@ -254,7 +252,7 @@ func (r *runner) finish(i int, way string, o outcome, logits []float32, st *refe
 	return nil
 }
 
-// judge compares an answer with the one asked for, and with that of full recompute.
+// judge compares an answer with the expected one, and with that of full recompute.
 func (r *runner) judge(i int, o outcome, answer []uint32, truth reference) outcome {
 	if t := r.load.trained; t != nil {
 		o.answer = t.Text(answer)
@@ -271,7 +269,7 @@ func (r *runner) measure(o outcome, logits []float32, st *refengine.State[float3
 	return o
 }
 
-// describe counts the model's layers for people.
+// describe returns the counts of the model's layers for display.
 func describe(p *profile.Profile) string {
 	return fmt.Sprintf("%d layers (%d linear, %d full attention)", p.Layers(), len(p.LinearLayers()), len(p.AttentionLayers()))
 }

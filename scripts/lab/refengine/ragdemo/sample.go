@@ -28,10 +28,10 @@ type Question struct {
 	Passages []int  `json:"passages"`
 }
 
-// maxSample bounds the unpacked sample.
+// maxSample bounds the decompressed sample.
 const maxSample = 4 << 20
 
-// Embedded is the sample that ships with the program.
+// Embedded returns the sample that ships with the program.
 func Embedded() (*Sample, error) {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSample))
 	if err != nil {
@@ -79,8 +79,8 @@ func (s *Sample) prompt(i int) prompt {
 	return p
 }
 
-// Request is one of the sample's as an engine serves it. seam: tokens computed again on
-// either side of a join.
+// Request returns one of the sample's requests in the form that an engine serves. seam:
+// tokens recomputed on either side of a join.
 func (s *Sample) Request(i, seam int) refengine.Request {
 	p := s.prompt(i)
 	return refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: seam}
@@ -94,7 +94,7 @@ func tokens(s string) []uint32 {
 	return out
 }
 
-// whole is the prompt's tokens and the ends of its segments.
+// whole returns the prompt's tokens and the ends of its segments.
 func (p prompt) whole() (all []uint32, boundaries []int) {
 	all = append(all, p.first...)
 	boundaries = append(boundaries, len(all))

@@ -16,35 +16,35 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// Trained is a model that was trained to answer, with questions that it never saw.
+// Trained is a model that was trained to answer, with questions outside its training set.
 type Trained struct {
 	Model     *refengine.Model[float32]
 	Questions []Asked
 	words     []string // by token id
-	end       uint32   // ends an answer
+	end       uint32   // token that ends an answer
 }
 
 // Asked is one question of a trained model's file.
 type Asked struct {
 	Segments [][]uint32 `json:"segments"` // instruction, passages, question
-	Answer   []uint32   `json:"answer"`   // without the token that ends it
-	Kind     string     `json:"kind"`     // what it takes to answer
-	// Library is what transformers answered with the same weights, in float32.
+	Answer   []uint32   `json:"answer"`   // without its end token
+	Kind     string     `json:"kind"`     // skill that the answer requires
+	// Library is the answer of transformers with the same weights, in float32.
 	Library []uint32 `json:"transformers"`
 }
 
-// Files of a trained model's directory, beside config.json.
+// Files in a trained model's directory, next to config.json.
 const (
 	weightsFile   = "model.safetensors"
 	tokenizerFile = "tokenizer.json"
 	questionsFile = "questions.jsonl"
 )
 
-// maxAnswer is how many tokens of an answer are decoded at most.
+// maxAnswer is the largest number of decoded tokens of an answer.
 const maxAnswer = 6
 
-// LoadTrained reads a model directory as transformers read it, and questions.jsonl
-// beside the weights. The tokenizer's words are needed for printing only.
+// LoadTrained reads a model directory in the form that transformers reads, and
+// questions.jsonl next to the weights. The tokenizer's words are needed for printing only.
 func LoadTrained(dir string, tolerance float64) (*Trained, error) {
 	var failed []error
 	read := func(name string) []byte {
@@ -69,7 +69,7 @@ func LoadTrained(dir string, tolerance float64) (*Trained, error) {
 	return t, nil
 }
 
-// storage is what engines keep by default: state in full, what is large in half.
+// storage returns the defaults of engines: states in full precision, large parts in half.
 func storage(tolerance float64) modelfile.Storage {
 	return modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16, Tolerance: tolerance}
 }
@@ -147,7 +147,7 @@ func (t *Trained) check(q *Asked) error {
 	return nil
 }
 
-// Text is the words of token ids.
+// Text returns the words of token ids.
 func (t *Trained) Text(ids []uint32) string {
 	var b strings.Builder
 	for i, id := range ids {
@@ -163,7 +163,7 @@ func (t *Trained) Text(ids []uint32) string {
 	return b.String()
 }
 
-// Answer decodes greedily behind a prompt until the answer ends. The state moves on.
+// Answer decodes greedily after a prompt until the answer ends. It advances the state.
 func (t *Trained) Answer(st *refengine.State[float32], logits []float32) ([]uint32, error) {
 	var out []uint32
 	d := refengine.NewDecoder(t.Model, st, refengine.DecoderOptions{})
@@ -182,13 +182,13 @@ func (t *Trained) Answer(st *refengine.State[float32], logits []float32) ([]uint
 	return out, nil
 }
 
-// prompt is a question as segments.
+// prompt returns a question as segments.
 func (q *Asked) prompt() prompt {
 	last := len(q.Segments) - 1
 	return prompt{first: q.Segments[0], passages: q.Segments[1:last], query: q.Segments[last]}
 }
 
-// question is the words of a question, without those around it.
+// question returns the words of a question without its markup.
 func (t *Trained) question(q *Asked) string {
 	text := t.Text(q.Segments[len(q.Segments)-1])
 	text = strings.TrimPrefix(text, "question : ")

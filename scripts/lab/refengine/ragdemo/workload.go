@@ -11,15 +11,15 @@ import (
 type workload struct {
 	model    *refengine.Model[float32]
 	source   string
-	weights  string // what is to be said of them
+	weights  string // description of the weights
 	passages int    // distinct ones
 	requests int
 	prompt   func(i int) prompt
-	trained  *Trained // nil: the model does not know how to answer
+	trained  *Trained // nil: the model was not trained to answer
 }
 
-// workload is what the options ask for. m serves the sample; a trained model comes
-// with questions of its own.
+// workload returns the workload that the options select. m serves the sample; a trained
+// model has its own questions.
 func (o *Options) workload(m *refengine.Model[float32]) (*workload, error) {
 	if o.Trained != nil {
 		return o.Trained.workload()
@@ -54,8 +54,8 @@ func (t *Trained) workload() (*workload, error) {
 	}, nil
 }
 
-// answer is what the model says behind a prompt; the state moves on. Nothing when
-// the model does not know how to answer.
+// answer generates the model's answer to a prompt and advances the state. It returns
+// nothing if the model was not trained to answer.
 func (w *workload) answer(st *refengine.State[float32], logits []float32) ([]uint32, error) {
 	if w.trained == nil {
 		return nil, nil

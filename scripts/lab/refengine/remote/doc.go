@@ -1,8 +1,8 @@
-// Package remote lets the reference engine keep its segments and prefix states
-// in the daemon: it implements refengine.Cache and refengine.Prefixes over a
-// connector client, the way an engine adapter would.
+// Package remote stores the reference engine's segments and prefix states in the daemon: it
+// implements refengine.Cache and refengine.Prefixes over a connector client, as an engine
+// adapter would.
 //
-// Every call is bounded by the client's time-outs. What the daemon refuses for
-// want of room is not held, which is no error; a daemon that is away, late or
-// restarted is one, and the engine computes without it.
+// Every call is bounded by the client's timeouts. An object that the daemon refuses for
+// lack of room is a miss and not an error. A daemon that is absent, slow or restarted is an
+// error, and the engine computes without it.
 package remote

@@ -12,34 +12,34 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// watchWait is how long one watch may take, pieceWait how long a first piece is waited for
-// that the daemon has just said is there.
+// watchWait bounds one watch; pieceWait bounds the wait for a first piece that the daemon
+// has just reported as present.
 const (
 	watchWait = 2 * time.Second
 	pieceWait = 2 * time.Second
 )
 
-// Parallel is a Store that has missing segments computed by other engines too: those of
-// other nodes, and others of this one.
+// Parallel is a Store whose missing segments may also be computed by other engines, of
+// other nodes and of this one.
 type Parallel struct {
 	*Store
-	// Pieces says that segments may be cut in two: the result then differs by the rounding
-	// of what is stored of the first one.
+	// Pieces allows cutting a segment in two: the result then differs by the rounding of
+	// the first one in storage.
 	Pieces bool
-	// Last is what the last Compute has asked for and seen.
+	// Last describes the last Compute.
 	Last Shared
 }
 
-// Shared is what became of a plan.
+// Shared is the outcome of a plan.
 type Shared struct {
 	Plan connector.Parallel
-	Rows []uint8 // wire.Progress… of each; 0 = this engine's own
+	Rows []uint8 // wire.Progress… of each; 0 = computed by this engine
 }
 
 var _ refengine.Helped = (*Parallel)(nil)
 
-// Compute implements refengine.Helped: it plans, computes its own share, and what the
-// others do not bring. A plan that cannot be had leaves everything to this engine.
+// Compute implements refengine.Helped: it plans, computes its own share and whatever the
+// others do not deliver. Without a plan this engine computes everything.
 func (p *Parallel) Compute(m *refengine.Model[float32], missing []refengine.Missing) (captured int, err error) {
 	c := computing{p: p, m: m, missing: missing, here: map[int]bool{}}
 	q := connector.ParallelQuery{Pieces: p.Pieces}
@@ -64,14 +64,14 @@ type computing struct {
 	m        *refengine.Model[float32]
 	missing  []refengine.Missing
 	plan     connector.Parallel
-	here     map[int]bool // rows whose first piece is here
-	todo     []int        // rows that others have not brought
-	open     int          // rows that others compute still
+	here     map[int]bool // rows whose first piece has arrived
+	todo     []int        // rows that others have not delivered
+	open     int          // rows that others are still computing
 	captured int
 }
 
 func (c *computing) run() error {
-	c.open = 1 // until the plan says so
+	c.open = 1 // until the plan reports it
 	if c.plan.ID == 0 {
 		c.open = 0
 	}
@@ -98,7 +98,7 @@ func (c *computing) run() error {
 	return nil
 }
 
-// own computes what the plan gives this engine.
+// own computes this engine's share of the plan.
 func (c *computing) own(o connector.OwnSegment) error {
 	if o.Begin == 0 {
 		return c.whole(o.Row, o.End)
@@ -109,7 +109,7 @@ func (c *computing) own(o connector.OwnSegment) error {
 		}
 	}
 	if !c.here[o.Row] {
-		return nil // it is among todo
+		return nil // it is in todo
 	}
 	s := c.missing[o.Row]
 	spec := connector.LeftPiece(s.Spec, o.Begin)
@@ -140,8 +140,8 @@ func (c *computing) whole(row, end int) error {
 	return c.p.Publish(s.Key, s.Tokens, captured)
 }
 
-// watch hears what became of rows. A daemon that does not answer, or knows of no plan any
-// more, leaves the rest to this engine.
+// watch receives the progress of rows. If the daemon does not answer, or no longer knows
+// the plan, this engine computes the remaining rows.
 func (c *computing) watch(wait time.Duration) error {
 	if c.open == 0 {
 		return nil
@@ -177,7 +177,7 @@ func (c *computing) watch(wait time.Duration) error {
 	return nil
 }
 
-// rest computes what others did not bring, when nothing else is to be watched.
+// rest computes the rows that others did not deliver, once no more progress is expected.
 func (c *computing) rest() error {
 	for len(c.todo) > 0 {
 		row := c.todo[0]
@@ -189,12 +189,12 @@ func (c *computing) rest() error {
 	return nil
 }
 
-// errRounded says that a piece was packed: what continues on it would be off by its errors,
-// beside those that are told of the whole.
+// errRounded means that a piece was packed: its continuation would have its errors in
+// addition to the errors reported for the whole.
 var errRounded = errors.New("remote: a piece is not as it was computed")
 
-// piece reads a segment that is held, as values. errRounded where these are not those that
-// were computed.
+// piece returns the values of a cached segment, or errRounded if they differ from the
+// computed ones.
 func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait time.Duration) (*refengine.Segment[float32], error) {
 	rows, err := s.model.Acquire(s.ctx, []profile.SegmentKey{key}, connector.AcquireOptions{Wait: wait})
 	if err != nil {
@@ -227,9 +227,9 @@ func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait tim
 	return out, nil
 }
 
-// Work computes segments for others until the store's context ends: each alone, or behind
-// its first piece, published as any segment. Jobs that it cannot do are declined. An error
-// is of the daemon, which may be gone for a moment.
+// Work computes segments for others until the store's context ends: each in isolation, or
+// after its first piece, published like any segment. Jobs that it cannot do are declined.
+// An error comes from the daemon, which may be temporarily absent.
 func (s *Store) Work(m *refengine.Model[float32]) error {
 	q := connector.WorkerQuery{Jobs: 2, Pieces: true, Wait: watchWait}
 	for {
@@ -237,7 +237,7 @@ func (s *Store) Work(m *refengine.Model[float32]) error {
 		if s.ctx.Err() != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), time.Second)
 			defer cancel()
-			_ = s.model.EndWork(ctx) // it ends by itself otherwise
+			_ = s.model.EndWork(ctx) // it also ends by itself
 			return nil
 		}
 		if err != nil {

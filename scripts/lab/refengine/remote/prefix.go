@@ -13,8 +13,8 @@ import (
 // BlockTokens is the block of prefix hashes. Positions need not be multiples.
 const BlockTokens = 64
 
-// Load implements refengine.Prefixes with exact checkpoints, those that are kept as rows
-// among them.
+// Load implements refengine.Prefixes with exact checkpoints, including those stored as
+// rows.
 func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32], error) {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
@@ -36,8 +36,8 @@ func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32
 	return s.unfold(c)
 }
 
-// unfold copies a checkpoint into a state: rows from every node of its chain,
-// the rest from the last, or out of rows.
+// unfold copies a checkpoint into a state: rows from every node of its chain, the remaining
+// parts from the last, or rebuilt from rows.
 func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
 	st := &refengine.State[float32]{Tokens: c.Tokens, Layers: make([]refengine.LayerState[float32], s.prof.Layers())}
 	layout, read := c.Last().Layout(), c.Last().Read
@@ -49,7 +49,7 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 		defer slot.Release()
 		layout = s.prof.CheckpointLayout(0)
 		states := slices.Clone(slot.Bytes())
-		if !slot.Valid() { // what was copied may be somebody else's
+		if !slot.Valid() { // the copied bytes may belong to another owner
 			return nil, connector.ErrGone
 		}
 		read = func(i int, dst []byte) error {
@@ -83,8 +83,9 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 	return st, nil
 }
 
-// Save implements refengine.Prefixes: each state extends the one before it, so
-// rows are stored once. Spliced states are kept as such. A state that the daemon has no room for ends the chain.
+// Save implements refengine.Prefixes: each state extends the one before it, so rows are
+// stored once. Spliced states are marked as such. A state for which the daemon has no room
+// ends the chain.
 func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State[float32]) error {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
@@ -130,10 +131,10 @@ func (s *Store) checkpointFill(st *refengine.State[float32], parent int) func(p 
 	}
 }
 
-// SaveRows keeps the tokens behind parent at the ascending positions as rows, each behind
-// the one before it: of any of them a later Load rebuilds the states. What is saved at
-// parent has to be there, with states or as rows; 0 = the start. st has the keys and
-// values of attention.
+// SaveRows saves the tokens after parent at the ascending positions as rows, each after the
+// one before it: a later Load rebuilds the states of any of them. A checkpoint must be
+// saved at parent, with states or as rows; 0 = the start. st has the keys and values of
+// attention.
 func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *refengine.Rows, st *refengine.State[float32]) error {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, append([]int{parent}, positions...))
 	if !ok {
@@ -161,9 +162,9 @@ func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *ref
 	return nil
 }
 
-// SaveBehind keeps what a decoder with Keep has computed behind a saved parent (0 = the
+// SaveBehind saves what a decoder with Keep has computed after a saved parent (0 = the
 // start), the last of these tokens: as rows at every step-th token while they take fewer
-// bytes than the states at its end would (profile.RowBytes), else with these.
+// bytes than the states at its end (profile.RowBytes), otherwise with these states.
 func (s *Store) SaveBehind(all []uint32, parent, step int, d *refengine.Decoder) error {
 	rows, st := d.Kept(), d.Settle()
 	if st.Tokens != len(all) || parent < 0 || parent >= len(all) || step < 1 {

@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// ServedPrefix tells the daemon of a prompt of so many tokens that was served from the
-// checkpoint that was loaded last, which covers the first reused ones, 0 = none. first is
-// the time to its first token.
+// ServedPrefix reports to the daemon a prompt of a number of tokens that was served from
+// the last loaded checkpoint, which covers the first reused ones, 0 = none. first is the
+// time to its first token.
 func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Prefix: reused, PrefixReason: s.found.PrefixReason, First: first}
 	if reused > 0 {
@@ -20,9 +20,9 @@ func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	return err
 }
 
-// ServedSplice tells the daemon of a prompt of so many tokens whose segments were matched
-// last, and that took first to its first token. What stood before its segments was the
-// engine's own.
+// ServedSplice reports to the daemon a prompt of a number of tokens whose segments were
+// matched last. first is the time to its first token. The engine computed the tokens before
+// the segments itself.
 func (s *Store) ServedSplice(tokens int, r *refengine.Result, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Engine: r.Plan.Begin, First: first}
 	for i, p := range r.Parts {

@@ -12,18 +12,18 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// leases are the segments of one request.
+// leases holds the leased segments of one request.
 type leases struct {
 	store *Store
 	keys  []profile.SegmentKey
-	held  []*connector.Lease // nil = not held
+	held  []*connector.Lease // nil = not cached
 	specs []profile.SegmentSpec
 	taken time.Time
 	src   *source
 }
 
-// Packed implements refengine.Leases: a copy of the published bytes, none when
-// the lease has ended.
+// Packed implements refengine.Leases: a copy of the published bytes, empty if the lease has
+// ended.
 func (l *leases) Packed(i int) refengine.PackedSegment {
 	lease := l.held[i]
 	if lease == nil {
@@ -68,24 +68,23 @@ func (l *leases) Source(m *refengine.Model[float32], plan refengine.Plan, prefix
 	return s, s.begin(prefix)
 }
 
-// source asks the daemon for states and rows, layer by layer.
+// source requests states and rows from the daemon, layer by layer.
 type source struct {
 	store  *Store
 	model  *refengine.Model[float32]
 	shape  refengine.Plan
 	from   *refengine.State[float32]
-	saved  *connector.Checkpoint // holds the states of from; nil = none does
-	own    bool                  // from goes along as a span of its own
+	saved  *connector.Checkpoint // has the states of from; nil = none does
+	own    bool                  // from is included as a separate span
 	plan   connector.Plan
 	states *connector.Slot
 	rows   *connector.Slot
 }
 
-// begin finds where the plan begins. The daemon composes from a saved checkpoint
-// by reference when that holds the very states the request brings: convolution
-// tails and rows come from the request, and a mixture of two states is neither.
-// Any other prefix enters as one more computed span: with T = 0 and S = its
-// state, any state becomes that state.
+// begin selects the start of the plan. The daemon composes from a saved checkpoint by
+// reference if that has exactly the states of the request: convolution tails and rows come
+// from the request, and must belong to the same state. Any other prefix enters as one more
+// computed span: with T = 0 and S = its state, any state becomes that state.
 func (s *source) begin(prefix []uint32) error {
 	if s.from == nil {
 		return nil
@@ -119,8 +118,8 @@ func (s *source) begin(prefix []uint32) error {
 	return nil
 }
 
-// holds says whether a checkpoint's running states are those of from, bit for
-// bit. The tokens alone do not say so: from may be the state after a splice.
+// holds reports whether a checkpoint's running states equal those of from, bit for bit.
+// Equal tokens do not suffice: from may be the state after a splice.
 func (s *source) holds(c *connector.Checkpoint) (bool, error) {
 	last := c.Last()
 	for _, i := range s.store.prof.LinearLayers() {
@@ -143,8 +142,8 @@ func (s *source) release() {
 	s.saved.Release()
 }
 
-// Left implements refengine.Source: the tail of the segment before the span, or
-// of the prefix.
+// Left implements refengine.Source: the tail of the segment before the span, or of the
+// prefix.
 func (s *source) Left(layer, span int) ([]float32, error) {
 	var before *connector.Lease
 	for i, p := range s.shape.Spans {
@@ -166,8 +165,8 @@ func (s *source) Left(layer, span int) ([]float32, error) {
 	return s.model.NewState().Layers[layer].Conv, nil
 }
 
-// elements are the values of one part of an object, read by its Read: a lease
-// that ends meanwhile is an error, never other bytes.
+// elements returns the values of one part of an object, read by its Read: if a lease ends
+// meanwhile, it returns an error, never other bytes.
 func elements(layout profile.Layout, layer int, kind profile.PartKind, read func(i int, dst []byte) error) ([]float32, error) {
 	i := layout.Find(layer, kind)
 	if i < 0 {
@@ -240,7 +239,7 @@ func (s *source) before(layer, n int) ([][]float32, error) {
 	return out, stillHeld(s.states)
 }
 
-// stillHeld is asked after the last use of a slot's bytes.
+// stillHeld is called after the last use of a slot's bytes.
 func stillHeld(slot *connector.Slot) error {
 	if !slot.Valid() {
 		return fmt.Errorf("slot ended while it was read: %w", connector.ErrGone)

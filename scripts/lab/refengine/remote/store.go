@@ -17,10 +17,11 @@ import (
 // Store keeps one model's segments and prefix states in the daemon. It belongs
 // to one goroutine at a time.
 type Store struct {
-	// Level is what Publish and Save ask for; 0 = as the daemon is configured.
+	// Level is the durability that Publish and Save request; 0 = as configured in the
+	// daemon.
 	Level wire.Level
-	// InPlace is the life of leases whose rows are read where they lie, at most the
-	// daemon's max-lease-ttl. They are taken anew before it is over. 0: rows are copied.
+	// InPlace is the duration of leases whose rows are read in place, at most the daemon's
+	// max-lease-ttl. They are renewed before it is over. 0: rows are copied.
 	InPlace time.Duration
 
 	ctx    context.Context
@@ -31,14 +32,13 @@ type Store struct {
 	now    func() time.Time
 }
 
-// New makes a store of a model that was registered with client. Calls end with
-// ctx.
+// New returns a store for a model registered with client. Calls end with ctx.
 func New(ctx context.Context, client *connector.Client, model *connector.Model) *Store {
 	return &Store{ctx: ctx, client: client, model: model, prof: model.Profile(), now: time.Now}
 }
 
-// Key implements refengine.Cache. Before a daemon was ever attached there is no
-// salt and so no key; the zero key is held by nobody.
+// Key implements refengine.Cache. Until a daemon has been attached there is no salt and so
+// no key; no cache contains the zero key.
 func (s *Store) Key(spec profile.SegmentSpec, tokens []uint32) profile.SegmentKey {
 	key, _ := s.model.SegmentKey(spec, tokens)
 	return key
@@ -56,12 +56,12 @@ func (s *Store) Match(keys []profile.SegmentKey) ([]bool, error) {
 	return held, nil
 }
 
-// Found is the whole answer to the last match of segments or of a prefix, until
-// the next one.
+// Found returns the full answer to the last match of segments or of a prefix, until the
+// next one.
 func (s *Store) Found() *connector.Found { return &s.found }
 
-// Publish implements refengine.Cache. Values are rounded to their element types
-// on their way into staging.
+// Publish implements refengine.Cache. Values are rounded to their element types on the way
+// into staging.
 func (s *Store) Publish(_ profile.SegmentKey, tokens []uint32, seg *refengine.Segment[float32]) error {
 	_, err := s.model.Put(s.ctx, &connector.PutQuery{
 		Spec: seg.Spec, Tokens: tokens,
@@ -73,7 +73,7 @@ func (s *Store) Publish(_ profile.SegmentKey, tokens []uint32, seg *refengine.Se
 	return unlessRefused(err)
 }
 
-// fill writes the bytes from off on of values as stored elements.
+// fill writes the bytes of values as stored elements, starting at off.
 func fill(dst []byte, values []float32, d profile.DType, off int64) error {
 	first, n := int(off)/d.Size(), len(dst)/d.Size()
 	if first+n > len(values) {
@@ -83,8 +83,8 @@ func fill(dst []byte, values []float32, d profile.DType, off int64) error {
 	return nil
 }
 
-// unlessRefused drops the errors that mean that nothing was stored and nothing
-// is wrong: somebody else stores it, or there is no room for it now.
+// unlessRefused drops the errors that mean that nothing was stored and nothing is wrong:
+// another client stores it, or there is no room for it now.
 func unlessRefused(err error) error {
 	for _, fine := range []error{connector.ErrExists, connector.ErrFull, connector.ErrQuota, connector.ErrBusy} {
 		if errors.Is(err, fine) {
@@ -121,11 +121,11 @@ func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) 
 	return l, held, nil
 }
 
-// fetchWait is how long what lies on disk or at a peer is waited for: computing it would take
+// fetchWait bounds the wait for an object on disk or at a peer: computing it would take
 // longer.
 const fetchWait = time.Second
 
-// wait is the bound of an acquire after the last match; 0 = the client's.
+// wait returns the bound of an acquire after the last match; 0 = the client's.
 func (s *Store) wait() time.Duration {
 	far := func(f connector.SegmentFound) bool { return f.Tier >= wire.TierDisk }
 	if s.found.PrefixTier >= wire.TierDisk || slices.ContainsFunc(s.found.Segments, far) {
@@ -134,7 +134,7 @@ func (s *Store) wait() time.Duration {
 	return 0
 }
 
-// HeldBytes are the bytes that the daemon's pools hold, for all its clients.
+// HeldBytes returns the bytes in the daemon's pools, for all its clients.
 func (s *Store) HeldBytes() (segments, checkpoints int64, err error) {
 	stats, err := s.client.Stats(s.ctx)
 	if err != nil {

@@ -2,12 +2,11 @@
 //
 //	u64 little-endian header length | JSON header | tensor bytes
 //
-// The header maps each name to its element type, shape and byte range, and may
-// carry string metadata. The reader is strict, because a file that is only
-// nearly right computes plausible nonsense: ranges must cover the bytes exactly
-// once, sizes must follow from shapes, names must be unique, and only the
-// element types F32, F16 and BF16 are accepted. Nothing is kept of the input but
-// views of it; the writer's output is a function of its input.
+// The header maps each name to its element type, shape and byte range, and may have string
+// metadata. The reader is strict, because a file that is only nearly right computes
+// plausible nonsense: ranges must cover the bytes exactly once, sizes must follow from
+// shapes, names must be unique, and only the element types F32, F16 and BF16 are accepted.
+// The result refers to the input as views; the writer's output is a function of its input.
 package safetensors
 
 import (
@@ -23,7 +22,7 @@ import (
 // ErrInvalid is wrapped by every error about the contents of a file.
 var ErrInvalid = errors.New("safetensors: invalid")
 
-// DType is an element type by its name in the header.
+// DType is the name of an element type in the header.
 type DType string
 
 // The supported element types.
@@ -59,9 +58,9 @@ type File struct {
 
 const (
 	lengthBytes = 8
-	// maxHeader is the bound that the format's own library sets.
+	// maxHeader is the bound in the format's own library.
 	maxHeader = 100 << 20
-	// maxRank is more than any weight has; it bounds work on a hostile header.
+	// maxRank exceeds the rank of any weight; it bounds work on a hostile header.
 	maxRank     = 8
 	metadataKey = "__metadata__"
 )
@@ -161,8 +160,8 @@ type member struct {
 	value json.RawMessage
 }
 
-// members lists the members of a JSON object in order and refuses a name that
-// comes twice, which decoding into a map would not see.
+// members lists the members of a JSON object in order and rejects duplicate names, which
+// decoding into a map would not notice.
 func members(b []byte) ([]member, error) {
 	bad := func(err error) error { return fmt.Errorf("header: %v: %w", err, ErrInvalid) }
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -176,7 +175,7 @@ func members(b []byte) ([]member, error) {
 		if err != nil {
 			return nil, bad(err)
 		}
-		m := member{name: t.(string)} // the decoder allows nothing else here
+		m := member{name: t.(string)} // the decoder allows no other token here
 		if seen[m.name] {
 			return nil, bad(fmt.Errorf("%q comes twice", m.name))
 		}
@@ -195,7 +194,7 @@ func members(b []byte) ([]member, error) {
 	return out, nil
 }
 
-// strictly decodes one value and refuses unknown fields.
+// strictly decodes one value and rejects unknown fields.
 func strictly(raw json.RawMessage, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -248,7 +247,7 @@ func (f *File) Write(w io.Writer) error {
 		header.Truncate(header.Len() - 1)
 	}
 	header.WriteByte('}')
-	// Tensors begin 8-byte aligned, as the format asks.
+	// The format requires tensors to start 8-byte aligned.
 	for header.Len()%8 != 0 {
 		header.WriteByte(' ')
 	}

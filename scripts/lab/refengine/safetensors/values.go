@@ -22,7 +22,7 @@ func (t Tensor) Float32() []float32 {
 	return out
 }
 
-// New makes a tensor of values in an element type, rounded to nearest even.
+// New returns a tensor of values in an element type, rounded to nearest even.
 func New(name string, d DType, shape []int, values []float32) (Tensor, error) {
 	n := 1
 	for _, s := range shape {
@@ -48,7 +48,7 @@ func New(name string, d DType, shape []int, values []float32) (Tensor, error) {
 func toBrain(v float32) uint16 {
 	b := math.Float32bits(v)
 	if v != v {
-		return uint16(b>>16) | 0x40 // keep it a NaN when the low bits go
+		return uint16(b>>16) | 0x40 // keep it a NaN after the low bits are dropped
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -1,18 +1,18 @@
-// Package bound computes what no cache of a given size can exceed on a given
-// trace, whatever it admits and evicts and however much of the future it knows.
+// Package bound computes an upper bound of the hits of a cache of a given size on a given
+// trace, for any admission and eviction, even with knowledge of the future.
 //
 // # What a hit needs
 //
 // Requests are numbered in order; slot j is the time between request j and
 // request j+1. Let request r be served from a prefix of p tokens (p = 0: from
-// nothing), and let since(r, i) be the last request before r whose sequence,
+// no prefix), and let since(r, i) be the last request before r whose sequence,
 // input and output, had the same first i tokens. Then in every slot from
 // since(r, i) up to r the cache held
 //
 //   - keys and values of token i, for each i ≤ p: they were made or loaded by
-//     request since(r, i) at the latest, and nobody made them again since;
+//     request since(r, i) at the latest, and by no request after it;
 //   - the recurrent states at p, in every slot from since(r, p): no later request
-//     came by that could have left them.
+//     passed p and could have saved them.
 //
 // # The bound
 //
@@ -25,15 +25,15 @@
 //	hits ≤ Σ_r max_p [ p − Σ_{i≤p} token bytes·Λ(since(r,i), r) − state bytes·Λ(since(r,p), r) ] + C·Σ_j λ(j)
 //
 // with Λ(a, b) = λ(a)+…+λ(b−1): the choice of p that the cache made is one of
-// those in the maximum, and what is charged for it is at most what C pays for.
-// Every λ gives a valid bound. Trace.Tokens looks for a low one: one price for
-// all slots first (a knapsack over byte-time), then steps along the subgradient,
-// C minus the bytes in use. Not more than the relaxation is lost: the maximum may
-// mix prefixes that cannot be held together in one slot.
+// those in the maximum, and the price charged for all choices is at most the price
+// of C. Every λ gives a valid bound. Trace.Tokens searches for a low one: one price
+// for all slots first (a knapsack over byte-time), then steps along the subgradient,
+// C minus the bytes in use. The bound is loose only by the relaxation: the maximum
+// may combine prefixes that cannot be cached together in one slot.
 //
-// With Options.Boundaries p is limited to where a cache with Marconi's admission
-// can have states: at ends of earlier sequences and at branch points between
-// them. A smaller cache knows fewer such places, never others.
+// With Options.Boundaries p is limited to positions where a cache with Marconi's
+// admission can have states: at ends of earlier sequences and at branch points
+// between them. A smaller cache knows a subset of these positions.
 //
 // A Trace has no lock.
 package bound
@@ -44,14 +44,14 @@ import "math"
 type Options struct {
 	StateBytes float64 // recurrent states at one position; 0 = attention only
 	TokenBytes float64 // keys and values of one token
-	Unit       int     // tokens that a symbol stands for; 0 = 1
-	Boundaries bool    // states only at ends of sequences and branch points
+	Unit       int     // tokens per symbol; 0 = 1
+	Boundaries bool    // states only at ends of sequences and at branch points
 	Steps      int     // of the subgradient; 0 = 400
 }
 
-// Trace is what requests could have been served from. It takes 16 bytes for each
-// edge that a request passes, besides the tree of all sequences, which keeps the
-// slices it was given.
+// Trace records which prefixes each request could reuse. It takes 16 bytes for each edge
+// that a request passes, and the tree of all sequences, which keeps the slices passed to
+// it.
 type Trace struct {
 	o     Options
 	tree  tree
@@ -60,14 +60,14 @@ type Trace struct {
 	input float64 // tokens
 }
 
-// span is a run of tokens of a request that were last seen together.
+// span is a run of tokens of a request that were last seen in the same request.
 type span struct {
 	since  int32
 	tokens int32
 	stop   bool // states at its end can exist
 }
 
-// New is an empty trace.
+// New returns an empty trace.
 func New(o Options) *Trace {
 	if o.Unit == 0 {
 		o.Unit = 1
@@ -78,8 +78,7 @@ func New(o Options) *Trace {
 	return &Trace{o: o, tree: newTree()}
 }
 
-// Add appends a request for input that was answered with output. Both stay in
-// use.
+// Add appends a request for input that was answered with output. Both slices are kept.
 func (t *Trace) Add(input, output []uint32) {
 	now := int32(len(t.first))
 	t.first = append(t.first, int32(len(t.spans)))
@@ -90,8 +89,8 @@ func (t *Trace) Add(input, output []uint32) {
 	t.tree.insert(input, output, now)
 }
 
-// Tokens bounds the tokens that a cache of capacityBytes can serve over the
-// whole trace.
+// Tokens returns an upper bound of the tokens that a cache of capacityBytes can serve over
+// the whole trace.
 func (t *Trace) Tokens(capacityBytes float64) float64 {
 	s := solver{t: t, capacity: capacityBytes}
 	s.flat()
@@ -99,7 +98,7 @@ func (t *Trace) Tokens(capacityBytes float64) float64 {
 	return min(s.best, s.unlimited())
 }
 
-// Rate is Tokens over all input tokens.
+// Rate returns Tokens over all input tokens.
 func (t *Trace) Rate(capacityBytes float64) float64 {
 	if t.input == 0 {
 		return 0
@@ -107,7 +106,7 @@ func (t *Trace) Rate(capacityBytes float64) float64 {
 	return t.Tokens(capacityBytes) / t.input
 }
 
-// solver looks for prices.
+// solver searches for prices.
 type solver struct {
 	t        *Trace
 	capacity float64
@@ -118,7 +117,7 @@ type solver struct {
 	bestAt   []float64
 }
 
-// unlimited is what an endless cache can serve.
+// unlimited returns the tokens that an unlimited cache can serve.
 func (s *solver) unlimited() float64 {
 	total := 0.0
 	for r := range s.t.first {
@@ -141,7 +140,7 @@ func (t *Trace) of(r int) []span {
 	return t.spans[t.first[r]:]
 }
 
-// evaluate is the bound at the present prices; it fills use.
+// evaluate returns the bound at the current prices; it fills use.
 func (s *solver) evaluate() float64 {
 	n := len(s.price)
 	s.sum[0] = 0
@@ -153,7 +152,7 @@ func (s *solver) evaluate() float64 {
 	for r := range s.t.first {
 		total += s.choose(r)
 	}
-	// use holds changes from slot to slot so far.
+	// So far use has the changes from slot to slot.
 	for j := 1; j < n; j++ {
 		s.use[j] += s.use[j-1]
 	}
@@ -164,7 +163,7 @@ func (s *solver) evaluate() float64 {
 	return total
 }
 
-// choose takes the best prefix of a request and notes its bytes.
+// choose selects the best prefix of a request and records its bytes.
 func (s *solver) choose(r int) float64 {
 	o := &s.t.o
 	spans := s.t.of(r)
@@ -200,7 +199,7 @@ func (s *solver) flat() {
 		}
 		return s.evaluate()
 	}
-	// From a price that forbids a token for one slot to one that asks nothing.
+	// From a negligible price to one at which a single token is too expensive in one slot.
 	low, high := -80.0, 1.0
 	const golden = 0.6180339887498949
 	a, b := high-golden*(high-low), low+golden*(high-low)
@@ -219,8 +218,8 @@ func (s *solver) flat() {
 	copy(s.price, s.bestAt)
 }
 
-// descend walks down the subgradient. A step goes to a target a little below
-// the best bound so far (Polyak), which comes closer when steps stop paying.
+// descend follows the subgradient. A step aims at a target a little below the best bound so
+// far (Polyak), which moves closer when steps stop improving the bound.
 func (s *solver) descend() {
 	ambition := 0.1
 	since, start := 0, s.best

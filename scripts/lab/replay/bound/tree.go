@@ -1,7 +1,7 @@
 package bound
 
-// tree is a radix tree of all sequences that remembers when each edge was passed
-// last. Nothing ever leaves it.
+// tree is a radix tree of all sequences that records when each edge was last passed.
+// Nothing is ever removed.
 type tree struct {
 	nodes []node
 	child map[branch]int32
@@ -19,8 +19,8 @@ type branch struct {
 
 func newTree() tree { return tree{nodes: make([]node, 1), child: map[branch]int32{}} }
 
-// pass tells the runs of symbols of a sequence that were seen before, each with
-// the request that saw it last; end says that a node is there.
+// pass calls tell for the runs of symbols of a sequence that were seen before, each with
+// the last request that saw it. end means that a node is there.
 func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bool)) {
 	at := int32(0)
 	for len(symbols) > 0 {
@@ -38,7 +38,7 @@ func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bo
 	}
 }
 
-// insert adds a sequence in two pieces and notes the pass.
+// insert adds a sequence in two pieces and records the pass.
 func (t *tree) insert(input, output []uint32, now int32) {
 	symbols := input
 	if len(output) > 0 {
@@ -65,7 +65,7 @@ func (t *tree) add(n node) int32 {
 	return int32(len(t.nodes) - 1)
 }
 
-// split puts a node after n symbols of an edge.
+// split inserts a node after n symbols of an edge.
 func (t *tree) split(key branch, below int32, n int) int32 {
 	old := t.nodes[below]
 	above := t.add(node{old.edge[:n], old.pass})

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// bars draws one bar a series, named before it and with its value behind it.
+// bars draws one bar per series, with its name before it and its value after it.
 func (c *Chart) bars(d *drawing) {
 	const name, value = 190, 90
 	bottomAt := top + len(c.Series)*(barHeight+8)

@@ -49,7 +49,7 @@ func (c *Chart) lines(d *drawing, xs map[float64]bool) {
 	}
 }
 
-// line draws one series and answers where it ends.
+// line draws one series and returns where it ends.
 func (c *Chart) line(d *drawing, i int, s Series, px, py func(float64) float64) (end float64) {
 	colour, dash := colours[i%len(colours)], ""
 	if s.Dashed {
@@ -91,14 +91,14 @@ func (c *Chart) scaleX(least, most float64) func(float64) float64 {
 	if c.X.Log {
 		of = math.Log
 	}
-	const inset = 14 // markers stay off the axis
+	const inset = 14 // markers stay away from the axis
 	span := of(most) - of(least)
 	return func(v float64) float64 {
 		return left + inset + (of(v)-of(least))/span*(width-left-right-2*inset)
 	}
 }
 
-// beyond is how many pixels the longest name needs besides the margin.
+// beyond returns the pixels that the longest name needs besides the margin.
 func (c *Chart) beyond() int {
 	const letter, lead = 9, 25
 	longest := 0

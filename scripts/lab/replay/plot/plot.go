@@ -1,6 +1,6 @@
-// Package plot draws small charts as SVG: lines over a few values of x, or bars
-// where there is only one. Axes have units, every series is named beside its
-// line or bar, and nothing but the text is needed to read the figures.
+// Package plot draws small charts as SVG: lines over a few values of x, or bars for a
+// single one. Axes have units, every series is named next to its line or bar, and the text
+// suffices to read the figures.
 package plot
 
 import (
@@ -31,7 +31,7 @@ type Axis struct {
 type Series struct {
 	Name   string
 	X, Y   []float64
-	Dashed bool // a reference, not something measured
+	Dashed bool // a reference, not a measurement
 }
 
 // Sizes in pixels.
@@ -42,8 +42,8 @@ const (
 	barHeight     = 26
 )
 
-// Colours that differ for all kinds of sight (Okabe and Ito), and a dash or a
-// marker besides, so that a print in grey can be read.
+// Colours that differ for all kinds of colour vision (Okabe and Ito), with a dash or a
+// marker, so that a grey print is readable.
 var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f"}
 
 // Write draws the chart.
@@ -112,7 +112,7 @@ func (a *Axis) text(v float64) string {
 
 func trim(v float64) string { return fmt.Sprintf("%.4g", v) }
 
-// ticks are round steps from zero to at least most.
+// ticks returns round steps from zero to at least most.
 func ticks(most float64) []float64 {
 	if !(most > 0) {
 		most = 1

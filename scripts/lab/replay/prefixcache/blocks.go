@@ -2,19 +2,19 @@ package prefixcache
 
 import "slices"
 
-// BlockOptions sets the grain of a block cache.
+// BlockOptions sets the granularity of a block cache.
 type BlockOptions struct {
 	Symbols int // of a block; 0 = 32
-	States  int // kept for each block, where a symbol stands for several blocks; 0 = 1
+	States  int // per block, if a symbol stands for several blocks; 0 = 1
 }
 
 // Blocks is vLLM's prefix cache with a state for every block (vLLM+ in Marconi's
-// evaluation, by the rules of its simulator): a tree of blocks, the last one of a
-// sequence possibly short and filled up by what extends it. The least recently
-// used block that nothing extends leaves.
+// evaluation, by the rules of its simulator): a tree of blocks, the last one of a sequence
+// possibly short and filled up by its extensions. It evicts the least recently used block
+// without children.
 //
-// As there, the room that an insert asks for is estimated, one block too little,
-// so that the bytes held may exceed the capacity.
+// As in the simulator, the space for an insert is estimated, one block too low, so that the
+// cached bytes may exceed the capacity.
 type Blocks struct {
 	Config
 	options BlockOptions
@@ -23,15 +23,15 @@ type Blocks struct {
 	free    []int32
 	full    map[blockKey]int32
 	symbols int
-	path    []int32 // of the walk that goes on
+	path    []int32 // of the continuing walk
 	whole   []uint32
 }
 
-// blockNode is a block. All of them are in a ring through the root, in order of
-// use; those used at once with the deepest first.
+// blockNode is a block. All of them are in a ring through the root, in order of use; those
+// used at once with the deepest first.
 //
-// Invariant: what extends a block is before it in the ring, so that the first one
-// is a leaf.
+// Invariant: a block's children are before it in the ring, so that the first block is a
+// leaf.
 type blockNode struct {
 	symbols      []uint32
 	parent       int32
@@ -41,14 +41,14 @@ type blockNode struct {
 	partial      int32 // children that are short
 }
 
-// blockKey finds a full block below another. Two that collide are told apart by
-// their symbols: the younger one is found by walking.
+// blockKey identifies a full block below another. If two collide, their symbols are
+// compared: the younger one is found by walking.
 type blockKey struct {
 	parent int32
 	hash   uint64
 }
 
-// NewBlocks makes an empty cache.
+// NewBlocks returns an empty cache.
 func NewBlocks(c Config, o BlockOptions) *Blocks {
 	if o.Symbols == 0 {
 		o.Symbols = 32
@@ -68,7 +68,7 @@ func (b *Blocks) states() int { return (len(b.nodes) - len(b.free) - 1) * b.opti
 
 func (b *Blocks) held() int64 { return b.bytes(b.states(), b.symbols) }
 
-// Serve looks up a request's input, then keeps its input and output.
+// Serve looks up a request's input, then caches its input and output.
 func (b *Blocks) Serve(r Request) Hit {
 	hit, blocks := b.match(r.Input)
 	h := b.stats.serve(b.Config, len(r.Input), hit, blocks)
@@ -77,8 +77,8 @@ func (b *Blocks) Serve(r Request) Hit {
 	return h
 }
 
-// match answers the symbols held and the blocks that hold them. Of short blocks
-// that fit, the oldest counts, not the longest.
+// match returns the cached symbols and their number of blocks. Of matching short blocks the
+// oldest is used, not the longest.
 func (b *Blocks) match(symbols []uint32) (hit, blocks int) {
 	n, size := int32(0), b.options.Symbols
 	for len(symbols) >= size {
@@ -134,8 +134,7 @@ func (b *Blocks) add(symbols []uint32) {
 	b.use()
 }
 
-// use makes the blocks of the path the most recent ones, its end before what it
-// extends.
+// use makes the blocks of the path the most recent ones, children before their parents.
 func (b *Blocks) use() {
 	for i := len(b.path) - 1; i >= 0; i-- {
 		n := b.path[i]
@@ -148,15 +147,15 @@ func (b *Blocks) use() {
 	b.path = b.path[:0]
 }
 
-// leave takes a block out of the ring.
+// leave removes a block from the ring.
 func (b *Blocks) leave(n int32) {
 	d := &b.nodes[n]
 	b.nodes[d.older].newer = d.newer
 	b.nodes[d.newer].older = d.older
 }
 
-// extended is the child that symbols begin with whole, if no other child shares
-// more of them, or 0.
+// extended returns the child that is a whole prefix of symbols, unless another child shares
+// more of them; otherwise 0.
 func (b *Blocks) extended(n int32, symbols []uint32) int32 {
 	size := b.options.Symbols
 	if len(symbols) >= size {

@@ -6,38 +6,38 @@ import (
 	"github.com/spliced-kv/spliced/policy/radix"
 )
 
-// Quirks are slips of the simulator that Marconi's authors released, each of
-// them needed for meeting its numbers. The zero value has none of them.
+// Quirks are bugs of the simulator that Marconi's authors released, each of them needed to
+// reproduce its numbers. The zero value has none of them.
 type Quirks struct {
-	// ParentMLP takes from the work of the MLPs up to a node not that of the MLPs
-	// up to its parent but that of so many times the attention layers: the number
-	// of MLP layers for each attention layer (7 in the paper's model). 0 = off.
+	// ParentMLP subtracts from the MLPs' work up to a node, instead of their work up to its
+	// parent, a multiple of the work of the attention layers: the number of MLP layers per
+	// attention layer (7 in the paper's model). 0 = off.
 	ParentMLP float64
-	// LastCandidate counts as freed by the eviction of a leaf the rows of whatever
-	// candidate came last in depth-first order.
+	// LastCandidate counts the rows of the last candidate in depth-first order as freed by
+	// the eviction of a leaf.
 	LastCandidate bool
-	// WalkOn lets a lookup that ends inside an edge go on at the children below
-	// that edge.
+	// WalkOn lets a lookup that ends inside an edge continue at the children below that
+	// edge.
 	WalkOn bool
 }
 
-// AsReleased are the quirks of the released code for the paper's 7B model.
+// AsReleased returns the quirks of the released code for the paper's 7B model.
 func AsReleased() Quirks { return Quirks{ParentMLP: 7, LastCandidate: true, WalkOn: true} }
 
 // MarconiOptions sets the balance of Marconi and how it is found.
 type MarconiOptions struct {
-	Alpha float64 // weight of efficiency against recency; where it is tuned, the one until then
-	// Bootstrap tunes Alpha once (the simulator's V2): when so many times the
-	// requests have come that came before the first eviction, they are replayed
-	// for each alpha of 0, 0.1 … 2, and the one that saved the most work over the
-	// last 500 requests is taken. 5 in the paper; 0 = Alpha is static (V3).
+	Alpha float64 // weight of efficiency relative to recency; with tuning, the initial one
+	// Bootstrap tunes Alpha once (the simulator's V2): after this multiple of the number of
+	// requests before the first eviction, they are replayed for each alpha of 0, 0.1 … 2,
+	// and the one that saved the most work over the last 500 requests is used. 5 in the
+	// paper; 0 = Alpha is static (V3).
 	Bootstrap int
 	Quirks    Quirks
-	// OwnBytes divides what a node saves by what its eviction gives back, not by
-	// the state and rows of its whole prefix. It does worse.
+	// OwnBytes divides a node's savings by the bytes that its eviction frees, not by the
+	// state and rows of its whole prefix. It performs worse.
 	OwnBytes bool
-	// LogRecency scales -log(age) instead of 1/age, which is so skewed that useful
-	// alphas lie below the first step of the grid.
+	// LogRecency scales -log(age) instead of 1/age, which is so skewed that useful alphas
+	// are below the first step of the grid.
 	LogRecency bool
 }
 
@@ -46,19 +46,18 @@ const (
 	tunedOver   = 500 // requests, the last ones of a replay
 )
 
-// Marconi evicts, among nodes with at most one child, the one of the lowest
-// utility: recency + alpha × efficiency, each scaled to 0..1 over the candidates.
-// Recency is 1/age by the clock; efficiency the work that the node saves against
-// its parent, for each byte of its state and of the rows of its whole prefix. Of
-// equal ones the first in depth-first order leaves. Only the node that a lookup
-// ends at counts as used.
+// Marconi evicts, among nodes with at most one child, the one with the lowest utility:
+// recency + alpha × efficiency, each scaled to 0..1 over the candidates. Recency is 1/age
+// by the clock; efficiency is the work that the node saves compared with its parent, per
+// byte of its state and of the rows of its whole prefix. Of equal ones the first in
+// depth-first order is evicted. Only the node at which a lookup ends counts as used.
 type Marconi struct {
 	released
 	options    MarconiOptions
 	efficiency []float64 // by node
 	candidates []candidate
 	log        history
-	window     int // requests until tuning; 0 = not known yet
+	window     int // requests until tuning; 0 = unknown so far
 	tuned      bool
 }
 
@@ -67,7 +66,7 @@ type candidate struct {
 	recency, efficiency float64
 }
 
-// NewMarconi makes an empty cache.
+// NewMarconi returns an empty cache.
 func NewMarconi(c Config, o MarconiOptions) *Marconi {
 	return &Marconi{
 		released:   released{tree: newTree(c), used: make([]uint64, 1)},
@@ -77,13 +76,13 @@ func NewMarconi(c Config, o MarconiOptions) *Marconi {
 	}
 }
 
-// Alpha is the weight now, and whether it has been tuned.
+// Alpha returns the current weight, and whether it has been tuned.
 func (c *Marconi) Alpha() (alpha float64, tuned bool) { return c.options.Alpha, c.tuned }
 
-// Serve looks up a request's input, then keeps its input and output.
+// Serve looks up a request's input, then caches its input and output.
 func (c *Marconi) Serve(r Request) Hit { return c.serve(c, c.join(r), len(r.Input)) }
 
-// next remembers requests until alpha is tuned, and tunes it in time.
+// next remembers requests until alpha is tuned, and tunes it when it is time.
 func (c *Marconi) next(whole []uint32, input int) {
 	if c.options.Bootstrap == 0 || c.tuned {
 		return
@@ -98,7 +97,7 @@ func (c *Marconi) follow(p radix.Path, symbols []uint32) radix.Path {
 	if !c.options.Quirks.WalkOn {
 		return p
 	}
-	// What follows the shared part of an edge is looked for below that edge.
+	// The symbols after the shared part of an edge are looked up below that edge.
 	for p.Into != radix.None && p.Matched < len(symbols) {
 		n := c.Child(p.Into, symbols[p.Matched])
 		if n == radix.None {
@@ -125,8 +124,8 @@ func (c *Marconi) touchInsert(in radix.Insertion) {
 	}
 }
 
-// measure computes the efficiency of a node that is new or got another parent or
-// other children.
+// measure computes the efficiency of a node that is new or has a different parent or
+// different children.
 func (c *Marconi) measure(n radix.Node) {
 	if n == radix.Root {
 		return
@@ -182,7 +181,7 @@ func (c *Marconi) recency(age uint64) float64 {
 	return 1 / float64(age)
 }
 
-// lowest is the first candidate of the lowest utility.
+// lowest returns the first candidate with the lowest utility.
 func (c *Marconi) lowest() radix.Node {
 	recency, efficiency := nothing(), nothing()
 	for i := range c.candidates {
@@ -206,7 +205,7 @@ func nothing() span { return span{math.Inf(1), math.Inf(-1)} }
 
 func (s *span) add(x float64) { s.low, s.high = min(s.low, x), max(s.high, x) }
 
-// scale is 1 for all where all are equal.
+// scale returns x scaled to the range; 1 if the range is empty.
 func (s *span) scale(x float64) float64 {
 	if s.high <= s.low {
 		return 1

@@ -6,17 +6,16 @@ import (
 	"github.com/spliced-kv/spliced/policy/radix"
 )
 
-// PathLRU is SGLang's policy over states kept at branches and ends (SGLang+, the
-// simulator's V1): a use refreshes every node on its path, and the least recent
-// leaf leaves.
+// PathLRU is SGLang's policy with states at branches and ends (SGLang+, the simulator's
+// V1): a use refreshes every node on its path, and the least recent leaf is evicted.
 type PathLRU struct{ released }
 
-// NewPathLRU makes an empty cache.
+// NewPathLRU returns an empty cache.
 func NewPathLRU(c Config) *PathLRU {
 	return &PathLRU{released{tree: newTree(c), used: make([]uint64, 1)}}
 }
 
-// Serve looks up a request's input, then keeps its input and output.
+// Serve looks up a request's input, then caches its input and output.
 func (c *PathLRU) Serve(r Request) Hit { return c.serve(c, c.join(r), len(r.Input)) }
 
 func (c *PathLRU) follow(p radix.Path, _ []uint32) radix.Path { return p }

@@ -7,46 +7,46 @@ import (
 	"github.com/spliced-kv/spliced/policy/radix"
 )
 
-// Options sets what New leaves open.
+// Options configures the cache that New returns.
 type Options struct {
 	Config
-	// Saved is what a hit on the tokens [begin, end) of a prompt saves, in
-	// milliseconds. nil = the work of Shape at 10^12 FLOPs a millisecond.
+	// Saved returns the milliseconds saved by a hit on the tokens [begin, end) of a prompt.
+	// nil = the work of Shape at 10^12 FLOPs per millisecond.
 	Saved func(begin, end int) float64
-	// Item describes a node to the policy. nil = by Saved, as said at Policy.
+	// Item describes a node to the policy. nil = by Saved, as documented at Policy.
 	Item func(Place) policy.Item
-	// OnEvict is told of each node that leaves, before it does. nil = nobody.
+	// OnEvict is called before each eviction of a node. May be nil.
 	OnEvict func(Place)
 }
 
-// Place is a node as policies may see it.
+// Place is the description of a node for policies.
 type Place struct {
 	Begin, End int // tokens of its edge, from the root
 	Children   int
-	Bytes      int64  // that its eviction gives back
-	Key        uint64 // names its prefix
+	Bytes      int64  // freed by its eviction
+	Key        uint64 // identifies its prefix
 	Extends    policy.ID
 }
 
-// flopsPerMilli turns work into time where nothing was measured: an order of
-// magnitude for one accelerator. Policies compare values with one another, so
-// that the factor does not matter to them.
+// flopsPerMilli converts work to time without measurements: an order of magnitude for one
+// accelerator. Policies compare values with one another, so that the factor does not
+// matter.
 const flopsPerMilli = 1e12
 
-// Policy is a radix tree of states under a policy.Eviction. Every node is held by
-// the policy; those with two or more children are suspended, as is the node that
-// the request being served ends at.
+// Policy is a radix tree of states under a policy.Eviction. The policy knows every node;
+// those with two or more children are suspended, as is the node at which the current
+// request ends.
 //
-// Item.Saved of a node is what a hit there saves against a hit at its parent, which
-// Item.Extends names; Item.Key names its prefix. When nodes come and go above or
-// below it, saving, parent and bytes change: the policy hears of it by Update.
+// Item.Saved of a node is the saving of a hit there compared with a hit at its parent,
+// which Item.Extends names; Item.Key identifies its prefix. When nodes above or below it
+// are added or removed, saving, parent and bytes change: the policy is notified by Update.
 type Policy struct {
 	tree
 	options Options
 	policy  policy.Eviction
 	nodes   []held
 	serial  uint32
-	serving radix.Node // may not leave; Root = none
+	serving radix.Node // may not be evicted; Root = none
 	now     time.Time
 }
 
@@ -55,7 +55,7 @@ type held struct {
 	prefix uint64    // running hash of the symbols up to the node
 }
 
-// New makes an empty cache.
+// New returns an empty cache.
 func New(o Options, p policy.Eviction) *Policy {
 	if o.Saved == nil {
 		shape := o.Shape
@@ -70,7 +70,7 @@ func New(o Options, p policy.Eviction) *Policy {
 	return &Policy{tree: newTree(o.Config), options: o, policy: p, nodes: make([]held, 1)}
 }
 
-// Serve looks up a request's input, then keeps its input and output.
+// Serve looks up a request's input, then caches its input and output.
 func (c *Policy) Serve(r Request) Hit {
 	c.now = r.At
 	p, hit := c.lookup(r.Input)
@@ -90,8 +90,8 @@ func (c *Policy) touch(n radix.Node) {
 	}
 }
 
-// insert makes room and keeps a sequence whose path is p, unless it cannot fit
-// beside the node that it extends.
+// insert makes room and caches a sequence whose path is p, unless it cannot fit together
+// with the node that it extends.
 func (c *Policy) insert(p radix.Path, whole []uint32) {
 	end := p.Node
 	if c.least(p, len(whole)) > c.CapacityBytes {
@@ -127,7 +127,7 @@ func (c *Policy) insert(p radix.Path, whole []uint32) {
 
 func always(policy.ID) bool { return true }
 
-// need is what keeping a sequence of n symbols takes.
+// need returns the bytes for caching a sequence of n symbols.
 func (c *Policy) need(p radix.Path, n int) int64 {
 	states := 0
 	if p.Into != radix.None {
@@ -139,7 +139,7 @@ func (c *Policy) need(p radix.Path, n int) int64 {
 	return c.bytes(states, n-p.Matched)
 }
 
-// least is what path and sequence take when everything else has left.
+// least returns the bytes of path and sequence after all other nodes are evicted.
 func (c *Policy) least(p radix.Path, n int) int64 {
 	states := 0
 	if p.End > 0 {
@@ -151,9 +151,8 @@ func (c *Policy) least(p radix.Path, n int) int64 {
 	return c.bytes(states, n)
 }
 
-// evict drops a node and tells the policy what became of its neighbours. It
-// answers what has become of a path: it does not end at the node, but the node
-// may be that inside whose edge it ends.
+// evict drops a node and updates the policy about its neighbours. It returns the changed
+// path p, which does not end at the node; but the path may end inside the node's edge.
 func (c *Policy) evict(n radix.Node, p radix.Path) radix.Path {
 	if c.options.OnEvict != nil {
 		c.options.OnEvict(c.place(n))
@@ -175,7 +174,7 @@ func (c *Policy) evict(n radix.Node, p radix.Path) radix.Path {
 	return p
 }
 
-// add gives a new node, which the sequence goes through, to the policy.
+// add adds a new node, on the path of the sequence, to the policy.
 func (c *Policy) add(n radix.Node, whole []uint32) {
 	c.nodes = grown(c.nodes, n)
 	c.serial++
@@ -198,14 +197,14 @@ func (c *Policy) suspend(n radix.Node) {
 	}
 }
 
-// resume lets a node leave again, if it may.
+// resume makes a node evictable again, if possible.
 func (c *Policy) resume(n radix.Node) {
 	if n != radix.Root && n != c.serving && c.Children(n) <= 1 {
 		c.policy.Resume(c.nodes[n].id)
 	}
 }
 
-// refresh gives the policy a node whose children may have changed as it is now.
+// refresh updates the policy about a node whose children may have changed.
 func (c *Policy) refresh(n radix.Node) {
 	c.update(n)
 	c.resume(n)
@@ -228,8 +227,8 @@ func (c *Policy) place(n radix.Node) Place {
 
 func (c *Policy) item(n radix.Node) policy.Item { return c.options.Item(c.place(n)) }
 
-// running is a hash of a sequence that can be gone on with wherever it was left:
-// a polynomial in k modulo 2^64, four symbols a step.
+// running continues a hash of a sequence from any point: a polynomial in k modulo 2^64,
+// four symbols per step.
 func running(h uint64, symbols []uint32) uint64 {
 	const (
 		k  = 0xd1342543de82ef95
@@ -247,7 +246,7 @@ func running(h uint64, symbols []uint32) uint64 {
 	return h
 }
 
-// mix spreads a running hash; it is never 0.
+// mix returns a well-distributed value of a running hash; it is never 0.
 func mix(h, length uint64) uint64 {
 	h ^= length * 0x9e3779b97f4a7c15
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93

@@ -2,31 +2,30 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// released holds what the two tree caches of Marconi's simulator have in common:
-// a clock that each lookup, insert and eviction moves by one, the room that an
-// insert asks for before it knows what evictions will do to its path, and two
-// lookups a request.
+// released is the common part of the two tree caches of Marconi's simulator: a clock that
+// each lookup, insert and eviction advances by one, the space that an insert requests
+// before it knows the effect of evictions on its path, and two lookups per request.
 //
-// So the bytes held may exceed the capacity a little, and a path may be evicted
-// that is about to be extended.
+// So the cached bytes may exceed the capacity a little, and a path that is about to be
+// extended may be evicted.
 type released struct {
 	tree
 	clock uint64
-	used  []uint64 // by node: the clock when it was used last
+	used  []uint64 // by node: the clock at its last use
 }
 
-// rules is where the two differ.
+// rules are the differences between the two.
 type rules interface {
-	// follow is what a lookup makes of the path of its symbols.
+	// follow returns the path that a lookup uses, given the path of its symbols.
 	follow(p radix.Path, symbols []uint32) radix.Path
-	touch(p radix.Path)             // a lookup
-	touchInsert(in radix.Insertion) // what an insert touches beside new nodes
-	evict(bytes int64)              // at least so many, if there are
+	touch(p radix.Path)             // called by a lookup
+	touchInsert(in radix.Insertion) // called by an insert, for nodes other than new ones
+	evict(bytes int64)              // at least this much, if there is enough
 	// next is called between the lookup of a request and its insert.
 	next(whole []uint32, input int)
 }
 
-// serve handles a request of which the first input symbols are looked up.
+// serve handles a request; its first input symbols are looked up.
 func (c *released) serve(o rules, whole []uint32, input int) Hit {
 	c.clock++
 	p := c.Match(whole[:input])
@@ -35,7 +34,7 @@ func (c *released) serve(o rules, whole []uint32, input int) Hit {
 	o.touch(found)
 	o.next(whole, input)
 
-	c.clock += 2 // the insert and the lookup in it
+	c.clock += 2 // the insert and its lookup
 	p = c.Extend(p, whole)
 	found = o.follow(p, whole)
 	o.touch(found)

@@ -2,13 +2,13 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// tree is the radix tree of a cache with a state at every node, and the bytes
-// that it stands for.
+// tree is the radix tree of a cache with a state at every node, and the bytes that it
+// represents.
 type tree struct {
 	Config
 	*radix.Tree
 	stats   Stats
-	symbols int // rows held
+	symbols int // rows cached
 	whole   []uint32
 }
 
@@ -24,7 +24,7 @@ func (t *tree) states() int { return t.Len() - 1 }
 
 func (t *tree) held() int64 { return t.bytes(t.states(), t.symbols) }
 
-// join is input and output in one slice, valid until the next call.
+// join returns input and output in one slice, valid until the next call.
 func (t *tree) join(r Request) []uint32 {
 	t.whole = append(append(t.whole[:0], r.Input...), r.Output...)
 	return t.whole
@@ -45,8 +45,8 @@ func (t *tree) keep(p radix.Path, sequence []uint32) radix.Insertion {
 	return in
 }
 
-// drop evicts a node with at most one child and answers what is left in its
-// place: the child that took its edge, or None.
+// drop evicts a node with at most one child and returns its replacement: the child that
+// took over its edge, or None.
 func (t *tree) drop(n radix.Node) radix.Node {
 	t.stats.Evictions++
 	if t.Children(n) == 1 {
@@ -57,7 +57,7 @@ func (t *tree) drop(n radix.Node) radix.Node {
 	return radix.None
 }
 
-// edgeBytes is what a node's eviction gives back: its state, and of a leaf the
+// edgeBytes returns the bytes freed by a node's eviction: its state, and for a leaf the
 // rows of its edge.
 func (t *tree) edgeBytes(n radix.Node) int64 {
 	if t.Children(n) > 0 {
@@ -66,7 +66,7 @@ func (t *tree) edgeBytes(n radix.Node) int64 {
 	return t.bytes(1, t.End(n)-t.Begin(n))
 }
 
-// after is the node behind n in depth-first order, None at the end.
+// after returns the node after n in depth-first order, None at the end.
 func (t *tree) after(n radix.Node) radix.Node {
 	if c := t.FirstChild(n); c != radix.None {
 		return c
@@ -80,7 +80,7 @@ func (t *tree) after(n radix.Node) radix.Node {
 	return radix.None
 }
 
-// grown is s long enough for node n.
+// grown returns s, long enough for node n.
 func grown[T any](s []T, n radix.Node) []T {
 	if int(n) < len(s) {
 		return s

@@ -2,7 +2,7 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// history remembers requests whole, what they share but once.
+// history remembers whole requests, with shared parts stored once.
 type history struct {
 	tokens *radix.Tree
 	served []served
@@ -10,7 +10,7 @@ type history struct {
 
 type served struct {
 	leaf  radix.Node
-	input int // symbols, the rest is output
+	input int // symbols of the input; the others are output
 }
 
 func newHistory() history { return history{tokens: radix.New()} }
@@ -19,7 +19,7 @@ func (h *history) add(whole []uint32, input int) {
 	h.served = append(h.served, served{h.tokens.Insert(whole).Leaf, input})
 }
 
-// each hands out what was remembered, in order.
+// each calls do for the remembered requests, in order.
 func (h *history) each(do func(whole []uint32, input int)) {
 	var whole []uint32
 	for _, s := range h.served {
@@ -28,9 +28,8 @@ func (h *history) each(do func(whole []uint32, input int)) {
 	}
 }
 
-// tune replays the bootstrap window for each alpha, once and never again, and
-// takes the alpha that saved the most work over its last requests; of equal ones
-// the lowest.
+// tune replays the bootstrap window for each alpha, only once, and selects the alpha that
+// saved the most work over the last requests; of equal ones the lowest.
 func (c *Marconi) tune() {
 	var caches [tunedAlphas]*Marconi
 	var saved [tunedAlphas]float64

@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// errNoTexts is a session line that is right as far as one can see without its
-// texts.
+// errNoTexts reports a session line that can only be checked with its texts.
 var errNoTexts = errors.New("no texts")
 
-// companion opens the file that a trace refers to: the one that is named, or the
-// only one of that shape in the trace's directory. Of several, it is the one
-// whose name begins most like the trace's.
+// companion opens the file that a trace refers to: the named one, or the only one of that
+// shape in the trace's directory. Of several, it is the one whose name shares the longest
+// prefix with the trace's.
 func companion(of *stream, named string, want shape) (*stream, error) {
 	what := map[shape]string{shapeTrajectories: "texts of sessions", shapeLengths: "lengths of passages"}[want]
 	if named != "" {
@@ -42,7 +41,7 @@ func companion(of *stream, named string, want shape) (*stream, error) {
 		}
 		s, err := openStream(dir+e.Name(), "")
 		if err != nil {
-			continue // archives, and what may not be read
+			continue // archives and unreadable files
 		}
 		n := commonPrefix(e.Name(), base)
 		if s.shape() != want || n < common {
@@ -64,8 +63,8 @@ func companion(of *stream, named string, want shape) (*stream, error) {
 	return best, nil
 }
 
-// shape peeks at the first line, without taking it. A line that is longer than
-// what is peeked at is judged by its beginning.
+// shape peeks at the first line without consuming it. A line longer than the peek is
+// classified by its beginning.
 func (s *stream) shape() shape {
 	in := bufio.NewReaderSize(s.Reader, 1<<16)
 	s.Reader = in

@@ -2,10 +2,9 @@ package trace
 
 import "encoding/binary"
 
-// chunk4 appends the tokens of text to out: its UTF-8 bytes in groups of four,
-// each read as a little-endian number, the last one filled up with zeros. It
-// needs no vocabulary, and equal prefixes of texts have equal tokens but for the
-// last.
+// chunk4 appends the tokens of text to out: its UTF-8 bytes in groups of four, each read as
+// a little-endian number, the last one padded with zeros. It needs no vocabulary, and equal
+// prefixes of texts have equal tokens except for the last.
 func chunk4(out []uint32, text []byte) []uint32 {
 	for ; len(text) >= 4; text = text[4:] {
 		out = append(out, binary.LittleEndian.Uint32(text))

@@ -8,17 +8,17 @@ type Code string
 // The kinds of Error.
 const (
 	BadLine       Code = "bad_line"       // a line that its format does not allow
-	UnknownFormat Code = "unknown_format" // no format begins like this
-	NoContent     Code = "no_content"     // a trace of lengths only: nothing says what could be reused
-	NotATrace     Code = "not_a_trace"    // recognised, but it goes with a trace
+	UnknownFormat Code = "unknown_format" // the format is not recognised
+	NoContent     Code = "no_content"     // a trace of lengths only: reuse is unknown
+	NotATrace     Code = "not_a_trace"    // recognised, but it is a companion of a trace
 	NoCompanion   Code = "no_companion"   // texts or lengths that the trace refers to are missing
 	Mismatch      Code = "mismatch"       // the trace and its companion contradict each other
-	NoMember      Code = "no_member"      // which file of the archive is not said or not found
-	Empty         Code = "empty"          // no request
+	NoMember      Code = "no_member"      // the file in the archive is not given or not found
+	Empty         Code = "empty"          // no requests
 	Unreadable    Code = "unreadable"     // the file or its compression
 )
 
-// Error is what ended the reading of a trace.
+// Error is the error that ended the reading of a trace.
 type Error struct {
 	Code  Code
 	File  string

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// strict decodes one JSON value that may have no fields but those of into.
+// strict decodes one JSON value that may only have the fields of into.
 func strict(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

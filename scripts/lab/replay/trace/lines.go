@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// lines cuts a stream at line ends and counts them.
+// lines splits a stream at line ends and counts them.
 type lines struct {
 	file string
 	in   *bufio.Reader
@@ -20,8 +20,8 @@ func newLines(file string, in io.Reader) *lines {
 	return &lines{file: file, in: bufio.NewReaderSize(in, 1<<16)}
 }
 
-// next returns a line without its end, until the next call; io.EOF after the
-// last. Empty lines at the end of the file only are allowed.
+// next returns a line without its end, valid until the next call; io.EOF after the last.
+// Empty lines are allowed only at the end of the file.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.read()
 	if err != nil || len(line) > 0 {
@@ -66,7 +66,7 @@ func (l *lines) read() ([]byte, error) {
 	return bytes.TrimRight(line, "\r\n"), nil
 }
 
-// byteOrderMark begins texts that were written by some spreadsheets.
+// byteOrderMark is at the start of texts written by some spreadsheets.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
 func (l *lines) bad(cause error) error { return &Error{BadLine, l.file, l.at, cause} }

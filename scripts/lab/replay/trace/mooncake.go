@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// mooncakeBlock is the tokens of a block of the Mooncake traces.
+// mooncakeBlock is the block size of the Mooncake traces in tokens.
 const mooncakeBlock = 512
 
 type mooncakeLine struct {
@@ -39,14 +39,14 @@ func mooncake(line []byte, r *Request) error {
 	return err
 }
 
-// numbers is a JSON array of numbers below 2^32, read into a slice that is there
-// already: prompts are long, and this is where a replay spends its reading.
+// numbers is a JSON array of numbers below 2^32, read into an existing slice: prompts are
+// long, and a replay spends most of its reading here.
 type numbers struct {
 	into []uint32
 	set  bool
 }
 
-// UnmarshalJSON is given valid JSON.
+// UnmarshalJSON requires valid JSON.
 func (n *numbers) UnmarshalJSON(text []byte) error {
 	n.into, n.set = n.into[:0], true
 	if len(text) < 2 || text[0] != '[' {

@@ -23,7 +23,7 @@ type stream struct {
 	taken int64 // bytes of the file read so far
 }
 
-// Close frees what openStream took.
+// Close frees the resources of openStream.
 func (s *stream) Close() error {
 	if s.zstd != nil {
 		s.zstd.Close()
@@ -31,8 +31,8 @@ func (s *stream) Close() error {
 	return s.file.Close()
 }
 
-// counted counts what is read from the file itself, so that progress is known
-// whatever the compression.
+// counted counts the bytes read from the file itself, so that progress is known with any
+// compression.
 type counted struct{ s *stream }
 
 func (c counted) Read(p []byte) (int, error) {
@@ -41,12 +41,12 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// windowBytes bounds the memory that a compressed file may ask for.
+// windowBytes bounds the memory that a compressed file may request.
 const windowBytes = 128 << 20
 
 var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
-// openStream opens path, which may be FILE:MEMBER when no file has that name.
+// openStream opens path, which may be FILE:MEMBER if no file has that name.
 func openStream(path, member string) (*stream, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) && member == "" {
@@ -67,7 +67,7 @@ func openStream(path, member string) (*stream, error) {
 	return s, nil
 }
 
-// layers finds compression and archive by their first bytes.
+// layers detects compression and archive by their first bytes.
 func (s *stream) layers(member string) error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *stream) layers(member string) error {
 	s.size = info.Size()
 	in := bufio.NewReaderSize(counted{s}, 1<<16)
 	if head, _ := in.Peek(len(zstdMagic)); bytes.Equal(head, zstdMagic) {
-		// In this goroutine: a replay times itself.
+		// Decoded in this goroutine: a replay times itself.
 		s.zstd, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
 		if err != nil {
 			return &Error{Unreadable, s.name, 0, err}
@@ -97,7 +97,7 @@ func (s *stream) layers(member string) error {
 	return nil
 }
 
-// enter reads on to a member of a tar archive.
+// enter skips to a member of a tar archive.
 func (s *stream) enter(in io.Reader, member string) error {
 	archive := tar.NewReader(in)
 	var names []string
@@ -128,8 +128,8 @@ func (s *stream) enter(in io.Reader, member string) error {
 	return &Error{NoMember, s.name, 0, fmt.Errorf("%s: it holds %s", what, some(names))}
 }
 
-// named reports whether a person may call the member full by this name: whole,
-// without its folders, or also without its extension.
+// named reports whether name is a valid name for the member full: its path, without its
+// folders, or also without its extension.
 func named(full, name string) bool {
 	base := full[strings.LastIndexByte(full, '/')+1:]
 	if full == name || base == name {

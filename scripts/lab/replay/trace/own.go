@@ -11,29 +11,29 @@ import (
 //
 //	{"spliced_trace": 1, "block_tokens": 512}
 //
-// Every other line is a request. It says what its prompt is in one of these ways:
+// Every other line is a request. It gives its prompt in one of these ways:
 //
 //	"tokens": [1, 2, 3]                  token ids
-//	"blocks": [[1, 2], [3]]              token ids in runs, put together
+//	"blocks": [[1, 2], [3]]              token ids in runs, concatenated
 //	"hashes": ["a7f3", 17]               blocks of block_tokens tokens: equal means the same block
-//	                                     behind the same blocks or others; strings or numbers
+//	                                     after any blocks; strings or numbers
 //	"segments": [["doc-7", 566], …]      ids and tokens of segments, in prompt order
 //
-// and may say more:
+// and may have more fields:
 //
-//	"input_length": 900      of the whole prompt; default: all that is named. What is longer
-//	                         than the blocks or segments named can never be reused
-//	"output": [4, 5]         token ids, or blocks as hashes when the prompt is given as such
-//	"output_length": 40      when what was generated is unknown
+//	"input_length": 900      of the whole prompt; default: the length of the given tokens. Tokens
+//	                         beyond the given blocks or segments can never be reused
+//	"output": [4, 5]         token ids, or blocks as hashes if the prompt is given as such
+//	"output_length": 40      if the generated tokens are unknown
 //	"timestamp": 1500        milliseconds since the trace began, not falling
 //	"session": "u-17"        a name
-//	"cuts": [128, 640]       token positions in the prompt where the application put it together, ascending
+//	"cuts": [128, 640]       token positions in the prompt where the application joined its parts, ascending
 //
-// "segments" may stand beside tokens, blocks or hashes. Unknown fields are errors.
+// "segments" may be combined with tokens, blocks or hashes. Unknown fields are errors.
 type Header struct {
 	Version     int    `json:"spliced_trace"`
 	BlockTokens int    `json:"block_tokens,omitempty"` // needed for hashes
-	Source      string `json:"source,omitempty"`       // for people
+	Source      string `json:"source,omitempty"`       // for display
 }
 
 // ownVersion is the version of the format.
@@ -52,7 +52,7 @@ type ownLine struct {
 	Cuts         []int             `json:"cuts"`
 }
 
-// own reads the lines below a header.
+// own reads the lines after a header.
 type own struct {
 	head  Header
 	kind  ownKind
@@ -101,8 +101,8 @@ func (o *own) decode(line []byte, r *Request) error {
 	return o.rest(&l, r)
 }
 
-// oneKind holds a trace to what its first request brought: a simulation is of
-// tokens, of blocks or of segments.
+// oneKind returns an error if a request differs in kind from the first one: a simulation
+// is of tokens, of blocks or of segments.
 func (o *own) oneKind(prompt, hashed bool) error {
 	kind := ownSegments
 	switch {
@@ -122,7 +122,7 @@ func (o *own) oneKind(prompt, hashed bool) error {
 	return nil
 }
 
-// ownKind is the way that prompts are given in; 0 = no request yet.
+// ownKind is the form of prompts; 0 = no request yet.
 type ownKind int
 
 const (
@@ -248,7 +248,7 @@ func (o *own) symbols(out []uint32, hashes []json.RawMessage) ([]uint32, error) 
 	return out, nil
 }
 
-// number gives a name, a JSON string or number, the next free number.
+// number returns the number of a name, a JSON string or number; a new name gets the next one.
 func (o *own) number(name json.RawMessage) (uint32, error) {
 	if len(name) == 0 || name[0] != '"' && name[0] != '-' && (name[0] < '0' || name[0] > '9') {
 		return 0, fmt.Errorf("%.40q is neither a string nor a number", name)

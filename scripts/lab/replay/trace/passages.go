@@ -6,11 +6,11 @@ import (
 	"io"
 )
 
-// passages reads "id,…,id,query tokens": what a retriever put in front of each
-// question. How long a passage is stands in another file.
+// passages reads "id,…,id,query tokens": the passages retrieved for each question. Another
+// file has the lengths of passages.
 type passages struct {
 	lengths map[int]int
-	file    string // of the lengths
+	file    string // file with the lengths
 	fields  []int
 }
 

@@ -7,12 +7,11 @@ import (
 	"io"
 )
 
-// Options say what a path alone does not.
+// Options adds what a path alone does not specify.
 type Options struct {
-	Member string // of a tar archive; it may also follow the path after a colon
-	// Texts is the file that the trace refers to: trajectories of an order of
-	// sessions, lengths of a list of passages. Empty = it is looked for beside the
-	// trace, by content.
+	Member string // of a tar archive; may also follow the path after a colon
+	// Texts is the file that the trace refers to: trajectories for an order of sessions,
+	// lengths for a list of passages. Empty = it is searched next to the trace, by content.
 	Texts string
 }
 
@@ -21,13 +20,13 @@ type Reader struct {
 	info     Info
 	in       *lines
 	from     *stream
-	beside   *stream // companion that is read along; nil = none
-	first    []byte  // line that Open had to read; nil = used
+	beside   *stream // companion that is read in parallel; nil = none
+	first    []byte  // line that Open had to read; nil = consumed
 	decode   func(line []byte, r *Request) error
 	requests int
 }
 
-// Open finds out what path is. The caller closes the Reader.
+// Open detects the format of path. The caller closes the Reader.
 func Open(path string, o Options) (*Reader, error) {
 	from, err := openStream(path, o.Member)
 	if err != nil {
@@ -41,16 +40,16 @@ func Open(path string, o Options) (*Reader, error) {
 	return r, nil
 }
 
-// Info describes the trace.
+// Info returns a description of the trace.
 func (r *Reader) Info() Info { return r.info }
 
-// File is what is read, with the archive's member.
+// File returns the name of the file, with the archive's member.
 func (r *Reader) File() string { return r.from.name }
 
-// Progress is how much of the file was read, in bytes.
+// Progress returns how much of the file was read, in bytes.
 func (r *Reader) Progress() (done, total int64) { return r.from.taken, r.from.size }
 
-// Close ends the reading.
+// Close closes the files.
 func (r *Reader) Close() error {
 	err := r.from.Close()
 	if r.beside != nil {
@@ -100,7 +99,7 @@ func (r *Reader) begin(o Options) error {
 	return nil
 }
 
-// beginOwn reads on to the first request, which says what the trace is of.
+// beginOwn reads up to the first request, which determines the kind of trace.
 func (r *Reader) beginOwn(head []byte) error {
 	o, err := newOwn(head)
 	if err != nil {
@@ -128,8 +127,8 @@ func (r *Reader) beginOwn(head []byte) error {
 	return nil
 }
 
-// Next reads a request into q; io.EOF after the last. After any error the Reader
-// is of no more use.
+// Next reads a request into q; io.EOF after the last. After any error the Reader is
+// unusable.
 func (r *Reader) Next(q *Request) error {
 	line := r.first
 	if r.first = nil; line == nil {
@@ -143,7 +142,8 @@ func (r *Reader) Next(q *Request) error {
 	}
 	q.reset(r.in.at)
 	if err := r.decode(line, q); err != nil {
-		// What is wrong with a companion is told as such, with where the trace asked.
+		// An error of a companion is reported as such, with the place in the trace that
+		// refers to it.
 		var e *Error
 		if errors.As(err, &e) {
 			if e.Code == Mismatch {

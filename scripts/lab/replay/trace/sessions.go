@@ -9,9 +9,9 @@ import (
 	"strconv"
 )
 
-// sessions reads "seconds,session,turn,input tokens,output tokens": the order in
-// which turns of recorded sessions arrive. Their texts stand in another file,
-// and each line's counts have to agree with them.
+// sessions reads "seconds,session,turn,input tokens,output tokens": the order in which
+// turns of recorded sessions arrive. Another file has their texts, and each line's counts
+// have to agree with them.
 type sessions struct {
 	texts *trajectories
 	last  float64
@@ -60,19 +60,19 @@ func (s *sessions) decode(line []byte, r *Request) error {
 	return nil
 }
 
-// trajectory is a session in tokens: asks[i] is all that came before answers[i]
-// and after the answer before it.
+// trajectory is a session in tokens: asks[i] is everything between answers[i-1] and
+// answers[i].
 type trajectory struct {
 	asks, answers [][]uint32
 }
 
-// keptAsks is how many of the latest asks a prompt has besides the first one,
-// when older observations are left out (the rule of SWE-agent as Marconi's
-// generator applies it).
+// keptAsks is the number of latest asks that a prompt has in addition to the first one,
+// when older observations are omitted (the rule of SWE-agent as Marconi's generator applies
+// it).
 const keptAsks = 6
 
-// prompt appends the input of a turn: the whole session so far, or, when that is
-// not of the stated length, what is left of it without old observations.
+// prompt appends the input of a turn: the whole session so far, or, if that does not have
+// the stated length, the session without old observations.
 func (t *trajectory) prompt(out []uint32, turn, want int) []uint32 {
 	whole := t.length(turn, 0)
 	dropped := 0
@@ -88,7 +88,7 @@ func (t *trajectory) prompt(out []uint32, turn, want int) []uint32 {
 	return append(out, t.asks[turn]...)
 }
 
-// length is that of the input of a turn without asks 1 to dropped.
+// length returns the length of the input of a turn without asks 1 to dropped.
 func (t *trajectory) length(turn, dropped int) int {
 	n := len(t.asks[turn])
 	for i := range turn {
@@ -99,14 +99,14 @@ func (t *trajectory) length(turn, dropped int) int {
 	return n
 }
 
-// trajectories reads sessions as far as they are asked for, and keeps them:
-// their turns are interleaved.
+// trajectories reads sessions as they are needed, and keeps them: their turns are
+// interleaved.
 type trajectories struct {
 	in   *lines
 	read []*trajectory
 }
 
-// mostSessions bounds what is kept.
+// mostSessions bounds the kept sessions.
 const mostSessions = 100_000
 
 func (s *trajectories) session(i int) (*trajectory, error) {
@@ -130,8 +130,8 @@ func (s *trajectories) session(i int) (*trajectory, error) {
 	return s.read[i], nil
 }
 
-// decodeTrajectory reads {"msgs": [[role, text], …]} with roles s, u and a; a
-// message's tokens are those of its role's line and its text.
+// decodeTrajectory reads {"msgs": [[role, text], …]} with roles s, u and a; a message's
+// tokens are those of its role's line and its text.
 func decodeTrajectory(line []byte) (*trajectory, error) {
 	var l struct {
 		Msgs [][]string `json:"msgs"`

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// shape is what a first line can be.
+// shape is the kind of a first line.
 type shape int
 
 const (
@@ -18,12 +18,12 @@ const (
 	shapeOrders
 	shapePassages
 	shapeDepths
-	shapeTrajectories // goes with shapeOrders
-	shapeLengths      // goes with shapePassages
+	shapeTrajectories // companion of shapeOrders
+	shapeLengths      // companion of shapePassages
 	shapeCounts       // lengths of prompts without content
 )
 
-// sniff says what a file that begins with this line is.
+// sniff returns the shape of a file that begins with this line.
 func sniff(line []byte) shape {
 	if len(line) > 0 && line[0] == '{' {
 		return sniffJSON(line)
@@ -69,8 +69,8 @@ func sniffJSON(line []byte) shape {
 	return shapeUnknown
 }
 
-// countsHead recognises tables that name a time and counts of tokens only, such
-// as the Azure LLM inference traces.
+// countsHead recognises tables that only have a time and counts of tokens, such as the
+// Azure LLM inference traces.
 func countsHead(line string) bool {
 	names := strings.Split(strings.ToLower(line), ",")
 	counts := 0
@@ -82,7 +82,7 @@ func countsHead(line string) bool {
 	return counts > 0 && len(names) <= counts+2
 }
 
-// refuse explains what cannot be replayed.
+// refuse explains why a file cannot be replayed.
 func refuse(s shape, line []byte) (Code, error) {
 	switch s {
 	case shapeCounts:

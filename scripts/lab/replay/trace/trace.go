@@ -1,17 +1,17 @@
-// Package trace reads recorded request streams, one request at a time: plain,
-// compressed with zstd, or a member of a tar archive. Formats are recognised by
-// their first line, never by a file's name.
+// Package trace reads recorded request streams, one request at a time: plain, compressed
+// with zstd, or a member of a tar archive. Formats are recognised by their first line,
+// never by a file's name.
 //
-// A line that cannot be read ends the reading with an *Error that names file,
-// line and code; nothing is skipped. A Reader belongs to one goroutine.
+// A line that cannot be read ends the reading with an *Error with file, line and code;
+// nothing is skipped. A Reader belongs to one goroutine.
 package trace
 
 import "time"
 
-// Format names what was recognised.
+// Format is the name of a recognised format.
 type Format string
 
-// The formats that are recognised.
+// The recognised formats.
 const (
 	Own      Format = "spliced"       // our JSONL, see Header
 	Mooncake Format = "mooncake"      // JSONL with hash_ids of 512-token blocks
@@ -20,7 +20,7 @@ const (
 	Depths   Format = "depths"        // csv of overlap depths of prompts with earlier ones
 )
 
-// Kind is what a request brings, and so what can be simulated with it.
+// Kind is the content of requests, which determines the possible simulations.
 type Kind int
 
 // The kinds of requests.
@@ -34,35 +34,35 @@ const (
 type Info struct {
 	Format      Format
 	Kind        Kind
-	BlockTokens int // tokens that one symbol of Input and Output stands for
+	BlockTokens int // tokens per symbol of Input and Output
 }
 
-// Request is one request. Next fills it again and reuses its slices.
+// Request is one request. Next refills it and reuses its slices.
 type Request struct {
-	Line         int           // where it stood, from 1
-	Time         time.Duration // since the trace's own zero; 0 when it has none
+	Line         int           // line number, from 1
+	Time         time.Duration // since the trace's start; 0 if it has none
 	Session      string        // empty when unknown
 	Input        []uint32      // symbols: a last incomplete block is left out
 	Output       []uint32      // symbols generated; empty when unknown
 	InputTokens  int           // of the whole prompt
 	OutputTokens int           // 0 when unknown
 	Cuts         []int         // application boundaries in tokens, ascending
-	Pieces       []Piece       // in prompt order; the rest of the prompt follows them
+	Pieces       []Piece       // in prompt order; the remaining prompt follows them
 	Overlap      Overlap
 }
 
-// Piece is a segment that may stand anywhere.
+// Piece is a segment that may be at any position.
 type Piece struct {
 	ID     uint32
 	Tokens int
 }
 
-// Overlap says how much of a prompt an earlier one shares.
+// Overlap describes the longest prefix that a prompt shares with an earlier one.
 type Overlap struct {
 	Group    int // documents, as the trace numbers them
 	Tokens   int // length of this prompt
-	Boundary int // where the application's shared part ends
-	Entry    int // request whose prompt shares most; -1 = none
+	Boundary int // end of the application's shared part
+	Entry    int // request whose prompt shares the longest prefix; -1 = none
 	Depth    int // tokens shared with it
 	EntryLen int // its length
 }
@@ -71,7 +71,7 @@ func (r *Request) reset(line int) {
 	*r = Request{Line: line, Input: r.Input[:0], Output: r.Output[:0], Cuts: r.Cuts[:0], Pieces: r.Pieces[:0]}
 }
 
-// Bounds on what a line may say, far above any prompt.
+// Bounds on the values in a line, far above any prompt.
 const (
 	maxLineBytes = 64 << 20
 	maxTokens    = 1 << 26 // of one prompt
