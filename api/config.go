@@ -14,8 +14,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Config is a node's configuration without secrets. What stands before ArenaBytes may
-// change while it runs.
+// Config is a node's configuration without secrets. The fields before ArenaBytes can change
+// while it runs.
 type Config struct {
 	LogLevel     string           `json:"log_level"`
 	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
