@@ -39,7 +39,7 @@ func (b *Bytes) Take(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, 0, func(int64) int64 { return bytes })
 }
 
-// TakeFirst is like Take, but leaves half of a user's limit for other uses.
+// TakeFirst is like Take, but must leave half of a user's limit free.
 func (b *Bytes) TakeFirst(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, b.share/2, func(int64) int64 { return bytes })
 }

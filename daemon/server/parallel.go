@@ -15,8 +15,7 @@ import (
 // The bounds of package parallel fit the frames; a negative difference does not compile.
 const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs) + uint(parallel.MaxPrimers-wire.MaxPrimers)
 
-// workScope returns the profile, tenant and salt that a request about segments is limited
-// to.
+// workScope returns the profile and tenant that a request about segments is limited to.
 func (t *task) workScope(id tier.ProfileID, tenant tier.TenantID) parallel.Scope {
 	s := parallel.Scope{Profile: id, Tenant: tenant}
 	if p, ok := t.conn.server.store.Profile(id); ok {
