@@ -28,10 +28,9 @@ type Client struct {
 	http  *http.Client
 }
 
-// NewClient creates a client of target: "unix:/path/to/admin.sock", or an
-// "http://host:port" URL. It does not connect before the first call. A nonempty token is
-// sent with every request over HTTP. It is not sent to a unix socket, whose mode controls
-// access.
+// NewClient creates a client of target: "unix:/path/to/admin.sock", or an "http://host:port" URL.
+// It does not connect before the first call. A nonempty token is sent with every request over
+// HTTP. It is not sent to a unix socket, whose mode controls access.
 func NewClient(target, token string) (*Client, error) {
 	transport := &http.Transport{MaxIdleConns: 4, IdleConnTimeout: 10 * time.Second}
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}

@@ -21,9 +21,8 @@ type Config struct {
 	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
 	PrivateBytes int64            `json:"private_bytes"` // and of checkpoints; both together at most ArenaBytes
 	Quotas       map[string]Quota `json:"quotas"`        // by tenant
-	// CanaryShare is the share of spliced requests that engines recompute, from 0 to 1; nil
-	// = as each is configured. Engines learn it with the reply to their next report of a
-	// request.
+	// CanaryShare is the share of spliced requests that engines recompute, from 0 to 1; nil = as
+	// each is configured. Engines learn it with the reply to their next report of a request.
 	CanaryShare *float64 `json:"canary_share,omitempty"`
 
 	ArenaBytes int64             `json:"arena_bytes"` // fixed at the start

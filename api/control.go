@@ -47,9 +47,8 @@ type Remover interface {
 // Pinner keeps objects in memory.
 type Pinner interface {
 	Pins() ([]Pin, error)
-	// Pin pins all objects of a key, or changes the expiry of their pins. ErrNotFound,
-	// ErrBusy while it is being filled, ErrFull, or ErrUnavailable if it is on disk and
-	// cannot be read.
+	// Pin pins all objects of a key, or changes the expiry of their pins. ErrNotFound, ErrBusy
+	// while it is being filled, ErrFull, or ErrUnavailable if it is on disk and cannot be read.
 	Pin(context.Context, PinQuery) ([]Pin, error)
 	// Unpin removes the pins of a key; ErrNotFound.
 	Unpin(key Digest, dry bool) ([]Pin, error)

@@ -7,9 +7,8 @@ import (
 )
 
 // Kinds of decisions about an object. Demoted: it left memory and is on disk. Thinned: a
-// checkpoint's states were evicted from memory and its rows stayed. Advised and
-// discouraged: an engine was told to store it, or not to; the outcome is a separate
-// decision.
+// checkpoint's states were evicted from memory and its rows stayed. Advised and discouraged: an
+// engine was told to store it, or not to; the outcome is a separate decision.
 const (
 	DecidedAdmitted    = "admitted"
 	DecidedRefused     = "refused"

@@ -15,14 +15,13 @@ import (
 
 // guardHost refuses requests that a page of another site made a browser send.
 //
-// DNS rebinding makes a foreign name resolve to our address, so the name in Host must be
-// checked. An address literal cannot be rebound; still, a loopback connection has no reason
-// to carry one that is not loopback.
+// DNS rebinding makes a foreign name resolve to our address, so the name in Host must be checked.
+// An address literal cannot be rebound; still, a loopback connection has no reason to carry one
+// that is not loopback.
 //
 // Probes and metrics are answered for any Host, so that a scraper may use the name of a
-// Kubernetes Service. They change nothing, and a rebound page learns only what any client
-// of the port can read: without a token for reading, counts and the names of models and
-// tenants.
+// Kubernetes Service. They change nothing, and a rebound page learns only what any client of the
+// port can read: without a token for reading, counts and the names of models and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
@@ -143,8 +142,7 @@ type keysOf struct {
 	changes, asks, reads *[sha256.Size]byte
 }
 
-// Tokens are the bearer tokens for untrusted listeners; empty = none. Each has at least 16
-// bytes.
+// Tokens are the bearer tokens for untrusted listeners; empty = none. Each has at least 16 bytes.
 type Tokens struct {
 	// Token permits changes.
 	Token string

@@ -22,8 +22,7 @@ type Health struct {
 	Checks   []Check  `json:"checks,omitempty"` // with ?verbose
 }
 
-// Page is one page of a listing. Next is the cursor of the next page, absent on the last
-// one.
+// Page is one page of a listing. Next is the cursor of the next page, absent on the last one.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`

@@ -37,12 +37,11 @@ type AdminListener struct {
 	}
 }
 
-// ListenUnix opens the trusted admin socket at path: mode 0600 from the moment it exists,
-// and only processes of our own user (or root) are accepted. A missing directory is created
-// with mode 0700; one in which others may write is refused. The socket of a dead daemon is
-// replaced; a live one, or anything that is not a socket, is left alone and refused with
-// ErrBusy or ErrInvalid. Close removes the socket; the lock file path.lock stays, since
-// removing it would race.
+// ListenUnix opens the trusted admin socket at path: mode 0600 from the moment it exists, and
+// only processes of our own user (or root) are accepted. A missing directory is created with mode
+// 0700; one in which others may write is refused. The socket of a dead daemon is replaced; a live
+// one, or anything that is not a socket, is left alone and refused with ErrBusy or ErrInvalid.
+// Close removes the socket; the lock file path.lock stays, since removing it would race.
 func ListenUnix(path string) (*AdminListener, error) {
 	if len(path) == 0 || len(path) > maxSocketPath {
 		return nil, fmt.Errorf("admin socket: path of %d bytes, want 1 to %d: %w", len(path), maxSocketPath, ErrInvalid)
@@ -139,8 +138,7 @@ func private(_, _ string, raw syscall.RawConn) error {
 	return failed
 }
 
-// ownDir creates the directory of the socket, or checks that others cannot replace its
-// contents.
+// ownDir creates the directory of the socket, or checks that others cannot replace its contents.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

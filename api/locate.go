@@ -46,9 +46,8 @@ type LocateQuery struct {
 	// many, at the last ones and at every n-th before.
 	Positions  []int `json:"positions,omitempty"`
 	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width with which the engine splices
-	// Primer is the primer of segments that begin at token PrimedFrom or later, except at
-	// token 0; absent = no segment has one. The other variant of a segment is not looked
-	// up.
+	// Primer is the primer of segments that begin at token PrimedFrom or later, except at token
+	// 0; absent = no segment has one. The other variant of a segment is not looked up.
 	Primer     *Digest `json:"primer,omitempty"`
 	PrimedFrom int     `json:"primed_from,omitempty"`
 

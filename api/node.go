@@ -16,9 +16,8 @@ var (
 	ErrUnavailable = errors.New("api: unavailable") // 503
 )
 
-// Node provides information about the process. Implementations return copies, hold no lock
-// that a client of the socket waits for longer than the copy takes, and are safe for
-// concurrent use.
+// Node provides information about the process. Implementations return copies, hold no lock that a
+// client of the socket waits for longer than the copy takes, and are safe for concurrent use.
 type Node interface {
 	Status() Status
 	Profiles() []Profile
@@ -41,8 +40,7 @@ type Node interface {
 	Usage() []Usage
 	// Overview returns an overview with a history of the given span, HistoryHours if empty.
 	Overview(history string) *Overview
-	// ProbeObjectStore tests the object store, which takes a while; Enabled is false
-	// without one.
+	// ProbeObjectStore tests the object store, which takes a while; Enabled is false without one.
 	ProbeObjectStore(ctx context.Context) ObjectProbe
 }
 
@@ -85,8 +83,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// hasPrefix compares digit by digit, so that filtering a large catalogue allocates no
-// strings.
+// hasPrefix compares digit by digit, so that filtering a large catalogue allocates no strings.
 func (d *Digest) hasPrefix(digits string) bool {
 	if len(digits) > 2*len(d) {
 		return false
@@ -202,8 +199,7 @@ type Segment struct {
 	LastUsed  time.Time `json:"last_used"`
 	// Primer is the id of the primer after which it was captured; absent without one.
 	Primer *Digest `json:"primer,omitempty"`
-	// Packed is set if transitions and end-states were packed, as the profile's tolerance
-	// allows.
+	// Packed is set if transitions and end-states were packed, as the profile's tolerance allows.
 	Packed *Packed `json:"packed,omitempty"`
 }
 

@@ -15,8 +15,7 @@ const (
 	MaxLimit     = 1000
 )
 
-// params parses query parameters and collects all errors, so that one response names all of
-// them.
+// params parses query parameters and collects all errors, so that one response names all of them.
 type params struct {
 	args *fasthttp.Args
 	seen []string

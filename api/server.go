@@ -93,8 +93,7 @@ type Listener struct {
 	Trusted bool
 }
 
-// Server serves the admin REST. All fields except those of mu, keys and now are fixed after
-// New.
+// Server serves the admin REST. All fields except those of mu, keys and now are fixed after New.
 type Server struct {
 	now       atomic.Pointer[Shown]
 	log       zerolog.Logger

@@ -12,8 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Parameters of event streams. Guesses, except for the cost of ten streams
-// (BenchmarkStreams).
+// Parameters of event streams. Guesses, except for the cost of ten streams (BenchmarkStreams).
 const (
 	heartbeat   = 15 * time.Second       // interval of comments while nothing happens
 	streamPause = 100 * time.Millisecond // between writes, so that many events cost little more than one

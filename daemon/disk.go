@@ -52,9 +52,8 @@ var levels = map[string]tier.Level{
 	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
-// openGrace is how long the start waits for the disk tier, so that the first lookups find
-// its entries: opening 100,000 entries takes less. A slower disk is opened while the daemon
-// serves.
+// openGrace is how long the start waits for the disk tier, so that the first lookups find its
+// entries: opening 100,000 entries takes less. A slower disk is opened while the daemon serves.
 const openGrace = 3 * time.Second
 
 // startDisk runs the disk tier until stopDisk and briefly waits for it to open. The daemon

@@ -85,9 +85,8 @@ func (d *Daemon) advised() func(*advise.Query, *advise.Advice) {
 	}
 }
 
-// positionsOf returns the ascending positions at which checkpoints of a prompt may end:
-// that of the hit, the advised ones, and its last whole block, at which the next turn
-// begins.
+// positionsOf returns the ascending positions at which checkpoints of a prompt may end: that of
+// the hit, the advised ones, and its last whole block, at which the next turn begins.
 func positionsOf(q *advise.Query, a *advise.Advice, block int) []int {
 	at := []int{q.PrefixTokens, len(q.Tokens) / block * block}
 	for i := range a.Positions {

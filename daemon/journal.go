@@ -12,8 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Journal entries about objects, devices and nodes. All are called with locks of others
-// held.
+// Journal entries about objects, devices and nodes. All are called with locks of others held.
 
 // decided returns a function that records stored and evicted objects in the journal.
 func (d *Daemon) decided() func(decision.Decision) {

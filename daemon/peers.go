@@ -157,9 +157,8 @@ func (p *peers) mark(w tier.Want, has bool) {
 	}
 }
 
-// runPeers runs the node's membership until the context ends. That happens after other
-// nodes have received copies of objects that only this node has, which they fetch from
-// here.
+// runPeers runs the node's membership until the context ends. That happens after other nodes have
+// received copies of objects that only this node has, which they fetch from here.
 func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
 
 // closePeers ends fetches and transfers to others. It is called before the store is closed.

@@ -32,8 +32,7 @@ type material struct {
 // maxPEMBytes bounds a certificate with its chain, or a key.
 const maxPEMBytes = 1 << 20
 
-// openSecrets reads the files at the start. Tokens of tenants were read with the
-// configuration.
+// openSecrets reads the files at the start. Tokens of tenants were read with the configuration.
 func (d *Daemon) openSecrets() error {
 	m, r := d.readMaterial(false)
 	if len(r.bad) > 0 {

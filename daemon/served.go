@@ -49,8 +49,7 @@ func (d *Daemon) openSpans() error {
 	return nil
 }
 
-// closeSpans exports the waiting spans. A collector that does not answer delays the end
-// briefly.
+// closeSpans exports the waiting spans. A collector that does not answer delays the end briefly.
 func (d *Daemon) closeSpans() {
 	if d.spans == nil {
 		return

@@ -1,6 +1,5 @@
-// Package child runs a temporary spliced next to its caller: found next to the caller's
-// program or in PATH, on sockets in a separate directory, and ended when the caller is done
-// or dies.
+// Package child runs a temporary spliced next to its caller: found next to the caller's program
+// or in PATH, on sockets in a separate directory, and ended when the caller is done or dies.
 package child
 
 import (

@@ -12,10 +12,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Check returns why the end of a request is ambiguous, or nil. It examines the raw header,
-// since the one parsed by fasthttp no longer shows repeated or overridden fields. The
-// caller answers 400 and closes the connection, whose further bytes have no certain
-// meaning.
+// Check returns why the end of a request is ambiguous, or nil. It examines the raw header, since
+// the one parsed by fasthttp no longer shows repeated or overridden fields. The caller answers
+// 400 and closes the connection, whose further bytes have no certain meaning.
 func Check(h *fasthttp.RequestHeader) error {
 	seen := map[string]string{}
 	for line := range bytes.Lines(h.RawHeaders()) {

@@ -1,7 +1,6 @@
-// Package loopback reserves ports of 127.0.0.1 for programs on one machine whose addresses
-// must be known before they listen: the nodes of a cluster name each other as seeds. A port
-// that was free a moment ago does not suffice: the kernel may assign it to the next
-// outgoing connection.
+// Package loopback reserves ports of 127.0.0.1 for programs on one machine whose addresses must
+// be known before they listen: the nodes of a cluster name each other as seeds. A port that was
+// free a moment ago does not suffice: the kernel may assign it to the next outgoing connection.
 package loopback
 
 import (
@@ -17,11 +16,10 @@ import (
 // lowest is the first port that may be reserved: lower ones belong to well-known services.
 const lowest = 10240
 
-// Reserve returns n addresses of 127.0.0.1 without a listener, by TCP or UDP. Before
-// release they are not assigned again: neither by the kernel, which takes ports of outgoing
-// connections and of port 0 from ip_local_port_range, nor by Reserve in any process of this
-// network namespace. Programs may listen on them meanwhile, repeatedly. A process that ends
-// releases its ports.
+// Reserve returns n addresses of 127.0.0.1 without a listener, by TCP or UDP. Before release they
+// are not assigned again: neither by the kernel, which takes ports of outgoing connections and of
+// port 0 from ip_local_port_range, nor by Reserve in any process of this network namespace.
+// Programs may listen on them meanwhile, repeatedly. A process that ends releases its ports.
 func Reserve(n int) (list []string, release func(), err error) {
 	var held []net.Listener
 	release = func() {

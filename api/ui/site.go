@@ -28,9 +28,8 @@ const (
 	digestChars = 16
 )
 
-// policy is the page's content security policy: code, styles, images and data only from
-// this origin, no inline code or style, no eval, no markup made from strings, and no
-// framing.
+// policy is the page's content security policy: code, styles, images and data only from this
+// origin, no inline code or style, no eval, no markup made from strings, and no framing.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; frame-ancestors 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 

@@ -1,6 +1,5 @@
-// Package budget divides resources shared by all clients of a daemon: bytes, descriptors,
-// places of profiles. It bounds the share of one client, user or tenant, so that none takes
-// all.
+// Package budget divides resources shared by all clients of a daemon: bytes, descriptors, places
+// of profiles. It bounds the share of one client, user or tenant, so that none takes all.
 package budget
 
 import (

@@ -15,8 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrConfig is wrapped by all errors of a Config, or of a file that it names when New reads
-// it.
+// ErrConfig is wrapped by all errors of a Config, or of a file that it names when New reads it.
 var ErrConfig = errors.New("cluster: bad configuration")
 
 // Config configures a Cluster.
@@ -24,8 +23,7 @@ type Config struct {
 	// Name identifies this cluster: 1 to MaxName bytes of printable ASCII. Gossip and
 	// certificates of another name are refused.
 	Name string
-	// Node is this node's name, unique in the cluster; see settings.ValidNode for the
-	// rules.
+	// Node is this node's name, unique in the cluster; see settings.ValidNode for the rules.
 	Node string
 	// Version is the program's version, for operators.
 	Version string
@@ -62,10 +60,9 @@ type Config struct {
 	Exchange Exchange
 	// ExchangeRate is in bytes per second, in each direction; 0 = DefaultExchangeRate.
 	ExchangeRate int
-	// OnJoin and OnLeave are called one at a time, without a lock. Other changes are
-	// delayed meanwhile, so they must return soon. The state of a member that leaves is
-	// Failed, Left, or Alive if it was replaced: it restarted, moved or became unusable.
-	// nil = no listener.
+	// OnJoin and OnLeave are called one at a time, without a lock. Other changes are delayed
+	// meanwhile, so they must return soon. The state of a member that leaves is Failed, Left, or
+	// Alive if it was replaced: it restarted, moved or became unusable. nil = no listener.
 	OnJoin, OnLeave func(Member)
 	// OnDoubt is called in the same way, between a member's join and leave, when it stops
 	// answering (Unreachable) or answers again; nil = no listener.

@@ -112,9 +112,8 @@ func issueBy(signer ed25519.PrivateKey, ca *x509.Certificate, node string, from,
 // shortName returns a common name, which has at most 64 bytes.
 func shortName(node string) string { return node[:min(len(node), 64)] }
 
-// load creates an identity from PEM files. It refuses what peers would refuse: a
-// certificate of another authority, for another node, not for both uses, or outside its
-// validity.
+// load creates an identity from PEM files. It refuses what peers would refuse: a certificate of
+// another authority, for another node, not for both uses, or outside its validity.
 func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
 	cert, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

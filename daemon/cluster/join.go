@@ -75,8 +75,7 @@ type JoinStatus struct {
 	At time.Time
 	// Tried and Answered count nodes that were not members.
 	Tried, Answered int
-	// Errors are texts of some errors: seeds that did not resolve and nodes that did not
-	// answer.
+	// Errors are texts of some errors: seeds that did not resolve and nodes that did not answer.
 	Errors []string
 }
 

@@ -80,17 +80,16 @@ func derive(key []byte, use, cluster string, n int) []byte {
 	return out
 }
 
-// Secret is the key for the names in the index, which reveal nothing without it. It is
-// derived from the file cluster-secret if there is one, else from the first key of the ring
-// when the process started, and stays the same for the life of the process.
+// Secret is the key for the names in the index, which reveal nothing without it. It is derived
+// from the file cluster-secret if there is one, else from the first key of the ring when the
+// process started, and stays the same for the life of the process.
 //
-// So rotating the keys of a running cluster changes no name. The alternatives were worse.
-// With a secret that follows the first key, every node sends its whole set to all others
-// again, and finds nothing while nodes differ. The last key changes when one is added, and
-// again when the order is reversed. One problem remains: the names of a node that restarts
-// after a rotation, while others do not, differ. Its metadata shows that, and it is a
-// member that is not asked (Member.Unusable). Clusters that rotate keys without restarting
-// all nodes set cluster-secret.
+// So rotating the keys of a running cluster changes no name. The alternatives were worse. With a
+// secret that follows the first key, every node sends its whole set to all others again, and
+// finds nothing while nodes differ. The last key changes when one is added, and again when the
+// order is reversed. One problem remains: the names of a node that restarts after a rotation,
+// while others do not, differ. Its metadata shows that, and it is a member that is not asked
+// (Member.Unusable). Clusters that rotate keys without restarting all nodes set cluster-secret.
 type Secret [32]byte
 
 // makeSecret prefers a file's text to a key. With neither the secret is public.

@@ -264,8 +264,7 @@ func (c secureConn) Close() error {
 	return c.Conn.Close()
 }
 
-// PeerName returns the name in the certificate of the client of a request; empty without
-// TLS.
+// PeerName returns the name in the certificate of the client of a request; empty without TLS.
 func PeerName(ctx *fasthttp.RequestCtx) string {
 	cs := ctx.TLSConnectionState()
 	if cs == nil || len(cs.PeerCertificates) == 0 || len(cs.PeerCertificates[0].DNSNames) == 0 {

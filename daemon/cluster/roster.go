@@ -37,8 +37,7 @@ func (s State) Gone() bool { return s == Failed || s == Left }
 type Member struct {
 	Name string
 	Self bool
-	// Number is below MaxMembers and unique between OnJoin and OnLeave. It has no other
-	// meaning.
+	// Number is below MaxMembers and unique between OnJoin and OnLeave. It has no other meaning.
 	Number uint16
 	State  State
 	Since  time.Time // of the state
@@ -69,9 +68,8 @@ func (m *Member) same(other *Member) bool {
 	return m.Incarnation == other.Incarnation && m.Peer == other.Peer && m.Plain == other.Plain
 }
 
-// event is a call of OnJoin or OnLeave. The state of a member that leaves is the reason:
-// Failed, Left, or Alive if it was replaced by itself (restarted, moved) or became
-// unusable.
+// event is a call of OnJoin or OnLeave. The state of a member that leaves is the reason: Failed,
+// Left, or Alive if it was replaced by itself (restarted, moved) or became unusable.
 type event struct {
 	join   bool
 	member Member
@@ -265,8 +263,7 @@ func (r *roster) freed(number uint16) {
 	r.mu.numbers[number] = false
 }
 
-// numberLocked returns the lowest free number. There may be none while leaves are being
-// reported.
+// numberLocked returns the lowest free number. There may be none while leaves are being reported.
 func (r *roster) numberLocked() (uint16, bool) {
 	i := slices.Index(r.mu.numbers[:], false)
 	if i < 0 {

@@ -51,8 +51,7 @@ var kinds = []struct {
 	{context.Canceled, wire.Canceled},
 }
 
-// Of returns the code of an error. known is false if a request cannot cause an error of its
-// kind.
+// Of returns the code of an error. known is false if a request cannot cause an error of its kind.
 func Of(err error) (code wire.Code, known bool) {
 	if err == nil {
 		return wire.OK, true

@@ -34,8 +34,7 @@ const (
 	sendTime         = 10 * time.Second
 )
 
-// accept serves connections, as many at once as there are places, until the listener is
-// closed.
+// accept serves connections, as many at once as there are places, until the listener is closed.
 func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func(displaced bool), serve func(context.Context, net.Conn)) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
@@ -81,8 +80,7 @@ type fans struct {
 
 // subscriber is one connection that receives batches.
 //
-// Invariant: while it is behind, nothing is queued; a snapshot replaces everything before
-// it.
+// Invariant: while it is behind, nothing is queued; a snapshot replaces everything before it.
 type subscriber struct {
 	counts *counts
 	places *places.Set

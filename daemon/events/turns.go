@@ -27,8 +27,7 @@ type turn struct {
 	base  int64     // bytes sent before
 }
 
-// behind returns how far the connection lags behind turnRate; 0 or less means that it keeps
-// up.
+// behind returns how far the connection lags behind turnRate; 0 or less means that it keeps up.
 func (t *turn) behind(now time.Time) time.Duration {
 	if t.begun.IsZero() {
 		return 0

@@ -54,8 +54,7 @@ func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, e
 	return all
 }
 
-// wanted lists the devices of the setting. The driver is asked to resolve numbers, and
-// "all".
+// wanted lists the devices of the setting. The driver is asked to resolve numbers, and "all".
 func wanted(ctx context.Context, c *settings.Config, log zerolog.Logger) Devices {
 	names := c.HBMDevices
 	if len(names) == 0 {

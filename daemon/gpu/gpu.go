@@ -23,8 +23,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// GPU is one configured accelerator, opened or not, with the memory that connections use on
-// it.
+// GPU is one configured accelerator, opened or not, with the memory that connections use on it.
 type GPU struct {
 	// Fixed after Open.
 	Name   string             // for operators: its UUID, or the text of the setting if unknown

@@ -95,8 +95,7 @@ func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list [
 	return list
 }
 
-// nextLocked returns the first event at the given places of the rings, and its ring; nil =
-// none.
+// nextLocked returns the first event at the given places of the rings, and its ring; nil = none.
 func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	for i := range at {
 		if r := j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
@@ -106,8 +105,7 @@ func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	return e, from
 }
 
-// fromLocked returns the place in each ring of the first event with that number or a later
-// one.
+// fromLocked returns the place in each ring of the first event with that number or a later one.
 func (j *Journal) fromLocked(number uint64) []uint64 {
 	at := make([]uint64, len(j.mu.rings))
 	for i, r := range j.mu.rings {

@@ -161,9 +161,8 @@ func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	return j
 }
 
-// Append adds an event. It does not block, may be called with any lock held, and does
-// nothing on nil. An event of kind Request has the way it was served in Why and what it
-// saved in Text.
+// Append adds an event. It does not block, may be called with any lock held, and does nothing on
+// nil. An event of kind Request has the way it was served in Why and what it saved in Text.
 func (j *Journal) Append(e Event) {
 	if j == nil {
 		return

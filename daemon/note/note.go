@@ -1,7 +1,6 @@
-// Package note stores what a daemon remembers over restarts in small files of the disk
-// tier. They are read once, written periodically if they have changed, and once more at the
-// end. The owner of a note defines its content. The disk may hang, and only Run accesses
-// it.
+// Package note stores what a daemon remembers over restarts in small files of the disk tier. They
+// are read once, written periodically if they have changed, and once more at the end. The owner
+// of a note defines its content. The disk may hang, and only Run accesses it.
 package note
 
 import (

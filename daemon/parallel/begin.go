@@ -236,8 +236,7 @@ func (d *draft) bring(node, row int) float64 {
 	return l.latency + l.each + l.perToken*float64(len(d.q.Segments[row].IDs))
 }
 
-// alone returns the answer in which the requesting engine computes everything not cached
-// here.
+// alone returns the answer in which the requesting engine computes everything not cached here.
 func (d *draft) alone(why Reason) PlanAnswer {
 	a := PlanAnswer{Reason: why, Workers: make([]uint32, len(d.held)), Rows: make([]time.Duration, len(d.held))}
 	at := millis(d.q.Queued)
@@ -317,8 +316,7 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// assign stores the chosen schedule in a plan and its answer, and returns the pieces to
-// send.
+// assign stores the chosen schedule in a plan and its answer, and returns the pieces to send.
 func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect func(int, float64)) (order []sending) {
 	at := millis(d.q.Queued)
 	for _, i := range d.extra {

@@ -16,8 +16,7 @@ type board struct {
 	counts *Counts
 	// awaited is the number of open jobs: commits check whether they complete one.
 	awaited atomic.Int64
-	// changed is called, without the lock, when a scope gets its first worker or loses its
-	// last.
+	// changed is called, without the lock, when a scope gets its first worker or loses its last.
 	changed func(s Scope, has bool)
 
 	mu      sync.Mutex
@@ -319,8 +318,7 @@ func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	return false
 }
 
-// poll begins a request for the results of a plan, and drops jobs of it; nil = no such plan
-// here.
+// poll begins a request for the results of a plan, and drops jobs of it; nil = no such plan here.
 func (b *board) poll(from originKey, q *resultsRequest, now time.Time) *origin {
 	b.mu.Lock()
 	o := b.origins[from]

@@ -63,8 +63,7 @@ type job struct {
 	let    func() // releases the lease of its first piece; nil = none
 }
 
-// move is the only function that changes the state of a job; changed reports whether it
-// did.
+// move is the only function that changes the state of a job; changed reports whether it did.
 func (j *job) move(e jobEvent) (changed bool) {
 	to := jobMoves[j.state][e]
 	if to == never {

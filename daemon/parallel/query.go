@@ -30,9 +30,8 @@ type PlanAnswer struct {
 	Combine         string          // node that would have all rows first; empty = this one
 }
 
-// OwnWork is what the requesting engine computes of a row. If Begin is above 0, it
-// continues from the segment of the earlier tokens; if End is below the row's, it is a
-// first piece.
+// OwnWork is what the requesting engine computes of a row. If Begin is above 0, it continues from
+// the segment of the earlier tokens; if End is below the row's, it is a first piece.
 type OwnWork struct{ Row, Begin, End int }
 
 // check validates a query and returns its profile.

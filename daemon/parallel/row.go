@@ -106,8 +106,7 @@ type RowProgress struct {
 	Progress
 }
 
-// Reason is the reason why a plan was not started. The numbers are those of the wire
-// protocol.
+// Reason is the reason why a plan was not started. The numbers are those of the wire protocol.
 type Reason uint8
 
 // The reasons.

@@ -124,8 +124,7 @@ func (w *Work) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep ends everything whose time is over now, and reports whether another sweep is
-// needed.
+// Sweep ends everything whose time is over now, and reports whether another sweep is needed.
 func (w *Work) Sweep() (more bool) {
 	now := w.cfg.Now()
 	more = w.board.sweep(now)

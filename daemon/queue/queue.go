@@ -11,24 +11,23 @@ import (
 	"time"
 )
 
-// Queue queues jobs J for workers and divides the time of the workers. Users take turns,
-// and so do the connections of one user: the one that used least is next. So a client gains
-// no time by having many requests in flight, connections or long jobs.
+// Queue queues jobs J for workers and divides the time of the workers. Users take turns, and so
+// do the connections of one user: the one that used least is next. So a client gains no time by
+// having many requests in flight, connections or long jobs.
 //
 // The queue has no bound: callers bound the number of lanes, and of jobs in a lane.
 //
-// A job is short until it has used a turn, and long from then on. A long job yields to
-// others (see GiveWay): it is parked together with its goroutine, and continues when its
-// lane is next. While short requests arrive, long jobs leave one worker free for them.
-// Otherwise a short request that waits for the end of a turn would also wait for Go's
-// scheduler and the kernel to take a processor away from the job, which takes ticks of 4
-// and 10 ms.
+// A job is short until it has used a turn, and long from then on. A long job yields to others
+// (see GiveWay): it is parked together with its goroutine, and continues when its lane is next.
+// While short requests arrive, long jobs leave one worker free for them. Otherwise a short
+// request that waits for the end of a turn would also wait for Go's scheduler and the kernel to
+// take a processor away from the job, which takes ticks of 4 and 10 ms.
 //
-// Invariant: at most as many jobs run as there are workers. A reader that runs one counts;
-// a parked one does not.
+// Invariant: at most as many jobs run as there are workers. A reader that runs one counts; a
+// parked one does not.
 //
-// Invariant: if a worker is free and an unstarted job is next, a goroutine calls Next, or
-// is about to.
+// Invariant: if a worker is free and an unstarted job is next, a goroutine calls Next, or is
+// about to.
 type Queue[J comparable] struct {
 	workers int
 	spawn   func() // starts a goroutine that calls Next; called under mu
@@ -83,8 +82,7 @@ type Lane[J comparable] struct {
 	resumed bool            // the last job served was parked
 }
 
-// Place is a running job's place in its queue, from Begin to Leave. It belongs to one
-// goroutine.
+// Place is a running job's place in its queue, from Begin to Leave. It belongs to one goroutine.
 type Place[J comparable] struct {
 	queue   *Queue[J]
 	lane    *Lane[J]
@@ -98,8 +96,7 @@ type Place[J comparable] struct {
 // delay such replies.
 type LastShort struct{ at atomic.Int64 } // unix nanoseconds
 
-// Note records a reply to a short request. It writes seldom, since all processors read the
-// value.
+// Note records a reply to a short request. It writes seldom, since all processors read the value.
 func (l *LastShort) Note(now time.Time) {
 	if at := now.UnixNano(); at-l.at.Load() > int64(time.Millisecond) {
 		l.at.Store(at)
@@ -218,8 +215,7 @@ func (q *Queue[J]) mayLongLocked() bool {
 	return q.mu.long < max(1, q.workers-1) || q.mu.long < q.workers && !q.short.within(shortFor)
 }
 
-// nextLocked returns the next lane, nil if there is none, and whether its next job is
-// parked.
+// nextLocked returns the next lane, nil if there is none, and whether its next job is parked.
 func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	if q.mu.running >= q.workers {
 		return nil, false

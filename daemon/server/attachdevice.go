@@ -226,8 +226,7 @@ func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uin
 	if !ok {
 		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.Device.Describe().Name))
 	}
-	// Devices have large pages: the rounding is reserved as well, and the client may use
-	// it.
+	// Devices have large pages: the rounding is reserved as well, and the client may use it.
 	if rounded := private.Bytes() - bytes; rounded > 0 {
 		if err := g.Take(rounded); err != nil {
 			g.GiveBack(bytes)

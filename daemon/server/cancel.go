@@ -39,9 +39,8 @@ func (w waiter) settleLocked(outcome uint8) bool {
 	return true
 }
 
-// cancelRequests begins a cancellation without waiting. A job that has not started is
-// answered here, a running one by its worker. The cancellation is answered when the last of
-// them finishes.
+// cancelRequests begins a cancellation without waiting. A job that has not started is answered
+// here, a running one by its worker. The cancellation is answered when the last of them finishes.
 func (c *conn) cancelRequests(t *task) error {
 	m := &t.scratch.cancel
 	if err := m.Decode(t.body); err != nil {

@@ -150,9 +150,8 @@ func (c *claims) loaded(got *tiering.Loaded) {
 	found(&c.prefixes, uint32(got.Tokens), uint32(got.Tokens), true)
 }
 
-// verify reports whether lookups of the connection cover all reuse in a report, and
-// consumes their grants. Computed tokens cannot be verified; waiting time requires a
-// lookup.
+// verify reports whether lookups of the connection cover all reuse in a report, and consumes
+// their grants. Computed tokens cannot be verified; waiting time requires a lookup.
 func (c *claims) verify(m *wire.ServedRequest) bool {
 	c.Lock()
 	defer c.Unlock()

@@ -17,16 +17,15 @@ import (
 )
 
 // conn is one client. One goroutine at a time is its reader (see poll_linux.go). The reader
-// receives, answers short requests, and runs a long one itself or queues it (see job.go).
-// The last reader closes the connection. Its states are in life.go.
+// receives, answers short requests, and runs a long one itself or queues it (see job.go). The
+// last reader closes the connection. Its states are in life.go.
 //
-// Invariant: the client sees end of file only after the last operation of the connection
-// has released all memory, so that a client whose connection ended may reuse its own
-// memory.
+// Invariant: the client sees end of file only after the last operation of the connection has
+// released all memory, so that a client whose connection ended may reuse its own memory.
 //
-// Invariant: arena pages of a lease are not reused before the client has closed its end or
-// died. Where that can no longer be observed, they are not reused within endGrace after it
-// stopped sending, or within MaxLeaseTTL after a drop.
+// Invariant: arena pages of a lease are not reused before the client has closed its end or died.
+// Where that can no longer be observed, they are not reused within endGrace after it stopped
+// sending, or within MaxLeaseTTL after a drop.
 type conn struct {
 	// Fixed after accept.
 	id     uint64
@@ -39,8 +38,7 @@ type conn struct {
 	cancel context.CancelCauseFunc
 
 	lane queue.Lane[*job] // joined by hello; guarded by the queue
-	// deviceLanes are the lanes in the queues of the devices, for connections that attached
-	// one.
+	// deviceLanes are the lanes in the queues of the devices, for connections that attached one.
 	deviceLanes []queue.Lane[*job]
 
 	attached atomic.Pointer[attachment] // set once, by hello
@@ -239,8 +237,7 @@ func (c *conn) hungUp() bool {
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
 }
 
-// scrapEvery is the shortest interval at which messages of an ending connection are
-// discarded.
+// scrapEvery is the shortest interval at which messages of an ending connection are discarded.
 const scrapEvery = 10 * time.Millisecond
 
 // linger waits until the client of an ending connection releases its leases. Messages that

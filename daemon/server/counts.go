@@ -122,8 +122,7 @@ func (c *conn) admitted() {
 func (c *Counts) refused(why int) { c.Refused[why].Add(1) }
 func (c *Counts) dropped(why int) { c.Dropped[why].Add(1) }
 
-// EachAnswer calls f with the nonzero counts of answers and batch rows, by operation and
-// code.
+// EachAnswer calls f with the nonzero counts of answers and batch rows, by operation and code.
 func (c *Counts) EachAnswer(f func(op, code string, answers, rows uint64)) {
 	for op := range c.answers {
 		for code := range c.answers[op] {

@@ -51,9 +51,8 @@ func (t *task) registerIsLong() (bool, error) {
 	return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
 }
 
-// registerDevice imports device memory owned by the engine. The driver may be slow with
-// memory of another process: the request ends at its deadline, and the device cleans up
-// later.
+// registerDevice imports device memory owned by the engine. The driver may be slow with memory of
+// another process: the request ends at its deadline, and the device cleans up later.
 func (t *task) registerDevice() (wire.Message, error) {
 	var m wire.RegisterDeviceRequest
 	if err := m.Decode(t.body); err != nil {
@@ -195,8 +194,7 @@ func (l *attachedGPU) roomLocked() error {
 	return nil
 }
 
-// isToldAs reports whether two requests describe the same memory. Descriptors cannot be
-// compared.
+// isToldAs reports whether two requests describe the same memory. Descriptors cannot be compared.
 func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
 	return m.told.Way == q.Way && slices.Equal(m.told.ChunkBytes, q.ChunkBytes) && slices.Equal(m.told.Handles, q.Handles) &&
 		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)

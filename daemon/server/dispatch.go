@@ -123,8 +123,7 @@ var operations = [wire.OpCount]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or creates a job for it. The caller must run a job that it
-// returns.
+// handle answers one frame, or creates a job for it. The caller must run a job that it returns.
 func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)

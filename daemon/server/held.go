@@ -14,9 +14,8 @@ const (
 	requestShare  = 4
 	leastRequests = 8 << 20
 
-	// jobBytes is the cost of a request without its body: goroutine, timer, reply.
-	// perBodyByte is the cost of a byte of the body and the values decoded from it. Both
-	// are rounded up.
+	// jobBytes is the cost of a request without its body: goroutine, timer, reply. perBodyByte is
+	// the cost of a byte of the body and the values decoded from it. Both are rounded up.
 	jobBytes    = 16 << 10
 	perBodyByte = 4
 	// waitBytes suffices for any request that has to wait.

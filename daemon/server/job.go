@@ -96,10 +96,9 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
-// mayNeedGPU returns the device that may execute a request; 0 = none. Which plans do is
-// known only after decoding, so all plans of a connection that has attached the device
-// count: a hanging driver must not block other connections, nor those that attached another
-// device.
+// mayNeedGPU returns the device that may execute a request; 0 = none. Which plans do is known
+// only after decoding, so all plans of a connection that has attached the device count: a hanging
+// driver must not block other connections, nor those that attached another device.
 func (t *task) mayNeedGPU() tier.DeviceID {
 	if l := t.at.gpu.Load(); l != nil {
 		return l.gpu.ID

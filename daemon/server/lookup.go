@@ -102,8 +102,7 @@ func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// learnFirst answers a match after a remote lookup of its keys. body is in the reader's
-// memory.
+// learnFirst answers a match after a remote lookup of its keys. body is in the reader's memory.
 func learnFirst(body []byte) rest {
 	body = slices.Clone(body)
 	return func(t *task) (wire.Message, error) {

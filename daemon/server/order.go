@@ -70,8 +70,7 @@ func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
 	}
 }
 
-// ordered waits for the client's number, releases the leases, and writes the daemon's
-// number.
+// ordered waits for the client's number, releases the leases, and writes the daemon's number.
 func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, error) {
 	if m.Signal != 0 && m.Signal <= l.signalled {
 		return nil, codes.Refuse(wire.Invalid, "signal %d after %d", m.Signal, l.signalled)

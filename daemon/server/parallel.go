@@ -40,8 +40,7 @@ func (t *task) planIsLong() (bool, error) {
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
-// planSegments decodes the segments of a plan. It asks other nodes without occupying a
-// worker.
+// planSegments decodes the segments of a plan. It asks other nodes without occupying a worker.
 func (t *task) planSegments() (wire.Message, error) {
 	m := &t.scratch.plan
 	if err := m.Decode(t.body); err != nil {

@@ -46,10 +46,9 @@ type poller struct {
 func pollersOf(processors int) int { return max(1, processors/2) }
 
 const (
-	// fewActive is the number of active connections per poller up to which each is received
-	// from directly: with pollersOf, as many in total as there are processors. Measured on
-	// two cores: 2 clients make twice as many requests as when polled, 4 clients a third
-	// fewer.
+	// fewActive is the number of active connections per poller up to which each is received from
+	// directly: with pollersOf, as many in total as there are processors. Measured on two cores:
+	// 2 clients make twice as many requests as when polled, 4 clients a third fewer.
 	fewActive = 2
 	// activeFor is the time for which a connection counts as active after a message.
 	// countEvery is the shortest interval between counts. Both are guesses.

@@ -349,8 +349,7 @@ func (s *Server) jobDone() {
 	}
 }
 
-// ErrStuck means that work does not react to its context and uses memory that a client may
-// own.
+// ErrStuck means that work does not react to its context and uses memory that a client may own.
 var ErrStuck = errors.New("work is stuck")
 
 // Stop refuses new work, lets running work finish within DrainTimeout, stops the rest, and

@@ -12,10 +12,9 @@ import (
 )
 
 // rest is the continuation of a request that has to wait for a disk. It runs in a separate
-// goroutine and occupies no worker, so that waits of any number and length never block
-// requests that need no disk. It is a job like any other: it is counted in flight, and
-// canceled by cancel and by the end of its connection. Its message is not in the scratch of
-// another goroutine.
+// goroutine and occupies no worker, so that waits of any number and length never block requests
+// that need no disk. It is a job like any other: it is counted in flight, and canceled by cancel
+// and by the end of its connection. Its message is not in the scratch of another goroutine.
 type rest func(*task) (wire.Message, error)
 
 // mayWait reports whether one more request may be in flight. Only the reader starts
@@ -164,9 +163,8 @@ func awaitSaved(out *wire.ReserveReply, waits []pendingLevel) rest {
 	}
 }
 
-// awaitLevels waits until the objects published by a commit are as durable as requested. It
-// never fails: the objects are published, and a client that got an error would compute them
-// again.
+// awaitLevels waits until the objects published by a commit are as durable as requested. It never
+// fails: the objects are published, and a client that got an error would compute them again.
 func awaitLevels(out *wire.CommitReply, waits []pendingLevel) rest {
 	out = &wire.CommitReply{Codes: slices.Clone(out.Codes), Published: slices.Clone(out.Published), Levels: slices.Clone(out.Levels)}
 	return func(t *task) (wire.Message, error) {

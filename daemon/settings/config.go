@@ -180,12 +180,10 @@ type Tenant struct {
 	// Token is the token that a client must show, at most 1024 bytes; empty = none, every
 	// client that may connect may use the tenant.
 	Token string `yaml:"token"`
-	// TokenFile is a file that contains the token instead; surrounding white space is
-	// removed.
+	// TokenFile is a file that contains the token instead; surrounding white space is removed.
 	TokenFile string `yaml:"token_file"`
-	// Salt separates this tenant's hits from those of others: it is part of every key. At
-	// most 256 bytes; empty allowed for one tenant. Daemons that share segments use the
-	// same salt.
+	// Salt separates this tenant's hits from those of others: it is part of every key. At most
+	// 256 bytes; empty allowed for one tenant. Daemons that share segments use the same salt.
 	Salt string `yaml:"salt"`
 	// Quota limits the size of segments and checkpoints in pages, extents and records; 0 =
 	// limited by the pools only.
@@ -267,10 +265,9 @@ func Default() Config {
 
 func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
-// Resolve sets the values that depend on the machine. The shares are guesses that leave a
-// quarter of a default machine to everything else: a quarter for segments, an eighth for
-// checkpoints, and three eighths for the maximum of staging and slots (pages are taken when
-// touched).
+// Resolve sets the values that depend on the machine. The shares are guesses that leave a quarter
+// of a default machine to everything else: a quarter for segments, an eighth for checkpoints, and
+// three eighths for the maximum of staging and slots (pages are taken when touched).
 func (c *Config) Resolve(m Machine) {
 	memory := m.MemoryBytes
 	if memory == 0 {
@@ -536,8 +533,7 @@ func (c *Config) checkTenants(v *faults) {
 // AllDevices selects all GPUs that the driver reports.
 const AllDevices = "all"
 
-// MaxDevices bounds the GPUs of one daemon: a node has 8 or 16, and 7 MIG instances of
-// each.
+// MaxDevices bounds the GPUs of one daemon: a node has 8 or 16, and 7 MIG instances of each.
 const MaxDevices = 128
 
 // checkDevices checks the list of GPUs.

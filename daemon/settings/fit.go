@@ -2,9 +2,8 @@ package settings
 
 import "fmt"
 
-// Shortfall is a setting that exceeds what the machine provides. The daemon starts with
-// what is available: a node that is fuller than last time must not take the engine's pod
-// down.
+// Shortfall is a setting that exceeds what the machine provides. The daemon starts with what is
+// available: a node that is fuller than last time must not take the engine's pod down.
 type Shortfall struct {
 	Check string // the readiness check that reports it: memory or connections
 	Text  string
@@ -61,9 +60,8 @@ const (
 	threadsBeside       = 16
 )
 
-// Descriptors that are open before any client: measured, with a margin. A connection has
-// its socket and its client's pidfd; descriptors of mappings are closed after they are
-// sent.
+// Descriptors that are open before any client: measured, with a margin. A connection has its
+// socket and its client's pidfd; descriptors of mappings are closed after they are sent.
 const (
 	descriptorsOfConnection = 2
 	descriptorsBeside       = 20

@@ -61,10 +61,9 @@ type Invocation struct {
 // lines, while the list of tenants, the bounds, the table of the docs, and an error that
 // lists every bad source with its line would remain.
 
-// Load reads a configuration. A flag overrides the environment, which overrides the file
-// named by -config or SPLICED_CONFIG, which overrides the default. The error lists every
-// bad source; flag.ErrHelp means that help was printed. The result is neither resolved nor
-// validated.
+// Load reads a configuration. A flag overrides the environment, which overrides the file named by
+// -config or SPLICED_CONFIG, which overrides the default. The error lists every bad source;
+// flag.ErrHelp means that help was printed. The result is neither resolved nor validated.
 func Load(from Sources) (Config, Invocation, error) {
 	config := Default()
 	var run Invocation

@@ -57,8 +57,7 @@ func (c *Config) objectDefaults() {
 	c.ObjectQueue, c.ObjectRequests, c.ObjectMemory, c.ObjectListEvery = Bytes(d.QueueBytes), d.Requests, Bytes(d.IndexBytes), d.ListEvery
 }
 
-// objectEnvironment reads settings that are not set from the standard environment
-// variables.
+// objectEnvironment reads settings that are not set from the standard environment variables.
 func (c *Config) objectEnvironment(getenv func(string) string) {
 	if !c.UsesObject() {
 		return

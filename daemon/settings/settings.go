@@ -179,8 +179,7 @@ func (c *Config) settings() []setting {
 	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings(), c.tracingSettings())
 }
 
-// text, toggle, integer, interval, address, idList and nameList implement flag.Value for
-// fields.
+// text, toggle, integer, interval, address, idList and nameList implement flag.Value for fields.
 type (
 	text     string
 	toggle   bool

@@ -11,14 +11,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Slots allocates the slot memory of one connection. A slot is one run of pages, since a
-// reply names it by one offset.
+// Slots allocates the slot memory of one connection. A slot is one run of pages, since a reply
+// names it by one offset.
 //
-// Invariant: pages of a slot are freed when the client has released it and no operation
-// uses it.
+// Invariant: pages of a slot are freed when the client has released it and no operation uses it.
 //
-// Invariant: a slot has one writer or any number of readers; only the request that reads a
-// slot may also write it.
+// Invariant: a slot has one writer or any number of readers; only the request that reads a slot
+// may also write it.
 type Slots struct {
 	region gpuipc.Region
 	within gpuipc.Extent // of the region: the slot memory
@@ -85,10 +84,9 @@ func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (
 	return x, nil
 }
 
-// Done ends the use that Open began. A new slot of a failed operation is released, since
-// its client never learns of it. An older slot stays, and cannot be read until another
-// operation has written it completely: composing a partial result again would count tokens
-// twice.
+// Done ends the use that Open began. A new slot of a failed operation is released, since its
+// client never learns of it. An older slot stays, and cannot be read until another operation has
+// written it completely: composing a partial result again would count tokens twice.
 func (s *Slots) Done(x *Slot, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,8 +54,7 @@ func choose(list []candidate) (candidate, error) {
 	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
 }
 
-// prepareDir creates the directory of a candidate, or returns why an existing one is
-// unsuitable.
+// prepareDir creates the directory of a candidate, or returns why an existing one is unsuitable.
 func prepareDir(p candidate) error {
 	dir := filepath.Dir(p.path)
 	switch err := os.Mkdir(dir, 0o700); {

@@ -25,8 +25,7 @@ var errPeerGone = errors.New("peer is gone")
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// ReadPeer returns the kernel's information about the client of fd. The caller closes
-// Pidfd.
+// ReadPeer returns the kernel's information about the client of fd. The caller closes Pidfd.
 func ReadPeer(fd int) (Peer, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -41,8 +40,7 @@ func ReadPeer(fd int) (Peer, error) {
 	case errors.Is(err, unix.ESRCH):
 		return Peer{}, errPeerGone
 	}
-	// Other errors mean an older kernel. Then only end of file shows that the client has
-	// ended.
+	// Other errors mean an older kernel. Then only end of file shows that the client has ended.
 	return p, nil
 }
 

@@ -111,9 +111,8 @@ func (s *Socket) Accept() (*seqpacket.Conn, error) {
 	}
 }
 
-// lockPath locks path while the file is open; the kernel unlocks it when the process dies.
-// The file itself stays: after a removal two processes could lock two files of the same
-// name.
+// lockPath locks path while the file is open; the kernel unlocks it when the process dies. The
+// file itself stays: after a removal two processes could lock two files of the same name.
 func lockPath(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

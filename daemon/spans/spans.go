@@ -1,12 +1,11 @@
-// Package spans reports to an OpenTelemetry collector how prompts were served: a span for
-// each request that an engine reported, as a child of the engine's span if it has a trace,
-// with one span for the decision and one for the wait inside it. Spans are sent in batches
-// by OTLP over HTTP, from a bounded queue. Spans that do not fit, or that the collector
-// does not accept, are dropped and counted. Served may be called concurrently; it never
-// blocks.
+// Package spans reports to an OpenTelemetry collector how prompts were served: a span for each
+// request that an engine reported, as a child of the engine's span if it has a trace, with one
+// span for the decision and one for the wait inside it. Spans are sent in batches by OTLP over
+// HTTP, from a bounded queue. Spans that do not fit, or that the collector does not accept, are
+// dropped and counted. Served may be called concurrently; it never blocks.
 //
-// The encoding is implemented here, since OpenTelemetry's own exporter depends on gRPC,
-// which would take a fourth of the daemon's size.
+// The encoding is implemented here, since OpenTelemetry's own exporter depends on gRPC, which
+// would take a fourth of the daemon's size.
 package spans
 
 import (

@@ -8,8 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sample is one step of a chart. Counters are increments in the step, bytes the usage at
-// its end.
+// Sample is one step of a chart. Counters are increments in the step, bytes the usage at its end.
 type Sample struct {
 	At        time.Time // end of the step
 	Requests  uint64

@@ -17,10 +17,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Operators see segments and checkpoints as one listing over both tiers: the store's rows,
-// which include their copies on disk, and the rows of objects that are only on disk. Both
-// lists are in ascending order of key, so that merging their first rows yields the first
-// rows of all.
+// Operators see segments and checkpoints as one listing over both tiers: the store's rows, which
+// include their copies on disk, and the rows of objects that are only on disk. Both lists are in
+// ascending order of key, so that merging their first rows yields the first rows of all.
 
 // Names of the disk codecs, as in the configuration of the format.
 const (
@@ -77,8 +76,7 @@ func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	return tier.ProfileID(*id), *id != 0
 }
 
-// below returns the filter for the disk tier; false if nothing there can pass, or there is
-// none.
+// below returns the filter for the disk tier; false if nothing there can pass, or there is none.
 func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	f := disk.Filter{Tenant: t}
 	if v.o.Disk == nil {

@@ -14,8 +14,7 @@ func (v *View) Cluster() api.Cluster {
 	return v.o.Cluster()
 }
 
-// clusterSeries are totals of all members: one series for each of a thousand would be too
-// many.
+// clusterSeries are totals of all members: one series for each of a thousand would be too many.
 type clusterSeries struct {
 	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node tells the others."`
 	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold. One counts for each of its holders."`

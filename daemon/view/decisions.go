@@ -8,8 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decisions implements api.Node. Decisions from before this start come after those of this
-// one.
+// Decisions implements api.Node. Decisions from before this start come after those of this one.
 func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
 	for d := range v.o.Store.Decisions().Last() {
@@ -37,8 +36,7 @@ func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	return list
 }
 
-// slug converts words to a name: other characters than letters and digits become one
-// underscore.
+// slug converts words to a name: other characters than letters and digits become one underscore.
 func slug(words string) string {
 	return strings.Join(strings.FieldsFunc(words, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }), "_")
 }

@@ -29,8 +29,7 @@ func (v *View) diskCheck() (api.Check, bool) {
 	return check, true
 }
 
-// eventsCheck reports whether all events are published to all routers; false without
-// events.
+// eventsCheck reports whether all events are published to all routers; false without events.
 func (v *View) eventsCheck() (api.Check, bool) {
 	if v.o.Events == nil {
 		return api.Check{}, false

@@ -325,8 +325,7 @@ func tierName(p tier.Place) string {
 	return names[min(int(p), len(names)-1)]
 }
 
-// Checks lists the node's capabilities and problems. None of them takes the node out of
-// service.
+// Checks lists the node's capabilities and problems. None of them takes the node out of service.
 func (v *View) Checks() []api.Check {
 	list := []api.Check{
 		{Name: "peer_pidfd", State: api.CheckOK},

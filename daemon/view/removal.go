@@ -16,9 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Objects to remove together are first listed, page by page, and then removed in small
-// batches, so that clients are served meanwhile. Objects stored meanwhile may or may not be
-// removed.
+// Objects to remove together are first listed, page by page, and then removed in small batches,
+// so that clients are served meanwhile. Objects stored meanwhile may or may not be removed.
 
 // removalPage is the number of rows read at once. It is large because the disk tier scans
 // all entries for each page.

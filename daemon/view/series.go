@@ -38,9 +38,8 @@ type poolSeries struct {
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
 }
 
-// memorySeries is the memory of a pool held by clients and the disk. Memory that is being
-// written to disk can only be evicted when the write ends, so it does not count as
-// evictable.
+// memorySeries is the memory of a pool held by clients and the disk. Memory that is being written
+// to disk can only be evicted when the write ends, so it does not count as evictable.
 type memorySeries struct {
 	Tier        string `label:"tier"`
 	Pool        string `label:"pool"`

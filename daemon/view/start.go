@@ -7,8 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// Start is the view of a daemon that is being opened: that it is alive, and what it waits
-// for.
+// Start is the view of a daemon that is being opened: that it is alive, and what it waits for.
 type Start struct {
 	status  api.Status
 	opening func() string

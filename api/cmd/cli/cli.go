@@ -28,9 +28,8 @@ type Program struct {
 	Long    string
 	Version string
 	Groups  []Group // in the order of its help
-	// Part is set for a program whose commands are listed and started by another one of the
-	// same name. The other program has the manual page of the whole and the completion
-	// scripts.
+	// Part is set for a program whose commands are listed and started by another one of the same
+	// name. The other program has the manual page of the whole and the completion scripts.
 	Part     bool
 	Commands []Command
 	// Explain returns the text of an error including a remedy; nil = the error's own.
@@ -58,8 +57,7 @@ type Command struct {
 	Setup  func(fs *pflag.FlagSet) func(ctx context.Context, c *Call) error
 	Subs   []Command
 	Hidden bool // started by programs
-	// Verbatim commands get everything after their name as arguments, including flags and
-	// -h.
+	// Verbatim commands get everything after their name as arguments, including flags and -h.
 	Verbatim bool
 }
 

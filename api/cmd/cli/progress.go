@@ -8,8 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Progress shows the progress of a command: a bar on a terminal, elsewhere a line for each
-// tenth.
+// Progress shows the progress of a command: a bar on a terminal, elsewhere a line for each tenth.
 type Progress struct {
 	w        io.Writer
 	terminal bool

@@ -20,8 +20,7 @@ import (
 // requestTimeout is the time limit for an answer, unless --timeout sets another.
 const requestTimeout = 5 * time.Second
 
-// slowTimeout is for requests that take longer: many objects, or tests and reads that come
-// first.
+// slowTimeout is for requests that take longer: many objects, or tests and reads that come first.
 const slowTimeout = time.Minute
 
 // target is the node, or the nodes, that a command addresses.

@@ -53,8 +53,7 @@ func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Contex
 	}
 }
 
-// frame shows it once: on a terminal it replaces the previous output, elsewhere it is
-// appended.
+// frame shows it once: on a terminal it replaces the previous output, elsewhere it is appended.
 func (w *watcher) frame(ctx context.Context, c *cli.Call, n int, once func(context.Context, *cli.Call) error) error {
 	var b bytes.Buffer
 	shown := *c

@@ -71,8 +71,7 @@ func run() int {
 	if limit := d.HeapLimit(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(limit))
 	}
-	// The reader of our log may disappear: that is a write error, and must not end the
-	// process.
+	// The reader of our log may disappear: that is a write error, and must not end the process.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

@@ -48,8 +48,7 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 		return nil
 	}
 	var one bytes.Buffer
-	// Links go to the headings of this page, or of the main program's page if this is a
-	// Part.
+	// Links go to the headings of this page, or of the main program's page if this is a Part.
 	link := func(name string) string {
 		heading := "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
 		if name == p.Name+".md" && p.Part {

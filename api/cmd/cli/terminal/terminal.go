@@ -1,6 +1,5 @@
-// Package terminal makes text safe for a terminal: names and reports come from clients, and
-// an escape sequence in them could change the title of the window, hide a line or type
-// input.
+// Package terminal makes text safe for a terminal: names and reports come from clients, and an
+// escape sequence in them could change the title of the window, hide a line or type input.
 package terminal
 
 import (
@@ -70,9 +69,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Plain returns the underlying writer of a *Writer, for our own text in which all foreign
-// text is escaped, and whether it may have colours. Any other w is returned as is, without
-// colours.
+// Plain returns the underlying writer of a *Writer, for our own text in which all foreign text is
+// escaped, and whether it may have colours. Any other w is returned as is, without colours.
 func Plain(w io.Writer) (plain io.Writer, colour bool) {
 	if t, ok := w.(*Writer); ok {
 		return t.w, t.colour

@@ -39,8 +39,7 @@ type File struct {
 	Contexts []Context `yaml:"contexts"`
 }
 
-// Path returns the file's path: spliced/contexts.yaml in the user's configuration
-// directory.
+// Path returns the file's path: spliced/contexts.yaml in the user's configuration directory.
 func Path() (string, error) {
 	if path := os.Getenv(Environment); path != "" {
 		return path, nil
@@ -52,8 +51,7 @@ func Path() (string, error) {
 	return filepath.Join(dir, "spliced", "contexts.yaml"), nil
 }
 
-// Load reads the file. It returns an empty one if there is none, or if its location is
-// unknown.
+// Load reads the file. It returns an empty one if there is none, or if its location is unknown.
 func Load() (*File, error) {
 	path, err := Path()
 	if err != nil {
@@ -117,8 +115,7 @@ func (f *File) Find(name string) (Context, bool) {
 	return f.Contexts[i], true
 }
 
-// Put adds a context, or replaces one of the same name. The first one becomes the current
-// one.
+// Put adds a context, or replaces one of the same name. The first one becomes the current one.
 func (f *File) Put(c Context) {
 	if i := slices.IndexFunc(f.Contexts, func(o Context) bool { return o.Name == c.Name }); i >= 0 {
 		f.Contexts[i] = c

@@ -1,9 +1,8 @@
-// Package doctor verifies on this machine what spliced needs: features of the kernel, a
-// reachable socket, memory that clients can read but not write, the GPU and its memory,
-// agreement about layouts, and a round trip of one segment.
+// Package doctor verifies on this machine what spliced needs: features of the kernel, a reachable
+// socket, memory that clients can read but not write, the GPU and its memory, agreement about
+// layouts, and a round trip of one segment.
 //
-// It tests by acting as a client would, and cleans up afterwards. It never changes
-// settings.
+// It tests by acting as a client would, and cleans up afterwards. It never changes settings.
 package doctor
 
 import (

@@ -11,8 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// peerChecks are the checks of a cluster: name, findings, remedy, and the text if all is
-// well.
+// peerChecks are the checks of a cluster: name, findings, remedy, and the text if all is well.
 var peerChecks = []struct {
 	name   string
 	kinds  []string
