@@ -12,17 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// change is what somebody has asked for, for the log.
+// change is a requested change, for the log.
 type change struct {
 	action        string
-	object        string // what it is about
+	object        string // the object that it is about
 	dry           bool
-	before, after any // nil = nothing to tell
+	before, after any // nil = unknown
 }
 
-// audit logs a change that was asked for, whether it was made or not: who, from where,
-// what, and how it was before and is after. The line has no level that a log could be set
-// above, short of none at all.
+// audit logs a requested change, whether it was made or not: the caller, its address, the change,
+// and the values before and after. The line has no level, so only a disabled log suppresses it.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
 	e := s.log.Log().Str("level", "info").Str("audit", c.action).Bool("dry_run", c.dry)
 	if c.object != "" {
@@ -52,7 +51,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
 	e.Msg("a change by an operator")
 }
 
-// caller names who sends a request, for people.
+// caller names the sender of a request, for operators.
 func caller(ctx *fasthttp.RequestCtx) string {
 	if cred, ok := peerOf(ctx.Conn()); ok {
 		return fmt.Sprintf("uid %d", cred.Uid)
@@ -60,7 +59,7 @@ func caller(ctx *fasthttp.RequestCtx) string {
 	return ctx.RemoteIP().String()
 }
 
-// plain makes text of a stranger fit for a line: bounded, without control characters.
+// plain makes untrusted text fit for a line: bounded, without control characters.
 func plain(text string) string {
 	const most = 128
 	return strings.Map(func(r rune) rune {
@@ -68,10 +67,10 @@ func plain(text string) string {
 			return -1
 		}
 		return r
-	}, text[:min(len(text), most)]) // a character that is cut is none
+	}, text[:min(len(text), most)]) // an incomplete character is dropped
 }
 
-// peerOf is the process at the other end of a unix socket.
+// peerOf returns the credentials of the process at the other end of a unix socket.
 func peerOf(conn net.Conn) (cred *unix.Ucred, ok bool) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -17,21 +17,20 @@ import (
 	"time"
 )
 
-// maxAnswerBytes bounds what a client reads: the largest page takes about 1 MiB.
+// maxAnswerBytes bounds the size of a response: the largest page takes about 1 MiB.
 const maxAnswerBytes = 64 << 20
 
-// Client reads the admin REST of one node. Errors of the server are *Problem;
-// a node that does not answer is ErrUnavailable. Safe for concurrent use.
+// Client is a client of the admin REST of one node. Errors of the server are *Problem; if a
+// node does not answer, the error is ErrUnavailable. Safe for concurrent use.
 type Client struct {
 	base  string
 	token string
 	http  *http.Client
 }
 
-// NewClient makes a client of target: "unix:/path/to/admin.sock", or an
-// "http://host:port" URL. Nothing is dialled before the first call. The token,
-// when not empty, is sent with every request over HTTP; a unix socket takes none,
-// since it is its mode that says who may.
+// NewClient creates a client of target: "unix:/path/to/admin.sock", or an "http://host:port" URL.
+// It does not connect before the first call. A nonempty token is sent with every request over
+// HTTP. It is not sent to a unix socket, whose mode controls access.
 func NewClient(target, token string) (*Client, error) {
 	transport := &http.Transport{MaxIdleConns: 4, IdleConnTimeout: 10 * time.Second}
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
@@ -51,19 +50,19 @@ func NewClient(target, token string) (*Client, error) {
 	return c, nil
 }
 
-// SetTimeout says how long each request may take, in place of a minute; 0 = as long as
-// its context. Before the client is used. It does not hold for a stream of events.
+// SetTimeout sets the timeout of each request, instead of a minute; 0 = only its context.
+// It must be called before the client is used, and does not apply to a stream of events.
 func (c *Client) SetTimeout(d time.Duration) { c.http.Timeout = d }
 
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Status is the state of the process.
+// Status returns the state of the process.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return fetch[Status](ctx, c, "/api/v1/status", nil)
 }
 
-// Ready answers what the readiness probe sees. An unready node is a Health with
+// Ready returns the result of the readiness probe. For an unready node it is a Health with
 // HealthUnavailable, not an error.
 func (c *Client) Ready(ctx context.Context) (Health, error) {
 	return fetch[Health](ctx, c, "/readyz", url.Values{"verbose": {"true"}})
@@ -84,12 +83,12 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return list[Connection](ctx, c, "/api/v1/connections", nil)
 }
 
-// Canaries lists what engines reported of reuses that they computed again.
+// Canaries lists engines' reports about reuses that they recomputed.
 func (c *Client) Canaries(ctx context.Context) ([]Canary, error) {
 	return list[Canary](ctx, c, "/api/v1/canaries", nil)
 }
 
-// SwitchProfile turns splicing of a profile off or on.
+// SwitchProfile switches splicing of a profile off or on.
 func (c *Client) SwitchProfile(ctx context.Context, q SwitchQuery) (Switched, error) {
 	v := queryOf(q.Tenant, nil, nil, 0)
 	v.Set("dry_run", strconv.FormatBool(q.Dry))
@@ -105,7 +104,7 @@ func (c *Client) SwitchProfile(ctx context.Context, q SwitchQuery) (Switched, er
 	return out, err
 }
 
-// Decisions answers what was decided last, the newest first.
+// Decisions returns the latest decisions, newest first.
 func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, error) {
 	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)
 	if q.What != "" {
@@ -117,7 +116,7 @@ func (c *Client) Decisions(ctx context.Context, q DecisionQuery) ([]Decision, er
 	return list[Decision](ctx, c, "/api/v1/decisions", v)
 }
 
-// Requests answers how prompts were served that engines told of last, the newest first.
+// Requests returns how the latest reported prompts were served, newest first.
 func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error) {
 	v := queryOf(q.Tenant, q.Profile, nil, q.Limit)
 	if q.Way != "" {
@@ -126,17 +125,18 @@ func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error
 	return list[Request](ctx, c, "/api/v1/requests", v)
 }
 
-// Request answers one of them with its spans.
+// Request returns one of them with its spans.
 func (c *Client) Request(ctx context.Context, id uint64) (Request, error) {
 	return fetch[Request](ctx, c, "/api/v1/requests/"+strconv.FormatUint(id, 10), nil)
 }
 
-// Usage answers sums of how prompts were served, by tenant and model.
+// Usage returns sums of how prompts were served, by tenant and model.
 func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
 	return list[Usage](ctx, c, "/api/v1/usage", nil)
 }
 
-// Overview answers what a first page shows; history is the span of its history, HistoryHours if empty.
+// Overview returns the content of the first page; history is the span of its history,
+// HistoryHours if empty.
 func (c *Client) Overview(ctx context.Context, history string) (Overview, error) {
 	return fetch[Overview](ctx, c, "/api/v1/overview", url.Values{"history": {history}})
 }
@@ -146,12 +146,12 @@ func (c *Client) Counters(ctx context.Context) ([]Counter, error) {
 	return list[Counter](ctx, c, "/api/v1/stats", nil)
 }
 
-// Cluster answers what the node knows of its cluster.
+// Cluster returns what the node knows of its cluster.
 func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
 	return fetch[Cluster](ctx, c, "/api/v1/cluster", nil)
 }
 
-// Locate answers which nodes of the cluster hold what of a prompt.
+// Locate returns which nodes of the cluster have which parts of a prompt.
 func (c *Client) Locate(ctx context.Context, q *LocateQuery) (*Located, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -164,15 +164,15 @@ func (c *Client) Locate(ctx context.Context, q *LocateQuery) (*Located, error) {
 	return &out, nil
 }
 
-// ProbeObjectStore has the node try its object store with an object of its own.
+// ProbeObjectStore makes the node test its object store with a temporary object.
 func (c *Client) ProbeObjectStore(ctx context.Context) (ObjectProbe, error) {
 	var out ObjectProbe
 	err := c.do(ctx, http.MethodPost, "/api/v1/object-store/probe", nil, &out)
 	return out, err
 }
 
-// Segments walks all segments that pass the query, page by page of q.Limit (0 =
-// DefaultLimit). The walk ends after the first error.
+// Segments iterates over all segments that pass the query, in pages of q.Limit (0 =
+// DefaultLimit). It ends after the first error.
 func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {
 	v := queryOf(q.Tenant, q.Profile, q.After, q.Limit)
 	if q.Prefix != "" {
@@ -181,17 +181,17 @@ func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment
 	return walk[Segment](ctx, c, "/api/v1/segments", v)
 }
 
-// Checkpoints walks all checkpoints that pass the query, as Segments does.
+// Checkpoints iterates over all checkpoints that pass the query, as Segments does.
 func (c *Client) Checkpoints(ctx context.Context, q CheckpointQuery) iter.Seq2[Checkpoint, error] {
 	return walk[Checkpoint](ctx, c, "/api/v1/checkpoints", queryOf(q.Tenant, q.Profile, q.After, q.Limit))
 }
 
-// Segment answers one segment with its parts.
+// Segment returns one segment with its parts.
 func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error) {
 	return fetch[SegmentDetail](ctx, c, "/api/v1/segments/"+key.String(), nil)
 }
 
-// Remove evicts a segment, or with dry only says what would go.
+// Remove evicts a segment, or with dry only returns what would be removed.
 func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
 	var r Removal
 	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry), &r)
@@ -237,7 +237,7 @@ func walk[T any](ctx context.Context, c *Client, path string, v url.Values) iter
 	}
 }
 
-// list asks for a listing that comes in one page.
+// list requests a listing of a single page.
 func list[T any](ctx context.Context, c *Client, path string, v url.Values) ([]T, error) {
 	p, err := fetch[Page[T]](ctx, c, path, v)
 	return p.Items, err
@@ -253,7 +253,7 @@ func (c *Client) do(ctx context.Context, method, path string, v url.Values, out 
 	return c.send(ctx, method, path, v, nil, out)
 }
 
-// send is do with a JSON document, where body is not nil.
+// send is like do, with a JSON document unless body is nil.
 func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
 	head := http.Header{}
 	if body != nil {
@@ -263,7 +263,7 @@ func (c *Client) send(ctx context.Context, method, path string, v url.Values, bo
 	return err
 }
 
-// exchange sends a request with headers, and answers those of the response.
+// exchange sends a request with headers, and returns those of the response.
 func (c *Client) exchange(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte, out any) (http.Header, error) {
 	req, err := c.request(ctx, method, path, v, head, body)
 	if err != nil {
@@ -290,7 +290,7 @@ func (c *Client) exchange(ctx context.Context, method, path string, v url.Values
 	return res.Header, nil
 }
 
-// request makes a request, with the token; body is nil for none.
+// request creates a request, with the token; body is nil for none.
 func (c *Client) request(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte) (*http.Request, error) {
 	target := c.base + path
 	if len(v) > 0 {

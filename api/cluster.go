@@ -10,32 +10,32 @@ import (
 // States of a member.
 const (
 	MemberAlive       = "alive"
-	MemberUnreachable = "unreachable" // gossip gave it up; its place is held for a while
-	MemberLeaving     = "leaving"     // it has said so
-	MemberFailed      = "failed"      // it was out of reach until its place was given up; kept for 72 hours
-	MemberLeft        = "left"        // it has said so before; kept for 72 hours
+	MemberUnreachable = "unreachable" // gossip gave it up; its place is kept for a while
+	MemberLeaving     = "leaving"     // it has announced that it leaves
+	MemberFailed      = "failed"      // it was unreachable until its place was given up; listed for 72 hours
+	MemberLeft        = "left"        // it left after announcing so; listed for 72 hours
 )
 
-// Cluster is what a node knows of its cluster. Without one, only Enabled is set, and
-// it is false.
+// Cluster is what a node knows of its cluster. Without one, all fields are zero.
 type Cluster struct {
 	Enabled bool   `json:"enabled"`
 	Name    string `json:"name,omitempty"`
-	// Encrypted: gossip is. Certificate is when the peers' port's ends; nil = the port is plain.
+	// Encrypted means that gossip is encrypted. Certificate is the expiry of the peers'
+	// port's certificate; nil = no TLS.
 	Encrypted   bool       `json:"gossip_encrypted"`
 	Certificate *time.Time `json:"certificate_ends,omitempty"`
-	FilesError  string     `json:"files_error,omitempty"` // why a keyring or certificate that has changed is not in use
+	FilesError  string     `json:"files_error,omitempty"` // why a changed keyring or certificate is not in use
 	Join        Join       `json:"join"`
-	Members     []Member   `json:"members"` // this node first, those that failed or left last
+	Members     []Member   `json:"members"` // this node first, failed and left ones last
 	// Rejected are addresses that speak the gossip protocol but could not be authenticated
-	// in the last minute: most likely nodes with a wrong key.
+	// in the last minute: probably nodes with a wrong key.
 	Rejected []Rejected `json:"rejected"`
 	Index    PeerIndex  `json:"index"`
 	Own      OwnIndex   `json:"own"`
 	Health   int        `json:"gossip_health"` // 0 is good, 8 a node that hardly keeps up
 	Fetched  uint64     `json:"fetched_bytes"` // from all members, since the start
 	Sent     uint64     `json:"sent_bytes"`    // to all members
-	Counters []Counter  `json:"counters"`      // of gossip and of what lies beyond the node
+	Counters []Counter  `json:"counters"`      // of gossip and of remote sources
 	Workers  []Worker   `json:"workers"`       // engines of this node that compute segments for others
 }
 
@@ -44,18 +44,18 @@ type Worker struct {
 	Connection uint64  `json:"connection"`
 	Profile    uint32  `json:"profile"`
 	Tenant     string  `json:"tenant"`
-	Pieces     bool    `json:"pieces"`         // it goes on from the first piece of a segment
-	AtOnce     int     `json:"at_once"`        // jobs that it takes
-	Jobs       int     `json:"jobs"`           // that it has, or that wait for it
-	Queued     float64 `json:"queued_seconds"` // of work before a new one would begin
+	Pieces     bool    `json:"pieces"`         // it can continue from the first piece of a segment
+	AtOnce     int     `json:"at_once"`        // maximum number of jobs
+	Jobs       int     `json:"jobs"`           // being computed or queued for it
+	Queued     float64 `json:"queued_seconds"` // of work before a new job would start
 }
 
-// Join is the last attempt to find members that were not there.
+// Join is the latest attempt to find nodes that are not members.
 type Join struct {
 	At       *time.Time `json:"at,omitempty"`
-	Tried    int        `json:"tried"`    // nodes that were no members
+	Tried    int        `json:"tried"`    // nodes that were not members
 	Answered int        `json:"answered"` // of these
-	Errors   []string   `json:"errors"`   // some of what went wrong
+	Errors   []string   `json:"errors"`   // some of the errors
 }
 
 // Rejected is an address that could not be authenticated.
@@ -67,20 +67,20 @@ type Rejected struct {
 	Why     string    `json:"why"`
 }
 
-// PeerIndex is what is believed of all other members' sets of names.
+// PeerIndex is what is known of all other members' sets of names.
 type PeerIndex struct {
-	Names    int64 `json:"names"`    // a name counts once for each holder
-	Complete int   `json:"complete"` // members whose set has been read in whole
-	Bytes    int64 `json:"bytes"`    // of memory
-	Refused  int64 `json:"refused"`  // names that found no room
+	Names    int64 `json:"names"`    // counted once per node that has it
+	Complete int   `json:"complete"` // members whose set has been read completely
+	Bytes    int64 `json:"bytes"`    // in memory
+	Refused  int64 `json:"refused"`  // names for which there was no room
 }
 
-// OwnIndex is the set of names that this node tells the others.
+// OwnIndex is the set of names that this node publishes to the others.
 type OwnIndex struct {
 	Names   int64  `json:"names"`
 	Version uint64 `json:"version"` // grows by one with every change
 	Bytes   int64  `json:"bytes"`
-	Refused int64  `json:"refused"` // names that found the set full
+	Refused int64  `json:"refused"` // names refused because the set was full
 }
 
 // Member is one node of the cluster.
@@ -89,7 +89,7 @@ type Member struct {
 	Self  bool      `json:"self"`
 	State string    `json:"state"`
 	Since time.Time `json:"since"` // of the state
-	// Seen is when gossip last heard of it; nil = this node.
+	// Seen is when gossip last heard from it; nil = this node.
 	Seen   *time.Time `json:"last_seen,omitempty"`
 	Gossip string     `json:"gossip"`
 	Peer   string     `json:"peer"` // address of the peers' port
@@ -98,12 +98,13 @@ type Member struct {
 	Version  string    `json:"version"` // of the program
 	Protocol int       `json:"protocol"`
 	Started  time.Time `json:"started"`
-	// InUse: it is asked and fetched from. Unusable says why a member that is there never is.
+	// InUse means that it is asked and fetched from. Unusable is the reason why a live
+	// member never is.
 	InUse    bool   `json:"in_use"`
 	Unusable string `json:"unusable,omitempty"`
 
-	// Of the last ping; nil = none yet. ClockAhead is by how much its clock was ahead of
-	// this node's, give or take half of RTT.
+	// Of the latest ping; nil = none yet. ClockAhead is the lead of its clock over this
+	// node's, plus or minus half of RTT.
 	RTT        *float64 `json:"rtt_seconds,omitempty"`
 	ClockAhead *float64 `json:"clock_ahead_seconds,omitempty"`
 
@@ -111,27 +112,27 @@ type Member struct {
 	Fetch *MemberFetch `json:"fetch,omitempty"` // the same
 }
 
-// MemberIndex is how far a member's set of names is known.
+// MemberIndex is the knowledge of a member's set of names.
 type MemberIndex struct {
-	Names    int64      `json:"names"`    // that are known
-	Version  uint64     `json:"version"`  // changes up to this one are known
-	Complete bool       `json:"complete"` // the set has been read in whole, in this run of the member or the one before
-	Reading  bool       `json:"reading"`  // the set is being read in whole
+	Names    int64      `json:"names"`    // known names
+	Version  uint64     `json:"version"`  // the latest known change
+	Complete bool       `json:"complete"` // the set has been read completely, in this run of the member or the previous one
+	Reading  bool       `json:"reading"`  // the set is being read completely
 	AsOf     *time.Time `json:"as_of,omitempty"`
 }
 
-// MemberFetch is what was measured when fetching from a member.
+// MemberFetch holds measurements of fetches from a member.
 type MemberFetch struct {
-	RoundTrip      float64    `json:"round_trip_seconds"` // of a question; 0 = none yet
+	RoundTrip      float64    `json:"round_trip_seconds"` // of a request; 0 = none yet
 	BytesPerSecond float64    `json:"bytes_per_second"`   // 0 = none yet
-	QueuedBytes    int64      `json:"queued_bytes"`       // wanted of it and not there yet
-	Reads          int        `json:"reads"`              // objects that are read
-	Open           bool       `json:"breaker_open"`       // it failed and is left alone
+	QueuedBytes    int64      `json:"queued_bytes"`       // requested but not received yet
+	Reads          int        `json:"reads"`              // objects being read
+	Open           bool       `json:"breaker_open"`       // it failed, and is not used for a while
 	LeftAlone      *time.Time `json:"left_alone_until,omitempty"`
 }
 
-// Lag is how old what is known of the members' sets is, at the oldest of those in
-// use; false while nothing is known.
+// Lag returns the age of the oldest index knowledge among members in use; false while
+// nothing is known.
 func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
 	var lag time.Duration
 	known := false
@@ -147,29 +148,29 @@ func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
 const (
 	FoundUnreachable = "unreachable"
 	FoundUnusable    = "unusable" // another protocol, another secret, another key
-	FoundFailed      = "failed"   // crashed or cut off, and given up
+	FoundFailed      = "failed"   // crashed or partitioned, and given up
 	FoundAlone       = "alone"
 	FoundClock       = "clock"
 	FoundVersion     = "version"
-	FoundFailing     = "failing" // there, and fetches from it fail
+	FoundFailing     = "failing" // up, but fetches from it fail
 	FoundKeys        = "keys"    // files, certificate, encryption
 )
 
-// Finding is something that is not well with a cluster, for people.
+// Finding is a problem of a cluster, for operators.
 type Finding struct {
 	Kind   string `json:"kind"`
 	Member string `json:"member,omitempty"` // "" = the node itself, or several
 	Text   string `json:"text"`
 }
 
-// Bounds of what is found.
+// Bounds for findings.
 const (
 	maxClockApart   = time.Second
-	certificateSoon = 24 * time.Hour // those that nodes issue themselves never have less
+	certificateSoon = 24 * time.Hour // certificates that nodes issue themselves always have more
 )
 
-// Findings lists what is not well, by member in the order of Members, and then what is of
-// this node. now is the reader's.
+// Findings lists problems, by member in the order of Members, followed by those of this
+// node. now is the reader's time.
 func (c *Cluster) Findings(now time.Time) []Finding {
 	if !c.Enabled {
 		return nil
@@ -264,7 +265,7 @@ func (m *Member) findings(now time.Time) (list []Finding) {
 	return list
 }
 
-// listed names some of many.
+// listed returns some of many names.
 func listed(names []string) string {
 	const most = 4
 	if len(names) <= most {

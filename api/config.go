@@ -13,15 +13,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Config is a node's configuration without secrets. What stands before ArenaBytes may
-// change while it runs.
+// Config is a node's configuration without secrets. The fields before ArenaBytes can change
+// while it runs.
 type Config struct {
 	LogLevel     string           `json:"log_level"`
 	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
 	PrivateBytes int64            `json:"private_bytes"` // and of checkpoints; both together at most ArenaBytes
 	Quotas       map[string]Quota `json:"quotas"`        // by tenant
-	// CanaryShare of spliced requests is computed again by engines, from 0 to 1; nil = as
-	// each is set up. They hear it with the next request that they tell of.
+	// CanaryShare is the share of spliced requests that engines recompute, from 0 to 1; nil = as
+	// each is configured. Engines learn it with the reply to their next report of a request.
 	CanaryShare *float64 `json:"canary_share,omitempty"`
 
 	ArenaBytes int64             `json:"arena_bytes"` // fixed at the start
@@ -29,12 +29,12 @@ type Config struct {
 	Settings   map[string]string `json:"settings"` // as the daemon was started, by name
 }
 
-// Quota is what a tenant may hold.
+// Quota is the limit of a tenant.
 type Quota struct {
-	QuotaBytes int64 `json:"quota_bytes"` // in all tiers together; 0 = no bound
+	QuotaBytes int64 `json:"quota_bytes"` // in all tiers together; 0 = unlimited
 }
 
-// etag names a configuration, so that who changes it can say which one was seen.
+// etag identifies a configuration, so that a change can name the version it is based on.
 func (c *Config) etag() string {
 	text, err := json.Marshal(c)
 	if err != nil { // strings and numbers only: cannot happen
@@ -70,7 +70,7 @@ func (s *Server) patchConfig(ctx *fasthttp.RequestCtx, _ string) error {
 	if media, _, err := mime.ParseMediaType(string(ctx.Request.Header.ContentType())); err != nil || media != mergePatch {
 		return newProblem(fasthttp.StatusUnsupportedMediaType, CodeMediaType, "a change of the configuration is "+mergePatch)
 	}
-	// Nobody else changes it between the look at the version and the change.
+	// The configuration must not change between the check of the version and the change.
 	s.configuring.Lock()
 	defer s.configuring.Unlock()
 	before, err := s.shown().Control.Config()
@@ -99,13 +99,13 @@ func splitTags(header string) []string {
 	return strings.FieldsFunc(header, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// changeable is what of a configuration may change, for the log.
+// changeable returns the part of a configuration that may change, for the log.
 func (c *Config) changeable() map[string]any {
 	return map[string]any{"log_level": c.LogLevel, "canary_share": c.CanaryShare, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
 }
 
-// patched merges a document into a configuration. It refuses what cannot change while the
-// daemon runs, all of it by name.
+// patched merges a document into a configuration. It refuses changes of fixed values, and
+// names all of them.
 func patched(c *Config, patch []byte) (Config, error) {
 	was, err := json.Marshal(c)
 	if err != nil {
@@ -143,7 +143,7 @@ func patched(c *Config, patch []byte) (Config, error) {
 			wrong = append(wrong, Violation{"quotas." + tenant, "no such tenant"})
 		}
 	}
-	for tenant := range c.Quotas { // taken out: no bound
+	for tenant := range c.Quotas { // removed: no limit
 		if _, stays := to.Quotas[tenant]; !stays {
 			if to.Quotas == nil {
 				to.Quotas = map[string]Quota{}
@@ -191,7 +191,7 @@ func mergedInto(was, patch []byte) (to Config, err error) {
 	return to, nil
 }
 
-// differing are the keys that two maps do not share with one value.
+// differing returns the keys whose values differ between two maps.
 func differing(a, b map[string]string) []string {
 	keys := map[string]bool{}
 	for k, v := range a {

@@ -12,81 +12,80 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// What Control reports beside the errors of Node; each becomes one HTTP status.
+// Errors of Control in addition to those of Node; each maps to one HTTP status.
 var (
-	ErrFull        = errors.New("api: full")        // 507: it does not fit what may be taken
-	ErrUnsupported = errors.New("api: unsupported") // 422: not while the daemon runs
-	ErrBadFile     = errors.New("api: bad file")    // 422: a file that was to be read again
+	ErrFull        = errors.New("api: full")        // 507: it exceeds a limit
+	ErrUnsupported = errors.New("api: unsupported") // 422: impossible while the daemon runs
+	ErrBadFile     = errors.New("api: bad file")    // 422: a file to be reloaded is bad
 )
 
-// Control is what operators change of a running node, and who holds what of it. With dry
-// nothing is changed, and the answer is what would be.
+// Control lets operators change a running node and list leases. With dry nothing is
+// changed, and the result is what would happen.
 type Control interface {
 	Remover
 	Pinner
 	Operator
-	// Leases lists leases of clients by id; LeaseQuery says which.
+	// Leases lists leases of clients by id, selected by LeaseQuery.
 	Leases(LeaseQuery) ([]Lease, error)
 }
 
-// Remover removes what is held.
+// Remover removes objects.
 type Remover interface {
-	// RemoveSegments removes all that pass a query, a few at a time, until ctx ends.
-	// ErrBusy: another such removal runs.
+	// RemoveSegments removes all segments that pass a query, in small batches, until ctx
+	// ends. ErrBusy: another such removal is running.
 	RemoveSegments(context.Context, RemovalQuery) (Removed, error)
-	// RemoveCheckpoints does the same with checkpoints; those that one which stays
-	// extends stay as well.
+	// RemoveCheckpoints does the same for checkpoints. Those extended by a checkpoint that
+	// stays also stay.
 	RemoveCheckpoints(context.Context, RemovalQuery) (Removed, error)
-	// Checkpoint answers the first of a hash that passes; ErrNotFound.
+	// Checkpoint returns the first checkpoint of a hash that passes; ErrNotFound.
 	Checkpoint(CheckpointName) (CheckpointDetail, error)
-	// RemoveCheckpoint removes all of a hash that pass. ErrNotFound, or ErrBusy where one is
-	// being filled, is pinned, or is extended by another.
+	// RemoveCheckpoint removes all checkpoints of a hash that pass. ErrNotFound, or ErrBusy
+	// if one is being filled, pinned, or extended by another.
 	RemoveCheckpoint(CheckpointName, bool) (Removed, error)
 }
 
 // Pinner keeps objects in memory.
 type Pinner interface {
 	Pins() ([]Pin, error)
-	// Pin pins all objects of a key, or gives their pins another time. ErrNotFound, ErrBusy
-	// while it is being filled, ErrFull, or ErrUnavailable where it lies on disk and cannot be
-	// read.
+	// Pin pins all objects of a key, or changes the expiry of their pins. ErrNotFound, ErrBusy
+	// while it is being filled, ErrFull, or ErrUnavailable if it is on disk and cannot be read.
 	Pin(context.Context, PinQuery) ([]Pin, error)
-	// Unpin ends the pins of a key; ErrNotFound.
+	// Unpin removes the pins of a key; ErrNotFound.
 	Unpin(key Digest, dry bool) ([]Pin, error)
 }
 
 // Operator runs a node.
 type Operator interface {
 	Config() (Config, error)
-	// ChangeConfig makes the configuration that of the argument, which differs in what may
-	// change only, and answers it as it is then. ErrInvalid, or ErrUnsupported.
+	// ChangeConfig applies a configuration that differs only in changeable values, and
+	// returns the resulting one. ErrInvalid, or ErrUnsupported.
 	ChangeConfig(to Config, dry bool) (Config, error)
-	// Drain has new clients and fills refused, and the node not ready, or ends that.
+	// Drain starts or stops refusing new clients and fills; a draining node is not ready.
 	Drain(on, dry bool) (Drained, error)
-	// Reload reads keys, tokens and certificates again, all of them or none: the *Problem
-	// or ErrBadFile says which are wrong.
+	// Reload reads keys, tokens and certificates again, all of them or none. The error is a
+	// *Problem or ErrBadFile that names the bad ones.
 	Reload(dry bool) (Reloaded, error)
 }
 
-// RemovalQuery selects what is removed together. Zero fields select all.
+// RemovalQuery selects objects to remove together. Zero fields select all.
 type RemovalQuery struct {
 	Tenant    string
 	Profile   *uint32
 	Prefix    string        // lower-case hex digits that the key begins with
-	OlderThan time.Duration // not used for so long; 0 = whenever
+	OlderThan time.Duration // not used for this time; 0 = any
 	Dry       bool
 }
 
-// Removed answers a removal of several objects.
+// Removed is the result of removing several objects.
 type Removed struct {
 	DryRun  bool  `json:"dry_run"`
 	Matched int   `json:"matched"`
-	Removed int   `json:"removed"` // with dry_run what would be, unless it is in use by then
-	Busy    int   `json:"busy"`    // kept: being filled, pinned, or extended by what stays
-	Bytes   int64 `json:"bytes"`   // of what was removed, over all ranks
+	Removed int   `json:"removed"` // with dry_run what would be removed, unless it is in use by then
+	Busy    int   `json:"busy"`    // kept: being filled, pinned, or extended by a kept one
+	Bytes   int64 `json:"bytes"`   // of the removed objects, over all ranks
 }
 
-// CheckpointName is a hash and, where several checkpoints have it, which of them.
+// CheckpointName is a hash and, if several checkpoints have it, a selection among them.
 type CheckpointName struct {
 	Hash    Digest
 	Tenant  string  // "" = any
@@ -94,16 +93,16 @@ type CheckpointName struct {
 	Kind    string  // "" = any
 }
 
-// CheckpointDetail is a checkpoint, and how many others have its hash.
+// CheckpointDetail is a checkpoint with the number of others that have its hash.
 type CheckpointDetail struct {
 	Checkpoint
 	Others int `json:"others"` // of another kind, tenant or profile
 }
 
-// checkpointKinds are those of Checkpoint.Kind.
+// checkpointKinds are the values of Checkpoint.Kind.
 var checkpointKinds = []string{"exact", "spliced", "rows"}
 
-// PinQuery asks for pins.
+// PinQuery requests pins.
 type PinQuery struct {
 	Key Digest
 	TTL time.Duration
@@ -111,7 +110,7 @@ type PinQuery struct {
 	Dry bool
 }
 
-// MaxPinTTL is how long a pin lasts at most.
+// MaxPinTTL is the longest duration of a pin.
 const MaxPinTTL = 7 * 24 * time.Hour
 
 // Pin keeps an object in memory until it expires. Pins end with the daemon.
@@ -120,30 +119,30 @@ type Pin struct {
 	Object  string    `json:"object"` // segment or checkpoint
 	Tenant  string    `json:"tenant"`
 	Profile uint32    `json:"profile"`
-	Bytes   int64     `json:"bytes"` // of memory that it keeps, with what a checkpoint extends
+	Bytes   int64     `json:"bytes"` // of pinned memory, including what a checkpoint extends
 	Expires time.Time `json:"expires"`
 	By      string    `json:"by"`
 }
 
-// Pinned answers a change of pins: those that it is about.
+// Pinned is the result of a change of pins: the pins concerned.
 type Pinned struct {
 	Pins   []Pin `json:"pins"`
 	DryRun bool  `json:"dry_run"`
 }
 
-// Drained answers a drain, or the end of one.
+// Drained is the result of starting or ending a drain.
 type Drained struct {
-	Draining    bool `json:"draining"` // as it is now, or with dry_run would be
+	Draining    bool `json:"draining"` // now, or with dry_run the future state
 	DryRun      bool `json:"dry_run"`
-	Connections int  `json:"connections"` // that are there still
-	Leases      int  `json:"leases"`      // that they hold
+	Connections int  `json:"connections"` // still open
+	Leases      int  `json:"leases"`      // leases of these
 }
 
-// Reloaded answers a reload.
+// Reloaded is the result of a reload.
 type Reloaded struct {
 	DryRun  bool     `json:"dry_run"`
 	Read    []string `json:"read"`    // settings whose files were read
-	Changed []string `json:"changed"` // of these, with another content than before
+	Changed []string `json:"changed"` // those of Read with new content
 }
 
 func (s *Server) removeSegments(ctx *fasthttp.RequestCtx, _ string) error {
@@ -173,7 +172,7 @@ func (s *Server) removeMany(ctx *fasthttp.RequestCtx, what string, remove func(c
 	return writeJSON(ctx, r)
 }
 
-// checkpoint reads which checkpoint a request is about.
+// checkpoint parses the selection of a request's checkpoint.
 func (p *params) checkpoint(key Digest) CheckpointName {
 	return CheckpointName{Hash: key, Tenant: p.name("tenant"), Profile: p.profile(), Kind: p.oneOf("kind", checkpointKinds)}
 }
@@ -253,7 +252,7 @@ func (s *Server) putPin(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Pinned{Pins: orEmpty(pins), DryRun: q.Dry})
 }
 
-// pinTimeout bounds how long a disk may take to bring what is to be pinned.
+// pinTimeout bounds the time to read objects from disk to be pinned.
 const pinTimeout = 20 * time.Second
 
 func (s *Server) removePin(ctx *fasthttp.RequestCtx, arg string) error {
@@ -273,11 +272,11 @@ func (s *Server) removePin(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Pinned{Pins: orEmpty(ended), DryRun: dry})
 }
 
-// pinsOf is what is pinned of a key, for the log.
+// pinsOf returns the pins of a key, for the log.
 func (s *Server) pinsOf(key Digest) []Pin {
 	pins, err := s.shown().Control.Pins()
 	if err != nil {
-		return nil // so does the change that asks
+		return nil // the requested change fails in the same way
 	}
 	return slices.DeleteFunc(orEmpty(pins), func(p Pin) bool { return p.Key != key })
 }
@@ -323,7 +322,7 @@ func (s *Server) reload(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, r)
 }
 
-// period reads a duration; 0 = not given.
+// period parses a duration; 0 = not given.
 func (p *params) period(name string, most time.Duration) time.Duration {
 	v, ok := p.text(name)
 	if !ok {

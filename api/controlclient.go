@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// Leases walks the leases of clients that pass the query, as Segments does.
+// Leases iterates over the leases of clients that pass the query, as Segments does.
 func (c *Client) Leases(ctx context.Context, q LeaseQuery) iter.Seq2[Lease, error] {
 	v := queryOf(q.Tenant, nil, nil, q.Limit)
 	if q.Connection != nil {
@@ -22,7 +22,7 @@ func (c *Client) Leases(ctx context.Context, q LeaseQuery) iter.Seq2[Lease, erro
 	return walk[Lease](ctx, c, "/api/v1/leases", v)
 }
 
-// RemoveSegments removes all segments that pass the query; one without filters takes all.
+// RemoveSegments removes all segments that pass the query; one without filters selects all.
 func (c *Client) RemoveSegments(ctx context.Context, q RemovalQuery) (Removed, error) {
 	return c.removeMany(ctx, "/api/v1/segments", q)
 }
@@ -48,7 +48,7 @@ func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (o
 	return out, err
 }
 
-// Checkpoint answers the first checkpoint of a hash that passes.
+// Checkpoint returns the first checkpoint of a hash that passes.
 func (c *Client) Checkpoint(ctx context.Context, n CheckpointName) (CheckpointDetail, error) {
 	return fetch[CheckpointDetail](ctx, c, "/api/v1/checkpoints/"+n.Hash.String(), n.values())
 }
@@ -69,12 +69,12 @@ func (n *CheckpointName) values() url.Values {
 	return v
 }
 
-// Pins lists what operators keep in memory.
+// Pins lists the pins of operators.
 func (c *Client) Pins(ctx context.Context) ([]Pin, error) {
 	return list[Pin](ctx, c, "/api/v1/pins", nil)
 }
 
-// Pin pins what has a key, or gives its pins another time.
+// Pin pins the objects of a key, or changes the expiry of their pins.
 func (c *Client) Pin(ctx context.Context, q PinQuery) (out Pinned, err error) {
 	v := url.Values{"ttl": {q.TTL.String()}, "dry_run": {strconv.FormatBool(q.Dry)}}
 	if q.By != "" {
@@ -84,20 +84,20 @@ func (c *Client) Pin(ctx context.Context, q PinQuery) (out Pinned, err error) {
 	return out, err
 }
 
-// Unpin ends the pins of a key.
+// Unpin removes the pins of a key.
 func (c *Client) Unpin(ctx context.Context, key Digest, dry bool) (out Pinned, err error) {
 	err = c.do(ctx, http.MethodDelete, "/api/v1/pins/"+key.String(), dryRun(dry), &out)
 	return out, err
 }
 
-// Config answers the configuration and its version.
+// Config returns the configuration and its version.
 func (c *Client) Config(ctx context.Context) (out Config, etag string, err error) {
 	head, err := c.exchange(ctx, http.MethodGet, "/api/v1/config", nil, http.Header{}, nil, &out)
 	return out, head.Get("ETag"), err
 }
 
 // ChangeConfig merges a patch, any value that encodes as a JSON object, into the
-// configuration that has a version; "*" is any.
+// configuration of the given version; "*" is any version.
 func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry bool) (out Config, err error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry b
 	return out, err
 }
 
-// Drain has the node take no new clients and fills, or with undo ends that.
+// Drain makes the node refuse new clients and fills, or with undo ends that.
 func (c *Client) Drain(ctx context.Context, undo, dry bool) (out Drained, err error) {
 	method := http.MethodPost
 	if undo {
@@ -118,7 +118,7 @@ func (c *Client) Drain(ctx context.Context, undo, dry bool) (out Drained, err er
 	return out, err
 }
 
-// Reload has the node read keys, tokens and certificates again.
+// Reload makes the node read keys, tokens and certificates again.
 func (c *Client) Reload(ctx context.Context, dry bool) (out Reloaded, err error) {
 	err = c.do(ctx, http.MethodPost, "/api/v1/reload", dryRun(dry), &out)
 	return out, err

@@ -8,11 +8,11 @@ import (
 
 const dashboardPath = "/ui/"
 
-// dashboard answers what belongs to the dashboard, and says whether the path does. The files
-// are the same for everybody and say nothing of the node, so that no token is asked for: the
-// page asks for one, when the REST wants it.
+// dashboard answers requests for the dashboard, and reports whether the path belongs to it.
+// The files are the same for all clients and contain nothing about the node, so no token is
+// required: the page asks for one if the REST API requires it.
 //
-// The redirects are relative, since a proxy may serve us below a path of its own.
+// The redirects are relative, since a proxy may serve us below another path.
 func (s *Server) dashboard(ctx *fasthttp.RequestCtx, path string) (bool, error) {
 	below, ok := strings.CutPrefix(path, dashboardPath)
 	moved := path == "/" || path+"/" == dashboardPath

@@ -6,10 +6,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// What was decided about an object. Demoted: it left memory, and the disk has it.
-// Thinned: a checkpoint's states left memory and its rows stayed. Advised and
-// discouraged: an engine was told to store it, or not to; what came of that is a
-// decision of its own.
+// Kinds of decisions about an object. Demoted: it left memory and is on disk. Thinned: a
+// checkpoint's states were evicted from memory and its rows stayed. Advised and discouraged: an
+// engine was told to store it, or not to; the outcome is a separate decision.
 const (
 	DecidedAdmitted    = "admitted"
 	DecidedRefused     = "refused"
@@ -23,9 +22,9 @@ const (
 
 var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped, DecidedAdvised, DecidedDiscouraged}
 
-// Decision is one choice about an object. What advice is about has no key yet. One of an
-// earlier start has the number that its profile has now, 0 while nobody has registered it,
-// and its tenant's name, configured or not.
+// Decision is one decision about an object. The object of advice has no key yet. A decision
+// of an earlier start has the profile's current number, 0 while no engine has registered
+// it, and its tenant's name, configured or not.
 type Decision struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`          // Decided…
@@ -34,9 +33,9 @@ type Decision struct {
 	Key     *Digest   `json:"key,omitempty"` // segment key or prefix hash; nil of advice
 	Profile uint32    `json:"profile"`
 	Tenant  string    `json:"tenant"`
-	Begin   int       `json:"begin"` // tokens [Begin, End) are what a hit saves
+	Begin   int       `json:"begin"` // tokens [Begin, End) are saved by a hit
 	End     int       `json:"end"`
-	Value   float64   `json:"value_ms_per_mib"` // milliseconds that a hit saves for each MiB, as far as known
+	Value   float64   `json:"value_ms_per_mib"` // milliseconds that a hit saves per MiB, as far as known
 	Bytes   int64     `json:"bytes"`
 }
 

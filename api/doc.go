@@ -1,15 +1,15 @@
-// Package api is the administrative surface of a node for people and scripts: a
-// small REST server over fasthttp, its OpenAPI document, and a client for it.
-// No engine waits on it; engines use the socket protocol of connector/wire.
+// Package api is the administrative interface of a node for operators and scripts: a small
+// REST server over fasthttp, its OpenAPI document, and a client. No engine waits for it;
+// engines use the socket protocol of connector/wire.
 //
-// The server declares what it needs served as interfaces, Node, Catalogue, Canaries
-// and Events, which the daemon implements. It owns its listeners' connections
-// and no other memory: every answer is a copy taken by the implementation.
+// The server declares its data sources as interfaces, Node, Catalogue, Canaries and Events,
+// which the daemon implements. It owns its listeners' connections and no other memory:
+// every answer is a copy made by the implementation.
 //
-// The dashboard (package ui) is served at /ui/ to whoever reaches a listener: its files
-// say nothing of the node, and what it shows it asks of the REST.
+// The dashboard (package ui) is served at /ui/ to every client of a listener: its files
+// contain nothing about the node, and it gets its data from the REST API.
 //
-// Two kinds of listener exist. A trusted one (the 0600 unix socket) may change
-// things and profile the process; every other one only reads, unless a bearer
-// token is configured. All methods of Server and Client may run at once.
+// There are two kinds of listeners. A trusted one (the 0600 unix socket) allows changes and
+// profiling of the process; every other one only allows reads, unless a bearer token is
+// configured. All methods of Server and Client may be called concurrently.
 package api

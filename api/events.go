@@ -10,40 +10,40 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Kinds of events. A lost one stands for those that a reader missed.
+// Kinds of events. A lost event stands for those that a reader missed.
 const (
 	EventPublished = "published" // an engine has filled an object: lookups find it
-	EventEvicted   = "evicted"   // it left memory, and no tier of this node has it; or it left the disk
-	EventDemoted   = "demoted"   // it left memory, and the disk has it or is getting it
-	EventPromoted  = "promoted"  // it came from the disk into memory, or a copy into HBM
-	EventFetched   = "fetched"   // it came from beyond the node into memory
+	EventEvicted   = "evicted"   // it was evicted from memory, and no tier of this node has it; or from the disk
+	EventDemoted   = "demoted"   // it left memory, and is on disk or being written there
+	EventPromoted  = "promoted"  // it was copied from disk to memory, or to HBM
+	EventFetched   = "fetched"   // it was copied from a remote source to memory
 	EventRequest   = "request"   // a request was answered
-	EventCanary    = "canary"    // a reuse differed from what was computed, or splicing was switched
-	EventDisk      = "disk"      // the disk tier does otherwise than before
-	EventGPU       = "gpu"       // a GPU does
-	EventAttached  = "attached"  // a client is there, or has registered a model
-	EventDetached  = "detached"  // it is gone
-	EventPeer      = "peer"      // a node of the cluster has joined, left, or does not answer
+	EventCanary    = "canary"    // a reuse differed from the computed result, or splicing was switched
+	EventDisk      = "disk"      // the state of the disk tier changed
+	EventGPU       = "gpu"       // the state of a GPU changed
+	EventAttached  = "attached"  // a client attached, or registered a model
+	EventDetached  = "detached"  // a client ended
+	EventPeer      = "peer"      // a node of the cluster joined, left, or stopped answering
 	EventChanged   = "changed"   // an operator has changed or tried something
 	EventLost      = "lost"
 )
 
-// EventKinds are those that can be asked for, in a fixed order.
+// EventKinds are the kinds that can be requested, in a fixed order.
 var EventKinds = []string{
 	EventPublished, EventEvicted, EventDemoted, EventPromoted, EventFetched, EventRequest, EventCanary, EventDisk, EventGPU,
 	EventAttached, EventDetached, EventPeer, EventChanged,
 }
 
-// Why a lost event is there.
+// Reasons of a lost event.
 const (
-	LostBehind  = "behind"    // the reader was slower than the events, Lost says by how many
-	LostRestart = "restarted" // its last event is of an earlier start of the daemon
+	LostBehind  = "behind"    // the reader was slower than the events; Lost is their number
+	LostRestart = "restarted" // the reader's last event is of an earlier start of the daemon
 )
 
-// Event is something that happened. What does not apply is left out.
+// Event is one event. Fields that do not apply are omitted.
 type Event struct {
-	// ID ascends from event to event, and is not that of an event of another start of the
-	// daemon. It is below 2^53, which JavaScript's numbers hold.
+	// ID increases from event to event, and differs from those of other starts of the
+	// daemon. It is below 2^53, the limit of integers in JavaScript's numbers.
 	ID      uint64    `json:"id"`
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`             // Event…
@@ -52,22 +52,22 @@ type Event struct {
 	Profile uint32    `json:"profile,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Model   string    `json:"model,omitempty"`
-	Client  string    `json:"client,omitempty"` // of an object: who began to fill it
+	Client  string    `json:"client,omitempty"` // of an object: the client that began to fill it
 	Bytes   int64     `json:"bytes,omitempty"`
-	Tokens  int       `json:"tokens,omitempty"` // that a hit saves
+	Tokens  int       `json:"tokens,omitempty"` // saved by a hit
 	Why     string    `json:"why,omitempty"`
-	Policy  string    `json:"policy,omitempty"`           // the policy that chose what leaves
-	Value   float64   `json:"value_ms_per_mib,omitempty"` // milliseconds that a hit saves for each MiB, as far as known
-	Lost    uint64    `json:"lost,omitempty"`             // events that are missing before the next, of whatever kind
-	Text    string    `json:"text,omitempty"`             // for people
+	Policy  string    `json:"policy,omitempty"`           // the policy that chose what to evict
+	Value   float64   `json:"value_ms_per_mib,omitempty"` // milliseconds that a hit saves per MiB, as far as known
+	Lost    uint64    `json:"lost,omitempty"`             // number of missing events of any kind before the next
+	Text    string    `json:"text,omitempty"`             // for operators
 }
 
 // EventQuery selects events. Zero fields select all.
 type EventQuery struct {
 	Kinds  []string // Event…
-	Tenant string   // events of no tenant are left out
-	// After is the last event that is known, 0 for the oldest that are kept; nil = those
-	// from now on, and of a listing the newest.
+	Tenant string   // events without a tenant are omitted
+	// After is the last known event, 0 for the oldest that are kept; nil = from now on, or
+	// in a listing the newest.
 	After *uint64
 	Limit int // of a listing
 }
@@ -77,24 +77,24 @@ func (q *EventQuery) Match(e *Event) bool {
 	return (q.Tenant == "" || q.Tenant == e.Tenant) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, e.Kind))
 }
 
-// Events is what happened lately. All of it may be used at once.
+// Events provides recent events. All methods may be called concurrently.
 type Events interface {
-	// Events lists those that pass the query, in their order, at most Limit beside one
-	// that says how many were lost before them. more: there are more behind them.
+	// Events lists the events that pass the query, in order, at most Limit plus one that
+	// reports how many were lost before them. more means that further ones follow.
 	Events(EventQuery) (list []Event, more bool)
-	// Follow begins to follow them; ErrUnavailable while as many follow as may.
+	// Follow starts following events; ErrUnavailable at the limit of followers.
 	Follow(EventQuery) (Follower, error)
 }
 
-// Follower reads events in their order. One that is too slow loses the oldest, and is told
-// so. It is used by one goroutine.
+// Follower reads events in order. If it is too slow, it loses the oldest, and gets an event
+// that reports so. It is used by one goroutine.
 type Follower interface {
-	// Next waits for the next events that pass and appends to dst what it has room for: at
-	// most until ctx ends, which is its error, or for patience, after which there are none.
+	// Next waits for the next events that pass and appends as many to dst as fit. It
+	// returns the error of ctx when ctx ends, and no events after patience.
 	Next(ctx context.Context, patience time.Duration, dst []Event) ([]Event, error)
-	// Last is the id after which it reads on; 0 = it has yet to say that events were lost.
+	// Last returns the id after which it continues; 0 = it has to report a loss first.
 	Last() uint64
-	// Close ends it; it is called once.
+	// Close ends the follower; it is called once.
 	Close()
 }
 
@@ -105,7 +105,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 	if !poll && p.args.Has("limit") {
 		p.refuse("limit", "is of a listing, which poll=1 asks for")
 	}
-	// A browser that connects again asks as it did first, and says here what it had since.
+	// A browser that reconnects repeats its first request, and sends its last event here.
 	if last := ctx.Request.Header.Peek("Last-Event-ID"); len(last) > 0 {
 		id, err := strconv.ParseUint(string(last), 10, 64)
 		if err != nil {
@@ -130,7 +130,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, page)
 }
 
-// someOf reads a list of words with commas between them.
+// someOf parses a list of words separated by commas.
 func (p *params) someOf(name string, of []string) []string {
 	v, ok := p.text(name)
 	if !ok {

@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// How a client follows. A stream that says nothing for followSilence, in which the server
-// has let three heartbeats go, is given up.
+// Parameters of a follower. A stream without data for followSilence, in which the server
+// has missed three heartbeats, is given up.
 const (
 	followSilence = 3 * heartbeat
-	followLine    = 64 << 10 // bytes of one line; an event's strings are bounded well below
+	followLine    = 64 << 10 // bytes of one line; an event's strings are bounded well below that
 	followWaitMin = 250 * time.Millisecond
 	followWaitMax = 30 * time.Second
 )
 
-// RecentEvents lists what happened, in its order: the newest, or with After what follows
-// that event. more: there is more behind it.
+// RecentEvents lists events in order: the newest, or with After those that follow that
+// event. more means that further ones follow.
 func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, more bool, err error) {
 	v := q.values()
 	v.Set("poll", "true")
@@ -37,11 +37,10 @@ func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, 
 	return p.Items, p.Next != "", err
 }
 
-// Events calls f with each event that passes the query, from its After on, until ctx ends
-// or f answers an error, which it returns. Limit means nothing. Whenever the stream ends it
-// connects again, and goes on after the last event that it had: where it cannot, f is given
-// an EventLost. What the server says against the question, and that it cannot be reached
-// for the first time, are returned.
+// Events calls f with each event that passes the query, starting at its After, until ctx
+// ends or f returns an error, which it returns. Limit is ignored. When the stream ends, it
+// reconnects and continues after the last event; if that is impossible, f gets an
+// EventLost. Refusals by the server, and a failure of the first connection, are returned.
 func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) error {
 	s := follower{client: c, query: q, tell: f}
 	for wait := followWaitMin; ; wait = min(2*wait, followWaitMax) {
@@ -78,14 +77,14 @@ func (q *EventQuery) values() url.Values {
 	return v
 }
 
-// follower is a call of Client.Events.
+// follower is the state of a call of Client.Events.
 type follower struct {
 	client *Client
 	query  EventQuery
 	tell   func(Event) error
 	once   bool   // it has been answered
-	last   uint64 // the id that was read last; 0 = none
-	failed error  // why it ends
+	last   uint64 // id of the last event read; 0 = none
+	failed error  // the reason to end
 }
 
 // connect reads one stream to its end.
@@ -98,7 +97,7 @@ func (s *follower) connect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow events: %w", err)
 	}
-	// The client's own has a limit for the whole of an answer.
+	// The client's http.Client has a timeout for a whole response.
 	res, err := (&http.Client{Transport: s.client.http.Transport}).Do(req)
 	if err != nil {
 		return fmt.Errorf("follow events: %w: %w", err, ErrUnavailable)
@@ -128,7 +127,7 @@ func (s *follower) connect(ctx context.Context) error {
 	}
 }
 
-// line takes one line of a stream. An id counts once its event was told.
+// line processes one line of a stream. An id counts once its event was delivered.
 func (s *follower) line(line []byte) (err error) {
 	name, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(": "))
 	switch string(name) {

@@ -15,14 +15,13 @@ import (
 
 // guardHost refuses requests that a page of another site made a browser send.
 //
-// DNS rebinding makes a foreign name resolve to our address, so what must be
-// checked is the name in Host. An address literal cannot be rebound; still, a
-// loopback connection has no reason to carry one that is not loopback.
+// DNS rebinding makes a foreign name resolve to our address, so the name in Host must be checked.
+// An address literal cannot be rebound; still, a loopback connection has no reason to carry one
+// that is not loopback.
 //
-// Probes and metrics are answered whatever Host says, so that a scraper may use the name of
-// a Kubernetes Service: they change nothing, and a page that was rebound to us learns
-// what any client of the port may read: without a token of readers, counts and the names of
-// models and tenants.
+// Probes and metrics are answered for any Host, so that a scraper may use the name of a
+// Kubernetes Service. They change nothing, and a rebound page learns only what any client of the
+// port can read: without a token for reading, counts and the names of models and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
@@ -40,7 +39,7 @@ func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	return nil
 }
 
-// anyHost are the paths that are answered whatever name they are called by.
+// anyHost lists the paths that are answered for any Host.
 var anyHost = map[string]bool{"/livez": true, "/readyz": true, "/healthz": true, "/metrics": true}
 
 func (s *Server) hostAllowed(host string, local net.Addr) bool {
@@ -55,7 +54,7 @@ func (s *Server) hostAllowed(host string, local net.Addr) bool {
 	return addr.IsLoopback() || ok && !at.IP.IsLoopback()
 }
 
-// hostname strips port, brackets and the root dot of a Host value.
+// hostname strips the port, brackets and the root dot of a Host value.
 func hostname(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -64,16 +63,16 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// origin is where a request comes from, which says how much it may without a token.
+// origin is the origin of a request, which determines what it may do without a token.
 type origin uint8
 
 const (
-	stranger origin = iota // TCP, from another machine, or not known
+	stranger origin = iota // TCP from another machine, or unknown
 	local                  // TCP over loopback: this machine, or a proxy on it
 	owner                  // the admin unix socket
 )
 
-// originOf is where a request of a listener comes from.
+// originOf returns the origin of a request on a listener.
 func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
 	switch {
 	case trusted:
@@ -84,8 +83,7 @@ func originOf(ctx *fasthttp.RequestCtx, trusted bool) origin {
 	return stranger
 }
 
-// guard lets a request through that may be answered: what is open to its origin, or with a
-// token where one is needed.
+// guard allows a request if its origin permits it, or if it has the required token.
 func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Problem {
 	keys := s.keys.Load()
 	switch {
@@ -94,8 +92,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 	case needs == scrapes && keys.reads == nil:
 		return nil
 	case needs == reads && from == local && *keys == (keysOf{}):
-		// With any token, the operator tells callers apart, and a proxy or a sidecar makes
-		// strangers of other machines look local.
+		// If there is any token, it identifies callers, and a proxy or sidecar could make
+		// clients on other machines look local.
 		return nil
 	}
 	may := []*[sha256.Size]byte{keys.changes}
@@ -106,8 +104,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 		may = append(may, keys.reads)
 	}
 	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
-	// Both sides are hashed so that the time of the comparison says nothing
-	// about the length of the token either.
+	// Both sides are hashed, so that the time of the comparison does not reveal the token's
+	// length either.
 	sum := sha256.Sum256([]byte(given))
 	some := false
 	for _, token := range may {
@@ -124,7 +122,7 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 	return newProblem(fasthttp.StatusForbidden, CodeReadOnly, noToken[needs])
 }
 
-// What is said to who has no token, and where there is none.
+// Problems for requests without a token, and for nodes without one.
 var (
 	needsToken = [...]string{
 		reads:   "over TCP this needs a bearer token: that of -admin-read-token-file, or of -token-file; the admin unix socket needs none",
@@ -139,23 +137,22 @@ var (
 	}
 )
 
-// keysOf has the hashes of tokens; nil = none. They are replaced together.
+// keysOf holds the hashes of tokens; nil = none. They are replaced together.
 type keysOf struct {
 	changes, asks, reads *[sha256.Size]byte
 }
 
-// Tokens are what bearers show on listeners that are not trusted; empty = none. Each has at
-// least 16 bytes.
+// Tokens are the bearer tokens for untrusted listeners; empty = none. Each has at least 16 bytes.
 type Tokens struct {
-	// Token lets its bearer change things.
+	// Token permits changes.
 	Token string
-	// RouterToken lets its bearer ask where prompts are held, and nothing else.
+	// RouterToken permits only lookups of where prompts are cached.
 	RouterToken string
-	// ReadToken lets its bearer read, metrics included.
+	// ReadToken permits reads, including metrics.
 	ReadToken string
 }
 
-// Validate lists every bad token at once.
+// Validate lists all bad tokens.
 func (t *Tokens) Validate() error {
 	var bad []error
 	for _, token := range []struct{ what, text string }{{"token", t.Token}, {"router token", t.RouterToken}, {"read token", t.ReadToken}} {
@@ -166,10 +163,10 @@ func (t *Tokens) Validate() error {
 	return errors.Join(bad...)
 }
 
-// MinToken is how many bytes a token has at least.
+// MinToken is the minimum size of a token in bytes.
 const MinToken = 16
 
-// SetTokens has requests from now on show other tokens, which are valid.
+// SetTokens replaces the tokens for later requests. They must be valid.
 func (s *Server) SetTokens(t Tokens) {
 	s.keys.Store(&keysOf{changes: hashed(t.Token), asks: hashed(t.RouterToken), reads: hashed(t.ReadToken)})
 }

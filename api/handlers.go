@@ -14,7 +14,7 @@ const (
 	HealthUnavailable = "unavailable"
 )
 
-// Health answers the probes. Degraded is still 200: trouble of the cache must
+// Health is the result of the probes. Degraded is still 200: a problem of the cache must
 // not take the engine's pod out of service.
 type Health struct {
 	Status   string   `json:"status"`
@@ -22,16 +22,15 @@ type Health struct {
 	Checks   []Check  `json:"checks,omitempty"` // with ?verbose
 }
 
-// Page is one page of a listing. Next is the cursor of the page after it, absent
-// on the last one.
+// Page is one page of a listing. Next is the cursor of the next page, absent on the last one.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// Removal answers DELETE of a segment.
+// Removal is the result of DELETE of a segment.
 type Removal struct {
-	Segment Segment `json:"segment"` // as it was before
+	Segment Segment `json:"segment"` // before the removal
 	DryRun  bool    `json:"dry_run"`
 }
 
@@ -89,7 +88,7 @@ func (s *Server) status(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, withLists(s.shown().Node.Status()))
 }
 
-// withLists has a status without features or checks answer empty lists.
+// withLists makes a status without features or checks contain empty lists.
 func withLists(st Status) Status {
 	st.Features, st.Checks = orEmpty(st.Features), orEmpty(st.Checks)
 	return st
@@ -103,7 +102,7 @@ func (s *Server) listPools(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, func() []Pool { return withTenants(s.shown().Node.Pools()) })
 }
 
-// withTenants has pools without tenants answer an empty list.
+// withTenants makes pools without tenants contain an empty list.
 func withTenants(pools []Pool) []Pool {
 	for i := range pools {
 		pools[i].Tenants = orEmpty(pools[i].Tenants)
@@ -127,8 +126,8 @@ func (s *Server) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, s.shown().Node.Counters)
 }
 
-// listAll answers a listing that its owner bounds: profiles, pools, connections
-// and counters are few.
+// listAll answers a listing bounded by its owner: profiles, pools, connections and counters
+// are few.
 func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
 	if err := noParams(ctx); err != nil {
 		return err
@@ -163,7 +162,7 @@ func (s *Server) listSegments(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	limit := q.Limit
-	q.Limit++ // one more tells whether there is a next page
+	q.Limit++ // one more shows whether there is a next page
 	items, err := s.shown().Catalogue.Segments(q)
 	if err != nil {
 		return fmt.Errorf("list segments: %w", err)
@@ -232,8 +231,8 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }
 
-// pageOf cuts the one item too many that was asked for. Items of one key stay
-// together, since the cursor continues after that key.
+// pageOf removes the additional item that was requested. Items of one key stay together,
+// since the cursor continues after that key.
 func pageOf[T any](items []T, limit int, key func(*T) string) Page[T] {
 	page := Page[T]{Items: orEmpty(items)}
 	if len(items) <= limit {
@@ -247,7 +246,7 @@ func pageOf[T any](items []T, limit int, key func(*T) string) Page[T] {
 	return page
 }
 
-// orEmpty makes JSON say [] and not null.
+// orEmpty makes JSON contain [] instead of null.
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -255,7 +254,7 @@ func orEmpty[T any](s []T) []T {
 	return s
 }
 
-// orNone makes JSON say {} and not null.
+// orNone makes JSON contain {} instead of null.
 func orNone[T any](m map[string]T) map[string]T {
 	if m == nil {
 		return map[string]T{}

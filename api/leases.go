@@ -8,8 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Lease is what one client may read. Slots, which are leases of results, are not among
-// them.
+// Lease is an object that one client may read. Slots, which are leases of results, are not
+// included.
 type Lease struct {
 	Lease      uint64    `json:"lease"`
 	Object     string    `json:"object"` // segment or checkpoint
@@ -20,9 +20,9 @@ type Lease struct {
 	Connection uint64    `json:"connection"`
 	Rank       int       `json:"rank"`
 	Since      time.Time `json:"since"`
-	Expires    time.Time `json:"expires"` // past: its memory is quarantined until the client lets go
-	Bytes      int64     `json:"bytes"`   // of the object, over all ranks; on a GPU of the rank
-	Device     string    `json:"device"`  // the GPU's UUID; empty = of memory
+	Expires    time.Time `json:"expires"` // in the past: its memory is quarantined until the client releases it
+	Bytes      int64     `json:"bytes"`   // of the object, over all ranks; on a GPU of one rank
+	Device     string    `json:"device"`  // the GPU's UUID; empty = host memory
 }
 
 // LeaseQuery selects a page of leases in ascending order of ids. Zero fields select all.
@@ -43,7 +43,7 @@ func (s *Server) listLeases(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	limit := q.Limit
-	q.Limit++ // one more tells whether there is a next page
+	q.Limit++ // one more shows whether there is a next page
 	items, err := s.shown().Control.Leases(q)
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)

@@ -19,8 +19,8 @@ import (
 // maxSocketPath is sun_path without its terminating zero.
 const maxSocketPath = 107
 
-// SocketBeside is the admin socket of a daemon that was told its engine socket only:
-// in a directory of its own, which nobody else may enter.
+// SocketBeside returns the admin socket's path for a daemon with only an engine socket
+// configured. It is in a separate directory, which only its owner may enter.
 func SocketBeside(engines string) string {
 	return filepath.Join(filepath.Dir(engines), "admin", "admin.sock")
 }
@@ -37,26 +37,24 @@ type AdminListener struct {
 	}
 }
 
-// ListenUnix opens the trusted admin socket at path: mode 0600 from the moment
-// it exists, and only processes of our own user (or root) are accepted. A directory
-// that is missing is made, mode 0700; one in which others may write is refused. A socket
-// left behind by a dead daemon is replaced; a live one, or anything that is not
-// a socket, is left alone and refused with ErrBusy or ErrInvalid. Close removes
-// the socket; the lock file path.lock stays, since removing it would race.
+// ListenUnix opens the trusted admin socket at path: mode 0600 from the moment it exists, and
+// only processes of our own user (or root) are accepted. A missing directory is created with mode
+// 0700; one in which others may write is refused. The socket of a dead daemon is replaced; a live
+// one, or anything that is not a socket, is left alone and refused with ErrBusy or ErrInvalid.
+// Close removes the socket; the lock file path.lock stays, since removing it would race.
 func ListenUnix(path string) (*AdminListener, error) {
 	if len(path) == 0 || len(path) > maxSocketPath {
 		return nil, fmt.Errorf("admin socket: path of %d bytes, want 1 to %d: %w", len(path), maxSocketPath, ErrInvalid)
 	}
 	l := &AdminListener{path: path}
-	if err := l.bindLocked(); err != nil { // nobody else has l
+	if err := l.bindLocked(); err != nil { // l is not shared yet
 		return nil, err
 	}
 	return l, nil
 }
 
-// TakeBack makes the path lead to l again where it does not: the socket, or the
-// directory that it lies in, was removed or replaced. found says what was there instead,
-// and is empty when nothing was wrong.
+// TakeBack makes the path lead to l again if the socket, or its directory, was removed or
+// replaced. found describes what was there instead, and is empty if nothing was wrong.
 func (l *AdminListener) TakeBack() (found string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,10 +70,10 @@ func (l *AdminListener) TakeBack() (found string, err error) {
 		return found, err
 	}
 	old.SetUnlinkOnClose(false)
-	return found, old.Close() // Accept goes on with the new one
+	return found, old.Close() // Accept continues with the new one
 }
 
-// oursLocked says whether the path leads to l.
+// oursLocked reports whether the path leads to l.
 func (l *AdminListener) oursLocked() bool {
 	now, err := os.Lstat(l.path)
 	return err == nil && os.SameFile(now, l.mu.bound)
@@ -112,13 +110,13 @@ func (l *AdminListener) bindLocked() (err error) {
 		return errors.Join(err, ln.Close())
 	}
 	if lock != l.mu.lock && l.mu.lock != nil {
-		l.mu.lock.Close() // of a directory that is elsewhere now
+		l.mu.lock.Close() // in a directory that is no longer at the path
 	}
 	l.mu.net, l.mu.lock, l.mu.bound = ln.(*net.UnixListener), lock, bound
 	return nil
 }
 
-// lockLocked is the lock of the path, which may be held already.
+// lockLocked returns the lock of the path, which may be held already.
 func (l *AdminListener) lockLocked() (*os.File, error) {
 	path := l.path + ".lock"
 	if l.mu.lock != nil {
@@ -140,8 +138,7 @@ func private(_, _ string, raw syscall.RawConn) error {
 	return failed
 }
 
-// ownDir makes the directory of the socket, or looks whether others could replace
-// what is in it.
+// ownDir creates the directory of the socket, or checks that others cannot replace its contents.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -157,8 +154,8 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// lockFile holds path locked for as long as the file is open. The kernel drops
-// the lock when the process dies, however it dies.
+// lockFile locks path while the file is open. The kernel unlocks it when the process dies
+// for any reason.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -174,7 +171,7 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// clearStale removes a socket that nobody answers on.
+// clearStale removes a socket that no process serves.
 func clearStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -237,7 +234,7 @@ func (l *AdminListener) Close() error {
 	return errors.Join(l.mu.net.Close(), l.mu.lock.Close())
 }
 
-// dialUnix connects to an admin socket, if it is the daemon that answers there.
+// dialUnix connects to an admin socket, if the daemon serves it.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)
@@ -265,7 +262,7 @@ func ownPeer(conn *net.UnixConn) bool {
 	return cred.Uid == 0 || int(cred.Uid) == os.Geteuid()
 }
 
-// temporary reports errors of accept that pass by themselves.
+// temporary reports whether an error of accept is transient.
 func temporary(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED} {
 		if errors.Is(err, e) {

@@ -11,9 +11,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Bounds of a question where a prompt is held.
+// Bounds of a lookup of where a prompt is cached.
 const (
-	MaxLocateTokens   = 1 << 17 // token ids; a longer prompt is asked for by its keys
+	MaxLocateTokens   = 1 << 17 // token ids; longer prompts are looked up by their keys
 	MaxLocatePrefixes = 1024
 	MaxLocateSegments = 1024
 	MaxLocateNodes    = 1024 // in an answer
@@ -22,40 +22,40 @@ const (
 	maxSeamTokens     = 4096
 
 	maxLocateBytes = 1 << 20 // of a body: 2^17 token ids of six digits, or 1,024 keys of each kind
-	maxLocating    = 8       // answered at once; further ones wait for locatePatience
+	maxLocating    = 8       // concurrent ones; further ones wait for locatePatience
 	locatePatience = time.Second
 )
 
-// LocateQuery asks which nodes of the cluster hold what of a prompt. It names either
-// keys, as engines compute them, or the token ids, from which the node computes them for
-// a profile that an engine has registered with it. Token ids are neither logged nor kept.
+// LocateQuery asks which nodes of the cluster have which parts of a prompt. It contains
+// either keys, as engines compute them, or token ids, from which the node computes the keys
+// for a profile registered by an engine. Token ids are neither logged nor stored.
 type LocateQuery struct {
 	Tenant  string `json:"tenant,omitempty"` // empty = the default tenant
-	Profile string `json:"profile"`          // fingerprint, or the model's name if one profile only has it
+	Profile string `json:"profile"`          // fingerprint, or the model's name if only one profile has it
 	Accept  string `json:"accept,omitempty"` // exact: no spliced checkpoints and no segments; empty = all
-	Limit   int    `json:"limit,omitempty"`  // nodes in the answer, those that save most; 0 = DefaultNodes
+	Limit   int    `json:"limit,omitempty"`  // number of nodes in the answer, those that save most; 0 = DefaultNodes
 	Tokens  int    `json:"tokens,omitempty"` // of the prompt; with token ids: their number, or 0
 
-	// By keys.
+	// With keys.
 	Prefixes []LocatePrefix `json:"prefixes,omitempty"` // ascending by tokens
 
-	// By token ids.
+	// With token ids.
 	TokenIDs    []uint32 `json:"token_ids,omitempty"`
-	BlockTokens int      `json:"block_tokens,omitempty"` // of the engine, for prefixes; 0 = no prefixes are looked for
-	// Positions are where prefixes may end; empty = at every block, and if these are
-	// too many, at the last ones and at every n-th before.
+	BlockTokens int      `json:"block_tokens,omitempty"` // of the engine, for prefixes; 0 = prefixes are not looked up
+	// Positions are where prefixes may end; empty = at every block, or if there are too
+	// many, at the last ones and at every n-th before.
 	Positions  []int `json:"positions,omitempty"`
-	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width that the engine splices with
-	// Primer names the primer of segments that begin at token PrimedFrom or later, except at
-	// token 0; absent = no segment has one. The other variant of a segment is not looked up.
+	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width with which the engine splices
+	// Primer is the primer of segments that begin at token PrimedFrom or later, except at token
+	// 0; absent = no segment has one. The other variant of a segment is not looked up.
 	Primer     *Digest `json:"primer,omitempty"`
 	PrimedFrom int     `json:"primed_from,omitempty"`
 
-	// Segments of the prompt, ascending. Key is given with keys, and not with token ids.
+	// Segments of the prompt, ascending. Key is given with keys, but not with token ids.
 	Segments []LocateSegment `json:"segments,omitempty"`
 }
 
-// LocatePrefix is a prefix that a checkpoint may be held of.
+// LocatePrefix is a prefix of which a checkpoint may be cached.
 type LocatePrefix struct {
 	Hash   Digest `json:"hash"`
 	Tokens int    `json:"tokens"`
@@ -66,56 +66,57 @@ type LocateSegment struct {
 	Begin  int     `json:"begin"`
 	Tokens int     `json:"tokens"`
 	Key    *Digest `json:"key,omitempty"`
-	// Excluded are the tokens at both ends that are computed again (head and tail of the
-	// key); with token ids the node knows.
+	// Excluded is the number of recomputed tokens at both ends (head and tail of the key);
+	// with token ids the node knows it.
 	Excluded int `json:"excluded_tokens,omitempty"`
 }
 
-// Located answers a LocateQuery. What other nodes hold is what this one believes, as old
-// as AsOf; only its own share is exact.
+// Located is the answer to a LocateQuery. The parts on other nodes are what this node
+// believes, as of AsOf; only its own part is exact.
 type Located struct {
 	Tokens int `json:"tokens"` // of the prompt
-	// RecomputeMillis is a prefill of the whole prompt. Measured: by an engine of this
-	// node; else it is what prefill-speed says.
+	// RecomputeMillis is the time to prefill the whole prompt. Measured: on an engine of
+	// this node; else derived from prefill-speed.
 	RecomputeMillis float64 `json:"recompute_ms"`
 	Measured        bool    `json:"measured"`
-	// Best is the node that has the first token soonest, what it would fetch included;
-	// empty when nothing is saved anywhere.
+	// Best is the node with the shortest time to first token, including what it would
+	// fetch; empty if no node saves time.
 	Best    string `json:"best,omitempty"`
-	Members int    `json:"members"` // that were looked at, this node too
-	// ExpectedFalse is how many keys, of those that were looked for at other nodes, are
-	// expected to be taken for held there while nobody holds them. Beyond some hundredths,
-	// long prefixes of others are to be doubted: fewer positions make it less.
+	Members int    `json:"members"` // compared members, including this node
+	// ExpectedFalse is the expected number of keys that are taken for cached on another
+	// node although no node has them. Beyond some hundredths, doubt long prefixes on other
+	// nodes; fewer positions reduce it.
 	ExpectedFalse float64       `json:"expected_false"`
-	Nodes         []LocatedNode `json:"nodes"` // the best first; this node is always among them
+	Nodes         []LocatedNode `json:"nodes"` // best first; always includes this node
 }
 
-// LocatedNode is what one node holds of a prompt.
+// LocatedNode is the part of a prompt that one node has.
 type LocatedNode struct {
 	Node string `json:"node"`
 	Self bool   `json:"self"`
 	Peer string `json:"peer,omitempty"` // address of its peers' port; empty without a cluster
 
-	PrefixTokens  int     `json:"prefix_tokens"`  // of the longest checkpoint it holds
-	SegmentTokens int     `json:"segment_tokens"` // of segments behind it
+	PrefixTokens  int     `json:"prefix_tokens"`  // of its longest checkpoint
+	SegmentTokens int     `json:"segment_tokens"` // of segments after it
 	Tokens        int     `json:"held_tokens"`    // both
 	Share         float64 `json:"share"`          // of the prompt, 0 to 1
-	// MemoryTokens and DiskTokens part Tokens by tier. Of others no tier is known: nil.
+	// MemoryTokens and DiskTokens divide Tokens by tier. For other nodes the tier is
+	// unknown: nil.
 	MemoryTokens *int `json:"memory_tokens,omitempty"`
 	DiskTokens   *int `json:"disk_tokens,omitempty"`
-	// SavedMillis is how much sooner the first token is there than after a prefill of the
-	// whole prompt, with what the node holds; of others as if in memory.
+	// SavedMillis is how much sooner than after a full prefill the first token is ready,
+	// with what the node has; for other nodes as if in memory.
 	SavedMillis float64 `json:"saved_ms"`
-	// PeerTokens are further tokens that it could fetch from other members in less time
-	// than it takes to compute them, SavedWithPeersMillis what is saved with them.
+	// PeerTokens are additional tokens that it could fetch from other members faster than
+	// compute them. SavedWithPeersMillis is the time saved with them.
 	PeerTokens           int     `json:"peer_tokens"`
 	SavedWithPeersMillis float64 `json:"saved_with_peers_ms"`
 
-	Complete bool       `json:"complete"`        // all that it holds is known
-	AsOf     *time.Time `json:"as_of,omitempty"` // when it last had nothing more to tell; nil = this node, or not yet
+	Complete bool       `json:"complete"`        // its contents are completely known
+	AsOf     *time.Time `json:"as_of,omitempty"` // when it last had nothing more to report; nil = this node, or not yet
 }
 
-// Validate gathers everything that is wrong with a query, and sets what has a default.
+// Validate lists all errors of a query, and sets defaults.
 func (q *LocateQuery) Validate() error {
 	p := params{}
 	byTokens := len(q.TokenIDs) > 0
@@ -225,7 +226,7 @@ func (q *LocateQuery) checkSegments(p *params, byTokens bool) {
 	}
 }
 
-// locate answers where a prompt is held. Of what the request says nothing is logged.
+// locate answers where a prompt is cached. No part of the request is logged.
 func (s *Server) locate(ctx *fasthttp.RequestCtx, _ string) error {
 	if err := noParams(ctx); err != nil {
 		return err
@@ -250,7 +251,7 @@ func (s *Server) locate(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, found)
 }
 
-// enterLocate waits for a place among those that are answered.
+// enterLocate waits for a place among the concurrent lookups.
 func (s *Server) enterLocate() (leave func(), err error) {
 	select {
 	case s.locating <- struct{}{}:
@@ -269,8 +270,7 @@ func (s *Server) enterLocate() (leave func(), err error) {
 	return func() { <-s.locating }, nil
 }
 
-// decodeBody reads one JSON document. What it says about a bad one has nothing of what
-// the body says.
+// decodeBody decodes one JSON document. Its errors contain nothing of the body.
 func decodeBody(body []byte, out any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

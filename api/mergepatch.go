@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// merged applies a JSON Merge Patch (RFC 7396) to a value and returns the result. Both are as
-// decoded returns them; objects of target are changed in place.
+// merged applies a JSON Merge Patch (RFC 7396) to a value and returns the result. Both must
+// come from decoded; objects of target are modified.
 func merged(target, patch any) any {
 	changes, ok := patch.(map[string]any)
 	if !ok {
@@ -28,7 +28,7 @@ func merged(target, patch any) any {
 	return object
 }
 
-// decoded returns a JSON value with numbers as they are written.
+// decoded returns a JSON value with numbers as written.
 func decoded(text []byte) (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -36,8 +36,8 @@ func decoded(text []byte) (value any, err error) {
 	return value, err
 }
 
-// unknownName returns a member of the objects in value that the objects in known do not have.
-// encoding/json would accept it if it differs in case only.
+// unknownName returns a member of the objects in value that the objects in known do not
+// have. encoding/json would accept one that differs only in case.
 func unknownName(value, known any) (name string, found bool) {
 	object, _ := value.(map[string]any)
 	of, _ := known.(map[string]any)

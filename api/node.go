@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What Node and Catalogue report; each becomes one HTTP status.
+// Errors of Node and Catalogue; each maps to one HTTP status.
 var (
 	ErrInvalid     = errors.New("api: invalid")     // 400
 	ErrNotFound    = errors.New("api: not found")   // 404
@@ -16,65 +16,63 @@ var (
 	ErrUnavailable = errors.New("api: unavailable") // 503
 )
 
-// Node answers questions about the process. Implementations copy what they
-// answer, hold no lock that a client of the socket waits for longer than the
-// copy takes, and are safe for concurrent use.
+// Node provides information about the process. Implementations return copies, hold no lock that a
+// client of the socket waits for longer than the copy takes, and are safe for concurrent use.
 type Node interface {
 	Status() Status
 	Profiles() []Profile
 	Pools() []Pool
 	Connections() []Connection
-	// Counters lists counters and gauges by name in a stable order: what
-	// OpStats answers on the socket.
+	// Counters lists counters and gauges by name in a stable order: the same as OpStats on
+	// the socket.
 	Counters() []Counter
-	// Decisions answers what was decided last, the newest first, at most Limit of
-	// those that pass the query. Those of earlier starts come last.
+	// Decisions returns the latest decisions that pass the query, newest first, at most
+	// Limit. Those of earlier starts come last.
 	Decisions(DecisionQuery) []Decision
-	// Cluster answers what the node knows of the others of its cluster; Enabled is false
-	// where it is in none.
+	// Cluster returns what the node knows of its cluster; Enabled is false without one.
 	Cluster() Cluster
-	// Requests answers how prompts were served, the newest first, at most Limit of those
-	// that pass the query, without spans.
+	// Requests returns how prompts were served, newest first, at most Limit of those that
+	// pass the query, without spans.
 	Requests(RequestQuery) []Request
-	// Request answers one that is still kept; ErrNotFound.
+	// Request returns a request that is still kept; ErrNotFound.
 	Request(id uint64) (*Request, error)
-	// Usage answers the sums of all requests, in a stable order.
+	// Usage returns the sums of all requests, in a stable order.
 	Usage() []Usage
-	// Overview answers with a history of a span, HistoryHours if empty.
+	// Overview returns an overview with a history of the given span, HistoryHours if empty.
 	Overview(history string) *Overview
-	// ProbeObjectStore tries the object store, and takes a while; Enabled is false where
-	// there is none.
+	// ProbeObjectStore tests the object store, which takes a while; Enabled is false without one.
 	ProbeObjectStore(ctx context.Context) ObjectProbe
 }
 
-// Catalogue pages through what is held. Both listings are in ascending order of
-// key, so that a cursor (the last key of the page before) stays meaningful while
-// objects come and go. Limit is 2 to MaxLimit+1; an answer may be longer by the
-// other checkpoints (an exact and a spliced one) that share the last hash.
+// Catalogue lists cached objects. Both listings are in ascending order of key, so that a
+// cursor (the last key of the previous page) stays valid while objects are stored and
+// evicted. Limit is 2 to MaxLimit+1; an answer may be longer by the other checkpoints (an
+// exact and a spliced one) that share the last hash.
 type Catalogue interface {
 	Segments(SegmentQuery) ([]Segment, error)
-	// Segment answers one segment with its parts; ErrNotFound when not held.
+	// Segment returns one segment with its parts; ErrNotFound if it is not cached.
 	Segment(key Digest) (SegmentDetail, error)
 	Checkpoints(CheckpointQuery) ([]Checkpoint, error)
-	// Remove evicts a segment: no lookup finds it any more, and its memory is
-	// free once its last lease ends. ErrNotFound, or ErrBusy while it is filled.
+	// Remove evicts a segment: no lookup finds it any more, and its memory is freed when
+	// its last lease ends. ErrNotFound, or ErrBusy while it is being filled.
 	Remove(key Digest) error
-	// Locate answers which nodes hold what of a prompt, from memory. The query is valid;
-	// it is the implementation's until it returns. ErrNotFound for a profile or tenant
-	// that is not known here, ErrInvalid for a model that several profiles have.
+	// Locate returns which nodes have which parts of a prompt, from memory. The query is
+	// valid, and belongs to the implementation until it returns. ErrNotFound for an unknown
+	// profile or tenant, ErrInvalid for a model with several profiles.
 	Locate(*LocateQuery) (*Located, error)
 }
 
 // Digest is a segment key, prefix hash or fingerprint; as text it is 64 hex digits.
 type Digest [32]byte
 
-// String is the 64 hex digits.
+// String returns the 64 hex digits.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
 // MarshalText implements encoding.TextMarshaler.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler; anything but 64 hex digits is ErrInvalid.
+// UnmarshalText implements encoding.TextUnmarshaler; it returns ErrInvalid for anything but
+// 64 hex digits.
 func (d *Digest) UnmarshalText(text []byte) error {
 	if len(text) != 2*len(d) {
 		return fmt.Errorf("%d characters where 64 hex digits belong: %w", len(text), ErrInvalid)
@@ -85,7 +83,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// hasPrefix compares digit by digit, so that filtering a large catalogue makes no strings.
+// hasPrefix compares digit by digit, so that filtering a large catalogue allocates no strings.
 func (d *Digest) hasPrefix(digits string) bool {
 	if len(digits) > 2*len(d) {
 		return false
@@ -105,14 +103,14 @@ func (d *Digest) hasPrefix(digits string) bool {
 // Check states.
 const (
 	CheckOK       = "ok"
-	CheckDegraded = "degraded" // works with less; never takes the node out of service
+	CheckDegraded = "degraded" // works with restrictions; never takes the node out of service
 )
 
-// Check is one capability of the node and how it is.
+// Check is one capability of the node and its state.
 type Check struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`            // CheckOK or CheckDegraded
-	Detail string `json:"detail,omitempty"` // for people: what is missing and what follows
+	Detail string `json:"detail,omitempty"` // for operators: what is missing, and the consequences
 }
 
 // Status is the state of the process.
@@ -126,7 +124,7 @@ type Status struct {
 	Socket    string    `json:"socket"` // path of the engine socket
 	Device    string    `json:"device"` // kind and name
 	Features  []string  `json:"features"`
-	GPUs      []GPU     `json:"gpus,omitempty"` // that the node was told to use
+	GPUs      []GPU     `json:"gpus,omitempty"` // configured ones
 	Checks    []Check   `json:"checks"`
 }
 
@@ -134,32 +132,32 @@ type Status struct {
 const (
 	GPUOpening = "opening"
 	GPUServing = "serving" // its memory is shared
-	GPUMissing = "missing" // it could not be opened, or gave no memory
+	GPUMissing = "missing" // it could not be opened, or granted no memory
 	GPULost    = "lost"    // it does not answer any more
 )
 
-// GPU is a device that the node was told to use.
+// GPU is a configured device.
 type GPU struct {
-	UUID    string `json:"uuid"` // GPU-..., as nvidia-smi -L has it; what the setting says where that is not known
+	UUID    string `json:"uuid"` // GPU-..., as in nvidia-smi -L; the text of the setting if unknown
 	State   string `json:"state"`
-	Trouble string `json:"trouble,omitempty"` // for people: what is wrong with it
+	Trouble string `json:"trouble,omitempty"` // for operators: what is wrong with it
 	Name    string `json:"name"`
-	Driver  string `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = not known
-	Mode    string `json:"mode"`             // compute mode; empty = not known
+	Driver  string `json:"driver"`           // CUDA version of the driver, such as 12.4; empty = unknown
+	Mode    string `json:"mode"`             // compute mode; empty = unknown
 	MPS     string `json:"mps"`              // yes: contexts run side by side; no: they take turns; unknown
-	Way     string `json:"way"`              // how clients get its memory: descriptor or handle; empty = not at all
-	Stuck   int64  `json:"stuck_calls"`      // calls of the driver that run past their time now
-	Shared  int64  `json:"connection_bytes"` // memory of its own that clients have
+	Way     string `json:"way"`              // how clients get its memory: descriptor or handle; empty = none
+	Stuck   int64  `json:"stuck_calls"`      // driver calls running past their deadline
+	Shared  int64  `json:"connection_bytes"` // private memory of clients
 
 	CapacityBytes int64 `json:"capacity_bytes"` // for copies, of both pools
 	UsedBytes     int64 `json:"used_bytes"`
-	Copies        int64 `json:"copies"`    // that lookups find
-	Promoting     int64 `json:"promoting"` // wanted or on their way
+	Copies        int64 `json:"copies"`    // available to lookups
+	Promoting     int64 `json:"promoting"` // requested or being copied
 }
 
 // Profile is one registered model identity.
 type Profile struct {
-	ID              uint32   `json:"id"` // of this daemon start
+	ID              uint32   `json:"id"` // in this start of the daemon
 	Fingerprint     Digest   `json:"fingerprint"`
 	Model           string   `json:"model"`
 	TPSize          int      `json:"tp_size"`
@@ -170,12 +168,12 @@ type Profile struct {
 	RowBytes        int64    `json:"row_bytes"`         // bytes of one interior token and rank: K, V
 	Segments        int      `json:"segments"`          // published, of all tenants
 	Checkpoints     int      `json:"checkpoints"`       // published, of all tenants
-	Engines         []string `json:"engines,omitempty"` // bindings seen: engine name and version
+	Engines         []string `json:"engines,omitempty"` // registered bindings: engine name and version
 }
 
-// Levels say how safe an object is by where it lies.
+// Levels are the durability of an object.
 const (
-	LevelMemory = "memory" // a daemon that ends may lose it
+	LevelMemory = "memory" // may be lost when the daemon ends
 	LevelLogged = "logged" // survives a killed daemon
 	LevelSynced = "synced" // survives power loss
 )
@@ -187,29 +185,28 @@ type Segment struct {
 	Model     string    `json:"model"`
 	Tenant    string    `json:"tenant"`
 	State     string    `json:"state"` // published, pending or removed
-	Tiers     []string  `json:"tiers"` // where it lies, fastest first: hbm, dram, disk
+	Tiers     []string  `json:"tiers"` // where it is cached, fastest first: hbm, dram, disk
 	Level     string    `json:"level"` // LevelMemory, LevelLogged or LevelSynced
 	Role      string    `json:"role"`  // first or mid
 	Tokens    int       `json:"tokens"`
 	Interior  int       `json:"interior_tokens"`
 	Bytes     int64     `json:"bytes"`      // over all ranks
-	DiskBytes int64     `json:"disk_bytes"` // what it takes on disk, 0 = it is not there
+	DiskBytes int64     `json:"disk_bytes"` // size on disk, 0 = not on disk
 	Leases    int       `json:"leases"`
 	Hits      uint64    `json:"hits"`
 	Publisher string    `json:"publisher"` // name of the client that filled it
 	Created   time.Time `json:"created"`
 	LastUsed  time.Time `json:"last_used"`
-	// Primer is the id of the primer after which it was captured; otherwise absent.
+	// Primer is the id of the primer after which it was captured; absent without one.
 	Primer *Digest `json:"primer,omitempty"`
-	// Of a segment whose transitions and end-states were packed, as its profile's tolerance
-	// allows; otherwise absent.
+	// Packed is set if transitions and end-states were packed, as the profile's tolerance allows.
 	Packed *Packed `json:"packed,omitempty"`
 }
 
-// Packed is how far packed transitions, end-states, keys and values are from those that were
-// written: the largest of any head.
+// Packed describes the errors of packed transitions, end-states, keys and values: the
+// largest of any head.
 type Packed struct {
-	PlainBytes      int64   `json:"plain_bytes"`      // that it would take as it was written, over all ranks; 0 = its profile is not registered
+	PlainBytes      int64   `json:"plain_bytes"`      // size without packing, over all ranks; 0 = its profile is not registered
 	TransitionError float64 `json:"transition_error"` // bound on the spectral norm of the difference
 	StateError      float64 `json:"state_error"`      // Frobenius norm of the difference, relative to the end-state, or to a layer's keys or values
 }
@@ -229,11 +226,11 @@ type SegmentDetail struct {
 	Segment
 	HeadExcluded int           `json:"head_excluded_tokens"`
 	TailExcluded int           `json:"tail_excluded_tokens"`
-	Extents      int           `json:"extents"`      // runs of arena memory it lies in
-	DiskExtents  int           `json:"disk_extents"` // runs of slab files it lies in
-	Codec        string        `json:"codec"`        // of its bytes on disk; empty = it is not there
-	OtherNodes   int           `json:"other_nodes"`  // of the cluster that are believed to hold it
-	ObjectStore  bool          `json:"object_store"` // which is believed to hold it
+	Extents      int           `json:"extents"`      // runs of arena memory
+	DiskExtents  int           `json:"disk_extents"` // runs of slab files
+	Codec        string        `json:"codec"`        // of its bytes on disk; empty = not on disk
+	OtherNodes   int           `json:"other_nodes"`  // of the cluster that are believed to have it
+	ObjectStore  bool          `json:"object_store"` // is believed to have it
 	Parts        []SegmentPart `json:"parts"`
 }
 
@@ -265,12 +262,12 @@ type Checkpoint struct {
 	Tiers     []string  `json:"tiers"`
 	Level     string    `json:"level"`
 	Tokens    int       `json:"tokens"`
-	Rows      int       `json:"rows"` // tokens whose keys and values this node holds itself
+	Rows      int       `json:"rows"` // tokens whose keys and values this node stores itself
 	Bytes     int64     `json:"bytes"`
 	DiskBytes int64     `json:"disk_bytes"`
 	Leases    int       `json:"leases"`
 	Children  int       `json:"children"`
-	Thinned   bool      `json:"thinned"` // its states have left memory: nothing begins from it, what extends it needs its rows
+	Thinned   bool      `json:"thinned"` // its states were evicted from memory: nothing begins from it, but its rows are needed by what extends it
 	Created   time.Time `json:"created"`
 	LastUsed  time.Time `json:"last_used"`
 }
@@ -283,8 +280,8 @@ type CheckpointQuery struct {
 	Limit   int
 }
 
-// Pool is one budget in one tier. On disk nothing is leased, and a page is what
-// space is given in.
+// Pool is one budget in one tier. On disk there are no leases, and a page is the unit of
+// allocation.
 type Pool struct {
 	Name             string       `json:"name"` // public or private
 	Tier             string       `json:"tier"`
@@ -293,7 +290,7 @@ type Pool struct {
 	UsedBytes        int64        `json:"used_bytes"`
 	LeasedBytes      int64        `json:"leased_bytes"`
 	PendingBytes     int64        `json:"pending_bytes"`     // reserved, not committed
-	QuarantinedBytes int64        `json:"quarantined_bytes"` // of expired leases, until the client lets go
+	QuarantinedBytes int64        `json:"quarantined_bytes"` // of expired leases, until the client releases them
 	PageBytes        int64        `json:"page_bytes"`
 	Objects          int          `json:"objects"`
 	Tenants          []TenantPool `json:"tenants"`
@@ -302,7 +299,7 @@ type Pool struct {
 // TenantPool is one tenant's share of a pool.
 type TenantPool struct {
 	Tenant     string `json:"tenant"`
-	UsedBytes  int64  `json:"used_bytes"`  // as its quota counts: pages or extents, and records
+	UsedBytes  int64  `json:"used_bytes"`  // as counted by its quota: pages or extents, and records
 	QuotaBytes int64  `json:"quota_bytes"` // 0 = none
 }
 
@@ -315,7 +312,7 @@ type Connection struct {
 	PID          int32     `json:"pid"` // 0 across PID namespaces
 	Tenants      []string  `json:"tenants"`
 	Profiles     []uint32  `json:"profiles"`
-	Engines      []string  `json:"engines"` // that it has registered them for, with their versions
+	Engines      []string  `json:"engines"` // for which it has registered profiles, with their versions
 	Since        time.Time `json:"since"`
 	Requests     uint64    `json:"requests"`
 	InFlight     int       `json:"in_flight"`
@@ -324,7 +321,7 @@ type Connection struct {
 	StagingBytes int64     `json:"staging_bytes"`
 	SlotBytes    int64     `json:"slot_bytes"`
 	Device       string    `json:"device,omitempty"` // the GPU that it has attached
-	DeviceBytes  int64     `json:"device_bytes"`     // memory of the GPU of its own; 0 = not attached to it
+	DeviceBytes  int64     `json:"device_bytes"`     // private GPU memory; 0 = none attached
 }
 
 // Counter is one counter or gauge.

@@ -15,8 +15,7 @@ const (
 	MaxLimit     = 1000
 )
 
-// params reads query parameters and gathers everything that is wrong with them,
-// so that one answer names all mistakes.
+// params parses query parameters and collects all errors, so that one response names all of them.
 type params struct {
 	args *fasthttp.Args
 	seen []string
@@ -27,8 +26,8 @@ func (p *params) refuse(name, format string, a ...any) {
 	p.bad = append(p.bad, Violation{Parameter: name, Detail: fmt.Sprintf(format, a...)})
 }
 
-// text returns the value of name; given twice is refused, since two readers
-// could disagree about which one counts.
+// text returns the value of name. A repeated parameter is refused, since two readers could
+// disagree about which one counts.
 func (p *params) text(name string) (string, bool) {
 	p.seen = append(p.seen, name)
 	values := p.args.PeekMulti(name)
@@ -96,7 +95,7 @@ func (p *params) profile() *uint32 {
 	return &id
 }
 
-// number reads a decimal number of so many bits; nil = not given. what says what it is.
+// number parses a decimal number of a number of bits; nil = not given. what describes it.
 func (p *params) number(name string, bits int, what string) *uint64 {
 	v, ok := p.text(name)
 	if !ok {
@@ -112,7 +111,7 @@ func (p *params) number(name string, bits int, what string) *uint64 {
 
 func (p *params) prefix() string { return p.digits("key_prefix") }
 
-// digits reads what a key begins with.
+// digits parses the beginning of a key.
 func (p *params) digits(name string) string {
 	v, ok := p.text(name)
 	if !ok {
@@ -139,7 +138,7 @@ func (p *params) cursor() *Digest {
 	return &d
 }
 
-// done refuses parameters that nobody asked for and reports all violations.
+// done refuses unknown parameters and returns all violations.
 func (p *params) done() error {
 	unknown := map[string]bool{}
 	for key := range p.args.All() {
@@ -157,7 +156,7 @@ func (p *params) done() error {
 	return newProblem(fasthttp.StatusBadRequest, CodeInvalid, fmt.Sprintf("%d bad parameters", len(p.bad)), p.bad...)
 }
 
-// keyOf reads a key that is part of the path.
+// keyOf parses a key in the path.
 func keyOf(text string) (Digest, error) {
 	var d Digest
 	if err := d.UnmarshalText([]byte(text)); err != nil {

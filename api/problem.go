@@ -9,29 +9,29 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Codes of problems, stable for scripts; one code always has the same status.
+// Codes of problems, stable for scripts; each has a fixed status.
 const (
 	CodeInvalid          = "invalid"               // 400
 	CodeUnauthorized     = "unauthorized"          // 401
 	CodeForbiddenHost    = "forbidden_host"        // 403: Host or Origin of another site
-	CodeReadOnly         = "read_only"             // 403: this listener does not change things
+	CodeReadOnly         = "read_only"             // 403: this listener does not allow changes
 	CodeNotFound         = "not_found"             // 404
 	CodeMethodNotAllowed = "method_not_allowed"    // 405
 	CodeTimeout          = "timeout"               // 408: the request came too slowly
 	CodeBusy             = "busy"                  // 409
-	CodeChanged          = "changed"               // 412: another version than If-Match names
+	CodeChanged          = "changed"               // 412: the version differs from If-Match
 	CodeTooLarge         = "too_large"             // 413, 431
 	CodeMediaType        = "media_type"            // 415
-	CodeUnsupported      = "unsupported"           // 422: not while the daemon runs; errors name what
-	CodeBadFile          = "bad_file"              // 422: errors name the settings whose files are wrong
+	CodeUnsupported      = "unsupported"           // 422: impossible while the daemon runs; errors name the fields
+	CodeBadFile          = "bad_file"              // 422: errors name the settings with bad files
 	CodePrecondition     = "precondition_required" // 428: If-Match is missing
 	CodeInternal         = "internal"              // 500
 	CodeUnavailable      = "unavailable"           // 503
 	CodeFull             = "full"                  // 507
 )
 
-// types are of problems that are more than their HTTP status says. The others have
-// about:blank, with which the title is that of the status.
+// types lists problems that are more specific than their HTTP status. Others have
+// about:blank, whose title is that of the status.
 var types = map[string]struct{ uri, title string }{
 	CodeChanged:     {"urn:spliced:problem:changed", "Changed Meanwhile"},
 	CodeUnsupported: {"urn:spliced:problem:unsupported", "Not While The Daemon Runs"},
@@ -40,8 +40,8 @@ var types = map[string]struct{ uri, title string }{
 	CodeBusy:        {"urn:spliced:problem:busy", "In Use"},
 }
 
-// Problem is an RFC 9457 problem. It is also the error that Client returns:
-// errors.Is finds the sentinel of its code in it.
+// Problem is an RFC 9457 problem. Client returns it as an error; errors.Is matches the
+// sentinel of its code.
 type Problem struct {
 	Type   string      `json:"type"` // about:blank, or a URN that ends with the code
 	Title  string      `json:"title"`
@@ -70,7 +70,7 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the sentinel of the code, nil for those without.
+// Unwrap returns the sentinel of the code, nil for codes without one.
 func (p *Problem) Unwrap() error {
 	for _, k := range kinds {
 		if k.code == p.Code {
@@ -88,8 +88,7 @@ func newProblem(status int, code, detail string, errs ...Violation) *Problem {
 	return p
 }
 
-// kinds are the one place where kinds of errors become HTTP statuses. The first that an
-// error is counts.
+// kinds is the only place where kinds of errors become HTTP statuses. The first match wins.
 var kinds = []struct {
 	is     error
 	status int
@@ -117,22 +116,23 @@ func problemOf(err error) *Problem {
 	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())
 }
 
-// BadFiles is ErrBadFile of files of settings, each with what is wrong.
+// BadFiles returns an ErrBadFile with the errors of the settings' files.
 func BadFiles(list []Violation) error {
 	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; the former ones stay in use, all of them", len(list)), list...)
 }
 
-// Unsupported is ErrUnsupported of a field of the configuration.
+// Unsupported returns an ErrUnsupported for a field of the configuration.
 func Unsupported(field, why string) error {
 	return newProblem(fasthttp.StatusUnprocessableEntity, CodeUnsupported, "it cannot change while the daemon runs", Violation{field, why})
 }
 
-// noPath answers what has no route. The dashboard knows an older daemon by its words.
+// noPath is the problem of a path without a route. The dashboard recognizes an older daemon
+// by its text.
 func noPath(path string) *Problem {
 	return newProblem(fasthttp.StatusNotFound, CodeNotFound, fmt.Sprintf("no such path: %.100s", path))
 }
 
-// noMethod answers a method that a path does not have.
+// noMethod is the problem of a method that a path does not have.
 func noMethod(ctx *fasthttp.RequestCtx, allow string) *Problem {
 	ctx.Response.Header.Set("Allow", allow)
 	return newProblem(fasthttp.StatusMethodNotAllowed, CodeMethodNotAllowed, fmt.Sprintf("%.20s is not served here", ctx.Method()))
@@ -149,7 +149,7 @@ func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
 	ctx.SetBody(body)
 }
 
-// readProblem answers requests that could not be read at all.
+// readProblem answers requests that could not be parsed.
 func readProblem(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var slow interface{ Timeout() bool }

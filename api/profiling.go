@@ -8,8 +8,8 @@ import (
 
 const profilingPath = "/debug/pprof/"
 
-// profile serves the runtime's profiles, on trusted listeners only. Recordings
-// end early when the server stops.
+// profile serves the runtime's profiles, on trusted listeners only. Recordings end early
+// when the server stops.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(s.stopping)
 	switch name := strings.TrimPrefix(r.URL.Path, profilingPath); name {

@@ -21,15 +21,15 @@ const (
 	eventsPath = "/api/v1/events"
 )
 
-// access is what a route needs on a listener that is not trusted.
+// access is the permission that a route requires on an untrusted listener.
 type access uint8
 
 const (
-	open    access = iota // nothing: probes, what is the same everywhere
-	scrapes               // where there is a token of readers, that or the one of changes
-	reads                 // the token of readers, or that of changes; none over loopback while there is no token at all
-	asks                  // the token of routers, or that of changes
-	changes               // the token of changes
+	open    access = iota // nothing: probes, and files that are the same everywhere
+	scrapes               // if there is a token for reading, that or the one for changes
+	reads                 // the token for reading or for changes; none over loopback while there is no token at all
+	asks                  // the token for routers or for changes
+	changes               // the token for changes
 )
 
 // route is one operation of the OpenAPI document.
@@ -94,8 +94,8 @@ func (m methodTable) allow() string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// routeTable finds routes by path: exact ones, and those with one trailing
-// argument by what stands before it.
+// routeTable finds routes by path: exact ones, and those with one trailing argument by
+// their prefix.
 type routeTable struct {
 	exact  map[string]methodTable
 	prefix map[string]methodTable
@@ -125,7 +125,7 @@ func (t routeTable) find(path string) (methodTable, string, bool) {
 	return m, path[cut:], ok && cut < len(path)
 }
 
-// writeJSON answers with v, which is made of plain data.
+// writeJSON answers with v, which consists of plain data.
 func writeJSON(ctx *fasthttp.RequestCtx, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -141,7 +141,7 @@ func paramsOf(ctx *fasthttp.RequestCtx) *params { return &params{args: ctx.Query
 // noParams refuses any query parameter.
 func noParams(ctx *fasthttp.RequestCtx) error { return paramsOf(ctx).done() }
 
-// onlyDryRun reads the one parameter of changes that need no other.
+// onlyDryRun parses the only parameter of changes without others.
 func onlyDryRun(ctx *fasthttp.RequestCtx) (dry bool, err error) {
 	p := paramsOf(ctx)
 	dry = p.flag("dry_run")

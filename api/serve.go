@@ -16,11 +16,11 @@ import (
 	"github.com/spliced-kv/spliced/api/places"
 )
 
-// Run accepts on all listeners until ctx ends or one of them fails, then lets
-// answers in progress finish (at most drainTimeout) and closes everything,
-// listeners too. It returns the failure, nil after ctx. Call it once.
+// Run accepts on all listeners until ctx ends or one of them fails, then lets responses in
+// progress finish (at most drainTimeout) and closes everything, including listeners. It
+// returns the failure, nil after ctx. Call it once.
 //
-// We accept ourselves and hand connections to fasthttp one by one: its own pool
+// It accepts connections itself and passes them to fasthttp one by one: fasthttp's pool
 // keeps a polling goroutine and cannot be waited for.
 func (s *Server) Run(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -53,7 +53,7 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 	full := s.newDoor(maxConnections, s.handler(ln.Trusted))
 	full.http.HeaderReceived = s.bodyBound(ln.Trusted)
 	full.http.ErrorHandler = s.unread(ln.Trusted)
-	// Beside them, so that whoever holds all places cannot make a node look dead.
+	// Separate, so that clients that occupy all places cannot make a node look dead.
 	probes := s.newDoor(maxProbes, s.probesOnly(s.handler(ln.Trusted)))
 	probes.http.ReadTimeout, probes.http.WriteTimeout = probeTimeout, probeTimeout
 	admit := func(conn net.Conn) {
@@ -87,8 +87,8 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 	}
 }
 
-// shake has a connection make its TLS handshake, at a place for that, and admits it then: a
-// peer that does not finish one takes no place from requests.
+// shake performs the TLS handshake of a connection, in a separate set of places, and then
+// admits it: a peer that does not finish takes no place from requests.
 func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGroup, admit func(net.Conn)) {
 	if lost, _ := shaking.Take(conn, places.Pending, time.Now()); lost != nil { // all of them may lose their place
 		s.turnedAway.WithLabelValues("handshake").Inc()
@@ -96,7 +96,7 @@ func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGr
 	}
 	s.track(conn, true)
 	serving.Go(func() {
-		_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // fails as the handshake does
+		_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // fails if the handshake does
 		err := conn.Handshake()
 		shaking.Leave(conn)
 		s.track(conn, false)
@@ -112,7 +112,7 @@ func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGr
 	})
 }
 
-// door is one way in: an HTTP server and its places.
+// door is an entry: an HTTP server and its places.
 type door struct {
 	http   *fasthttp.Server
 	places *places.Set
@@ -131,14 +131,14 @@ func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
 	s.track(conn, true)
 	serving.Go(func() {
 		defer func() { s.track(conn, false); d.places.Leave(conn) }()
-		// What ends a connection is the peer's doing, and every answer to it was sent.
+		// An error here is the peer's, and every response to it was sent.
 		_ = d.http.ServeConn(conn)
 		conn.Close()
 	})
 	return true
 }
 
-// probesOnly answers the probes, one to a connection, and tells others to come again.
+// probesOnly answers the probes, one per connection, and tells other requests to retry.
 func (s *Server) probesOnly(answer fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
@@ -163,7 +163,7 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 		}
 	}
 	d.http.ConnState = func(conn net.Conn, state fasthttp.ConnState) {
-		if state == fasthttp.StateIdle { // the answer was sent
+		if state == fasthttp.StateIdle { // the response was sent
 			d.places.Set(conn, places.Idle, time.Now())
 		}
 	}
@@ -173,27 +173,27 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 func (s *Server) newHTTP() *fasthttp.Server {
 	return &fasthttp.Server{
 		ErrorHandler: readProblem,
-		// Connections are bounded in accept, where the bound is counted.
-		// fasthttp's own bound counts each of ours twice and stays out of it.
+		// Connections are bounded in accept, where refusals are counted. fasthttp's own
+		// bound counts each connection twice, and is set high enough to have no effect.
 		Concurrency:        4 * maxConnections,
 		ReadBufferSize:     maxHeaderBytes,
 		MaxRequestBodySize: maxBodyBytes,
-		// A form that ends before Content-Length does would leave the rest to be read as
-		// the next request.
+		// Otherwise, if a form ended before Content-Length, the rest would be read as the
+		// next request.
 		DisablePreParseMultipartForm: true,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 s.patience,
 		IdleTimeout:                  idleTimeout,
 		NoDefaultServerHeader:        true,
-		// fasthttp's Date costs a goroutine for the life of the process and it
-		// refuses one of ours, so answers carry none.
+		// fasthttp's Date costs a goroutine for the life of the process, and it refuses one
+		// set by us, so responses carry none.
 		NoDefaultDate: true,
 		Logger:        printer{s.log},
 	}
 }
 
-// bodyBound bounds the body of a request by what its header says: only who may ask where
-// prompts are held can have the process hold a long one.
+// bodyBound bounds the body of a request depending on its header: only clients with
+// permission for locate can make the process hold a long one.
 func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		c := fasthttp.RequestConfig{MaxRequestBodySize: maxBodyBytes}
@@ -204,8 +204,8 @@ func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.
 	}
 }
 
-// listenerOrigin is what is known of a request's origin before its connection is: enough,
-// since a question where prompts are held needs a token over loopback too.
+// listenerOrigin returns the origin as far as it is known before the connection. That
+// suffices, since locate requires a token over loopback too.
 func listenerOrigin(trusted bool) origin {
 	if trusted {
 		return owner
@@ -217,8 +217,7 @@ func isLocate(h *fasthttp.RequestHeader) bool {
 	return h.IsPost() && string(h.RequestURI()) == locatePath
 }
 
-// unread answers requests that could not be read. A long body of somebody without the
-// token was not.
+// unread answers requests that could not be read. Long bodies without a token are not read.
 func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 	return func(ctx *fasthttp.RequestCtx, err error) {
 		if h := &ctx.Request.Header; errors.Is(err, fasthttp.ErrBodyTooLarge) && isLocate(h) {
@@ -233,8 +232,8 @@ func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 
 // drain ends idle connections at once and waits for the busy ones.
 func (s *Server) drain(serving *sync.WaitGroup) {
-	// Closing the reading half makes an idle connection see its end, while an
-	// answer in progress can still be written.
+	// Closing the reading half makes an idle connection see end of file, while a response
+	// in progress can still be written.
 	s.eachConn(func(c net.Conn) {
 		if secure, ok := c.(*tls.Conn); ok {
 			c = secure.NetConn()
@@ -297,14 +296,14 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// complainer logs what of the metrics could not be gathered.
+// complainer logs metrics that could not be gathered.
 type complainer struct{ log zerolog.Logger }
 
 func (c complainer) Println(v ...any) {
 	c.log.Error().Msg(strings.TrimSpace(fmt.Sprintln(v...)))
 }
 
-// printer gives fasthttp's log lines a place.
+// printer receives fasthttp's log lines.
 type printer struct{ log zerolog.Logger }
 
 func (p printer) Printf(format string, args ...any) {

@@ -23,27 +23,27 @@ import (
 	"github.com/spliced-kv/spliced/api/ui"
 )
 
-// Bounds of one server. Guessed, with room: the largest honest request is a GET
-// with a cursor, the busiest client a Prometheus with a few people beside it.
+// Bounds of one server, generous guesses: the largest honest request is a GET with a
+// cursor, the busiest client a Prometheus plus a few people.
 const (
 	maxConnections = 128 // per listener
-	maxProbes      = 16  // and beside them
+	maxProbes      = 16  // in addition
 	probeTimeout   = 2 * time.Second
-	maxHandshakes  = 256             // of TLS, per listener and beside requests
-	handshakeTime  = 3 * time.Second // of one
+	maxHandshakes  = 256             // TLS, per listener, in addition to requests
+	handshakeTime  = 3 * time.Second // per handshake
 	maxHeaderBytes = 8 << 10
-	maxBodyBytes   = 4 << 10         // but for questions where a prompt is held
+	maxBodyBytes   = 4 << 10         // except for locate
 	readTimeout    = 5 * time.Second // headers and body of one request
 	writeTimeout   = 30 * time.Second
 	idleTimeout    = 5 * time.Second
 
-	probeStoreTimeout = 20 * time.Second // of which writeTimeout leaves some
-	drainTimeout      = 5 * time.Second  // how long Run waits for answers in progress
+	probeStoreTimeout = 20 * time.Second // less than writeTimeout
+	drainTimeout      = 5 * time.Second  // how long Run waits for responses in progress
 	closeTimeout      = time.Second      // and then, with their connections closed
-	maxScrapes        = 4                // of /metrics at once
+	maxScrapes        = 4                // concurrent scrapes of /metrics
 )
 
-// Shown is what a server tells of. All of it is required.
+// Shown holds the data sources of a server. All are required.
 type Shown struct {
 	Node      Node
 	Catalogue Catalogue
@@ -57,16 +57,16 @@ type Options struct {
 	Metrics *prometheus.Registry
 	Log     zerolog.Logger
 	Tokens
-	// Events is what happened lately; nil = nobody keeps it, and it is not served.
+	// Events provides recent events; nil = not served.
 	Events Events
-	// Hosts are further names a browser may call this node by, beside
+	// Hosts are additional names by which a browser may address this node, besides
 	// localhost and address literals. Without port.
 	Hosts []string
 
-	heartbeat, writeTimeout time.Duration // of tests; 0 = the constants of these names
+	heartbeat, writeTimeout time.Duration // for tests; 0 = the constants of these names
 }
 
-// Validate lists every bad setting at once.
+// Validate lists all bad settings.
 func (o *Options) Validate() error {
 	var bad []error
 	if o.Node == nil || o.Catalogue == nil || o.Canaries == nil || o.Control == nil || o.Metrics == nil {
@@ -86,19 +86,19 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Listener is where a server accepts. On a trusted one things may be changed
-// and the process profiled: it must be one that only its owner can connect to.
+// Listener is a listener of a server. A trusted one allows changes and profiling: only its
+// owner may be able to connect.
 type Listener struct {
 	net.Listener
 	Trusted bool
 }
 
-// Server answers the admin REST. All fields but those of mu, keys and now are fixed after New.
+// Server serves the admin REST. All fields except those of mu, keys and now are fixed after New.
 type Server struct {
 	now       atomic.Pointer[Shown]
 	log       zerolog.Logger
 	keys      atomic.Pointer[keysOf]
-	locating  chan struct{} // one for each question that is answered
+	locating  chan struct{} // one entry per running lookup
 	hosts     map[string]bool
 	metrics   fasthttp.RequestHandler
 	profiling fasthttp.RequestHandler
@@ -106,17 +106,17 @@ type Server struct {
 
 	site *ui.Site // the dashboard
 
-	// stopping ends when Run does; long answers watch it.
+	// stopping ends when Run does; long responses watch it.
 	stopping context.Context
 	stop     context.CancelFunc
 
 	happened  Events
 	heartbeat time.Duration
-	patience  time.Duration  // with a client that does not read what is written
+	patience  time.Duration  // for a client that does not read
 	streams   sync.WaitGroup // grows only while a connection is served
-	strangers atomic.Int64   // of these, over listeners that are not trusted
+	strangers atomic.Int64   // those over untrusted listeners
 
-	turnedAway *prometheus.CounterVec // connections and questions, by reason
+	turnedAway *prometheus.CounterVec // refused connections and lookups, by reason
 
 	configuring sync.Mutex // held while the configuration changes
 
@@ -126,7 +126,7 @@ type Server struct {
 	}
 }
 
-// New builds a server; nothing runs before Run.
+// New creates a server without starting it.
 func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -139,10 +139,10 @@ func New(o Options) (*Server, error) {
 	}
 	s.metrics = fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(o.Metrics, promhttp.HandlerOpts{
 		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError, ErrorLog: complainer{o.Log},
-		// Counts what was left out, as promhttp_metric_handler_errors_total.
+		// Counts omitted metrics as promhttp_metric_handler_errors_total.
 		Registry: o.Metrics,
-		// Native histograms travel as protobuf, to who asks for it; OpenMetrics is for who
-		// asks for that.
+		// Native histograms are sent as protobuf to clients that request it, OpenMetrics
+		// likewise.
 		EnableOpenMetrics: true,
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -163,7 +163,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// hashed is nil for no token.
+// hashed returns the hash of a token, nil for none.
 func hashed(token string) *[sha256.Size]byte {
 	if token == "" {
 		return nil
@@ -172,13 +172,12 @@ func hashed(token string) *[sha256.Size]byte {
 	return &sum
 }
 
-// Show has the server tell of something else from now on: of the node, once it is
-// open.
+// Show replaces the data sources, for example by those of the node once it is open.
 func (s *Server) Show(what Shown) { s.now.Store(&what) }
 
 func (s *Server) shown() *Shown { return s.now.Load() }
 
-// handler answers every request of listeners of one kind.
+// handler answers all requests of trusted or untrusted listeners.
 func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		defer s.finish(ctx)
@@ -199,8 +198,8 @@ func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 	}
 }
 
-// finish sets what every answer carries, and turns a panic into a 500: a mistake
-// in a page for people must not take the engines' cache down.
+// finish sets common headers, and turns a panic into a 500: a bug in a page for operators
+// must not take the engines' cache down.
 func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 	if r := recover(); r != nil {
 		s.log.Error().Str("path", string(ctx.Path())).Interface("panic", r).Stack().Msg("admin request failed")
@@ -217,7 +216,7 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
-	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // which not all handlers could read
+	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // not all handlers could parse it
 		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the target of the request is no absolute path")
 	}
 	path := string(ctx.Path())
@@ -234,7 +233,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	}
 	method := string(ctx.Method())
 	if method == fasthttp.MethodHead {
-		method = fasthttp.MethodGet // fasthttp leaves the body out
+		method = fasthttp.MethodGet // fasthttp omits the body
 	}
 	r, ok := methods[method]
 	if !ok {

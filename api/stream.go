@@ -12,35 +12,35 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Of streams of events. Guesses, but for what ten streams cost (BenchmarkStreams).
+// Parameters of event streams. Guesses, except for the cost of ten streams (BenchmarkStreams).
 const (
-	heartbeat   = 15 * time.Second       // between comments while nothing happens
+	heartbeat   = 15 * time.Second       // interval of comments while nothing happens
 	streamPause = 100 * time.Millisecond // between writes, so that many events cost little more than one
-	streamBatch = 128                    // events of one write
-	// maxStrangers is how many streams there may be over listeners that are not trusted, so
-	// that others are left for the node's owner.
+	streamBatch = 128                    // events per write
+	// maxStrangers bounds the streams over untrusted listeners, so that others are left for
+	// the node's owner.
 	maxStrangers = 24
-	streamRetry  = 2 * time.Second // until a browser connects again
+	streamRetry  = 2 * time.Second // delay before a browser reconnects
 )
 
-// Marks of requests: their answer goes on, and their connection has no place; they came over
-// a trusted listener.
+// Marks of requests: the response continues and its connection has no place; the listener
+// was trusted.
 const (
 	streaming = "spliced.streaming"
 	ofOwner   = "spliced.owner"
 )
 
-// stream answers with events as they happen (server-sent events), until the client is gone
-// or the server stops.
+// stream sends events as they happen (server-sent events), until the client disconnects or
+// the server stops.
 //
-// Its connection gives up its place among those of the listener, so that however many
-// streams there are, others are answered as ever: streams are bounded by who keeps the
-// events. So it also ends with the stream.
+// Its connection gives up its place in the listener, so that any number of streams leaves
+// other requests unaffected: the source of events bounds the streams. So the connection
+// also ends with the stream.
 func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 	h := &ctx.Response.Header
 	h.SetContentType("text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
-	h.Set("X-Accel-Buffering", "no") // nginx passes on what comes at once
+	h.Set("X-Accel-Buffering", "no") // nginx passes on data at once
 	if ctx.IsHead() {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 	return nil
 }
 
-// follow writes events until one cannot be written.
+// follow writes events until a write fails.
 func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 	ctx, cancel := context.WithCancel(s.stopping)
 	defer cancel()
@@ -84,14 +84,14 @@ func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 	hurry := func() { _ = conn.SetWriteDeadline(time.Now().Add(closeTimeout)) }
 	defer context.AfterFunc(s.stopping, hurry)()
 	send := func() bool {
-		_ = conn.SetWriteDeadline(time.Now().Add(s.patience)) // what is wrong with it is wrong with the write
+		_ = conn.SetWriteDeadline(time.Now().Add(s.patience)) // an error shows up in the write
 		if s.stopping.Err() != nil {
 			hurry()
 		}
 		return ctx.Err() == nil && w.Flush() == nil
 	}
-	// Something comes at once, so that the client knows that it is heard, and an id, so that
-	// it misses nothing should the stream end before the first event.
+	// The first bytes are sent at once, so that the client knows that it is served, with an
+	// id, so that it misses nothing if the stream ends before the first event.
 	fmt.Fprintf(w, "retry: %d\n", streamRetry.Milliseconds())
 	writePlace(w, f)
 	events := make([]Event, 0, streamBatch)
@@ -120,7 +120,7 @@ func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 	}
 }
 
-// writePlace writes where a client goes on that connects again.
+// writePlace writes the id from which a reconnecting client continues.
 func writePlace(w *bufio.Writer, f Follower) {
 	if last := f.Last(); last != 0 {
 		fmt.Fprintf(w, "id: %d\n", last)
@@ -140,8 +140,8 @@ func appendEvent(b []byte, e *Event) ([]byte, error) {
 	return append(b, "\n\n"...), nil
 }
 
-// watchEnd calls ended when the client closes its end, or says something, which it has no
-// reason to. stop ends the watch; nothing else is read from the connection after it.
+// watchEnd calls ended when the client closes its end, or sends data, which it has no
+// reason to. stop ends the watch; nothing else reads from the connection afterwards.
 func watchEnd(conn net.Conn, ended func()) (stop func()) {
 	done := make(chan struct{})
 	_ = conn.SetReadDeadline(time.Time{})

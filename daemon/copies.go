@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openPush makes what last copies go to other nodes by.
+// openPush creates the sender of last copies to other nodes.
 func (d *Daemon) openPush() (err error) {
 	if d.config.ClusterCopies {
 		d.peers.push, err = peer.NewNeighbours(peer.PushConfig{Peers: d.peers.fetch})
@@ -19,7 +19,7 @@ func (d *Daemon) openPush() (err error) {
 	return err
 }
 
-// openTaker makes what takes them.
+// openTaker creates their receiver.
 func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error) {
 	if d.config.ClusterCopies {
 		d.peers.taker, err = peer.NewTaker(peer.TakerConfig{Store: d.store, Names: d.peers.names, PeerOf: peerOf})
@@ -27,8 +27,8 @@ func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error)
 	return err
 }
 
-// outlets are where copies go of what this node may lose: the object store, and what that
-// does not take to a node with room.
+// outlets returns the destinations of objects that this node may lose: the object store,
+// and for what it does not accept, a node with room.
 func (d *Daemon) outlets() (list []tiering.Outlet) {
 	if d.object != nil && d.config.ObjectWrite != "none" {
 		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})
@@ -39,8 +39,8 @@ func (d *Daemon) outlets() (list []tiering.Outlet) {
 	return list
 }
 
-// copies tells how many other nodes are believed to hold an object, and whether the object
-// store is.
+// copies returns how many other nodes are believed to have an object, and whether the
+// object store is.
 func (d *Daemon) copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) (nodes int, shared bool) {
 	if d.peers != nil {
 		nodes = d.peers.fetch.Copies(f, t, n)
@@ -51,7 +51,7 @@ func (d *Daemon) copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) (no
 	return nodes, shared
 }
 
-// sendCopies has what would be lost with this node's memory go to the outlets, within
+// sendCopies sends objects that exist only in this node's memory to the outlets, within
 // DrainTimeout.
 func (d *Daemon) sendCopies() {
 	if d.peers != nil && d.peers.taker != nil {

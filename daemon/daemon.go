@@ -38,25 +38,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Build says what was built; the main fills it in.
+// Build describes the build; the main fills it in.
 type Build struct {
 	Version string
 	Commit  string
 }
 
-// Parts are what a daemon is given beside its configuration. The zero value is
-// the daemon of this machine, without logs.
+// Parts are dependencies of a daemon other than its configuration. The zero value is the
+// daemon of this machine, without logs.
 type Parts struct {
 	Log    zerolog.Logger
 	Build  Build
-	Device gpuipc.Device // nil = opened by Run; a device that is given stays open
-	// Accelerators are used where the configuration asks for memory of GPUs; nil =
-	// the GPUs that it names, opened by Run. Those that are given stay open.
+	Device gpuipc.Device // nil = opened by Run; one that is passed in stays open
+	// Accelerators are used if the configuration asks for memory of GPUs; nil = the GPUs
+	// that it names, opened by Run. Those that are passed in stay open.
 	Accelerators []gpuipc.Accelerator
 	Machine      *settings.Machine // nil = settings.DetectMachine
 	Now          func() time.Time
-	Level        view.Level // of Log; nil = it stays
-	// Lower, if set, stands between the store and the disk tier.
+	Level        view.Level // of Log; nil = fixed
+	// Lower, if set, wraps the disk tier of the store.
 	Lower func(tier.Tier) tier.Tier
 }
 
@@ -70,23 +70,23 @@ type Daemon struct {
 	log     zerolog.Logger
 	now     func() time.Time
 	tenants tiering.Tenants
-	epoch   uint64 // tells this start from all others
+	epoch   uint64 // identifies this start
 	journal *journal.Journal
 	lower   func(tier.Tier) tier.Tier
 	level   view.Level
-	every   time.Duration // notes are written; 0 = note.Every
+	every   time.Duration // interval between writes of notes; 0 = note.Every
 
-	accelerators []gpuipc.Accelerator // as given
+	accelerators []gpuipc.Accelerator // as passed in
 
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpus     gpu.Devices       // that were asked for
+	gpus     gpu.Devices       // the requested ones
 	disk     *disk.Tier        // nil = none
-	segments *find.Index       // that disk and store share; nil without a disk
+	segments *find.Index       // shared by disk and store; nil without a disk
 	peers    *peers            // nil = no cluster
 	events   *events.Publisher // nil = none
-	held     *held.Set         // what peers and events are told of; nil = there is neither
+	held     *held.Set         // objects published to peers and events; nil = no listeners
 	object   *object.Store     // nil = no object store
 	store    *tiering.Store
 	canary   *canary.Canary
@@ -105,14 +105,14 @@ type Daemon struct {
 
 	secrets secrets // in use; see reload.go
 
-	remembered  *canary.Memory  // what is switched off; nil without a disk
-	summed      *usage.Memory   // what was served before this start; nil without a disk
-	decisions   *decided.Memory // what was decided before this start; nil without a disk
+	remembered  *canary.Memory  // switched-off profiles; nil without a disk
+	summed      *usage.Memory   // usage before this start; nil without a disk
+	decisions   *decided.Memory // decisions before this start; nil without a disk
 	diskRun     sync.WaitGroup
 	abandonDisk context.CancelFunc
 
 	serving atomic.Bool
-	stage   atomic.Pointer[string] // what is being opened
+	stage   atomic.Pointer[string] // the part being opened
 	ready   chan struct{}
 }
 
@@ -170,9 +170,8 @@ func (d *Daemon) AdminAddr() net.Addr {
 	return nil
 }
 
-// Run opens everything in the order of the package doc, serves until ctx ends or
-// a part fails, and takes everything apart in the reverse order. It is called
-// once.
+// Run opens everything in the order of the package doc, serves until ctx ends or a part
+// fails, and closes everything in the reverse order. It is called once.
 func (d *Daemon) Run(ctx context.Context) (err error) {
 	d.started = d.now()
 	defer func() {
@@ -184,7 +183,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// Apart from ctx: they serve the connections until the last one is closed.
+	// Independent of ctx: they serve the connections until the last one is closed.
 	background, stopBackground := context.WithCancel(context.Background())
 	defer stopBackground()
 	ended := make(chan error, 1)
@@ -201,14 +200,14 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	return d.run(ctx, serving{background, stopBackground, ended})
 }
 
-// serving is what runs already when everything has been opened.
+// serving holds what already runs when everything has been opened.
 type serving struct {
 	background     context.Context
 	stopBackground context.CancelFunc
-	admin          <-chan error // why the admin REST has ended
+	admin          <-chan error // delivers why the admin REST has ended
 }
 
-// run starts what runs in the background, accepts, and stops all of it.
+// run starts the background parts, accepts connections, and stops everything at the end.
 func (d *Daemon) run(ctx context.Context, on serving) error {
 	background, stopBackground := on.background, on.stopBackground
 	ctx, fail := context.WithCancelCause(ctx)
@@ -267,7 +266,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	d.log.Info().Msg("stopping")
 	unlinked := d.socket.StopListening()
 	accepting.Wait()
-	d.work.Stop() // whoever watches is answered
+	d.work.Stop() // ends the waits of watchers
 	if stuck := d.server.Stop(); stuck != nil {
 		stopBackground()
 		return errors.Join(cause(ctx), unlinked, stuck)
@@ -283,11 +282,11 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	return errors.Join(cause(ctx), unlinked, woken)
 }
 
-// stuckAfter is how long the end of what runs in the background may take. It has
-// been told to end; only a disk that hangs in the kernel keeps it.
+// stuckAfter is the limit for ending the background parts. They have been told to end; only
+// a disk that hangs in the kernel can delay them.
 func (d *Daemon) stuckAfter() time.Duration { return 4*d.config.DrainTimeout + time.Second }
 
-// endsWithin reports whether wait returns in time. One that does not is left.
+// endsWithin reports whether wait returns in time. If not, it is abandoned.
 func endsWithin(limit time.Duration, wait func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -304,7 +303,7 @@ func endsWithin(limit time.Duration, wait func()) bool {
 	}
 }
 
-// cause is why a part made the daemon stop; nil when it was asked to.
+// cause returns the reason why a part made the daemon stop; nil if it was asked to stop.
 func cause(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -326,8 +325,7 @@ func (d *Daemon) announce() {
 	}
 }
 
-// open is the first half of the start order. What it has opened when it fails is for
-// close.
+// open is the first half of the start order. If it fails, close closes what it has opened.
 func (d *Daemon) open(ctx context.Context) (err error) {
 	if d.ownsDev {
 		if d.device, err = gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: d.config.Workers}}); err != nil {
@@ -389,7 +387,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// opening notes what is opened now, for people who ask why it lasts.
+// opening records the part being opened, for operators who ask why the start takes long.
 func (d *Daemon) opening(what string) { d.stage.Store(&what) }
 
 func (d *Daemon) newServer() (*server.Server, error) {
@@ -424,8 +422,8 @@ func (d *Daemon) newView() *view.View {
 	return view.New(o)
 }
 
-// close is the last part of the stop order; it takes what open left. A disk that
-// hangs keeps the memory that it reads: then store and device stay open.
+// close is the last part of the stop order; it closes what open opened. A hanging disk may
+// still read memory: then store and device stay open.
 func (d *Daemon) close() error {
 	var failed []error
 	if d.server != nil {
@@ -460,9 +458,8 @@ func (d *Daemon) close() error {
 	return errors.Join(failed...)
 }
 
-// openAdmin reserves the engine socket and opens the admin REST's listeners. They
-// answer from then on, since a disk or a driver that hangs can make the rest of the
-// start last.
+// openAdmin reserves the engine socket and opens the admin REST's listeners. They answer
+// from then on, since a hanging disk or driver can delay the rest of the start.
 func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 	if d.socket, err = socket.Reserve(d.config.Socket, d.machine); err != nil {
 		return nil, err
@@ -514,8 +511,7 @@ func (d *Daemon) closeAdmin() {
 	}
 }
 
-// newEpoch draws the number that tells this start from all others; 0 is what a
-// client says that has none.
+// newEpoch draws a number that identifies this start. A client without an epoch sends 0.
 func newEpoch() uint64 {
 	var b [8]byte
 	for {

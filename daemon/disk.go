@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openDisk makes the disk tier of a configuration that has one. Its directory is
-// not looked at yet: a file system that hangs must not hold up the start.
+// openDisk creates the configured disk tier. It does not access the directory yet: a
+// hanging file system must not delay the start.
 func (d *Daemon) openDisk() (err error) {
 	if d.config.Disk == "" {
 		return nil
@@ -21,7 +21,7 @@ func (d *Daemon) openDisk() (err error) {
 	return err
 }
 
-// diskEviction is the policy of the disk, by its name in settings.
+// diskEviction is the eviction policy of the disk, by its name in settings.
 const diskEviction = "lru"
 
 func (d *Daemon) diskConfig() disk.Config {
@@ -47,18 +47,17 @@ var codedParts = map[string][]profile.PartKind{
 	"all": {profile.PartT, profile.PartS, profile.PartConv, profile.PartK, profile.PartV},
 }
 
-// levels are the acknowledgement levels by the names of the configuration.
+// levels maps the names in the configuration to acknowledgement levels.
 var levels = map[string]tier.Level{
 	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
-// openGrace is how long the start waits for the disk tier, so that the first
-// lookups find what it holds: opening 100,000 entries takes less. A disk that
-// takes longer is opened while the daemon serves.
+// openGrace is how long the start waits for the disk tier, so that the first lookups find its
+// entries: opening 100,000 entries takes less. A slower disk is opened while the daemon serves.
 const openGrace = 3 * time.Second
 
-// startDisk runs the disk tier until stopDisk and waits a moment for it to open.
-// However it ends, the daemon goes on.
+// startDisk runs the disk tier until stopDisk and briefly waits for it to open. The daemon
+// continues in any case.
 func (d *Daemon) startDisk(ctx context.Context) {
 	if d.disk == nil {
 		return
@@ -85,8 +84,7 @@ func (d *Daemon) startDisk(ctx context.Context) {
 	}
 }
 
-// diskComes reports whether the disk tier is being opened, or what it remembers for
-// us is being read.
+// diskComes reports whether the disk tier is being opened, or its notes are being read.
 func (d *Daemon) diskComes() bool {
 	switch state := d.disk.Health().State; {
 	case state == disk.StateOpening:
@@ -98,13 +96,13 @@ func (d *Daemon) diskComes() bool {
 	case <-d.remembered.Loaded():
 		return false
 	default:
-		return d.canary.Unknown() == "" // else all is off, however long it takes
+		return d.canary.Unknown() == "" // else everything is off, however long it takes
 	}
 }
 
 const openTick = 2 * time.Millisecond
 
-// flush writes to disk what is only in memory, within DrainTimeout.
+// flush writes objects that exist only in memory to disk, within DrainTimeout.
 func (d *Daemon) flush() {
 	if d.disk == nil {
 		return
@@ -119,9 +117,8 @@ func (d *Daemon) flush() {
 	}
 }
 
-// stopDisk closes the tier, which ends its run. It is called after the store was
-// closed, whose memory the tier reads. A disk in trouble is no trouble of the
-// daemon's.
+// stopDisk closes the tier, which ends its run. It is called after the store, whose memory
+// the tier reads, was closed. Disk errors are not errors of the daemon.
 func (d *Daemon) stopDisk() {
 	if d.disk == nil {
 		return

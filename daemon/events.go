@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openEvents makes what tells routers. Nothing listens yet.
+// openEvents creates the publisher of KV events. It does not listen yet.
 func (d *Daemon) openEvents() (err error) {
 	c := &d.config
 	if !c.UsesEvents() {
@@ -44,7 +44,7 @@ func (d *Daemon) openEvents() (err error) {
 	return err
 }
 
-// openHeld makes the set of names that others are told of, if there are any.
+// openHeld creates the set of published names, if it has listeners.
 func (d *Daemon) openHeld() {
 	var listeners []held.Listener
 	if d.peers != nil {
@@ -66,7 +66,7 @@ func (d *Daemon) serveEvents() error {
 	return d.events.Listen(d.held)
 }
 
-// advised has the events hear of prompts; nil without events.
+// advised returns a function that passes prompts to the events; nil without events.
 func (d *Daemon) advised() func(*advise.Query, *advise.Advice) {
 	if d.events == nil {
 		return nil
@@ -85,8 +85,8 @@ func (d *Daemon) advised() func(*advise.Query, *advise.Advice) {
 	}
 }
 
-// positionsOf are where checkpoints of a prompt may end: that which was found, those that
-// were spoken of, and its last whole block, at which the next turn begins. They ascend.
+// positionsOf returns the ascending positions at which checkpoints of a prompt may end: that of
+// the hit, the advised ones, and its last whole block, at which the next turn begins.
 func positionsOf(q *advise.Query, a *advise.Advice, block int) []int {
 	at := []int{q.PrefixTokens, len(q.Tokens) / block * block}
 	for i := range a.Positions {
@@ -97,5 +97,5 @@ func positionsOf(q *advise.Query, a *advise.Advice, block int) []int {
 	return slices.Compact(at)
 }
 
-// showEvents adds to what people see.
+// showEvents adds the events to the view.
 func (d *Daemon) showEvents(o *view.Options) { o.Events = d.events }

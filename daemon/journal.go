@@ -12,10 +12,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What the journal is told of objects, devices and nodes. All of it is called with the
-// locks of others held.
+// Journal entries about objects, devices and nodes. All are called with locks of others held.
 
-// decided has the journal told of objects that come and go.
+// decided returns a function that records stored and evicted objects in the journal.
 func (d *Daemon) decided() func(decision.Decision) {
 	if d.journal == nil {
 		return nil
@@ -26,7 +25,7 @@ func (d *Daemon) decided() func(decision.Decision) {
 			if id == 0 || int(id) > len(d.tenants) {
 				return ""
 			}
-			return d.tenants[id-1].Name // as tenantsOf numbers them
+			return d.tenants[id-1].Name // as numbered by tenantsOf
 		},
 		Public: cmp.Or(c.EvictionPublic, c.Eviction), Private: cmp.Or(c.EvictionPrivate, c.Eviction), Quota: c.Eviction, Disk: diskEviction,
 	}
@@ -49,7 +48,7 @@ func (d *Daemon) gpuChanged(g *gpu.GPU, to gpu.State, why error) {
 	d.journal.Append(e)
 }
 
-// doubted hears of members that do not answer, or do again.
+// doubted is called for members that stop answering, or answer again.
 func (d *Daemon) doubted(m cluster.Member) {
 	if m.State == cluster.Unreachable {
 		d.tellPeer(&m, "suspect")
@@ -58,7 +57,7 @@ func (d *Daemon) doubted(m cluster.Member) {
 	}
 }
 
-// tellPeer tells what a node of the cluster does.
+// tellPeer records an event of a node of the cluster.
 func (d *Daemon) tellPeer(m *cluster.Member, does string) {
 	means := map[string]string{
 		"joined": "has joined", "left": "has left", "failed": "has failed: it does not answer and has not said that it leaves", "replaced": "has restarted or changed",

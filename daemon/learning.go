@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// learnTime is how long after a member's arrival its set may be missing before it is taken
-// for one that does not tell it: twice what 1,000 nodes take (simulated).
+// learnTime is how long after a member's arrival its set may be missing before it is
+// assumed not to send one: twice what 1,000 nodes take (simulated).
 const learnTime = time.Minute
 
-// learning is which members' sets have not been read in whole since they came. While
-// there are any, others are asked who holds what.
+// learning tracks the members whose sets have not been read completely since they arrived.
+// While there are any, a match does a remote lookup.
 type learning struct {
 	now   func() time.Time
-	until atomic.Int64 // unix nanoseconds; 0 = all are known
+	until atomic.Int64 // unix nanoseconds; 0 = all sets are known
 
 	mu      sync.Mutex
 	missing map[uint16]struct{}
 }
 
-// yet tells whether sets are missing that may still come.
+// yet reports whether missing sets may still arrive.
 func (l *learning) yet() bool {
 	until := l.until.Load()
 	return until != 0 && l.now().UnixNano() < until
@@ -36,7 +36,7 @@ func (l *learning) joined(number uint16) {
 	l.until.Store(l.now().Add(learnTime).UnixNano())
 }
 
-// done notes that a member has told its set, or is gone.
+// done records that a member's set is complete, or that it is gone.
 func (l *learning) done(number uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// notify tells a service manager that asked for it (sd_notify) about our state.
-// It is a courtesy: nothing depends on its arrival.
+// notify reports our state to a service manager that requested it (sd_notify). Nothing
+// depends on its arrival.
 func notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

@@ -9,8 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openObject makes the object store of a configuration that has one. Its server is asked
-// for nothing yet.
+// openObject creates the configured object store. It sends no request yet.
 func (d *Daemon) openObject() error {
 	c := &d.config
 	if !c.UsesObject() {
@@ -41,7 +40,7 @@ func (d *Daemon) openObject() error {
 // maxSecretBytes bounds the file of a secret.
 const maxSecretBytes = 64 << 10
 
-// objectSecret is what names and contents in the bucket are keyed with.
+// objectSecret returns the key for names and contents in the bucket.
 func (d *Daemon) objectSecret() ([]byte, error) {
 	name, path := "object-secret", d.config.ObjectSecret
 	if path == "" {
@@ -64,7 +63,7 @@ func (d *Daemon) objectSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// remote is where objects may lie beyond this node, peers before the object store.
+// remote returns the remote tiers of this node, peers before the object store.
 func (d *Daemon) remote() tier.Remote {
 	switch {
 	case d.peers != nil && d.object != nil:

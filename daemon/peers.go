@@ -18,26 +18,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// peers is this node's part in a cluster: who is there (cluster), what each of them
-// holds (index) and what this node tells them (own), and the bytes both ways (fetch,
-// server).
+// peers is this node's part in a cluster: the members (cluster), their contents (index),
+// this node's published set (own), and transfers in both directions (fetch, server).
 type peers struct {
 	cluster *cluster.Cluster
 	index   *index.Index
 	own     *index.Own
 	names   *peer.Names
 	fetch   *peer.Peers
-	server  *peer.Server // opened once the store is, before the cluster listens
+	server  *peer.Server // opened after the store, before the cluster listens
 	known   learning
-	push    *peer.Neighbours             // nil = no copies go to others
-	taker   *peer.Taker                  // as server; nil = none come from others
-	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to tell; 0 = not yet
+	push    *peer.Neighbours             // nil = copies are not sent to other nodes
+	taker   *peer.Taker                  // opened like server; nil = none are received
+	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to report; 0 = not yet
 
 	mu      sync.Mutex
-	numbers map[string]peer.Node // of members that are worked with
+	numbers map[string]peer.Node // of members in use
 }
 
-// openPeers makes what the store asks and tells. Nothing listens yet.
+// openPeers creates the parts that the store uses. Nothing listens yet.
 func (d *Daemon) openPeers() (err error) {
 	if !d.config.UsesCluster() {
 		return nil
@@ -75,7 +74,7 @@ func (d *Daemon) openPeers() (err error) {
 	return d.openPush()
 }
 
-// handlePeers answers what comes to the peers' port.
+// handlePeers serves requests to the peers' port.
 func (d *Daemon) handlePeers(ctx *fasthttp.RequestCtx) {
 	p := d.peers
 	switch path := ctx.Path(); {
@@ -107,8 +106,8 @@ func (d *Daemon) servePeers() (err error) {
 	return p.cluster.Listen()
 }
 
-// peerOf tells peers apart: by their names, since nodes may share an address, where there
-// are certificates.
+// peerOf returns a function that identifies peers: by the names in their certificates, if
+// there are any, since nodes may share an address.
 func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	if p.cluster.ServerTLS() != nil {
 		return cluster.PeerName
@@ -116,7 +115,7 @@ func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	return peer.ByAddress
 }
 
-// workConfig is what a Work is made of, once the store is open.
+// workConfig returns the configuration of a Work, after the store was opened.
 func (d *Daemon) workConfig() parallel.Config {
 	c := parallel.Config{Store: d.store, Now: d.now, Log: d.log}
 	for i, t := range d.tenants {
@@ -130,7 +129,7 @@ func (d *Daemon) workConfig() parallel.Config {
 	return c
 }
 
-// numberOf finds a member that is worked with.
+// numberOf returns the number of a member in use.
 func (p *peers) numberOf(name string) (peer.Node, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +148,7 @@ func (p *peers) nameOf(n peer.Node) (string, bool) {
 	return "", false
 }
 
-// mark adds something to this node's own set that is no object, or takes it out.
+// mark adds or removes an entry that is not an object in this node's own set.
 func (p *peers) mark(w tier.Want, has bool) {
 	if has {
 		p.Added(w)
@@ -158,12 +157,11 @@ func (p *peers) mark(w tier.Want, has bool) {
 	}
 }
 
-// runPeers is the node's membership until the context ends, which is once copies of what
-// only this node has have gone to others: these fetch them from here.
+// runPeers runs the node's membership until the context ends. That happens after other nodes have
+// received copies of objects that only this node has, which they fetch from here.
 func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
 
-// closePeers ends what is fetched and what is sent. It is called before the store is
-// closed.
+// closePeers ends fetches and transfers to others. It is called before the store is closed.
 func (d *Daemon) closePeers() {
 	p := d.peers
 	if p == nil {
@@ -213,7 +211,7 @@ func (d *Daemon) left(m cluster.Member) {
 	p.told[m.Number].Store(0)
 }
 
-// timed notes when members have told all.
+// timed records when members have reported everything.
 type timed struct {
 	index.Exchange
 	now func() time.Time
@@ -230,7 +228,7 @@ func (x timed) Learn(number uint16, answer []byte) (more bool, err error) {
 	return more, err
 }
 
-// asOf is when a member last had nothing more to tell; zero = not yet.
+// asOf returns when a member last had nothing more to report; zero = not yet.
 func (p *peers) asOf(number uint16) time.Time {
 	if at := p.told[number].Load(); at != 0 {
 		return time.Unix(0, at)
@@ -238,7 +236,7 @@ func (p *peers) asOf(number uint16) time.Time {
 	return time.Time{}
 }
 
-// show adds to what people see.
+// show adds the cluster to the view.
 func (d *Daemon) show(o *view.Options) {
 	defer func() {
 		o.Remotes = append(o.Remotes, view.Remote{Name: view.Parallel, Counters: func() []any {
@@ -263,7 +261,7 @@ func (d *Daemon) show(o *view.Options) {
 	}
 }
 
-// workers are this node's engines that take segments to compute.
+// workers returns this node's engines that take segments to compute.
 func (d *Daemon) workers() []api.Worker {
 	list := []api.Worker{}
 	for _, w := range d.work.Workers() {

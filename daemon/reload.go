@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// secrets is what was read from files that may be read again: tokens of tenants and of the
-// admin REST, and its certificate. Those of the cluster are its own.
+// secrets holds the content of files that may be read again: tokens of tenants and of the
+// admin REST, and its certificate. The cluster manages its own.
 type secrets struct {
 	reading sync.Mutex
 	material
@@ -29,10 +29,10 @@ type material struct {
 	pem     string // of pair
 }
 
-// maxPEMBytes bounds a certificate with those behind it, or a key.
+// maxPEMBytes bounds a certificate with its chain, or a key.
 const maxPEMBytes = 1 << 20
 
-// openSecrets reads the files at the start. Tokens of tenants came with the configuration.
+// openSecrets reads the files at the start. Tokens of tenants were read with the configuration.
 func (d *Daemon) openSecrets() error {
 	m, r := d.readMaterial(false)
 	if len(r.bad) > 0 {
@@ -58,13 +58,13 @@ func (s *secrets) listener(l net.Listener) net.Listener {
 	})
 }
 
-// reading is what became of the files.
+// reading is the result of reading the files.
 type reading struct {
 	read, changed []string
 	bad           []api.Violation
 }
 
-// done notes what became of a setting's file.
+// done records the result for a setting's file.
 func (r *reading) done(setting string, changed bool, err error) {
 	if err != nil {
 		r.bad = append(r.bad, api.Violation{Parameter: setting, Detail: err.Error()})
@@ -76,7 +76,7 @@ func (r *reading) done(setting string, changed bool, err error) {
 	}
 }
 
-// readMaterial reads the files, those of tenants only again.
+// readMaterial reads the files, those of tenants only if again is set.
 func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 	c, was, r := &d.config, &d.secrets.material, &reading{}
 	m := &material{tenants: slices.Clone(c.Tenants)}
@@ -126,9 +126,9 @@ func readPair(certPath, keyPath string) (*tls.Certificate, string, error) {
 	return &pair, string(cert) + string(key), nil
 }
 
-// Reload reads the files of keys, tokens and certificates again, and puts all of them into
-// use, or none and says which are wrong. With dry it only looks at them. Tokens count from
-// the next client or request on.
+// Reload reads the files of keys, tokens and certificates again. It puts either all of them
+// into use, or none, and reports the bad ones. With dry it only checks them. Tokens apply
+// from the next client or request on.
 func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	select {
 	case <-d.ready:
@@ -146,7 +146,7 @@ func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 		for _, setting := range d.peers.cluster.Files() {
 			r.done(setting, use != nil, err)
 			if err != nil {
-				break // it says itself which of them it is
+				break // the error names the file
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	return out, nil
 }
 
-// ReloadOnSignal is Reload for who can be told by the log only.
+// ReloadOnSignal is Reload with the result only in the log.
 func (d *Daemon) ReloadOnSignal() {
 	r, err := d.Reload(false)
 	e := d.log.Log().Str("level", "info").Str("audit", "reload").Str("client", "SIGHUP")

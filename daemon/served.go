@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/view"
 )
 
-// told is called after each request that an engine told of.
+// told is called after each request reported by an engine.
 func (d *Daemon) told(r *usage.Request) {
 	d.view.Served(r)
 	if r.Who.Fingerprint.IsTrial() {
@@ -33,8 +33,8 @@ func (d *Daemon) told(r *usage.Request) {
 	})
 }
 
-// openSpans begins to export. Headers, such as a key of the collector's, come from the
-// environment, where OpenTelemetry has them.
+// openSpans starts exporting spans. Headers, such as a key of the collector, come from the
+// environment, as OpenTelemetry specifies.
 func (d *Daemon) openSpans() error {
 	headers, err := spans.ParseHeaders(cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS"), os.Getenv("OTEL_EXPORTER_OTLP_HEADERS")))
 	if err != nil {
@@ -49,7 +49,7 @@ func (d *Daemon) openSpans() error {
 	return nil
 }
 
-// closeSpans exports what waits. A collector that does not answer keeps the end for a moment.
+// closeSpans exports the waiting spans. A collector that does not answer delays the end briefly.
 func (d *Daemon) closeSpans() {
 	if d.spans == nil {
 		return

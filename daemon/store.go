@@ -16,9 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openGPUs opens the devices that the configuration asks for. One that cannot be
-// used is a tier less for those who read there: why is kept for the check, which
-// announce tells once.
+// openGPUs opens the configured devices. If one cannot be used, engines on it have one tier
+// less; the reason is kept for the check, and announce logs it once.
 func (d *Daemon) openGPUs(ctx context.Context) {
 	if d.config.UsesHBM() {
 		d.gpus = gpu.Open(ctx, &d.config, d.accelerators, newEpoch, d.log)
@@ -26,7 +25,7 @@ func (d *Daemon) openGPUs(ctx context.Context) {
 	}
 }
 
-// openStore opens the store, with the memory of those devices that give it.
+// openStore opens the store, with the memory of the available devices.
 func (d *Daemon) openStore() (err error) {
 	config := d.storeConfig()
 	for _, g := range d.gpus.Opened() {
@@ -38,7 +37,7 @@ func (d *Daemon) openStore() (err error) {
 	for _, g := range d.gpus.Opened() {
 		g.Serve()
 		if state, why := g.State(); state == gpu.Missing && !errors.Is(why, hbm.ErrNoAnswer) {
-			g.Close() // its context takes memory that others can use
+			g.Close() // frees the memory of its context for others
 		}
 	}
 	return nil
@@ -86,13 +85,13 @@ func (d *Daemon) storeConfig() tiering.Config {
 	return config
 }
 
-// evictionOf is the policy of a name that was validated; nil for no name.
+// evictionOf returns the policy of a validated name; nil for an empty name.
 func evictionOf(name string) func() policy.Eviction {
 	build, _ := policy.Named(name)
 	return build
 }
 
-// costsOf is what is believed of engine, memory and disk before they are measured.
+// costsOf returns the assumed costs of engine, memory and disk until they are measured.
 func costsOf(c *settings.Config) costs.Priors {
 	priors := costs.Priors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
 	if c.PrefillSpeed > 0 {

@@ -1,6 +1,5 @@
-// Package child runs a temporary spliced beside its caller: found next to the
-// caller's program or in PATH, on sockets in a directory of its own, gone when
-// the caller is done or dies.
+// Package child runs a temporary spliced next to its caller: found next to the caller's program
+// or in PATH, on sockets in a separate directory, and ended when the caller is done or dies.
 package child
 
 import (
@@ -26,24 +25,24 @@ const (
 	readyPoll    = time.Millisecond
 )
 
-// Options say which daemon to run. The zero value runs one with its defaults.
+// Options configure the daemon. The zero value runs one with its defaults.
 type Options struct {
 	Binary string   // path; empty = Find
 	Dir    string   // for sockets; empty = a new temporary one, removed by Stop
-	Args   []string // further flags of spliced
-	Disk   bool     // give it a disk directory beside its sockets, for restarts
+	Args   []string // additional flags of spliced
+	Disk   bool     // with a disk directory next to its sockets, for restarts
 	Log    io.Writer
 }
 
-// Daemon is a running spliced of ours. Its methods are for one goroutine.
+// Daemon is a running spliced. Its methods are for one goroutine.
 type Daemon struct {
 	Socket string        // for engines
 	Admin  string        // admin socket
-	Ready  time.Duration // from start of the process to the first served answer
+	Ready  time.Duration // from the start of the process to the first served reply
 
 	options Options
 	dir     string
-	owned   bool // dir is ours to remove
+	owned   bool // Stop removes dir
 	client  *api.Client
 
 	cmd    *exec.Cmd
@@ -92,8 +91,8 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// temporaryDir makes a directory for sockets. An image without anything but our
-// programs has no /tmp; /dev/shm every container has.
+// temporaryDir creates a directory for sockets. An image that contains only our programs
+// has no /tmp; every container has /dev/shm.
 func temporaryDir() (string, error) {
 	dir, err := os.MkdirTemp("", "spliced-")
 	if err == nil {
@@ -106,13 +105,13 @@ func temporaryDir() (string, error) {
 	return dir, nil
 }
 
-// API is a client of the daemon's admin socket, good across restarts.
+// API returns a client of the daemon's admin socket, valid across restarts.
 func (d *Daemon) API() *api.Client { return d.client }
 
-// PID is the process id of the running daemon.
+// PID returns the process id of the running daemon.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Kill ends the daemon as a crash would, and waits for its end.
+// Kill kills the daemon, as a crash would, and waits for its end.
 func (d *Daemon) Kill() error {
 	if err := d.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill spliced: %w", err)
@@ -121,8 +120,8 @@ func (d *Daemon) Kill() error {
 	return nil
 }
 
-// Restart starts the daemon again after Kill or End, on the same sockets, with
-// the same further flags or, when there are any here, with these instead.
+// Restart starts the daemon again after Kill or End, on the same sockets, with the same
+// additional flags, or with args instead, if any.
 func (d *Daemon) Restart(ctx context.Context, args ...string) error {
 	if len(args) > 0 {
 		d.options.Args = args
@@ -130,16 +129,16 @@ func (d *Daemon) Restart(ctx context.Context, args ...string) error {
 	return d.launch(ctx)
 }
 
-// Stop asks the daemon to end, kills it when it does not, and removes what Start
-// made. It reports a daemon that did not end well.
+// Stop asks the daemon to end, kills it if it does not, and removes what Start created. It
+// returns an error if the daemon did not end cleanly.
 func (d *Daemon) Stop() error {
 	err := d.End()
 	d.client.Close()
 	return errors.Join(err, d.clean())
 }
 
-// End asks the daemon to end as an operator would, and kills it when it does not.
-// It can be started again.
+// End asks the daemon to end, as an operator would, and kills it if it does not. It can be
+// started again.
 func (d *Daemon) End() error {
 	select {
 	case <-d.exited: // it was killed, or crashed
@@ -182,8 +181,8 @@ func (d *Daemon) launch(ctx context.Context) error {
 		w := io.MultiWriter(d.tail, d.options.Log)
 		d.cmd.Stdout, d.cmd.Stderr = w, w
 	}
-	// A killed caller must not leave a daemon behind. A process group of its own
-	// keeps the terminal's interrupt for the caller, who then stops the daemon.
+	// A killed caller must not leave a daemon behind. With a separate process group, only
+	// the caller gets the terminal's interrupt; it then stops the daemon.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	begin := time.Now()
 	if err := d.cmd.Start(); err != nil {
@@ -191,7 +190,7 @@ func (d *Daemon) launch(ctx context.Context) error {
 	}
 	d.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		// How it ended is read from ProcessState by whoever wanted it to.
+		// The caller that stops the daemon reads the outcome from ProcessState.
 		_ = cmd.Wait()
 		close(exited)
 	}(d.cmd, d.exited)
@@ -202,7 +201,7 @@ func (d *Daemon) launch(ctx context.Context) error {
 	return nil
 }
 
-// await polls until the daemon says that it serves engines.
+// await polls until the daemon reports that it serves engines.
 func (d *Daemon) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, 6): a proxy in
-// front of a server might see another end of the body than the server does, and with it
-// another next request. It is for servers that fasthttp parses for, which accept some.
+// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, 6): a proxy
+// in front of a server might see a different end of the body, and with it a different next
+// request. It is for servers based on fasthttp, whose parser accepts some of them.
 package framing
 
 import (
@@ -12,10 +12,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Check returns why the end of a request is ambiguous, nil for one that is not. It reads the
-// header as it arrived, since what fasthttp parsed no longer shows repeated or overridden
-// fields. The caller answers 400 and ends the connection, whose further bytes have no
-// certain meaning.
+// Check returns why the end of a request is ambiguous, or nil. It examines the raw header, since
+// the one parsed by fasthttp no longer shows repeated or overridden fields. The caller answers
+// 400 and closes the connection, whose further bytes have no certain meaning.
 func Check(h *fasthttp.RequestHeader) error {
 	seen := map[string]string{}
 	for line := range bytes.Lines(h.RawHeaders()) {

@@ -1,7 +1,6 @@
-// Package loopback reserves ports of 127.0.0.1 for programs on one machine that must be
-// told an address before anybody listens at it: the nodes of a cluster name each other
-// as seeds. A port that was free a moment ago is not one: the kernel may give it to the
-// next connection that goes out.
+// Package loopback reserves ports of 127.0.0.1 for programs on one machine whose addresses must
+// be known before they listen: the nodes of a cluster name each other as seeds. A port that was
+// free a moment ago does not suffice: the kernel may assign it to the next outgoing connection.
 package loopback
 
 import (
@@ -14,15 +13,13 @@ import (
 	"strings"
 )
 
-// lowest is the first port that may be reserved: those below are of services that people
-// know by number.
+// lowest is the first port that may be reserved: lower ones belong to well-known services.
 const lowest = 10240
 
-// Reserve returns n addresses of 127.0.0.1 at which nobody listens, by TCP or UDP, and
-// that nobody is given before release: neither by the kernel, which takes the ports of
-// outgoing connections and of those who ask for any from ip_local_port_range, nor by
-// Reserve in any process of this network namespace. They may be listened at meanwhile,
-// as often as one likes. A process that ends releases what it has.
+// Reserve returns n addresses of 127.0.0.1 without a listener, by TCP or UDP. Before release they
+// are not assigned again: neither by the kernel, which takes ports of outgoing connections and of
+// port 0 from ip_local_port_range, nor by Reserve in any process of this network namespace.
+// Programs may listen on them meanwhile, repeatedly. A process that ends releases its ports.
 func Reserve(n int) (list []string, release func(), err error) {
 	var held []net.Listener
 	release = func() {
@@ -41,7 +38,7 @@ func Reserve(n int) (list []string, release func(), err error) {
 	return list, release, nil
 }
 
-// reserve returns an address, reserved until what comes beside it is closed.
+// reserve returns an address that is reserved until the returned listener is closed.
 func reserve() (at string, held net.Listener, err error) {
 	below := ephemeral() - lowest
 	if below <= 0 {
@@ -62,7 +59,7 @@ func reserve() (at string, held net.Listener, err error) {
 	return "", nil, fmt.Errorf("loopback: no port of %d is free: %w", below, err)
 }
 
-// free fails where somebody listens.
+// free returns an error if there is a listener.
 func free(at string) error {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -75,7 +72,7 @@ func free(at string) error {
 	return errors.Join(l.Close(), p.Close())
 }
 
-// ephemeral is the lowest port that the kernel gives to those who ask for any.
+// ephemeral returns the lowest port that the kernel assigns for port 0.
 func ephemeral() int {
 	const usual = 32768
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")

@@ -15,14 +15,15 @@ type State uint8
 
 const (
 	// Pending connections owe what an honest peer sends at once, a handshake or a
-	// subscription. They are the first to lose their place, the oldest first.
+	// subscription. They lose their place first, oldest first.
 	Pending State = iota
-	// Idle ones wait for a next request. One that loses its place costs a new connection.
+	// Idle connections wait for a next request. Losing the place costs a reconnect.
 	Idle
-	// Settled ones are in use although they may send nothing. They only lose their place
-	// to a connection of the same address, or of one that still has no more places then.
+	// Settled connections are in use although they may send nothing. They lose their place
+	// only to a connection from the same address, or from one that would have no more
+	// places than theirs.
 	Settled
-	// Busy ones keep their place.
+	// Busy connections keep their place.
 	Busy
 )
 
@@ -52,10 +53,10 @@ func NewSet(most int) *Set {
 	return s
 }
 
-// Take gives a connection a place, in a state that it has from now on. The caller closes the
-// connection that lost its place to it, if any. ok is false when no other may lose one. Among
-// those of the lowest state it is one of the address with the most places, and of these the
-// one without a sign of life for the longest.
+// Take gives a connection a place in the given state. The caller closes the connection that
+// lost its place to it, if any. ok is false if none may lose one. Among those of the lowest
+// state, it is one of the address with the most places, and of these the one without a sign
+// of life for longest.
 func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +73,8 @@ func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok
 	return lost, true
 }
 
-// weakestLocked is the connection that loses its place to one of an address; nil if none may.
+// weakestLocked returns the connection that loses its place to one from an address; nil if
+// none may.
 func (s *Set) weakestLocked(from netip.Prefix) (weakest net.Conn) {
 	var w *place
 	for conn, p := range s.mu.taken {
@@ -96,7 +98,7 @@ func (s *Set) weakestLocked(from netip.Prefix) (weakest net.Conn) {
 	return weakest
 }
 
-// Set notes a sign of life of a connection, and its state, if it still has its place.
+// Set records a sign of life of a connection, and its state, if it still has its place.
 func (s *Set) Set(conn net.Conn, state State, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +135,8 @@ func (s *Set) leaveLocked(conn net.Conn) bool {
 	return true
 }
 
-// addressOf returns the remote address of a connection, for IPv6 its network of 64 bits, since
-// one host has all of it. It is the same for all connections without an address.
+// addressOf returns the remote address of a connection; for IPv6 its /64 network, which one
+// host usually owns. Connections without an address share one value.
 func addressOf(conn net.Conn) netip.Prefix {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {

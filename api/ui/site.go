@@ -19,21 +19,21 @@ import (
 //go:embed web
 var web embed.FS
 
-// Files are answered below a directory that is named after the digest of all of them, so
-// that browsers may keep them for good: other content has another address. The page itself
-// has one address, and is asked for again each time.
+// Files are served below a directory named after the digest of all of them, so that
+// browsers may cache them forever: new content has a new address. The page itself has one
+// address, and is revalidated each time.
 const (
 	indexFile   = "index.html"
-	assetsMark  = "{assets}" // in the page: where the directory's name goes
+	assetsMark  = "{assets}" // in the page: replaced by the directory's name
 	digestChars = 16
 )
 
-// policy is the page's content policy: code, styles, images and data of this origin, no
-// inline code or style, no eval, no markup made of strings, and nobody frames it.
+// policy is the page's content security policy: code, styles, images and data only from this
+// origin, no inline code or style, no eval, no markup made from strings, and no framing.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; frame-ancestors 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
-// Answer is what a request gets. Body belongs to the site and is not to be changed.
+// Answer is the response to a request. Body belongs to the site and must not be modified.
 type Answer struct {
 	Status int // 200 or 304
 	Header [][2]string
@@ -42,7 +42,7 @@ type Answer struct {
 
 // Site holds the files.
 type Site struct {
-	files map[string]*file // by path below the dashboard's own; "" is the page
+	files map[string]*file // by path below the dashboard's; "" is the page
 }
 
 type file struct {
@@ -50,11 +50,11 @@ type file struct {
 	cache  string
 	tag    string // without quotes
 	plain  []byte
-	packed func() []byte // compressed, once; nil where it would not be smaller
+	packed func() []byte // compressed, once; nil if that is not smaller
 }
 
-// New reads the files. They are compressed for the first who asks for them: that takes tens
-// of milliseconds for all of them, which a node that starts does not wait for.
+// New reads the files. They are compressed at their first request: compressing all takes
+// tens of milliseconds, which must not delay a node's start.
 func New() (*Site, error) {
 	contents, err := read()
 	if err != nil {
@@ -103,7 +103,7 @@ func newFile(name, cache string, body []byte) *file {
 	}
 }
 
-// pack compresses a file; nil where that would not make it smaller.
+// pack compresses a file; nil if that does not make it smaller.
 func pack(body []byte) []byte {
 	var packed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
@@ -113,7 +113,7 @@ func pack(body []byte) []byte {
 	if err == nil {
 		err = w.Close()
 	}
-	if err != nil { // a level that there is, into memory: cannot happen
+	if err != nil { // the level is valid and the writer is memory: cannot happen
 		panic(fmt.Sprintf("ui: a file does not compress: %v", err))
 	}
 	if packed.Len() >= len(body) {
@@ -122,8 +122,8 @@ func pack(body []byte) []byte {
 	return packed.Bytes()
 }
 
-// mediaOf names the type of a file. The machine's own table is not asked, which may say that
-// a module is none.
+// mediaOf returns the media type of a file. The machine's table is not used, since it may
+// have a wrong type for modules.
 func mediaOf(name string) string {
 	switch path.Ext(name) {
 	case ".html":
@@ -138,8 +138,8 @@ func mediaOf(name string) string {
 	return "text/plain; charset=utf-8"
 }
 
-// Serve answers a request for a path below that of the dashboard, which begins without a
-// slash and is empty for the page. It is false where there is no such file.
+// Serve answers a request for a path below that of the dashboard, without a leading slash;
+// the empty path is the page. It returns false if there is no such file.
 func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
 	f, ok := s.files[at]
 	if !ok {
@@ -173,8 +173,7 @@ func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
 	return a, true
 }
 
-// acceptsGzip reads an Accept-Encoding header: gzip named, or everything, and not at
-// quality 0.
+// acceptsGzip parses an Accept-Encoding header: gzip or * with a quality other than 0.
 func acceptsGzip(header string) bool {
 	all := false
 	for part := range strings.SplitSeq(header, ",") {
@@ -200,7 +199,7 @@ func zeroQuality(params string) bool {
 	return false
 }
 
-// matches reads an If-None-Match header, which compares weakly.
+// matches parses an If-None-Match header, which compares weakly.
 func matches(header, tag string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		if part = strings.TrimSpace(part); part == "*" || strings.TrimPrefix(part, "W/") == tag {

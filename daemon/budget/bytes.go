@@ -1,6 +1,5 @@
-// Package budget divides what all clients of a daemon share: bytes, descriptors, places
-// of profiles. What one client, user or tenant may take of it is bounded, so that none
-// takes all.
+// Package budget divides resources shared by all clients of a daemon: bytes, descriptors, places
+// of profiles. It bounds the share of one client, user or tenant, so that none takes all.
 package budget
 
 import (
@@ -10,15 +9,15 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// userShare: one user gets all but one part in so many.
+// A user may have at most 1 - 1/userShare of all bytes.
 const userShare = 4
 
-// Bytes are so many bytes that all clients share, of which those of one user get three
-// quarters at most, so that others find room.
+// Bytes is a byte budget shared by all clients. A user may reserve at most three quarters
+// of it, so that others find room.
 type Bytes struct {
 	what  string
 	total int64
-	share int64 // most of one user
+	share int64 // limit of one user
 
 	mu struct {
 		sync.Mutex
@@ -27,25 +26,25 @@ type Bytes struct {
 	}
 }
 
-// NewBytes makes them; what names them in errors, and least is what a user may have in any case.
+// NewBytes creates a budget. what names it in errors; least is the minimum limit of a user.
 func NewBytes(what string, total, least int64) *Bytes {
 	b := &Bytes{what: what, total: total, share: max(total-total/userShare, least)}
 	b.mu.users = map[uint32]int64{}
 	return b
 }
 
-// Take takes bytes for a user, or nothing.
+// Take reserves bytes for a user, or nothing.
 func (b *Bytes) Take(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, 0, func(int64) int64 { return bytes })
 }
 
-// TakeFirst is Take that leaves the second half of what a user may have to others.
+// TakeFirst is like Take, but must leave half of a user's limit free.
 func (b *Bytes) TakeFirst(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, b.share/2, func(int64) int64 { return bytes })
 }
 
-// TakeOf takes what choose makes of what is left for a user above a rest, and nothing
-// when that is more.
+// TakeOf reserves the bytes that choose returns for what a user has left above rest, or
+// nothing if that is too much.
 func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +60,7 @@ func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) er
 	return nil
 }
 
-// Add takes bytes that cannot be refused any more. Who adds has asked Left.
+// Add reserves bytes that cannot be refused any more. The caller has checked Left.
 func (b *Bytes) Add(uid uint32, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,14 +68,14 @@ func (b *Bytes) Add(uid uint32, bytes int64) {
 	b.mu.users[uid] += bytes
 }
 
-// Left is what a user may take now.
+// Left returns the bytes that a user may reserve now.
 func (b *Bytes) Left(uid uint32) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return min(b.total-b.mu.taken, b.share-b.mu.users[uid])
 }
 
-// GiveBack ends Take and Add.
+// GiveBack releases bytes reserved by Take or Add.
 func (b *Bytes) GiveBack(uid uint32, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +85,7 @@ func (b *Bytes) GiveBack(uid uint32, bytes int64) {
 	}
 }
 
-// Used is what is taken by all.
+// Used returns the bytes reserved by all users.
 func (b *Bytes) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,13 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// Descriptors keep descriptors of the process for its own use, such as the disk's
-// files and the admin's connections: clients have those with numbers below it. The
-// kernel gives out the lowest number that is free, so that a number tells how many are
-// in use at least.
+// Descriptors is the number from which descriptors are kept for the process's own use, such
+// as the disk's files and admin connections. Clients get those below it. The kernel assigns
+// the lowest free number, so a number is a lower bound of the descriptors in use.
 type Descriptors int
 
-// NewDescriptors derives them from what the process may have.
+// NewDescriptors derives it from the process's limit.
 func NewDescriptors() Descriptors {
 	limit := settings.DescriptorLimit()
 	if limit == 0 { // unknown

@@ -7,34 +7,34 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// Bounds on the addresses that memory of clients takes. A process has 128 TiB, and an
-// arena may take half of them; without any left it cannot start a thread. What is
-// mapped costs addresses whether it is backed or not.
+// Bounds on the address space for memory of clients. A process has 128 TiB, and an arena
+// may take half of it; with none left the process cannot start a thread. Mappings take
+// address space whether they are backed or not.
 const (
 	mappedInAll = 32 << 40
-	mappedByOne = 8 << 40 // connection
-	leastMapped = 4 << 30 // counted for a mapping at least: the kernel gives a process 65,530 of them
+	mappedByOne = 8 << 40 // per connection
+	leastMapped = 4 << 30 // least amount counted per mapping: the kernel allows a process 65,530 of them
 )
 
-// Mapped are the addresses that memory of clients takes.
+// Mapped is the budget of address space for memory of clients.
 type Mapped struct {
 	all *Bytes
 }
 
-// NewMapped makes them, all free.
+// NewMapped creates the budget.
 func NewMapped() *Mapped { return &Mapped{NewBytes("registered memory", mappedInAll, 0)} }
 
-// By is what a connection of a user takes of them, nothing yet.
+// By returns an empty account for a connection of a user.
 func (m *Mapped) By(uid uint32) *MappedBy { return &MappedBy{all: m.all, uid: uid} }
 
-// MappedBy are the addresses that one connection takes.
+// MappedBy is the address space used by one connection.
 type MappedBy struct {
 	all   *Bytes
 	uid   uint32
 	taken atomic.Int64
 }
 
-// Take counts a mapping of so many bytes, or refuses it with full.
+// Take counts a mapping of the given number of bytes, or refuses it with full.
 func (m *MappedBy) Take(bytes int64) error {
 	bytes = max(bytes, leastMapped)
 	have := m.taken.Add(bytes)
@@ -50,7 +50,7 @@ func (m *MappedBy) Take(bytes int64) error {
 	return err
 }
 
-// GiveBack ends Take.
+// GiveBack undoes Take.
 func (m *MappedBy) GiveBack(bytes int64) {
 	bytes = max(bytes, leastMapped)
 	m.taken.Add(-bytes)

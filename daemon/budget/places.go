@@ -9,9 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Places divides the places of profiles: what a connection, a user and a tenant hold is
-// bounded, so that none takes all. A profile counts once for each of them, however often
-// it was registered.
+// Places divides the places of profiles and bounds the share of a connection, a user and a
+// tenant, so that none takes all. A profile counts once for each of them, however often it
+// is registered.
 type Places struct {
 	share [kindsOfHolders]int
 
@@ -40,12 +40,12 @@ type holder struct {
 	id   uint64
 }
 
-// Holders are those that a profile counts for.
+// Holders are the holders that a profile counts for.
 type Holders [kindsOfHolders]holder
 
-// NewPlaces divides so many: a connection gets a quarter of them, a user three, and a
-// tenant half where there are others; each at least some (a guess at what one engine
-// needs: a few models and their drafts).
+// NewPlaces divides the given number of places. A connection gets a quarter of them, a user
+// three quarters, and a tenant half if there are others. Each gets a minimum (a guess at
+// the need of one engine: a few models and their drafts).
 func NewPlaces(most, tenants int) *Places {
 	const some = 4
 	p := &Places{}
@@ -75,7 +75,7 @@ func (p *Places) Take(by Holders, of profile.Fingerprint) error {
 	return nil
 }
 
-// GiveBack ends Take.
+// GiveBack undoes Take.
 func (p *Places) GiveBack(by Holders, of profile.Fingerprint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func (p *Places) GiveBack(by Holders, of profile.Fingerprint) {
 	}
 }
 
-// HoldersOf are those that a profile of a connection counts for: of its tenants the first
-// one, whose token it has shown like those of the others.
+// HoldersOf returns the holders that a profile of a connection counts for. Of the
+// connection's tenants, that is the first; it has shown the tokens of all.
 func HoldersOf(connection uint64, uid uint32, tenants []uint32) Holders {
 	tenant := uint64(0)
 	if len(tenants) > 0 {

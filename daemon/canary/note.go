@@ -19,11 +19,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// noteName is the file in the disk directory that names what is switched off.
+// noteName is the file in the disk directory that lists switched-off profiles.
 const noteName = "switched-off.json"
 
-// noted is one profile that is switched off. Tenants are named, since their
-// numbers follow the order of the configuration.
+// noted is one switched-off profile. Tenants are stored by name, since their numbers follow
+// the order of the configuration.
 type noted struct {
 	Tenant  string     `json:"tenant"`
 	Profile api.Digest `json:"profile"`
@@ -32,31 +32,31 @@ type noted struct {
 	Why     string     `json:"why"`
 }
 
-// Memory keeps what is switched off on disk. Only its Run touches the disk,
-// which may hang: neither requests nor the start wait for it without end.
+// Memory stores switched-off profiles on disk. Only Run accesses the disk, which may hang;
+// neither requests nor the start wait for it indefinitely.
 type Memory struct {
 	canary  *Canary
 	notes   note.Disk
 	tenants tiering.Tenants
 	log     zerolog.Logger
-	loaded  chan struct{} // closed when what was noted is in force
+	loaded  chan struct{} // closed when the note is in force
 
-	others []noted // of tenants that are not configured now; owned by Run
+	others []noted // of tenants that are not configured; owned by Run
 }
 
-// NewMemory makes the memory of c, before c is used. It uses n only in Run.
+// NewMemory creates the memory of c, before c is used. It uses n only in Run.
 func NewMemory(c *Canary, n note.Disk, tenants tiering.Tenants, log zerolog.Logger) *Memory {
 	c.remembered = true
 	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
 }
 
-// Waits between attempts, while the directory is not open or refuses writes.
+// Delays between attempts, while the directory is not open or refuses writes.
 const (
 	noteWaitLeast = 2 * time.Millisecond
 	noteWaitMost  = time.Second
 )
 
-// Loaded is closed when what was noted is in force.
+// Loaded is closed when the note is in force.
 func (k *Memory) Loaded() <-chan struct{} { return k.loaded }
 
 // Run loads the note and then keeps it up to date until ctx ends.
@@ -66,7 +66,7 @@ func (k *Memory) Run(ctx context.Context) error {
 		return nil
 	}
 	close(k.loaded)
-	if !known { // what the file says stays, for who may be able to read it
+	if !known { // the file stays, since it may become readable
 		<-ctx.Done()
 		return nil
 	}
@@ -85,7 +85,7 @@ func (k *Memory) Run(ctx context.Context) error {
 	}
 }
 
-// insist tries until do succeeds, or ctx ends: then once more.
+// insist repeats do until it succeeds or ctx ends; then it tries once more.
 func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	told := false
 	for wait := noteWaitLeast; ; wait = min(2*wait, noteWaitMost) {
@@ -107,9 +107,9 @@ func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	}
 }
 
-// load takes up what an earlier daemon has noted. What cannot be read as such is not
-// known, and then everything is off until somebody has looked: an error of the disk may
-// pass, damage does not.
+// load reads the note of an earlier daemon. If it cannot be read, its content is unknown,
+// and everything stays off: until the disk's error passes, or, if the note is damaged,
+// until an operator acts.
 func (k *Memory) load() (known bool, err error) {
 	content, err := k.notes.Note(noteName)
 	switch {
@@ -117,7 +117,8 @@ func (k *Memory) load() (known bool, err error) {
 		k.canary.setUnknown("")
 		return true, nil
 	case errors.Is(err, tier.ErrUnavailable):
-		// The directory is not open. Who waits for a switch-off to be noted learns it at once.
+		// The directory is not open. Callers waiting for a switch-off to be noted learn it
+		// at once.
 		_, changes := k.canary.noting()
 		k.canary.settled(changes, err)
 		return false, err
@@ -143,8 +144,8 @@ func (k *Memory) load() (known bool, err error) {
 	return true, nil
 }
 
-// parseNote reads a note. What an operator's editor or a crash has left of one is
-// refused as a whole: a profile that is missing in it would be on.
+// parseNote decodes a note. A note damaged by an operator's editor or a crash is refused as
+// a whole: a profile missing from it would be on.
 func parseNote(content []byte) (list []noted, err error) {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
@@ -165,7 +166,7 @@ func parseNote(content []byte) (list []noted, err error) {
 	return list, nil
 }
 
-// save writes what is switched off now, and settles it with the canary.
+// save writes the switched-off profiles and reports the result to the canary.
 func (k *Memory) save() error {
 	rows, changes := k.canary.noting()
 	err := k.write(rows)
@@ -187,7 +188,7 @@ func (k *Memory) write(rows []Row) error {
 	return k.notes.KeepNote(noteName, append(content, '\n'))
 }
 
-// restore switches a profile off as it was before a restart.
+// restore switches a profile off, as before a restart.
 func (c *Canary) restore(of Key, n *noted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +196,7 @@ func (c *Canary) restore(of Key, n *noted) {
 	if r == nil {
 		var err error
 		if r, err = c.newRowLocked(of); err != nil {
-			return // the bound was met before as well
+			return // the bound was reached before, too
 		}
 	}
 	if !r.Off {

@@ -21,8 +21,8 @@ import (
 type Cluster struct {
 	cfg         Config
 	files       reader
-	ring        *memberlist.Keyring // nil = gossip is plain
-	creds       *credentials        // nil = the peers' port is plain
+	ring        *memberlist.Keyring // nil = gossip is not encrypted
+	creds       *credentials        // nil = the peers' port has no TLS
 	secret      Secret
 	started     time.Time
 	incarnation uint64
@@ -38,11 +38,11 @@ type Cluster struct {
 	joiner    *joiner
 	self      Member
 
-	addresses atomic.Pointer[map[netip.Addr]bool] // see knows
+	addresses atomic.Pointer[map[netip.Addr]bool] // checked by knows
 
-	using    sync.Mutex        // held while files are put into use
-	material *material         // guarded by it, once Run runs
-	asked    map[uint16]*asker // of the goroutine that runs; by number
+	using    sync.Mutex        // locked while files are put into use
+	material *material         // guarded by using once Run runs
+	asked    map[uint16]*asker // by number; owned by the goroutine of Run
 
 	mu struct {
 		sync.Mutex
@@ -51,7 +51,7 @@ type Cluster struct {
 	}
 }
 
-// New checks a configuration and reads its files. It listens nowhere and starts nothing.
+// New validates a configuration and reads its files. It does not listen or start anything.
 // Errors wrap ErrConfig.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
@@ -62,7 +62,7 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.Resolver = net.DefaultResolver
 	}
 	c := &Cluster{cfg: cfg, changed: make(chan struct{}, 1), asked: map[uint16]*asker{}, started: cfg.Now()}
-	warned := map[string]bool{} // at most one for each file
+	warned := map[string]bool{} // at most one per file
 	c.files = reader{&c.cfg, func(text string) {
 		if !warned[text] {
 			warned[text] = true
@@ -100,7 +100,7 @@ func (c *Cluster) readFiles() (err error) {
 	return nil
 }
 
-// unfit says why a node that is there cannot be worked with.
+// unfit returns why a live node cannot be used.
 func (c *Cluster) unfit(m *metadata) string {
 	switch {
 	case m.Protocol != Protocol:
@@ -113,14 +113,14 @@ func (c *Cluster) unfit(m *metadata) string {
 	return ""
 }
 
-// Secret is what names of the index are keyed with.
+// Secret returns the key for names in the index.
 func (c *Cluster) Secret() Secret { return c.secret }
 
-// Incarnation is a random number of this start of the node, not 0.
+// Incarnation returns a random number, not 0, that identifies this start of the node.
 func (c *Cluster) Incarnation() uint64 { return c.incarnation }
 
-// ClientTLS gives the configuration for connections to a member's peers' port; nil = they
-// are plain. It stays valid when certificates change, and is not to be changed itself.
+// ClientTLS returns the configuration for connections to a member's peers' port; nil = no
+// TLS. It stays valid when certificates change. Callers must not modify it.
 func (c *Cluster) ClientTLS(node string) *tls.Config {
 	if c.creds == nil {
 		return nil
@@ -128,8 +128,8 @@ func (c *Cluster) ClientTLS(node string) *tls.Config {
 	return c.creds.client(node)
 }
 
-// ServerTLS gives the configuration of the peers' port, for who serves another one; nil =
-// it is plain.
+// ServerTLS returns the configuration of the peers' port, for servers of another port; nil
+// = no TLS.
 func (c *Cluster) ServerTLS() *tls.Config {
 	if c.creds == nil {
 		return nil
@@ -137,8 +137,8 @@ func (c *Cluster) ServerTLS() *tls.Config {
 	return c.creds.server()
 }
 
-// Listen opens gossip and the peers' port. It need not be called before Run, and is
-// called once; after it Run must be called, which closes what it opened.
+// Listen opens gossip and the peers' port. Calling it before Run is optional. It is called
+// at most once, and Run must be called afterwards, which closes what it opened.
 func (c *Cluster) Listen() error {
 	listener, err := net.Listen("tcp", c.cfg.PeerBind.String())
 	if err != nil {
@@ -177,13 +177,13 @@ func (c *Cluster) Listen() error {
 		},
 	}
 	for _, text := range c.cfg.Seeds {
-		s, _ := parseSeed(text, gossip.Port()) // Validate has looked at it
+		s, _ := parseSeed(text, gossip.Port()) // checked by Validate
 		c.joiner.seeds = append(c.joiner.seeds, s)
 	}
 	return nil
 }
 
-// plainText leaves what metadata may carry.
+// plainText removes characters that metadata cannot carry.
 func plainText(s string) string {
 	b := []byte(s[:min(len(s), maxVersion)])
 	for i := range b {
@@ -194,7 +194,7 @@ func plainText(s string) string {
 	return string(b)
 }
 
-// peerAddress is what members connect to.
+// peerAddress returns the address that members connect to.
 func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
 	if c.cfg.PeerAdvertise.IsValid() {
 		return c.cfg.PeerAdvertise, nil
@@ -208,8 +208,8 @@ func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("no address to advertise for the peers' port")
 }
 
-// listConfig is memberlist's for local networks, with what was measured to be wrong in it
-// changed.
+// listConfig returns memberlist's configuration for local networks, with changes based on
+// measurements.
 func (c *Cluster) listConfig() *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name, m.Label, m.Keyring = c.cfg.Node, c.cfg.Name, c.ring
@@ -222,15 +222,15 @@ func (c *Cluster) listConfig() *memberlist.Config {
 	m.Delegate, m.Events, m.Alive, m.Conflict, m.Ping = c.gossip, c.gossip, c.gossip, c.gossip, c.gossip
 	m.Logger = newLogger(c.cfg.Log)
 	m.RequireNodeNames = false // a seed is an address
-	// A node that comes back with another address, as pods do, need not wait to be taken
-	// for itself once the former one is given up.
+	// A node that returns with another address, as pods do, is accepted as soon as the
+	// former one is given up.
 	m.DeadNodeReclaimTime = time.Millisecond
-	// Join blocks for that long on an address that does not answer.
+	// Join blocks for this long on an address that does not answer.
 	m.TCPTimeout = 3 * time.Second
-	// Full exchanges repair what single messages missed; memberlist makes them rarer by
-	// itself beyond 32 nodes.
+	// Full exchanges repair losses of single messages. Beyond 32 nodes, memberlist makes
+	// them less frequent.
 	m.PushPullInterval = 10 * time.Second
-	m.EnableCompression = false // a CPU's time for what fits a packet anyway
+	m.EnableCompression = false // CPU time for data that fits a packet anyway
 	if c.cfg.tune != nil {
 		c.cfg.tune(m)
 	}
@@ -249,9 +249,9 @@ func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// Run is this node's membership: until the context ends, and then until it has left, for
-// which it takes Timing.Leave and drainTime at most. Every member that OnJoin was told of
-// is told to OnLeave before Run returns. An error is of Listen.
+// Run runs this node's membership until the context ends, and then leaves, which takes at
+// most Timing.Leave and drainTime. OnLeave is called for every member passed to OnJoin
+// before Run returns. Errors are those of Listen.
 func (c *Cluster) Run(ctx context.Context) error {
 	if c.list == nil {
 		if err := c.Listen(); err != nil {
@@ -264,7 +264,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	joining, stopJoining := context.WithCancel(ctx)
 	defer stopJoining()
 	parts.Go(func() { c.joiner.run(joining) })
-	parts.Go(func() { c.watch(joining) }) // by itself: a file system that hangs holds up no member
+	parts.Go(func() { c.watch(joining) }) // separate: a hanging file system must not delay members
 	c.follow(ctx)
 	c.leave()
 	for _, a := range c.asked {
@@ -275,7 +275,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return c.list.Shutdown()
 }
 
-// follow tells of members until the context ends.
+// follow reports changes of members until the context ends.
 func (c *Cluster) follow(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -315,14 +315,14 @@ func (c *Cluster) learnAddresses() {
 	c.addresses.Store(&known)
 }
 
-// knows reports whether a member, or one that may come back, has an address.
+// knows reports whether an address belongs to a member, or to one that may come back.
 func (c *Cluster) knows(a netip.Addr) bool {
 	known := c.addresses.Load()
 	return known != nil && (*known)[a]
 }
 
-// tell calls back. A member is asked from its join to its leave, and its number is free
-// after that.
+// tell calls OnJoin or OnLeave. A member is asked from its join to its leave; then its
+// number is free.
 func (c *Cluster) tell(e event) {
 	m := e.member
 	if e.join {
@@ -355,8 +355,8 @@ func (c *Cluster) tell(e event) {
 	}
 }
 
-// leave says that this node leaves, in metadata first: memberlist shows others a node that
-// left as it shows one that died.
+// leave announces in metadata that this node leaves. memberlist itself does not distinguish
+// a node that left from one that died.
 func (c *Cluster) leave() {
 	leaving := *c.gossip.meta.Load()
 	leaving.Leaving = true
@@ -369,37 +369,37 @@ func (c *Cluster) leave() {
 	}
 }
 
-// Members lists all nodes that are known, this one first, the others by name, those that
+// Members lists all known nodes: this one first, then the others by name, with those that
 // are gone last. It may be called at any time after Listen.
 func (c *Cluster) Members() []Member { return append([]Member{c.self}, c.roster.members()...) }
 
-// Status is what operators look at.
+// Status is the state of the cluster for operators.
 type Status struct {
 	Join        JoinStatus
-	FilesError  string    // why a file that has changed is not in use
-	Reloads     uint64    // files were put into use
-	Certificate time.Time // when the one in use ends; zero = the peers' port is plain
-	Encrypted   bool      // gossip is
-	Health      int       // memberlist's: 0 is good, 8 a node that hardly keeps up
-	Flaps       uint64    // members came back within Config.Hold
-	Conflicts   uint64    // two nodes had one name
+	FilesError  string    // why a changed file is not in use
+	Reloads     uint64    // how often files were put into use
+	Certificate time.Time // expiry of the one in use; zero = no TLS on the peers' port
+	Encrypted   bool      // gossip is encrypted
+	Health      int       // of memberlist: 0 is good, 8 is a node that hardly keeps up
+	Flaps       uint64    // members that came back within Config.Hold
+	Conflicts   uint64    // pairs of nodes with the same name
 	Ignored     uint64    // nodes with unreadable metadata, a bad name or no room
-	Connections int       // to the peers' port, open and checked
-	Handshakes  uint64    // that failed there
+	Connections int       // open and verified, to the peers' port
+	Handshakes  uint64    // failed ones on that port
 	Streams     StreamStatus
 	Exchange    ExchangeCounters
 }
 
 // StreamStatus describes the unauthenticated streams of the gossip port.
 type StreamStatus struct {
-	Open, Bytes int // now, and the bytes read from them
-	// Refused since the start: failed authentication, no first message in time, a message
-	// or packet that is too long, no room, another protocol.
+	Open, Bytes int // open now, and the bytes read from them
+	// Refused since the start: failed authentication, no first message in time, message or
+	// packet too long, no room, another protocol.
 	Unauthenticated, Slow, TooLong, NoRoom, Foreign uint64
-	Rejected                                        []Rejected // lately
+	Rejected                                        []Rejected // recent
 }
 
-// Status takes a snapshot. It may be called at any time after Listen.
+// Status returns a snapshot. It may be called at any time after Listen.
 func (c *Cluster) Status() Status {
 	s := Status{
 		Join: c.joiner.status(), Certificate: c.until(), Encrypted: c.ring != nil, Health: c.list.GetHealthScore(),

@@ -15,77 +15,72 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrConfig is wrapped by everything that is wrong with a Config, or with a file that it
-// names when New reads it.
+// ErrConfig is wrapped by all errors of a Config, or of a file that it names when New reads it.
 var ErrConfig = errors.New("cluster: bad configuration")
 
-// Config is what a Cluster is made of.
+// Config configures a Cluster.
 type Config struct {
-	// Name tells this cluster from others; 1 to MaxName bytes of printable ASCII. Gossip
-	// and certificates of another name are refused.
+	// Name identifies this cluster: 1 to MaxName bytes of printable ASCII. Gossip and
+	// certificates of another name are refused.
 	Name string
-	// Node is this node's name; settings.ValidNode says what it may be. It is unique in the cluster.
+	// Node is this node's name, unique in the cluster; see settings.ValidNode for the rules.
 	Node string
-	// Version is of the program, for people.
+	// Version is the program's version, for operators.
 	Version string
-	// Seeds are where others may be found, each HOST or HOST:PORT: addresses, or names
-	// that are resolved again at every attempt. The port is Bind's where none is given.
-	// Those that do not resolve or answer are tried again.
+	// Seeds are addresses of other nodes, each HOST or HOST:PORT. Names are resolved again
+	// at every attempt. The default port is that of Bind. Seeds that do not resolve or
+	// answer are retried.
 	Seeds []string
 
 	// Bind is where gossip listens, by UDP and TCP; port 0 = any. Advertise is how others
 	// reach it; zero = Bind. A Bind without an address (0.0.0.0) needs an Advertise.
 	Bind, Advertise netip.AddrPort
-	// PeerBind is where the peers' port listens, by TCP; zero = Bind's address and the
-	// port after Bind's. PeerAdvertise is how others reach it; zero = the address that
-	// gossip advertises, and PeerBind's port.
+	// PeerBind is where the peers' port listens, by TCP; zero = Bind's address and the port
+	// after Bind's. PeerAdvertise is how others reach it; zero = the address that gossip
+	// advertises, with PeerBind's port.
 	PeerBind, PeerAdvertise netip.AddrPort
 
-	// Keyring is a file with one base64 key a line, of 16, 24 or 32 bytes. The first
+	// Keyring is a file with one base64 key per line, of 16, 24 or 32 bytes. The first
 	// encrypts, all decrypt. It is read again when it changes.
 	Keyring string
-	// Insecure allows a cluster without Keyring: gossip is plain then, and so is the
-	// peers' port unless there are certificates.
+	// Insecure allows a cluster without Keyring: then gossip is not encrypted, and neither
+	// is the peers' port without certificates.
 	Insecure bool
-	// TLSCert, TLSKey and TLSCA are PEM files for the peers' port, all or none, read again
-	// when they change. With none, certificates are made from the keyring.
+	// TLSCert, TLSKey and TLSCA are PEM files for the peers' port, all or none. They are
+	// read again when they change. With none, certificates are derived from the keyring.
 	TLSCert, TLSKey, TLSCA string
-	// SecretFile is a file with at least 16 bytes that names are keyed with; see Secret.
+	// SecretFile is a file of at least 16 bytes, the key for names; see Secret.
 	SecretFile string
 
-	// Handler answers what comes to the peers' port and is not ours; nil = nothing.
+	// Handler serves other requests to the peers' port; nil = none.
 	Handler fasthttp.RequestHandler
-	// BelowTLS wraps connections to the peers' port before TLS comes on top of them; nil =
-	// nothing.
+	// BelowTLS wraps connections to the peers' port before TLS; nil = no wrapper.
 	BelowTLS func(net.Conn) net.Conn
-	// Exchange is what members are asked for; nil = nothing.
+	// Exchange is the protocol for which members are polled; nil = none.
 	Exchange Exchange
-	// ExchangeRate is in bytes a second, each way; 0 = DefaultExchangeRate.
+	// ExchangeRate is in bytes per second, in each direction; 0 = DefaultExchangeRate.
 	ExchangeRate int
-	// OnJoin and OnLeave are called one after another, without a lock. While one runs no
-	// other change is told, so they return soon. The state of a member that leaves is Failed,
-	// Left, or Alive when it was replaced: it restarted, moved or became unusable. nil =
-	// nobody listens.
+	// OnJoin and OnLeave are called one at a time, without a lock. Other changes are delayed
+	// meanwhile, so they must return soon. The state of a member that leaves is Failed, Left, or
+	// Alive if it was replaced: it restarted, moved or became unusable. nil = no listener.
 	OnJoin, OnLeave func(Member)
-	// OnDoubt is called as they are, between a member's join and leave: it does not answer
-	// (Unreachable), or does again; nil = nobody listens.
+	// OnDoubt is called in the same way, between a member's join and leave, when it stops
+	// answering (Unreachable) or answers again; nil = no listener.
 	OnDoubt func(Member)
 
-	// Hold is how long a member that is out of reach keeps its place, 2 s to 10 m; 0 =
-	// DefaultHold.
+	// Hold is how long an unreachable member keeps its place, 2 s to 10 m; 0 = DefaultHold.
 	Hold     time.Duration
 	Timing   Timing
 	Resolver Resolver // nil = net.DefaultResolver
 	Log      zerolog.Logger
-	// Now gives the time that certificates and members' clocks are held against; nil =
-	// time.Now.
+	// Now returns the time for checking certificates and members' clocks; nil = time.Now.
 	Now func() time.Time
 
-	tune func(*memberlist.Config) // of tests
+	tune func(*memberlist.Config) // for tests
 }
 
-// Of takes from the settings what they say of a cluster. What is left are the callbacks,
-// Handler, Exchange, Version and Log.
+// Of returns the part of the settings about a cluster. The callbacks, Handler, Exchange,
+// Version and Log are left to the caller.
 func Of(c *settings.Config) Config {
 	return Config{
 		Name: c.ClusterName, Node: c.ClusterNode, Seeds: c.ClusterSeeds,
@@ -95,23 +90,23 @@ func Of(c *settings.Config) Config {
 	}
 }
 
-// DefaultHold is Config.Hold. A healed node's stale view made a third one flap for 0.2 s
-// (measured), so 2 s are the least.
+// DefaultHold is the default of Config.Hold. The minimum is 2 s: the stale view of a healed
+// node made a third one flap for 0.2 s (measured).
 const (
 	DefaultHold = 5 * time.Second
 	minHold     = 2 * time.Second
 	maxHold     = 10 * time.Minute
 )
 
-// MaxName bounds a cluster's name: memberlist's label has a byte for its length.
+// MaxName bounds a cluster's name: memberlist stores the label's length in one byte.
 const MaxName = 128
 
-// Timing is how often things are done; zero values mean the defaults.
+// Timing holds intervals and limits; zero values mean the defaults.
 type Timing struct {
-	Rejoin  time.Duration // between attempts to join, 5 s: a cut is healed that soon
-	Resolve time.Duration // most that all seeds together take to resolve, 3 s
-	Watch   time.Duration // between looks at files, 2 s
-	Leave   time.Duration // most that leaving may take, 2 s
+	Rejoin  time.Duration // between attempts to join, 5 s: the time to heal a partition
+	Resolve time.Duration // limit for resolving all seeds, 3 s
+	Watch   time.Duration // between checks of files, 2 s
+	Leave   time.Duration // limit for leaving, 2 s
 }
 
 func (t *Timing) fill() {
@@ -125,7 +120,7 @@ func (t *Timing) fill() {
 	}
 }
 
-// fill sets what has a default.
+// fill sets defaults.
 func (c *Config) fill() {
 	if c.Hold == 0 {
 		c.Hold = DefaultHold
@@ -139,14 +134,14 @@ func (c *Config) fill() {
 	if !c.PeerBind.IsValid() && c.Bind.IsValid() {
 		port := c.Bind.Port()
 		if port != 0 {
-			port++ // 65535 becomes any
+			port++ // 65535 wraps to 0, any port
 		}
 		c.PeerBind = netip.AddrPortFrom(c.Bind.Addr(), port)
 	}
 	c.Timing.fill()
 }
 
-// Validate lists everything that is wrong, files aside.
+// Validate lists all errors, except those in files.
 func (c *Config) Validate() error {
 	var bad []error
 	add := func(format string, args ...any) { bad = append(bad, fmt.Errorf(format, args...)) }

@@ -17,19 +17,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Exchange is what members ask each other for all the time: what has changed in the
-// index. Its bytes mean nothing here. Its methods may be called at once, but for one
-// number Ask and Learn are called in turn, between the member's OnJoin and OnLeave.
+// Exchange is the protocol by which members continually ask each other for changes of the
+// index. Its bytes are opaque here. Its methods may be called concurrently, but Ask and
+// Learn of one number are called in turn, between the member's OnJoin and OnLeave.
 type Exchange interface {
-	// Interval is how often each of so many members is asked.
+	// Interval returns how often each of the given number of members is asked.
 	Interval(members int) time.Duration
-	// Ask gives the next question to a member, at most MaxQuestion bytes.
+	// Ask returns the next question to a member, at most MaxQuestion bytes.
 	Ask(number uint16) []byte
-	// Answer appends the answer to a question to dst, at most MaxAnswer bytes. An error is
-	// of a question that makes no sense.
+	// Answer appends the answer to a question to dst, at most MaxAnswer bytes. It returns
+	// an error for an invalid question.
 	Answer(dst, question []byte) ([]byte, error)
-	// Learn takes a member's answer. more: ask again soon. After an error the member
-	// is asked less often, until it answers well.
+	// Learn processes a member's answer. more: ask again soon. After an error the member is
+	// asked less often, until an answer is valid.
 	Learn(number uint16, answer []byte) (more bool, err error)
 }
 
@@ -38,36 +38,36 @@ const (
 	MaxQuestion = 4 << 10
 	MaxAnswer   = 256 << 10
 
-	// DefaultExchangeRate bounds what is learnt from all members together, and again what
-	// they are told, in bytes a second. A node that comes to 1,000 others with 10^5 names
-	// each reads some 340 MB; at this rate in 40 seconds.
+	// DefaultExchangeRate bounds the bytes per second received from all members together,
+	// and separately those sent. A node that joins 1,000 others with 10^5 names each reads
+	// about 340 MB, which takes 40 seconds at this rate.
 	DefaultExchangeRate = 8 << 20
 
 	exchangePath  = "/cluster/v1/index"
 	clusterHeader = "Spliced-Cluster"
 	startHeader   = "Spliced-Incarnation"
-	askTime       = 5 * time.Second // for one question, the connection included
+	askTime       = 5 * time.Second // per question, including the connection
 	maxPause      = 5 * time.Second // after failures
-	// morePause is before the next question to a member that has more to tell: one that
-	// says so for ever was asked 3,000 times a second. Answers of 64 KiB reach
-	// DefaultExchangeRate all the same.
+	// morePause is the delay before the next question to a member that has more to report:
+	// one that always says so was asked 3,000 times a second. Answers of 64 KiB still reach
+	// DefaultExchangeRate.
 	morePause = 5 * time.Millisecond
 )
 
 // ExchangeCounters count since the start.
 type ExchangeCounters struct {
-	Asked, Failed, Learnt   uint64 // questions, those without a good answer, bytes of answers
+	Asked, Failed, Learnt   uint64 // questions, those without a valid answer, bytes of answers
 	Answered, Refused, Told uint64 // questions of others, those refused, bytes of answers
 }
 
-// exchanger asks members, each on a connection of its own, and answers them.
+// exchanger asks members, each on a separate connection, and answers their questions.
 type exchanger struct {
 	of          Exchange
 	cluster     string
 	incarnation string
-	creds       *credentials // nil = plain
+	creds       *credentials // nil = no TLS
 	asks, tells *rate.Limiter
-	members     atomic.Int64 // that are asked
+	members     atomic.Int64 // being asked
 
 	asked, failed, learnt   atomic.Uint64
 	answered, refused, told atomic.Uint64
@@ -101,10 +101,11 @@ func (x *exchanger) answer(ctx *fasthttp.RequestCtx) {
 		refuse(fasthttp.StatusBadRequest, "invalid", fmt.Sprintf("%s of %d bytes", ctx.Method(), len(question)))
 		return
 	case string(ctx.Request.Header.Peek(clusterHeader)) != x.cluster || string(ctx.Request.Header.Peek(startHeader)) != x.incarnation:
-		// The address was another node's, or ours before a restart: gossip will say so.
+		// The address belonged to another node, or to us before a restart; gossip will
+		// correct it.
 		refuse(fasthttp.StatusMisdirectedRequest, "stale", "this is another node than the one that is asked for")
 		return
-	case !x.tells.AllowN(time.Now(), 0): // earlier answers are still being paid for
+	case !x.tells.AllowN(time.Now(), 0): // earlier answers have used up the rate
 		refuse(fasthttp.StatusTooManyRequests, "busy", "too much is being told")
 		return
 	}
@@ -132,7 +133,7 @@ type asker struct {
 	done sync.WaitGroup
 }
 
-// begin asks a member until end is called.
+// begin asks a member repeatedly until end is called.
 func (x *exchanger) begin(m Member) *asker {
 	a := &asker{exchanger: x, member: m}
 	if x.creds != nil {
@@ -145,7 +146,7 @@ func (x *exchanger) begin(m Member) *asker {
 	return a
 }
 
-// end waits until nothing is asked, nor learnt, any more.
+// end waits until no question or Learn is running.
 func (a *asker) end() {
 	a.stop()
 	a.done.Wait()
@@ -155,7 +156,7 @@ func (a *asker) end() {
 func (a *asker) run(ctx context.Context) {
 	defer a.hangUp()
 	failures := 0
-	pause := rand.N(a.interval() + 1) // members are not asked all at once
+	pause := rand.N(a.interval() + 1) // spreads the members over time
 	for a.wait(ctx, pause) {
 		more, err := a.ask(ctx)
 		switch {
@@ -176,7 +177,7 @@ func (a *asker) interval() time.Duration {
 	return max(a.of.Interval(int(a.members.Load())), time.Millisecond)
 }
 
-// wait pauses, and until what was learnt before is paid for; false when it was stopped.
+// wait pauses, and delays for the rate of earlier answers; false if it was stopped.
 func (a *asker) wait(ctx context.Context, pause time.Duration) bool {
 	paid := a.asks.ReserveN(time.Now(), 0).Delay()
 	timer := time.NewTimer(max(pause, paid))
@@ -189,7 +190,7 @@ func (a *asker) wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// ask asks once. A connection that the member closed while it was idle is made again.
+// ask sends one question. If the member closed the idle connection, it reconnects.
 func (a *asker) ask(ctx context.Context) (more bool, err error) {
 	a.asked.Add(1)
 	question := a.of.Ask(a.member.Number)

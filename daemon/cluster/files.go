@@ -13,24 +13,24 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// Bounds of the files that are read, and read again each Timing.Watch.
+// Bounds of the files, which are read again every Timing.Watch.
 const (
 	maxKeyringBytes = 8 << 10
 	maxPEMBytes     = 1 << 20
 	minSecretBytes  = 16
 )
 
-// material is what was read from the files, ready for use.
+// material is the parsed content of the files.
 type material struct {
-	sum  [sha256.Size]byte // of all their bytes
+	sum  [sha256.Size]byte // of all their content
 	keys [][]byte          // nil = no keyring
-	id   *identity         // nil = plain
+	id   *identity         // nil = no TLS
 }
 
 // reader reads the files of a configuration.
 type reader struct {
 	c    *Config
-	warn func(string) // of a file that everybody can read
+	warn func(string) // about a file that is world-readable
 }
 
 func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
@@ -44,8 +44,8 @@ func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
 	return data, err
 }
 
-// material reads keyring and certificates. changed is false when they are what they were
-// at last and no certificate has to be issued anew.
+// material reads keyring and certificates. changed is false if they equal last and no new
+// certificate has to be issued.
 func (r *reader) material(last *material) (m *material, changed bool, err error) {
 	c, now := r.c, r.c.Now()
 	ring, err1 := r.read(c.Keyring, maxKeyringBytes, true)
@@ -81,7 +81,7 @@ func (r *reader) material(last *material) (m *material, changed bool, err error)
 	return m, err == nil, err
 }
 
-// secret reads the file that names are keyed with, if there is one.
+// secret reads the file with the key for names, if there is one.
 func (r *reader) secret(keys [][]byte) (Secret, error) {
 	text, err := r.read(r.c.SecretFile, maxKeyringBytes, true)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *reader) secret(keys [][]byte) (Secret, error) {
 	return makeSecret(text, keys, r.c.Name), nil
 }
 
-// watch looks at the files until the context ends.
+// watch checks the files until the context ends.
 func (c *Cluster) watch(ctx context.Context) {
 	ticker := time.NewTicker(c.cfg.Timing.Watch)
 	defer ticker.Stop()
@@ -108,8 +108,8 @@ func (c *Cluster) watch(ctx context.Context) {
 	}
 }
 
-// reload looks at the files and puts what has changed into use. What is wrong with them
-// is logged once, and the former content stays.
+// reload reads the files and uses what has changed. An error is logged once, and the former
+// content stays.
 func (c *Cluster) reload() {
 	c.using.Lock()
 	defer c.using.Unlock()
@@ -117,8 +117,8 @@ func (c *Cluster) reload() {
 	c.useLocked(m, changed, err)
 }
 
-// Prepare looks at the files, of which each has to be good, and answers what puts them into
-// use; nil where they are.
+// Prepare reads and validates the files. It returns a function that puts them into use, nil
+// if they are in use already.
 func (c *Cluster) Prepare() (use func(), err error) {
 	c.using.Lock()
 	defer c.using.Unlock()
@@ -133,7 +133,7 @@ func (c *Cluster) Prepare() (use func(), err error) {
 	}, nil
 }
 
-// Files are the settings whose files a cluster reads.
+// Files returns the names of the settings whose files a cluster reads.
 func (c *Cluster) Files() (names []string) {
 	for _, f := range []struct{ name, path string }{
 		{"cluster-keyring", c.cfg.Keyring}, {"cluster-tls-cert", c.cfg.TLSCert}, {"cluster-tls-key", c.cfg.TLSKey}, {"cluster-tls-ca", c.cfg.TLSCA},
@@ -145,7 +145,7 @@ func (c *Cluster) Files() (names []string) {
 	return names
 }
 
-// useLocked puts what was read into use, if it has changed, and tells how that went.
+// useLocked puts changed content into use, and logs the result.
 func (c *Cluster) useLocked(m *material, changed bool, err error) {
 	if err == nil && changed && c.ring != nil {
 		err = install(c.ring, m.keys)
@@ -175,7 +175,7 @@ func (c *Cluster) useLocked(m *material, changed bool, err error) {
 	}
 }
 
-// newRing makes a ring of keys, nil of none.
+// newRing creates a ring of keys, nil without keys.
 func newRing(keys [][]byte) (*memberlist.Keyring, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -183,7 +183,7 @@ func newRing(keys [][]byte) (*memberlist.Keyring, error) {
 	return memberlist.NewKeyring(keys, keys[0])
 }
 
-// until is when the certificate that is in use ends; zero = there is none.
+// until returns the expiry of the certificate in use; zero = none.
 func (c *Cluster) until() time.Time {
 	if c.creds == nil {
 		return time.Time{}

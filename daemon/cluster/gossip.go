@@ -13,16 +13,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// gossip is what memberlist calls. All of it returns at once and keeps nothing that it
-// is given: some calls come with memberlist's lock held.
+// gossip holds the callbacks of memberlist. All return at once and retain no argument: some
+// are called with memberlist's lock held.
 type gossip struct {
 	self      string
 	roster    *roster
 	meta      atomic.Pointer[metadata]
-	changed   chan<- struct{} // has room for one
+	changed   chan<- struct{} // capacity 1
 	now       func() time.Time
 	log       zerolog.Logger
-	conflicts atomic.Uint64 // two nodes of one name
+	conflicts atomic.Uint64 // pairs of nodes with the same name
 	ignored   atomic.Uint64 // nodes that NotifyAlive refused
 }
 
@@ -34,23 +34,23 @@ var (
 	_ memberlist.PingDelegate     = (*gossip)(nil)
 )
 
-// NodeMeta is what this node says of itself.
+// NodeMeta returns this node's metadata.
 func (g *gossip) NodeMeta(limit int) []byte {
 	b := g.meta.Load().append(nil)
 	if len(b) > limit {
-		return nil // cannot be: at most 112 bytes
+		return nil // impossible: at most 112 bytes
 	}
 	return b
 }
 
-// Nothing goes by memberlist's messages: they starve in large clusters.
+// memberlist's user messages are not used: they starve in large clusters.
 
 func (g *gossip) NotifyMsg([]byte)                {}
 func (g *gossip) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (g *gossip) LocalState(bool) []byte          { return nil }
 func (g *gossip) MergeRemoteState([]byte, bool)   {}
 
-// NotifyAlive has nodes ignored that say nothing we can read, or find no room.
+// NotifyAlive rejects nodes with unreadable metadata, or without room.
 func (g *gossip) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == g.self {
 		return nil
@@ -71,7 +71,7 @@ func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.seen(n) }
 func (g *gossip) seen(n *memberlist.Node) {
 	meta, err := parseMetadata(n.Meta)
 	if err != nil {
-		return // NotifyAlive let nobody else in
+		return // NotifyAlive admitted nobody else
 	}
 	addr, _ := netip.AddrFromSlice(n.Addr)
 	g.roster.seen(n.Name, netip.AddrPortFrom(addr.Unmap(), n.Port), &meta, g.now())
@@ -86,12 +86,12 @@ func (g *gossip) NotifyLeave(n *memberlist.Node) {
 func (g *gossip) wake() {
 	select {
 	case g.changed <- struct{}{}:
-	default: // it will be looked at anyway
+	default: // a check is pending already
 	}
 }
 
-// NotifyConflict hears of two nodes with one name, of which memberlist keeps the first.
-// So it goes for some seconds, too, when a node comes back with another address.
+// NotifyConflict counts two nodes with one name, of which memberlist keeps the first. This
+// also happens for some seconds when a node returns with another address.
 func (g *gossip) NotifyConflict(existing, other *memberlist.Node) {
 	g.conflicts.Add(1)
 	g.log.Warn().Str("peer", existing.Name).Stringer("address", net.IP(existing.Addr)).Stringer("other", net.IP(other.Addr)).Msg("two nodes have one name")
@@ -104,21 +104,21 @@ func (g *gossip) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, p
 	g.roster.pinged(other.Name, rtt, clock, g.now())
 }
 
-// logLines bounds what memberlist logs: anybody who can reach the port makes it write a
-// line per packet.
+// logLines bounds memberlist's log: any host that can reach the port makes it write a line
+// per packet.
 const (
 	logLines  = 30
 	logPeriod = 10 * time.Second
 )
 
-// newLogger makes a logger that writes to ours, with the level that a line begins with.
+// newLogger creates a logger that writes to ours, with the level that a line begins with.
 func newLogger(to zerolog.Logger) *log.Logger {
 	return log.New(lines{to.Sample(&zerolog.BurstSampler{Burst: logLines, Period: logPeriod})}, "", 0)
 }
 
 type lines struct{ log zerolog.Logger }
 
-// Write takes a line such as "[WARN] memberlist: Was able to connect ...".
+// Write logs a line such as "[WARN] memberlist: Was able to connect ...".
 func (l lines) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	level := zerolog.InfoLevel
@@ -130,7 +130,7 @@ func (l lines) Write(line []byte) (int, error) {
 		case "[WARN":
 			level = zerolog.WarnLevel
 		case "[ERR", "[ERROR":
-			// What the network brings is no failure of this node.
+			// Input from the network is not a failure of this node.
 			level = zerolog.WarnLevel
 		}
 	}

@@ -16,19 +16,18 @@ import (
 	"time"
 )
 
-// identity is what a node shows to peers and what it believes of theirs. It does not
-// change.
+// identity is a node's certificate and the authorities it trusts. It is immutable.
 type identity struct {
 	cert  tls.Certificate
 	roots *x509.CertPool
-	// renew is when to issue another one; zero for one that came from files.
+	// renew is when to issue a new one; zero if it came from files.
 	renew time.Time
 }
 
-// until is when the certificate ends.
+// until returns the expiry of the certificate.
 func (id *identity) until() time.Time { return id.cert.Leaf.NotAfter }
 
-// verify checks a peer's chain for one use, and for a name unless that is empty.
+// verify checks a peer's chain for one use, and for a name unless it is empty.
 func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtKeyUsage, now time.Time) error {
 	if len(chain) == 0 {
 		return errors.New("cluster: the peer shows no certificate")
@@ -43,17 +42,17 @@ func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtK
 	return err
 }
 
-// Life of a certificate that a node issues to itself. Who has the cluster's key can issue
-// any, so a short life protects from a stolen node key only, and that never leaves the
-// process. What it has to bear is clocks that disagree: by a day, either way.
+// Lifetime of a certificate that a node issues to itself. Anyone with the cluster's key can
+// issue one, so a short lifetime only protects against a stolen node key, which never
+// leaves the process. It tolerates clocks that differ by up to a day in either direction.
 const (
 	clockError  = 24 * time.Hour
 	issuedLife  = 3 * 24 * time.Hour
 	issuedRenew = 12 * time.Hour
 )
 
-// authority derives a certificate authority from a key of the cluster. It is the same on
-// every node that has the key, to the byte.
+// authority derives a certificate authority from a key of the cluster. Every node with the
+// key derives exactly the same bytes.
 func authority(key []byte, cluster string) (ed25519.PrivateKey, *x509.Certificate, error) {
 	private := ed25519.NewKeyFromSeed(derive(key, "authority", cluster, ed25519.SeedSize))
 	public := private.Public().(ed25519.PublicKey)
@@ -71,9 +70,9 @@ func authority(key []byte, cluster string) (ed25519.PrivateKey, *x509.Certificat
 	return private, cert, err
 }
 
-// issue makes an identity from the cluster's keys: the authority of the first key issues,
-// those of all keys are believed. So while keys are rotated, nodes whose first keys differ
-// go on with each other.
+// issue creates an identity from the cluster's keys. The first key's authority issues it;
+// those of all keys are trusted. So during a key rotation, nodes whose first keys differ
+// continue to work together.
 func issue(keys [][]byte, cluster, node string, now time.Time) (*identity, error) {
 	id := &identity{roots: x509.NewCertPool(), renew: now.Add(issuedRenew)}
 	for i, key := range keys {
@@ -110,12 +109,11 @@ func issueBy(signer ed25519.PrivateKey, ca *x509.Certificate, node string, from,
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private, Leaf: leaf}, err
 }
 
-// shortName is a common name, which has 64 bytes at most.
+// shortName returns a common name, which has at most 64 bytes.
 func shortName(node string) string { return node[:min(len(node), 64)] }
 
-// load makes an identity from PEM files. What peers would refuse is refused here: a
-// certificate that is not of this authority, not for this node, not for both uses, or
-// out of its time.
+// load creates an identity from PEM files. It refuses what peers would refuse: a certificate of
+// another authority, for another node, not for both uses, or outside its validity.
 func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
 	cert, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -161,10 +159,10 @@ func addAuthorities(pool *x509.CertPool, text []byte) error {
 	return nil
 }
 
-// credentials hold the identity that is in use, for handshakes that begin now.
+// credentials hold the identity used for new handshakes.
 type credentials struct {
-	// protocol is negotiated (ALPN), so that a node of another cluster, which may have
-	// certificates of the same authority and an address that was ours, is refused.
+	// protocol is negotiated (ALPN), so that a node of another cluster is refused, even
+	// with a certificate of the same authority and an address that was ours.
 	protocol string
 	now      func() time.Time
 	current  atomic.Pointer[identity]
@@ -175,13 +173,13 @@ func newCredentials(cluster string, now func() time.Time) *credentials {
 	return &credentials{protocol: fmt.Sprintf("spliced-%d-%x", Protocol, name[:8]), now: now}
 }
 
-// base is what both sides of a connection have in common. Nothing is resumed: a session
-// would outlive the authority that it was verified with.
+// base returns the configuration common to both sides. Sessions are not resumed: one would
+// outlive the authority that verified it.
 func (c *credentials) base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{c.protocol}, SessionTicketsDisabled: true, Time: c.now}
 }
 
-// server gives the configuration of the peers' port.
+// server returns the configuration of the peers' port.
 func (c *credentials) server() *tls.Config {
 	outer := c.base()
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -202,13 +200,13 @@ func (c *credentials) negotiated(cs tls.ConnectionState) error {
 	return nil
 }
 
-// client gives the configuration for connections to a node.
+// client returns the configuration for connections to a node.
 func (c *credentials) client(node string) *tls.Config {
 	config := c.base()
 	config.ServerName = node
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.current.Load().cert, nil }
-	// crypto/tls has authorities that do not change only, so VerifyConnection, which is
-	// called in every handshake, does all that it would do.
+	// crypto/tls only supports fixed authorities, so VerifyConnection, which is called in
+	// every handshake, does all its verification.
 	config.InsecureSkipVerify = true
 	config.VerifyConnection = func(cs tls.ConnectionState) error {
 		if err := c.negotiated(cs); err != nil {

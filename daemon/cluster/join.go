@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Resolver looks names up; net.DefaultResolver is one.
+// Resolver resolves names, as net.DefaultResolver does.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// seed is where others may be found.
+// seed is an address at which other nodes may be found.
 type seed struct {
 	host string
 	port uint16
 }
 
-// parseSeed reads HOST or HOST:PORT; the port is that of the own gossip where none is given.
+// parseSeed parses HOST or HOST:PORT. The default port is that of the node's own gossip.
 func parseSeed(text string, port uint16) (seed, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return seed{addr.String(), port}, nil // also IPv6 without brackets
@@ -43,8 +43,8 @@ func parseSeed(text string, port uint16) (seed, error) {
 	return seed{host, port}, nil
 }
 
-// Bounds of one attempt to join. A name of a large cluster resolves to all of it, of which
-// one that answers is enough; a few more are for those that do not.
+// Bounds of one attempt to join. The name of a large cluster resolves to all its nodes, of
+// which one that answers suffices; the others allow for nodes that do not.
 const (
 	maxSeeds      = 64
 	maxResolved   = 4096
@@ -52,8 +52,8 @@ const (
 	firstInterval = 250 * time.Millisecond
 )
 
-// joiner looks for others: at first until there is one, then for those that gossip has
-// lost or never met, which is what heals a cut.
+// joiner finds other nodes: first until there is one, then those that gossip has lost or
+// never met, which heals a partition.
 type joiner struct {
 	seeds    []seed
 	resolver Resolver
@@ -70,19 +70,18 @@ type joiner struct {
 	}
 }
 
-// JoinStatus is what became of the last attempt to join.
+// JoinStatus is the result of the latest attempt to join.
 type JoinStatus struct {
 	At time.Time
-	// Tried and Answered count nodes that were no members.
+	// Tried and Answered count nodes that were not members.
 	Tried, Answered int
-	// Errors are of seeds that did not resolve and nodes that did not answer; some of
-	// them, as text.
+	// Errors are texts of some errors: seeds that did not resolve and nodes that did not answer.
 	Errors []string
 }
 
 const maxErrors = 8
 
-// run joins until the context ends.
+// run joins repeatedly until the context ends.
 func (j *joiner) run(ctx context.Context) {
 	wait := firstInterval
 	for {
@@ -91,7 +90,7 @@ func (j *joiner) run(ctx context.Context) {
 		if len(here) > 0 || wait > j.timing.Rejoin {
 			wait = j.timing.Rejoin
 		}
-		// Nodes that start together do not ask together.
+		// This spreads nodes that start together.
 		timer := time.NewTimer(wait - rand.N(wait/8+1))
 		select {
 		case <-ctx.Done():
@@ -103,14 +102,15 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// attempt resolves the seeds and joins some of those that are no members.
+// attempt resolves the seeds and joins some of those that are not members.
 func (j *joiner) attempt(ctx context.Context) {
 	addrs, problems := j.resolve(ctx)
 	here, lost := j.roster.reached(j.now())
 	here[j.self] = true
 	var missing []netip.AddrPort
-	// Seeds take up to three quarters of the places while nodes that failed want some: hundreds
-	// of dead addresses must not keep the one that answers out, nor many seeds a cut from healing.
+	// Seeds take up to three quarters of the places while there are failed nodes to retry:
+	// hundreds of dead addresses must not exclude the one that answers, nor many seeds
+	// prevent healing.
 	for i, list := range [][]netip.AddrPort{addrs, lost} {
 		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
 		most := joinsAtOnce
@@ -149,7 +149,7 @@ func (j *joiner) attempt(ctx context.Context) {
 	j.mu.Unlock()
 }
 
-// first takes the cause out of memberlist's list of them, which has lines and bullets.
+// first extracts the first cause from memberlist's multi-line error.
 func first(err error) error {
 	var list interface{ WrappedErrors() []error }
 	if errors.As(err, &list) && len(list.WrappedErrors()) > 0 {

@@ -16,8 +16,8 @@ const maxKeys = 16
 
 var errKeyring = errors.New("cluster: keyring is invalid")
 
-// parseKeyring reads one base64 key a line, of 16, 24 or 32 bytes. Empty lines and those
-// that begin with # are skipped. The text of a key is in no error.
+// parseKeyring parses one base64 key per line, of 16, 24 or 32 bytes. Empty lines and those
+// that begin with # are skipped. Errors never contain the text of a key.
 func parseKeyring(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	for i, line := range bytes.Split(text, []byte("\n")) {
@@ -47,11 +47,11 @@ func parseKeyring(text []byte) ([][]byte, error) {
 	return keys, nil
 }
 
-// install makes a ring hold these keys, the first of them first.
+// install sets the keys of a ring, in this order.
 //
-// A ring moves keys within memory that readers look at when it removes one that is not
-// its last, so the order is set first: then those that go are last. For an instant each
-// key encrypts, which is why a key has to be on all rings before it is first on one.
+// When a ring removes a key that is not its last, it moves keys within memory that readers
+// access. So the order is set first, with the keys to remove last. For an instant each key
+// encrypts, which is why a key has to be on all rings before it becomes the first on one.
 func install(ring *memberlist.Keyring, keys [][]byte) error {
 	for _, key := range keys {
 		if err := ring.AddKey(key); err != nil {
@@ -71,7 +71,7 @@ func install(ring *memberlist.Keyring, keys [][]byte) error {
 	return nil
 }
 
-// derive gives n bytes that tell nothing of the key, for one use in one cluster.
+// derive returns n bytes that reveal nothing about the key, for one use in one cluster.
 func derive(key []byte, use, cluster string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, nil, "spliced cluster 1 "+use+"\x00"+cluster, n)
 	if err != nil {
@@ -80,20 +80,19 @@ func derive(key []byte, use, cluster string, n int) []byte {
 	return out
 }
 
-// Secret keys the names of the index, which then tell nothing to who does not have it. It
-// is made of the file cluster-secret where there is one, else of the key that was first
-// on the ring when the process started, and stays what it is for the life of the process.
+// Secret is the key for the names in the index, which reveal nothing without it. It is derived
+// from the file cluster-secret if there is one, else from the first key of the ring when the
+// process started, and stays the same for the life of the process.
 //
-// Rotating the keys of a running cluster therefore changes no name. The alternatives were
-// worse: a secret that follows the first key makes every node tell every other its whole
-// set again, and finds nothing while nodes differ; the last key changes when one is
-// added, and back when the order is turned. What remains is a node that restarts after a
-// rotation while others do not: its names differ, which metadata shows, so that it is a
-// member that is not asked (Member.Unusable). Clusters that rotate keys without
-// restarting everybody set cluster-secret.
+// So rotating the keys of a running cluster changes no name. The alternatives were worse. With a
+// secret that follows the first key, every node sends its whole set to all others again, and
+// finds nothing while nodes differ. The last key changes when one is added, and again when the
+// order is reversed. One problem remains: the names of a node that restarts after a rotation,
+// while others do not, differ. Its metadata shows that, and it is a member that is not asked
+// (Member.Unusable). Clusters that rotate keys without restarting all nodes set cluster-secret.
 type Secret [32]byte
 
-// makeSecret prefers a file's text to a key. With neither the secret is known to everybody.
+// makeSecret prefers a file's text to a key. With neither the secret is public.
 func makeSecret(file []byte, keys [][]byte, cluster string) Secret {
 	switch {
 	case len(file) > 0:
@@ -104,5 +103,5 @@ func makeSecret(file []byte, keys [][]byte, cluster string) Secret {
 	return Secret(derive(nil, "names without a key", cluster, 32))
 }
 
-// check tells two secrets apart without telling either.
+// check returns bytes that distinguish secrets without revealing them.
 func (s *Secret) check() [8]byte { return [8]byte(derive(s[:], "check", "", 8)) }

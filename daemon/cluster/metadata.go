@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Protocol is what members have to have in common to be of use to each other: the index
-// exchange and what Config.Handler answers. Gossip goes on between different ones.
+// Protocol is the version that members need in common to use each other: the index exchange
+// and the requests to Config.Handler. Gossip also works between different versions.
 const Protocol = 1
 
-// metadata is what a node says of itself in gossip.
+// metadata describes a node in gossip.
 //
 //	| format 1 | flags 1 | protocol 2 | incarnation 8 | started 8 | check 8 |
 //	| port 2 | address length 1 | address | version length 1 | version |
 //
-// Numbers are little-endian. What follows is of a later release and is skipped.
+// Numbers are little-endian. Further bytes belong to later releases and are skipped.
 type metadata struct {
 	Protocol    uint16
 	Leaving     bool
 	Plain       bool // the peers' port has no TLS
 	Incarnation uint64
 	Started     time.Time // to the millisecond
-	Check       [8]byte   // tells which secret names are keyed with
+	Check       [8]byte   // identifies the key for names
 	Peer        netip.AddrPort
 	Version     string // of the program, at most maxVersion bytes
 }
@@ -88,7 +88,7 @@ func parseMetadata(b []byte) (metadata, error) {
 	return m, nil
 }
 
-// counted cuts off bytes that are preceded by their number.
+// counted splits off bytes that are preceded by their number.
 func counted(b []byte) (head, rest []byte, ok bool) {
 	if len(b) == 0 || len(b)-1 < int(b[0]) {
 		return nil, nil, false
@@ -96,7 +96,7 @@ func counted(b []byte) (head, rest []byte, ok bool) {
 	return b[1 : 1+b[0]], b[1+b[0]:], true
 }
 
-// What a node answers to a ping is its clock, in microseconds since 1970.
+// A node answers a ping with its clock, in microseconds since 1970.
 
 func appendClock(b []byte, now time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(now.UnixMicro()))

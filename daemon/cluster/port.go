@@ -15,41 +15,41 @@ import (
 	"github.com/spliced-kv/spliced/api/framing"
 )
 
-// Bounds of the peers' port. Guessed, with room: a member has a connection for the index
+// Bounds of the peers' port, generous guesses: a member has one connection for the index
 // and some for bytes.
 const (
 	maxConnections = 16 << 10
-	maxHandshakes  = 128 // at once, of strangers and again of members' addresses
+	maxHandshakes  = 128 // at once, separately for strangers and for members' addresses
 	handshakeTime  = 5 * time.Second
 	handshakeGrace = time.Second // a handshake takes milliseconds
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 1 << 20
-	readTime       = 10 * time.Second // of one request
-	writeTime      = 30 * time.Second // of one answer, where a handler sets no deadlines of its own
+	readTime       = 10 * time.Second // per request
+	writeTime      = 30 * time.Second // per answer, unless a handler sets deadlines
 	idleTime       = time.Minute
-	drainTime      = 5 * time.Second // for answers in progress at the end
+	drainTime      = 5 * time.Second // for answers in progress at shutdown
 )
 
-// port is the peers' port: it accepts connections, checks who they are of and has a
-// fasthttp.Server answer them.
+// port is the peers' port. It accepts and authenticates connections and serves them with a
+// fasthttp.Server.
 type port struct {
 	listener net.Listener
 	server   *fasthttp.Server
-	creds    *credentials            // nil = plain
-	below    func(net.Conn) net.Conn // nil = nothing
+	creds    *credentials            // nil = no TLS
+	below    func(net.Conn) net.Conn // nil = no wrapper
 	log      zerolog.Logger
-	ready    chan net.Conn // checked connections
+	ready    chan net.Conn // authenticated connections
 	closed   chan struct{}
 
-	gate    *gate         // of handshakes
-	most    int           // connections that are accepted
-	refused atomic.Uint64 // handshakes that failed, or had no time
+	gate    *gate         // for handshakes
+	most    int           // limit of accepted connections
+	refused atomic.Uint64 // failed or late handshakes
 	full    atomic.Uint64 // connections beyond the bound
 
 	mu struct {
 		sync.Mutex
 		ending   bool
-		accepted map[net.Conn]*tls.Conn // at most most; nil = plain
+		accepted map[net.Conn]*tls.Conn // at most most; nil value = no TLS
 	}
 }
 
@@ -68,7 +68,7 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	return p
 }
 
-// framed has a handler answer only requests whose end is certain.
+// framed passes a request to the handler only if its end is unambiguous.
 func framed(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if framing.Check(&ctx.Request.Header) != nil {
@@ -80,7 +80,7 @@ func framed(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-// refuse answers with a code alone. (Error of ctx would bring back fasthttp's Date, which
+// refuse answers with only a code. (Error of ctx would add fasthttp's Date header, which
 // costs a goroutine for the life of the process.)
 func refuse(ctx *fasthttp.RequestCtx, status int, code string) {
 	ctx.Response.SetStatusCode(status)
@@ -88,12 +88,12 @@ func refuse(ctx *fasthttp.RequestCtx, status int, code string) {
 	ctx.Response.SetBodyString(code + "\n")
 }
 
-// printer is what fasthttp logs to: what peers make it say is for debugging.
+// printer receives the log of fasthttp. Input from peers is logged at debug level.
 type printer struct{ log zerolog.Logger }
 
 func (p printer) Printf(format string, args ...any) { p.log.Debug().Msgf(format, args...) }
 
-// run serves until the context ends, then waits drainTime for answers in progress.
+// run serves until the context ends, then waits up to drainTime for answers in progress.
 func (p *port) run(ctx context.Context) {
 	var all, serving sync.WaitGroup
 	all.Go(func() { p.accept(&all) })
@@ -120,7 +120,7 @@ func (p *port) accept(all *sync.WaitGroup) {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely: connections that end give some back.
+			// Probably out of descriptors: wait for connections to end.
 			select {
 			case <-p.closed:
 				return
@@ -163,7 +163,7 @@ func (p *port) handshake(guest *guest) {
 	p.admit(conn, secure)
 }
 
-// admit hands a connection to the server.
+// admit passes a connection to the server.
 func (p *port) admit(conn net.Conn, secure *tls.Conn) {
 	p.mu.Lock()
 	full := len(p.mu.accepted) >= p.most
@@ -196,7 +196,7 @@ func (p *port) forget(conn net.Conn) {
 	p.mu.Unlock()
 }
 
-// recheck closes connections of peers whose certificates are not accepted any more.
+// recheck closes connections of peers whose certificates are no longer accepted.
 func (p *port) recheck() {
 	if p.creds == nil {
 		return
@@ -221,14 +221,14 @@ func (p *port) closeAll(which func(*tls.Conn) bool) {
 	}
 }
 
-// connections counts those that are open and checked.
+// connections returns the number of open authenticated connections.
 func (p *port) connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.accepted)
 }
 
-// checked gives the server connections whose peers are known.
+// checked is a listener that returns authenticated connections.
 type checked struct{ p *port }
 
 func (c checked) Accept() (net.Conn, error) {
@@ -242,7 +242,7 @@ func (c checked) Accept() (net.Conn, error) {
 func (c checked) Close() error   { return nil }
 func (c checked) Addr() net.Addr { return c.p.listener.Addr() }
 
-// plainConn and secureConn are forgotten when they are closed.
+// plainConn and secureConn are removed from the accepted connections when they are closed.
 type plainConn struct {
 	net.Conn
 	p *port
@@ -264,7 +264,7 @@ func (c secureConn) Close() error {
 	return c.Conn.Close()
 }
 
-// PeerName is the name in the certificate of who sent a request; empty without TLS.
+// PeerName returns the name in the certificate of the client of a request; empty without TLS.
 func PeerName(ctx *fasthttp.RequestCtx) string {
 	cs := ctx.TLSConnectionState()
 	if cs == nil || len(cs.PeerCertificates) == 0 || len(cs.PeerCertificates[0].DNSNames) == 0 {

@@ -12,104 +12,103 @@ import (
 )
 
 // MaxMembers bounds the other nodes of a cluster; further ones are ignored, and counted.
-// Numbers of members are below it.
+// Member numbers are below it.
 const MaxMembers = 4095
 
-// State is what is known of a member.
+// State is the state of a member.
 type State uint8
 
 const (
 	Alive       State = iota // it answers
-	Unreachable              // it does not: gossip gave it up, and Config.Hold has not passed
-	Leaving                  // it has said that it leaves
-	Failed                   // it was unreachable for Config.Hold, or longer: it crashed, or is cut off
-	Left                     // it left, after it had said so
+	Unreachable              // it does not answer: gossip gave it up, and Config.Hold has not passed
+	Leaving                  // it has announced that it leaves
+	Failed                   // it was unreachable for Config.Hold or longer: it crashed, or is partitioned
+	Left                     // it left after announcing so
 )
 
 func (s State) String() string {
 	return [...]string{"alive", "unreachable", "leaving", "failed", "left"}[s]
 }
 
-// Gone reports whether the node is no member any more and only remembered.
+// Gone reports whether the node is no longer a member, but only remembered.
 func (s State) Gone() bool { return s == Failed || s == Left }
 
-// Member is a node of the cluster, as it was when it was asked for.
+// Member is a snapshot of a node of the cluster.
 type Member struct {
 	Name string
 	Self bool
-	// Number is below MaxMembers and no other member's between OnJoin and OnLeave, and
-	// means nothing else.
+	// Number is below MaxMembers and unique between OnJoin and OnLeave. It has no other meaning.
 	Number uint16
 	State  State
 	Since  time.Time // of the state
-	// Seen is when gossip last heard of it.
+	// Seen is when gossip last heard from it.
 	Seen time.Time
-	// Unusable says why a member that is there is not worked with; empty if it is, or
-	// could be. OnJoin has been called for members that are Told.
+	// Unusable is the reason why a live member is not used; empty if it is usable. OnJoin
+	// has been called for members that are Told.
 	Unusable string
 	Told     bool
 
 	Gossip netip.AddrPort
 	Peer   netip.AddrPort // the peers' port
-	Plain  bool           // which has no TLS
+	Plain  bool           // no TLS on that port
 
 	Version     string // of the program
 	Protocol    uint16
-	Incarnation uint64 // differs from one start of the node to the next
+	Incarnation uint64 // identifies one start of the node
 	Started     time.Time
 
-	// RTT is that of the last ping, by gossip; 0 = none yet. ClockAhead is by how much
-	// its clock was ahead of ours then, give or take half of RTT.
+	// RTT is that of the latest gossip ping; 0 = none yet. ClockAhead is the lead of its
+	// clock at that time, plus or minus half of RTT.
 	RTT        time.Duration
 	ClockAhead time.Duration
 }
 
-// same reports whether a member that was told of is still the one it was.
+// same reports whether a reported member is unchanged in everything that matters to users.
 func (m *Member) same(other *Member) bool {
 	return m.Incarnation == other.Incarnation && m.Peer == other.Peer && m.Plain == other.Plain
 }
 
-// event is a call of OnJoin or OnLeave. The state of a member that leaves says why: Failed,
+// event is a call of OnJoin or OnLeave. The state of a member that leaves is the reason: Failed,
 // Left, or Alive if it was replaced by itself (restarted, moved) or became unusable.
 type event struct {
 	join   bool
 	member Member
 }
 
-// row is what the roster knows of a node.
+// row is the roster's record of a node.
 type row struct {
 	Member
 	up   bool
-	gone time.Time // when it will have been held for long enough, while it is not up
-	told *Member   // what OnJoin was given
-	lost bool      // that it does not answer was told since then
+	gone time.Time // end of its hold, while it is not up
+	told *Member   // as passed to OnJoin
+	lost bool      // its failure to answer was reported since then
 }
 
-// Nodes that are gone are remembered for operators, and failed ones are tried again for a
-// while, which heals a cut.
+// Nodes that are gone are remembered for operators. Failed ones are retried for a while,
+// which heals a partition.
 const (
 	maxGone    = 256
 	goneLife   = 72 * time.Hour
 	rejoinLife = time.Hour
 )
 
-// roster turns what gossip says into who is a member, with time to flap. What gossip
-// says is taken in as states, so there is no queue: settle tells what has changed since.
+// roster derives the members from gossip, with tolerance for flapping. Gossip updates are
+// stored as states, so there is no queue: settle returns the changes since its last call.
 //
-// Invariant: between a join and the leave of the same member nothing else is told of it.
+// Invariant: between the join and the leave of a member no other event of it is returned.
 type roster struct {
 	self string
 	hold time.Duration
-	// unfit says why a node that is there cannot be worked with.
+	// unfit returns why a live node cannot be used.
 	unfit func(*metadata) string
 
 	mu struct {
 		sync.Mutex
 		rows    map[string]*row   // at most MaxMembers
-		numbers [MaxMembers]bool  // given
+		numbers [MaxMembers]bool  // in use
 		gone    map[string]Member // Failed or Left; at most maxGone
-		flaps   uint64            // came back within hold
-		refused uint64            // found no room
+		flaps   uint64            // nodes that came back within hold
+		refused uint64            // nodes for which there was no room
 	}
 }
 
@@ -119,7 +118,7 @@ func newRoster(self string, hold time.Duration, unfit func(*metadata) string) *r
 	return r
 }
 
-// room is an error for a node that must be ignored.
+// room returns an error for a node that must be ignored.
 func (r *roster) room(name string) error {
 	if !settings.ValidNode(name) {
 		return fmt.Errorf("%.64q is not a name for a node", name)
@@ -133,7 +132,7 @@ func (r *roster) room(name string) error {
 	return nil
 }
 
-// seen notes that a node is there, or what it says of itself now.
+// seen records that a node is up, or its new metadata.
 func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now time.Time) {
 	if name == r.self {
 		return
@@ -165,8 +164,8 @@ func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now ti
 	n.Unusable = r.unfit(meta)
 }
 
-// lost notes that gossip gave a node up, or that it left: the two look alike, so a node
-// says before that it leaves.
+// lost records that gossip gave a node up, or that it left. The two look alike, so a node
+// announces in advance that it leaves.
 func (r *roster) lost(name string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +179,7 @@ func (r *roster) lost(name string, now time.Time) {
 	}
 }
 
-// pinged notes a measurement. clock is zero when the node did not say.
+// pinged records a measurement. clock is zero if the node did not send it.
 func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,8 +193,8 @@ func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	}
 }
 
-// settle tells what has changed by now, and when to look again if nothing happens: zero =
-// not before something does. Numbers of those that leave are given back by freed.
+// settle returns the changes up to now, and when to call it again if nothing happens: zero
+// = not before the next change. freed releases the numbers of members that leave.
 func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +211,7 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		case n.up && good && n.told == nil:
 			number, ok := r.numberLocked()
 			if !ok {
-				next = now // once those that leave have given theirs back
+				next = now // once leaving members have released theirs
 				continue
 			}
 			n.Number, n.Told = number, true
@@ -231,8 +230,8 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	return events, next
 }
 
-// departure returns the state of a node that is no member any more; Alive = it is there, but
-// not as it was.
+// departure returns the state of a node that is no longer a member; Alive = it is up, but
+// has changed.
 func (n *row) departure(held bool) State {
 	switch {
 	case n.State == Leaving:
@@ -243,8 +242,8 @@ func (n *row) departure(held bool) State {
 	return Alive
 }
 
-// doubts are the members that were told of, and that do not answer since doubts was called
-// last, or do again.
+// doubts returns the reported members that stopped answering, or answer again, since the
+// last call.
 func (r *roster) doubts() (changed []Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,15 +256,14 @@ func (r *roster) doubts() (changed []Member) {
 	return changed
 }
 
-// freed gives back the number of a member whose leave was told.
+// freed releases the number of a member whose leave was reported.
 func (r *roster) freed(number uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.numbers[number] = false
 }
 
-// numberLocked gives the least number that is free. There may be none while the leaves of
-// others are being told.
+// numberLocked returns the lowest free number. There may be none while leaves are being reported.
 func (r *roster) numberLocked() (uint16, bool) {
 	i := slices.Index(r.mu.numbers[:], false)
 	if i < 0 {
@@ -275,8 +273,8 @@ func (r *roster) numberLocked() (uint16, bool) {
 	return uint16(i), true
 }
 
-// rememberLocked keeps a node that is gone. When there are too many, one that left is
-// forgotten before one that failed, and the oldest first.
+// rememberLocked remembers a node that is gone. Beyond the limit, nodes that left are
+// forgotten before nodes that failed, oldest first.
 func (r *roster) rememberLocked(m Member, now time.Time) {
 	r.forgetLocked(now)
 	if len(r.mu.gone) >= maxGone {
@@ -299,8 +297,8 @@ func (r *roster) forgetLocked(now time.Time) {
 	}
 }
 
-// reached gives the gossip addresses of nodes that are there, and those of nodes that
-// were lost and may come back.
+// reached returns the gossip addresses of nodes that are up, and of lost nodes that may
+// come back.
 func (r *roster) reached(now time.Time) (here map[netip.AddrPort]bool, lost []netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +319,7 @@ func (r *roster) reached(now time.Time) (here map[netip.AddrPort]bool, lost []ne
 	return here, lost
 }
 
-// members lists the other nodes by name, those that are gone behind the others.
+// members lists the other nodes by name, with those that are gone last.
 func (r *roster) members() []Member {
 	r.mu.Lock()
 	list := make([]Member, 0, len(r.mu.rows)+len(r.mu.gone))
@@ -344,7 +342,7 @@ func (r *roster) members() []Member {
 	return list
 }
 
-// counts are how often members came back within the hold, and found no room.
+// counts returns how often members came back within the hold, and found no room.
 func (r *roster) counts() (flaps, refused uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package codes turns what goes wrong into the codes of the wire: the one place
-// that knows which kind of failure a client is told.
+// Package codes converts errors to the codes of the wire protocol. It is the only place
+// that knows which code a client gets for a kind of failure.
 package codes
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// refusal is an error that knows its code: what the daemon itself refuses.
+// refusal is an error with a code: a refusal by the daemon itself.
 type refusal struct {
 	code wire.Code
 	text string
@@ -21,13 +21,13 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// Refuse is an error with a code of its own.
+// Refuse returns an error with the given code.
 func Refuse(code wire.Code, format string, args ...any) error {
 	return &refusal{code: code, text: fmt.Sprintf(format, args...)}
 }
 
-// kinds is the one place where kinds of failure become wire codes. The first
-// match counts; an error that wraps none of them is a mistake of ours.
+// kinds is the only place where kinds of errors become wire codes. The first match wins; an
+// error that wraps none of them is a bug of the daemon.
 var kinds = []struct {
 	err  error
 	code wire.Code
@@ -51,8 +51,7 @@ var kinds = []struct {
 	{context.Canceled, wire.Canceled},
 }
 
-// Of answers an error; known is false when it is of no kind that a request
-// can cause.
+// Of returns the code of an error. known is false if a request cannot cause an error of its kind.
 func Of(err error) (code wire.Code, known bool) {
 	if err == nil {
 		return wire.OK, true
@@ -68,8 +67,8 @@ func Of(err error) (code wire.Code, known bool) {
 	return wire.Unavailable, false
 }
 
-// Ended reports that ctx, not the work, is why a request failed, and the reason:
-// DeadlineExceeded, or what its canceler said.
+// Ended reports whether a request failed because of ctx and not of its work. It returns the
+// reason: DeadlineExceeded, or the cause of the cancellation.
 func Ended(ctx context.Context, err error) (error, bool) {
 	if ctx.Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err, false

@@ -1,6 +1,6 @@
-// Package decided is what was decided about objects as people see it, also before this
-// start: Memory keeps the last decisions of what happened, not advice, in a note on disk.
-// All of it may be used at once.
+// Package decided provides decisions about objects to operators, including those before
+// this start. Memory keeps the latest decisions on actual events, not on advice, in a note
+// on disk. All methods may be called concurrently.
 package decided
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// noteName is the file in the disk directory that holds decisions.
+// noteName is the file in the disk directory that stores decisions.
 const noteName = "decisions.json"
 
 // noteVersion is the format of the note.
 const noteVersion = 1
 
 const (
-	mostKept = 2000    // decisions of a note
-	noteMost = 2 << 20 // bytes of one; a row has some 400, and 3,400 in the worst case
-	textMost = 256     // bytes of a reason, and of a tenant's name, as the configuration has it
+	mostKept = 2000    // decisions in a note
+	noteMost = 2 << 20 // bytes of a note; a row has about 400, and 3,400 in the worst case
+	textMost = 256     // bytes of a reason, and of a tenant's name, as in the configuration
 )
 
-// Object is what people call what has a name of that kind.
+// Object returns the name of a kind of object for operators.
 func Object(k tier.CheckpointKind) string {
 	if k == 0 {
 		return "segment"
@@ -41,7 +41,7 @@ func Object(k tier.CheckpointKind) string {
 	return "checkpoint"
 }
 
-// Of is a decision for people.
+// Of converts a decision for operators.
 func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 	entry := api.Decision{
 		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: Object(d.Name.Kind),
@@ -54,17 +54,17 @@ func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 	return entry
 }
 
-// Noted is a decision as the note has it: of a profile that is named by its fingerprint,
-// since numbers are of one start. Tenants are named anyway.
+// Noted is a decision as stored in the note. Its profile is named by the fingerprint, since
+// profile numbers change with each start. Tenants are stored by name anyway.
 type Noted struct {
 	api.Decision
-	Profile api.Digest `json:"profile"` // in place of the number; zero = not known
+	Profile api.Digest `json:"profile"` // in place of the number; zero = unknown
 }
 
-// Profiles finds a profile by its number.
+// Profiles looks up a profile by its number.
 type Profiles func(tier.ProfileID) (*profile.Profile, bool)
 
-// Memory keeps decisions on disk. Only its Run touches the disk, which may hang.
+// Memory keeps decisions on disk. Only Run accesses the disk, which may hang.
 type Memory struct {
 	log      *decision.Log
 	profiles Profiles
@@ -74,7 +74,7 @@ type Memory struct {
 	before atomic.Pointer[[]Noted]
 }
 
-// NewMemory makes the memory of a log. It uses the disk only in Run.
+// NewMemory creates the memory of a log. It accesses the disk only in Run.
 func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tiering.Tenants) *Memory {
 	m := &Memory{log: log, profiles: profiles, tenants: tenants}
 	m.note = note.Note{
@@ -84,12 +84,12 @@ func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tie
 	return m
 }
 
-// Run takes up what earlier starts have noted, and then notes decisions now and then
-// until ctx ends, and once more.
+// Run reads the decisions noted by earlier starts, then writes decisions periodically until
+// ctx ends, and once more.
 func (m *Memory) Run(ctx context.Context) error { return m.note.Run(ctx) }
 
-// Before is what was decided before this start, the newest first, as far as it is kept
-// and was read. It stays as it is.
+// Before returns the decisions from before this start, newest first, as far as they were
+// kept and read. The slice does not change.
 func (m *Memory) Before() []Noted {
 	if list := m.before.Load(); list != nil {
 		return *list
@@ -105,7 +105,7 @@ func (m *Memory) take(content []byte) error {
 	return err
 }
 
-// parse reads a note: all of it or nothing, since part of one tells a wrong story.
+// parse decodes a note. It returns everything or nothing, since a partial history misleads.
 func parse(content []byte) (list []Noted, err error) {
 	var whole struct {
 		Version   int             `json:"version"`
@@ -135,7 +135,7 @@ func parse(content []byte) (list []Noted, err error) {
 	return list, nil
 }
 
-// check refuses what no daemon has decided.
+// check refuses decisions that no daemon can have made.
 func (n *Noted) check() error {
 	switch {
 	case !happened(n.What):
@@ -154,7 +154,7 @@ func (n *Noted) check() error {
 	return nil
 }
 
-// happened reports whether a word is that of a decision, and not of advice.
+// happened reports whether a word describes an actual decision and not advice.
 func happened(word string) bool {
 	for w := decision.What(0); w < decision.Advise; w++ {
 		if w.String() == word {
@@ -168,14 +168,14 @@ func plain(text string) bool {
 	return len(text) <= textMost && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// content is the note: the last decisions of this start, and behind them those of before
-// it, while there is room.
+// content returns the note: the latest decisions of this start, followed by earlier ones
+// while they fit.
 func (m *Memory) content() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"version":%d,"decisions":[`, noteVersion)
 	kept := 0
-	// add reports whether there may be room for more. What is not fit to be read, such as
-	// a value that is no number, is left out.
+	// add reports whether there may be space for more. It skips values that cannot be
+	// encoded, such as NaN.
 	add := func(n *Noted) bool {
 		row, err := json.Marshal(n)
 		if err != nil || n.check() != nil {
@@ -197,7 +197,7 @@ func (m *Memory) content() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// each goes through what happened, the newest first, while add returns true.
+// each calls add for actual decisions, newest first, while it returns true.
 func (m *Memory) each(add func(*Noted) bool) {
 	fingerprints := map[tier.ProfileID]api.Digest{}
 	for d := range m.log.Last() {

@@ -7,19 +7,19 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Format is how events are encoded.
+// Format is the encoding of events.
 type Format uint8
 
 const (
-	// Maps: an event is a map of its fields by name, and replayed batches come with their
-	// topic, as of vLLM since its change 42892 and llm-d-kv-cache since 0.9.
+	// Maps encodes an event as a map of its fields by name, and replayed batches include
+	// their topic, as in vLLM since its change 42892 and in llm-d-kv-cache since 0.9.
 	Maps Format = iota
-	// Arrays: an event is an array of its fields in order, and replayed batches come
-	// without topic, as before.
+	// Arrays encodes an event as an array of its fields in order, and replayed batches have
+	// no topic, as before that change.
 	Arrays
 )
 
-// ParseFormat reads maps or arrays.
+// ParseFormat parses "maps" or "arrays".
 func ParseFormat(text string) (Format, error) {
 	switch text {
 	case "maps":
@@ -30,11 +30,11 @@ func ParseFormat(text string) (Format, error) {
 	return 0, fmt.Errorf("format %q is neither maps nor arrays", text)
 }
 
-// medium is where all that is told is: whether it is in memory or on disk changes too
-// often for a router to be of use.
+// medium is the reported location of all objects. Whether one is in memory or on disk
+// changes too often to be useful to a router.
 const medium = "CPU"
 
-// Kinds of groups, as vLLM has them.
+// Kinds of groups, as in vLLM.
 const (
 	fullAttention = "full_attention"
 	mlaAttention  = "mla_attention"
@@ -43,13 +43,13 @@ const (
 	unknownKind   = "unknown"
 )
 
-// event is one of a batch.
+// event is one event of a batch.
 type event struct {
 	tag    string   // BlockStored, BlockRemoved or AllBlocksCleared
-	hashes []uint64 // of blocks, in the order of the prompt, or of removal
-	parent uint64   // of the first; 0 = it begins the prompt
+	hashes []uint64 // of blocks, in prompt order, or in order of removal
+	parent uint64   // of the first block; 0 = it begins the prompt
 	tokens []uint32 // of all blocks
-	block  int      // tokens of one
+	block  int      // tokens per block
 	group  int
 	kind   string
 	extra  []any // extra keys, of every block; nil = none
@@ -61,12 +61,12 @@ const (
 	cleared = "AllBlocksCleared"
 )
 
-// encodeBatch makes the payload of one message: [seconds, [events], data parallel rank].
+// encodeBatch returns the payload of one message: [seconds, [events], data parallel rank].
 func encodeBatch(f Format, seconds float64, events []event) []byte {
 	var b bytes.Buffer
 	e := msgpack.NewEncoder(&b)
 	e.UseCompactInts(true)
-	// A buffer does not fail, and all that is encoded has an encoding.
+	// A buffer does not fail, and all values have an encoding.
 	must := func(err error) {
 		if err != nil {
 			panic(fmt.Sprintf("events: a batch does not encode: %v", err))
@@ -82,13 +82,13 @@ func encodeBatch(f Format, seconds float64, events []event) []byte {
 	return b.Bytes()
 }
 
-// field is one of an event.
+// field is one field of an event.
 type field struct {
 	name  string
 	value any // nil, string, int, uint64, []uint64, []uint32 or []any
 }
 
-// fields are those of vLLM's classes, in their order.
+// fields returns the fields of vLLM's classes, in their order.
 func (v *event) fields() []field {
 	switch v.tag {
 	case stored:

@@ -19,21 +19,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Config makes a Publisher. All but Model and Segments is required.
+// Config configures a Publisher. All fields except Model and Segments are required.
 type Config struct {
-	Bind, Replay string // HOST:PORT of the PUB and of the ROUTER socket
-	Pod          string // what routers call this node's engine
-	Model        string // what they call the model; empty = by its profile
-	BlockTokens  int    // of a block, as routers hash them
+	Bind, Replay string // HOST:PORT of the PUB and the ROUTER socket
+	Pod          string // the name of this node's engine for routers
+	Model        string // their name of the model; empty = that of its profile
+	BlockTokens  int    // per block, as routers hash them
 	Format       Format
-	Segments     bool  // tell of segments that stand anywhere, too
-	Memory       int64 // that what is told may take, in bytes
-	// Salts of the tenants that are told of.
+	Segments     bool  // also publish segments at any position
+	Memory       int64 // limit for what is published, in bytes
+	// Salts of the tenants whose objects are published.
 	Salts map[tier.TenantID][]byte
 
-	// Profile finds what is registered; nothing of other profiles is told.
+	// Profile returns a registered profile; objects of others are not published.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	// Segment finds a segment's ids in memory; they must not be changed.
+	// Segment returns a segment's ids in memory; they must not be changed.
 	Segment func(profile.SegmentKey) (profile.SegmentSpec, []uint32, bool)
 	Now     func() time.Time
 	Log     zerolog.Logger
@@ -41,21 +41,22 @@ type Config struct {
 
 // Bounds.
 const (
-	maxChanges  = 1 << 16 // that wait to be told; beyond it all that is held is looked through
-	maxPrompts  = 64      // that wait to be looked at, and their bytes; beyond it they are not
+	maxChanges  = 1 << 16 // queued changes; beyond it the whole cache is compared
+	maxPrompts  = 64      // queued prompts, and their bytes; beyond it prompts are dropped
 	promptBytes = 16 << 20
-	batchBlocks = 1024 // of a batch, and one event more
+	batchBlocks = 1024 // per batch, plus one event
 )
 
-// Publisher tells routers what a node holds. Added, Removed and Served never wait.
+// Publisher publishes the contents of a node's cache to routers. Added, Removed and Served
+// never block.
 type Publisher struct {
 	cfg     Config
 	set     *held.Set
 	pub     net.Listener
 	router  net.Listener
-	wake    chan struct{} // there are changes
+	wake    chan struct{} // signals changes
 	prompts chan served
-	waiting atomic.Int64 // bytes of prompts
+	waiting atomic.Int64 // bytes of queued prompts
 	asked   chan *question
 	turns   turns
 	askers  *places.Set
@@ -64,20 +65,20 @@ type Publisher struct {
 	mu struct {
 		sync.Mutex
 		changes  []change
-		overflow bool // some were dropped
+		overflow bool // changes were dropped
 	}
 
-	// Of Run.
+	// Owned by Run.
 	told   *told
 	recent recent
 	scopes map[scopeKey]*scope
 	log    *journal
 	fans   *fans
-	full   bool // something was not told for want of memory
+	full   bool // something was not published because of the memory limit
 	batch  []event
 	blocks int    // of batch
 	topic  string // of batch
-	parts  []part // all that is told, shared by snapshots until the next batch; nil = not made
+	parts  []part // everything published, shared by snapshots until the next batch; nil = not built
 }
 
 type scopeKey struct {
@@ -90,17 +91,17 @@ type change struct {
 	added bool
 }
 
-// served is a prompt that an engine asked advice for.
+// served is a prompt for which an engine requested advice.
 type served struct {
 	profile     *profile.Profile
 	tenant      tier.TenantID
 	blockTokens int
 	tokens      []uint32
 	positions   []int
-	first       int // tokens of the segment that begins it; 0 = none
+	first       int // tokens of the first segment; 0 = none
 }
 
-// counts are of all goroutines.
+// counts may be used by all goroutines.
 type counts struct {
 	batches, stored, removed, resyncs, lost, unheard, replays, snapshots, untold, refused, displaced, prompts atomic.Uint64
 	subscribers                                                                                               atomic.Int64
@@ -108,7 +109,7 @@ type counts struct {
 	full                                                                                                      atomic.Bool
 }
 
-// Counters is what a publisher has done, since its start.
+// Counters are the counts of a publisher since its start.
 type Counters struct {
 	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Batches of KV events that were published."`
 	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks that routers were told of, by event: stored, removed."`
@@ -127,7 +128,7 @@ type Counters struct {
 	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Memory of what is told, at most events-memory."`
 }
 
-// Counters answers them.
+// Counters returns the counters.
 func (p *Publisher) Counters() Counters {
 	c := &p.counts
 	return Counters{
@@ -136,7 +137,8 @@ func (p *Publisher) Counters() Counters {
 	}
 }
 
-// Trouble says why something is not told, or somebody; empty when all is.
+// Trouble returns the reason why objects are not published or subscribers not served; empty
+// if all is well.
 func (p *Publisher) Trouble() string {
 	switch {
 	case p.fans.places.Crowded():
@@ -147,7 +149,7 @@ func (p *Publisher) Trouble() string {
 	return fmt.Sprintf("what routers are told of takes %d bytes, all of events-memory: further objects are not told", p.counts.bytes.Load())
 }
 
-// New makes a publisher. Nothing listens yet.
+// New creates a publisher that is not listening yet.
 func New(cfg Config) (*Publisher, error) {
 	switch {
 	case cfg.Profile == nil || cfg.Segment == nil || cfg.Now == nil:
@@ -166,7 +168,7 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Listen opens both ports; set is what the node holds, and what it tells of is told here.
+// Listen opens both ports. set is the node's cache; the publisher becomes its listener.
 func (p *Publisher) Listen(set *held.Set) (err error) {
 	p.set = set
 	if p.pub, err = net.Listen("tcp", p.cfg.Bind); err != nil {
@@ -179,10 +181,10 @@ func (p *Publisher) Listen(set *held.Set) (err error) {
 	return nil
 }
 
-// Addrs are those of the PUB and of the ROUTER socket, once it listens.
+// Addrs returns the addresses of the PUB and the ROUTER socket, after Listen.
 func (p *Publisher) Addrs() (pub, router net.Addr) { return p.pub.Addr(), p.router.Addr() }
 
-// Close ends what Listen opened, if Run was not called.
+// Close closes what Listen opened, if Run was not called.
 func (p *Publisher) Close() {
 	if p.pub != nil {
 		p.pub.Close()
@@ -213,8 +215,8 @@ func (p *Publisher) change(w tier.Want, added bool) {
 	}
 }
 
-// Served hears of a prompt: checkpoints of it may be held, or stored soon, at these
-// positions, and a segment of its first tokens. The ids are copied.
+// Served records a prompt. Checkpoints of it may be cached, or stored soon, at its
+// positions, and so may a segment of its first tokens. The ids are copied.
 func (p *Publisher) Served(q *Prompt) {
 	if _, ok := p.cfg.Salts[q.Tenant]; !ok || len(q.Positions) == 0 && q.First == 0 || q.BlockTokens < 1 {
 		return
@@ -240,17 +242,17 @@ func (p *Publisher) Served(q *Prompt) {
 	}
 }
 
-// Prompt is one that an engine asked advice for.
+// Prompt is a prompt for which an engine requested advice.
 type Prompt struct {
 	Profile     *profile.Profile
 	Tenant      tier.TenantID
-	BlockTokens int // of the engine: checkpoints are named by it
+	BlockTokens int // of the engine, part of the names of checkpoints
 	Tokens      []uint32
 	Positions   []int // ascending
 	First       int
 }
 
-// Run tells until ctx ends, then closes everything. It is called once, after Listen.
+// Run publishes until ctx ends, then closes everything. It is called once, after Listen.
 func (p *Publisher) Run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	ctx, stop := context.WithCancel(ctx)
@@ -298,7 +300,7 @@ func (p *Publisher) gauge() {
 	p.counts.full.Store(p.full)
 }
 
-// drain tells what has changed.
+// drain publishes the queued changes.
 func (p *Publisher) drain() {
 	p.mu.Lock()
 	changes, overflow := p.mu.changes, p.mu.overflow
@@ -316,7 +318,7 @@ func (p *Publisher) drain() {
 	}
 }
 
-// resync compares what is told with what is held. What changes meanwhile is queued.
+// resync compares the published objects with the cache. Changes made meanwhile are queued.
 func (p *Publisher) resync() {
 	p.counts.resyncs.Add(1)
 	p.cfg.Log.Info().Msg("more changed at once than is queued for KV events: comparing with all that is held")
@@ -332,7 +334,7 @@ func (p *Publisher) resync() {
 	}
 }
 
-// add tells of an object that is held, if its ids are known.
+// add publishes a cached object, if its ids are known.
 func (p *Publisher) add(w tier.Want) {
 	s := p.scope(w.Fingerprint, w.Tenant)
 	if s == nil {
@@ -356,7 +358,7 @@ func (p *Publisher) add(w tier.Want) {
 
 func (p *Publisher) tell(w tier.Want, s *scope, tokens []uint32) { p.emit(s)(p.told.add(w, s, tokens)) }
 
-// emit publishes what adding something has led to.
+// emit returns a function that publishes the events of an added object.
 func (p *Publisher) emit(s *scope) func(events []event, full bool) {
 	return func(events []event, full bool) {
 		if full {
@@ -375,7 +377,8 @@ func (p *Publisher) remove(w tier.Want) {
 	}
 }
 
-// scope is that of a tenant's objects of a profile; nil for one that is not registered.
+// scope returns the scope of a tenant's objects of a profile; nil if the profile is not
+// registered.
 func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
 	k := scopeKey{f, t}
 	if s := p.scopes[k]; s != nil {
@@ -394,7 +397,7 @@ func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
 	return s
 }
 
-// look tells of what is held of a prompt, and remembers it for what is stored of it.
+// look publishes the cached objects of a prompt, and remembers it for objects stored later.
 func (p *Publisher) look(q *served) {
 	p.counts.prompts.Add(1)
 	f := q.profile.Fingerprint()
@@ -421,7 +424,7 @@ func (p *Publisher) look(q *served) {
 	p.recent.remember(f, q, hashes)
 }
 
-// publish gathers events of one topic into batches.
+// publish collects events of one topic in batches.
 func (p *Publisher) publish(topic string, events []event) {
 	if len(events) == 0 {
 		return
@@ -445,7 +448,7 @@ func (p *Publisher) publish(topic string, events []event) {
 	}
 }
 
-// flush sends the batch that was gathered.
+// flush sends the collected batch.
 func (p *Publisher) flush() {
 	if len(p.batch) == 0 {
 		return
@@ -460,9 +463,9 @@ func (p *Publisher) flush() {
 
 // reckon answers a question.
 //
-// From 0 on means all that there ever was. Each subscription begins with all that is told,
-// so who asks for that needs nothing more; and some routers refuse an answer that does not
-// begin with exactly the number they asked for.
+// A request from 0 on asks for all events ever. Each subscription begins with everything
+// published, so that such a client needs nothing more, and some routers refuse an answer
+// that does not begin with exactly the requested number.
 func (p *Publisher) reckon(q *question) answer {
 	node := "kv@" + p.cfg.Pod + "@" + p.cfg.Model
 	if q.to != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// message is one batch as it is sent. It does not change.
+// message is one batch as sent. It is immutable.
 type message struct {
 	topic   []byte
 	seq     [8]byte // big-endian
 	payload []byte
 }
 
-// journal numbers batches and keeps the last ones. It belongs to one goroutine.
+// journal numbers batches and keeps the latest ones. It belongs to one goroutine.
 type journal struct {
 	format Format
 	now    func() time.Time
@@ -21,16 +21,16 @@ type journal struct {
 	kept   []*message
 }
 
-// Bounds of what is kept; batches as vLLM's buffer_steps.
+// Bounds of the kept batches; their number is vLLM's buffer_steps.
 const (
 	maxKept      = 10_000
 	maxKeptBytes = 32 << 20
 )
 
-// newJournal begins with a number below those of former runs, as long as each of them publishes
-// fewer than a million batches a second and the clock does not go back: subscribers of
-// engines, whose numbers begin with 0 again, take a number that goes back for a restart. It
-// is below 2^53, for readers that have only doubles.
+// newJournal begins with a number below those of earlier runs, as long as each of them
+// published fewer than a million batches per second and the clock does not go back.
+// Subscribers of engines, whose numbers restart at 0, treat a lower number as a restart. It
+// is below 2^53, for readers that only have doubles.
 func newJournal(f Format, now func() time.Time) *journal {
 	return &journal{format: f, now: now, next: 1<<53 - uint64(now().UnixMicro())}
 }
@@ -56,11 +56,11 @@ func (j *journal) append(topic string, events []event) *message {
 	return m
 }
 
-// first is the number of the oldest that is kept.
+// first returns the number of the oldest kept batch.
 func (j *journal) first() uint64 { return j.next - uint64(len(j.kept)) }
 
-// since lists the batches from a number on; false if some of them are not kept, or the number
-// is of another run.
+// since returns the batches from a number on; false if some of them are no longer kept, or
+// the number is of another run.
 func (j *journal) since(from uint64) ([]*message, bool) {
 	if from < j.first() || from > j.next {
 		return nil, false

@@ -5,20 +5,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// recent remembers prompts until the checkpoints of them are stored, that engines were
-// advised to store. It belongs to one goroutine.
+// recent remembers prompts until the checkpoints that engines were advised to store are
+// stored. It belongs to one goroutine.
 type recent struct {
 	bytes   int64
 	names   map[recentName]prefix
-	prompts []remembered // the oldest first
+	prompts []remembered // oldest first
 }
 
-// Bounds of what is remembered: a prompt of 128k tokens takes 512 KiB, and its
+// Bounds of the remembered prompts. A prompt of 128k tokens takes 512 KiB, and its
 // checkpoints are stored within the time of its prefill.
 const (
 	maxRecentBytes   = 16 << 20
 	maxRecentPrompts = 4096
-	maxPositions     = 64 // of one prompt
+	maxPositions     = 64 // per prompt
 )
 
 type recentName struct {
@@ -29,7 +29,7 @@ type recentName struct {
 
 type prefix struct {
 	tokens []uint32
-	prompt uint64 // of all that were ever remembered
+	prompt uint64 // counts all prompts ever remembered
 }
 
 type remembered struct {
@@ -68,7 +68,7 @@ func (r *recent) remember(f profile.Fingerprint, q *served, hashes []profile.Pre
 func (r *recent) forget() {
 	m := r.prompts[0]
 	for _, n := range m.names {
-		if r.names[n].prompt == m.number { // else a later prompt has it too
+		if r.names[n].prompt == m.number { // else a later prompt has the name too
 			delete(r.names, n)
 		}
 	}

@@ -2,9 +2,9 @@ package events
 
 import "slices"
 
-// snapshot holds AllBlocksCleared and all published blocks at one moment, for one subscriber
-// or asker. It refers to blocks, and its messages are made one by one as they are sent, so that
-// those who read slowly cost little memory. It does not change.
+// snapshot is AllBlocksCleared and all published blocks at one moment, for one subscriber
+// or replay. It refers to blocks, and its messages are built as they are sent, so that slow
+// readers cost little memory. It is immutable.
 type snapshot struct {
 	format  Format
 	seconds float64
@@ -14,18 +14,18 @@ type snapshot struct {
 	parts   []part
 }
 
-// part is a message: runs of one topic.
+// part is one message: runs of one topic.
 type part struct {
 	topic string
 	runs  []run
 }
 
-// snapshot returns the blocks that are published now under the wanted topics. Its last number
-// is that of the last batch, so that the next one follows it.
+// snapshot returns the currently published blocks of the wanted topics. Its last number is
+// that of the latest batch, so that the next batch follows it.
 //
-// It begins with two clears, the second in front of the first blocks. Subscribers drop a
-// message whose number they had last, as a number before the present is likely to be for one
-// that was connected a moment ago, but then not the next one.
+// It begins with two clears, the second before the first blocks. Subscribers drop a message
+// whose number equals their last one. That is likely for a number just before the current
+// one, if the subscriber was connected a moment ago, but not for the following number too.
 func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *snapshot {
 	if p.parts == nil {
 		p.parts = partsOf(p.told.runs())
@@ -39,7 +39,7 @@ func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *sna
 	return s
 }
 
-// partsOf divides runs among messages. It never returns nil.
+// partsOf distributes runs over messages. It never returns nil.
 func partsOf(runs []run) []part {
 	slices.SortStableFunc(runs, func(a, b run) int { return int(a.scope.number) - int(b.scope.number) })
 	parts, blocks := []part{}, batchBlocks
@@ -54,10 +54,10 @@ func partsOf(runs []run) []part {
 	return parts
 }
 
-// len counts the messages.
+// len returns the number of messages.
 func (s *snapshot) len() int { return 1 + len(s.parts) }
 
-// message makes one of them.
+// message builds message i.
 func (s *snapshot) message(i int) *message {
 	seq := s.first + uint64(i)
 	if i == 0 {

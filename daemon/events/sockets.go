@@ -12,24 +12,24 @@ import (
 	"github.com/spliced-kv/spliced/api/places"
 )
 
-// How connections may lose their place.
+// States in which a connection may be displaced.
 const (
-	pending = places.Pending // in their handshake, or without a subscription
-	idle    = places.Idle    // askers
+	pending = places.Pending // during the handshake, or without a subscription
+	idle    = places.Idle    // requesters of replays
 	settled = places.Settled // subscribers
 )
 
-// Bounds of connections. A router subscribes once and asks again now and then.
+// Bounds of connections. A router subscribes once and requests replays occasionally.
 const (
 	maxSubscribers   = 32
 	maxAskers        = 32
-	subscribeTime    = 5 * time.Second // behind the handshake, until there is a subscription
+	subscribeTime    = 5 * time.Second // from the handshake to the first subscription
 	replyTime        = 2 * time.Minute
-	maxSubscriptions = 64 // topics of one
+	maxSubscriptions = 64 // topics of one subscriber
 	maxTopic         = 256
-	maxQueued        = 4096    // batches that wait for one subscriber
+	maxQueued        = 4096    // batches queued for one subscriber
 	maxQueuedBytes   = 4 << 20 // and their bytes
-	maxSnapshots     = 4       // at once of one that subscribes anew, and then one each snapshotPause
+	maxSnapshots     = 4       // at once for one that subscribes again, then one per snapshotPause
 	snapshotPause    = time.Second
 	sendTime         = 10 * time.Second
 )
@@ -44,7 +44,7 @@ func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			select { // out of descriptors, and the like
+			select { // for example, out of descriptors
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -70,7 +70,7 @@ func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func
 	}
 }
 
-// fans are the subscribers.
+// fans is the set of subscribers.
 type fans struct {
 	counts *counts
 	places *places.Set
@@ -78,24 +78,24 @@ type fans struct {
 	all    map[*subscriber]struct{}
 }
 
-// subscriber is one connection that is sent to.
+// subscriber is one connection that receives batches.
 //
-// Invariant: while it is behind, nothing is queued; a snapshot makes up for all before it.
+// Invariant: while it is behind, nothing is queued; a snapshot replaces everything before it.
 type subscriber struct {
 	counts *counts
 	places *places.Set
 	wire   *wire
 	wake   chan struct{}
 	mu     sync.Mutex
-	topics map[string]int // how often each was subscribed to
-	behind bool           // it has subscribed to more, or has lost a batch, and is to be sent a snapshot
+	topics map[string]int // number of subscriptions of each
+	behind bool           // it subscribed to more, or lost a batch, and needs a snapshot
 	queue  []*message
 	bytes  int
 	pongs  [][]byte
 }
 
-// send queues a batch for all who subscribed to its topic. Who is too slow for it loses
-// it, which is counted, and is sent a snapshot.
+// send queues a batch for the subscribers of its topic. One that is too slow loses the
+// batch, which is counted, and is sent a snapshot.
 func (f *fans) send(m *message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *subscriber) enqueue(m *message) bool {
 	return true
 }
 
-// fallBehindLocked has the subscriber be sent a snapshot in place of what is queued.
+// fallBehindLocked replaces the subscriber's queue by a snapshot.
 func (s *subscriber) fallBehindLocked() {
 	s.behind, s.queue, s.bytes = true, nil, 0
 	s.poke()
@@ -137,13 +137,13 @@ func (s *subscriber) wantsLocked(topic []byte) bool {
 	return false
 }
 
-// topicOfLocked is the topic under which the subscriber hears of a node as a whole; false if it
-// wants nothing of it.
+// topicOfLocked returns the topic under which the subscriber receives events of a whole
+// node; false if it wants none of them.
 func (s *subscriber) topicOfLocked(node string) (string, bool) {
 	if s.wantsLocked([]byte(node)) {
 		return node, true
 	}
-	for t := range s.topics { // of one model, where the node's topic names none
+	for t := range s.topics { // of one model, if the node's topic names none
 		if strings.HasPrefix(t, node) {
 			return t, true
 		}
@@ -158,7 +158,7 @@ func (s *subscriber) poke() {
 	}
 }
 
-// serve has one connection be a subscriber until it ends.
+// serve makes a connection a subscriber until it ends.
 func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
 	f := p.fans
 	w, err := handshake(conn, "PUB", "SUB", "XSUB")
@@ -191,7 +191,7 @@ func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// read follows subscriptions: messages of one frame, or commands since ZMTP 3.1.
+// read handles subscriptions: messages of one frame, or commands since ZMTP 3.1.
 func (s *subscriber) read() {
 	command := func(body []byte) {
 		if answer, ok := pong(body); ok {
@@ -242,7 +242,8 @@ func (s *subscriber) subscribe(topic string) {
 	s.topics[topic]++
 }
 
-// settleLocked notes that the connection has a subscription, or none and until when.
+// settleLocked records whether the connection has a subscription, and until when it may be
+// without one.
 func (s *subscriber) settleLocked(to places.State, until time.Time) {
 	s.places.Set(s.wire.Conn, to, time.Now())
 	_ = s.wire.SetReadDeadline(until) // fails as the next read does
@@ -262,7 +263,7 @@ func (s *subscriber) cancel(topic string) {
 	}
 }
 
-// write sends what is queued, or a snapshot to one that is behind.
+// write sends the queue, or a snapshot to a subscriber that is behind.
 func (p *Publisher) write(ctx context.Context, s *subscriber) {
 	var paced pace
 	for {
@@ -298,15 +299,15 @@ func (p *Publisher) write(ctx context.Context, s *subscriber) {
 	}
 }
 
-// pace bounds the snapshots of one subscriber, which encoding costs more than asking for them.
+// pace limits the snapshots of one subscriber: encoding one costs more than requesting it.
 type pace struct{ paid time.Time }
 
-// wait returns how long a snapshot has to wait.
+// wait returns the delay of the next snapshot.
 func (p *pace) wait(now time.Time) time.Duration {
 	return p.paid.Add(-(maxSnapshots - 1) * snapshotPause).Sub(now)
 }
 
-// took notes a snapshot.
+// took records a snapshot.
 func (p *pace) took(now time.Time) {
 	if p.paid.Before(now) {
 		p.paid = now
@@ -314,8 +315,8 @@ func (p *pace) took(now time.Time) {
 	p.paid = p.paid.Add(snapshotPause)
 }
 
-// sendSnapshot sends all that is told now, in a turn that ends with it. What is published
-// from then on is queued.
+// sendSnapshot sends everything published at this time, and then frees its turn. Later
+// batches are queued.
 func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn) bool {
 	defer p.turns.leave(mine)
 	a, ok := p.ask(ctx, &question{to: s})
@@ -332,18 +333,18 @@ func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn)
 	return true
 }
 
-// send sends a message, and notes that it was taken.
+// send sends a message and records its delivery.
 func (s *subscriber) send(m *message) bool {
 	ok := s.wire.sendAll(func() { s.wire.send(m.topic, m.seq[:], m.payload) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ok && len(s.topics) > 0 { // one that has cancelled all stays pending
+	if ok && len(s.topics) > 0 { // one that has canceled all its subscriptions stays pending
 		s.places.Set(s.wire.Conn, settled, time.Now())
 	}
 	return ok
 }
 
-// sendPongs answers the heartbeats that came.
+// sendPongs answers the received heartbeats.
 func (s *subscriber) sendPongs() bool {
 	s.mu.Lock()
 	pongs := s.pongs
@@ -356,7 +357,7 @@ func (s *subscriber) sendPongs() bool {
 	})
 }
 
-// sendAll writes in sendTime, or ends the connection.
+// sendAll writes within sendTime, or ends the connection.
 func (w *wire) sendAll(put func()) bool {
 	if w.SetWriteDeadline(time.Now().Add(sendTime)) != nil {
 		return false
@@ -365,20 +366,20 @@ func (w *wire) sendAll(put func()) bool {
 	return w.w.Flush() == nil
 }
 
-// question asks for missed batches: from a number on, or all that a subscriber wants.
+// question requests missed batches: from a number on, or everything a subscriber wants.
 type question struct {
 	from   uint64
-	to     *subscriber // nil = from counts
+	to     *subscriber // nil = use from
 	answer chan answer
 }
 
-// answer is batches that are kept, or a snapshot, or neither.
+// answer is either kept batches, or a snapshot, or neither.
 type answer struct {
 	batches  []*message
 	snapshot *snapshot
 }
 
-// ask has Run answer a question; false when it has ended.
+// ask passes a question to Run; false if Run has ended.
 func (p *Publisher) ask(ctx context.Context, q *question) (answer, bool) {
 	q.answer = make(chan answer, 1)
 	select {
@@ -389,11 +390,11 @@ func (p *Publisher) ask(ctx context.Context, q *question) (answer, bool) {
 	}
 }
 
-// end is the number of the last frame of an answer.
+// end is the number in the last frame of an answer.
 var end = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// answer serves one connection of the ROUTER socket: an empty frame and the number to
-// begin at, from a REQ or DEALER socket.
+// answer serves one connection of the ROUTER socket. A request from a REQ or DEALER socket
+// is an empty frame and the first number wanted.
 func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 	w, err := handshake(conn, "ROUTER", "REQ", "DEALER", "ROUTER")
 	if err != nil {
@@ -412,7 +413,7 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 			return
 		}
 		if len(frames) != 2 || len(frames[0]) != 0 || len(frames[1]) != 8 {
-			continue // as vLLM does
+			continue // like vLLM
 		}
 		if !p.reply(ctx, w, binary.BigEndian.Uint64(frames[1])) {
 			return

@@ -9,27 +9,26 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// told is what subscribers were told of: a tree of blocks, each with the ids of its tokens,
-// and for each object the block that it ends with. It belongs to one goroutine.
+// told is what was published: a tree of blocks with their token ids, and for each object
+// its last block. It belongs to one goroutine.
 //
-// Invariant: a block is there exactly as long as an object ends with it, or with one
-// behind it.
+// Invariant: a block exists exactly as long as an object ends with it or with one of its
+// descendants.
 type told struct {
-	block   int // tokens
+	block   int // tokens per block
 	most    int64
 	bytes   int64
 	blocks  map[hash]*block
 	objects map[tier.Want]object
 }
 
-// hash names a block within its profile and tenant; on the wire it is alone.
+// hash names a block within its profile and tenant; on the wire it is sent without them.
 type hash struct {
 	scope uint32
 	value uint64
 }
 
-// object is what is told of an object: a chain of blocks up to last, or a segment that
-// lies anywhere.
+// object is a published object: a chain of blocks up to last, or a segment at any position.
 type object struct {
 	last *block
 	mid  *segment
@@ -41,10 +40,10 @@ type block struct {
 	parent   *block // nil = it begins a prompt
 	tokens   []uint32
 	children int // blocks
-	ends     int // objects that end with it
+	ends     int // objects that end with this block
 }
 
-// segment is one that stands in the middle of prompts.
+// segment is a segment in the middle of prompts.
 type segment struct {
 	value      uint64
 	scope      *scope
@@ -53,18 +52,18 @@ type segment struct {
 	primer     profile.PrimerID
 }
 
-// scope is a profile of a tenant.
+// scope is a profile and a tenant.
 type scope struct {
 	number  uint32
 	topic   string
 	profile *profile.Profile
 	salt    []byte
-	groups  []string // kinds of them: of rows, of states
+	groups  []string // kinds of the groups: rows, states
 }
 
 const (
-	// blockBytes is what a block takes beside its ids, its place in a map included
-	// (estimated), objectBytes an object.
+	// blockBytes is the size of a block without its ids, including its map entry
+	// (estimated). objectBytes is that of an object.
 	blockBytes  = 160
 	objectBytes = 120
 )
@@ -73,7 +72,7 @@ func newTold(blockTokens int, most int64) *told {
 	return &told{block: blockTokens, most: most, blocks: map[hash]*block{}, objects: map[tier.Want]object{}}
 }
 
-// groupsOf are the kinds of a model's groups, as vLLM numbers and names them.
+// groupsOf returns the kinds of a model's groups, as vLLM numbers and names them.
 func groupsOf(p *profile.Profile) (kinds []string) {
 	var full, mla, window bool
 	for _, i := range p.AttentionLayers() {
@@ -100,8 +99,8 @@ func groupsOf(p *profile.Profile) (kinds []string) {
 	return kinds
 }
 
-// chain is the hashes of a prompt's whole blocks: the lower halves of the names that
-// prefixes have, so that the tenant's salt and the profile are in them.
+// chain returns the hashes of a prompt's whole blocks: the lower halves of the prefix
+// names, which include the tenant's salt and the profile.
 func (t *told) chain(s *scope, tokens []uint32) []uint64 {
 	ends := make([]int, len(tokens)/t.block)
 	for i := range ends {
@@ -114,17 +113,18 @@ func (t *told) chain(s *scope, tokens []uint32) []uint64 {
 	return values
 }
 
-// wireHash is never 0, which some routers take for none.
+// wireHash never returns 0, which some routers take for no hash.
 func wireHash(name *[32]byte) uint64 { return max(1, binary.BigEndian.Uint64(name[24:])) }
 
-// add tells of a chain. The events are good while tokens are. full: there is no room.
+// add publishes a chain. The events are valid while tokens is. full means that the memory
+// limit is reached.
 func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full bool) {
 	if _, ok := t.objects[w]; ok {
 		return nil, false
 	}
 	values := t.chain(s, tokens)
 	if len(values) == 0 {
-		return nil, false // shorter than a block: no router can know it
+		return nil, false // shorter than a block: routers cannot refer to it
 	}
 	known := 0
 	for known < len(values) && t.blocks[hash{s.number, values[known]}] != nil {
@@ -140,7 +140,7 @@ func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full
 		last = t.blocks[hash{s.number, values[known-1]}]
 	}
 	for i := known; i < len(values); i++ {
-		// A copy for each: one of all would live as long as any of its blocks.
+		// One copy per block: a shared one would live as long as any of its blocks.
 		b := &block{value: values[i], scope: s, parent: last, tokens: slices.Clone(tokens[i*t.block : (i+1)*t.block])}
 		if last != nil {
 			last.children++
@@ -159,7 +159,7 @@ func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full
 	return events, false
 }
 
-// parentOf is what stands n blocks before what follows b; 0 = nothing.
+// parentOf returns the hash of the block n blocks before the successor of b; 0 = none.
 func parentOf(b *block, n int) uint64 {
 	for range n {
 		if b = b.parent; b == nil {
@@ -172,7 +172,7 @@ func parentOf(b *block, n int) uint64 {
 // mostBlocks bounds the blocks of one event.
 const mostBlocks = 512
 
-// rows are the events of a run of blocks; none for a model without rows.
+// rows appends the events of a run of blocks; none for a model without rows.
 func (s *scope) rows(events []event, values []uint64, parent uint64, tokens []uint32, blockTokens int) []event {
 	if !s.hasRows() {
 		return events
@@ -187,13 +187,13 @@ func (s *scope) rows(events []event, values []uint64, parent uint64, tokens []ui
 
 func (s *scope) hasRows() bool { return len(s.groups) > 0 && s.groups[0] != mamba }
 
-// stateGroup is the number of the group of states; false for a model that has none.
+// stateGroup returns the number of the states' group; false if the model has none.
 func (s *scope) stateGroup() (int, bool) {
 	i := slices.Index(s.groups, mamba)
 	return i, i >= 0
 }
 
-// state is the event of a state behind a block.
+// state returns the event of a state after a block.
 func (s *scope) state(b *block, blockTokens int) []event {
 	group, ok := s.stateGroup()
 	if !ok {
@@ -206,8 +206,8 @@ func (s *scope) state(b *block, blockTokens int) []event {
 	return []event{{tag: stored, hashes: []uint64{b.value}, parent: parent, tokens: b.tokens, block: blockTokens, group: group, kind: mamba}}
 }
 
-// addMid tells of a segment that stands anywhere. Its one block has a marker among its
-// extra keys, so that no router takes it for the beginning of a prompt.
+// addMid publishes a segment at any position. Its single block has a marker among its extra
+// keys, so that no router takes it for the beginning of a prompt.
 func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []uint32) (events []event, full bool) {
 	if _, ok := t.objects[w]; ok {
 		return nil, false
@@ -222,8 +222,8 @@ func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []
 	return []event{m.event()}, false
 }
 
-// midMarker is the first of the extra keys of a segment that stands anywhere; its head
-// and tail follow, that are computed again, and its primer if it has one.
+// midMarker is the first extra key of a segment at any position. It is followed by its
+// recomputed head and tail, and by its primer if it has one.
 const midMarker = "spliced:segment"
 
 func (m *segment) event() event {
@@ -237,7 +237,7 @@ func (m *segment) event() event {
 	}
 }
 
-// remove tells that an object is gone; nothing for one that was not told.
+// remove returns the events of a removed object; none if it was not published.
 func (t *told) remove(w tier.Want) (events []event, s *scope) {
 	o, ok := t.objects[w]
 	if !ok {
@@ -271,16 +271,16 @@ func (t *told) remove(w tier.Want) (events []event, s *scope) {
 	return events, s
 }
 
-// run is a part of what is told: blocks in the order of their prompt, at most mostBlocks, or
-// a segment that stands anywhere. Its events do not change when objects are removed.
+// run is a part of what is published: at most mostBlocks blocks in prompt order, or a
+// segment at any position. Its events do not change when objects are removed.
 type run struct {
 	scope  *scope
 	blocks []*block
-	states []*block // of blocks, those behind which there is a state
+	states []*block // blocks after which there is a state
 	mid    *segment
 }
 
-// runs lists all that is told, parents before children, as few as there are.
+// runs returns everything published as the fewest runs, parents before children.
 func (t *told) runs() (list []run) {
 	children := make(map[*block][]*block, len(t.blocks))
 	for _, b := range t.blocks {
@@ -312,7 +312,7 @@ func (t *told) runs() (list []run) {
 	return list
 }
 
-// events are those of a run.
+// events returns the events of a run.
 func (r *run) events(blockTokens int) (events []event) {
 	if r.mid != nil {
 		return []event{r.mid.event()}

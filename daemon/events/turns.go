@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Bounds of answers that are all that is told.
+// Bounds of answers with everything published.
 const (
-	maxTurns  = 8           // that are sent at once
-	turnRate  = 1 << 20     // bytes a second that keep a turn while somebody waits for one
-	turnGrace = time.Second // before they count, and for which nothing may be taken
+	maxTurns  = 8           // sent at once
+	turnRate  = 1 << 20     // bytes per second that keep a turn while others wait for one
+	turnGrace = time.Second // before the rate is enforced, and the longest time without progress
 	turnPoll  = 50 * time.Millisecond
 )
 
-// turns are those of connections that are sent all that is told. Who waits for a turn ends
-// the connection that is furthest behind turnRate, or has taken nothing for longest, if there
-// is one that does: so whoever does not read keeps others waiting for about turnGrace.
+// turns limit the connections that are sent everything published. A connection that waits
+// for a turn ends the one furthest below turnRate, or without progress for longest, if any.
+// So a client that does not read delays others by about turnGrace.
 type turns struct {
 	mu   sync.Mutex
 	held map[*turn]struct{}
@@ -23,11 +23,11 @@ type turns struct {
 
 type turn struct {
 	wire  *wire
-	begun time.Time // of sending; zero = what is sent is not there yet, which is no fault of the reader
-	base  int64     // bytes that were sent before
+	begun time.Time // start of sending; zero = nothing was ready to send, which is not the reader's fault
+	base  int64     // bytes sent before
 }
 
-// behind is how much too slowly the connection takes what it is sent; 0 and less is well.
+// behind returns how far the connection lags behind turnRate; 0 or less means that it keeps up.
 func (t *turn) behind(now time.Time) time.Duration {
 	if t.begun.IsZero() {
 		return 0
@@ -36,8 +36,7 @@ func (t *turn) behind(now time.Time) time.Duration {
 	return max(now.Sub(t.begun)-rate, now.Sub(time.Unix(0, max(t.wire.last.Load(), t.begun.UnixNano())))) - turnGrace
 }
 
-// take returns a turn for a connection, nil while there is none.
-// Sending begins with start.
+// take returns a turn for a connection, nil if none is free. Sending begins with start.
 func (t *turns) take(w *wire, now time.Time) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,12 +56,12 @@ func (t *turns) take(w *wire, now time.Time) *turn {
 		}
 	}
 	if slowest != nil {
-		slowest.wire.Close() // its turn ends with it
+		slowest.wire.Close() // this ends its turn
 	}
 	return nil
 }
 
-// start begins the time in which a turn's connection has to take what it is sent.
+// start begins the time in which a turn's connection has to read what it is sent.
 func (t *turns) start(mine *turn, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

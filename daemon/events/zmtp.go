@@ -24,8 +24,8 @@ const (
 
 	greetingSize = 64
 
-	// Bounds of what others send: what honest ones do is a topic, an empty frame or eight
-	// bytes, and metadata of some 50.
+	// Bounds of received data. Honest clients send a topic, an empty frame or eight bytes,
+	// and about 50 bytes of metadata.
 	maxFrame     = 1 << 10
 	maxFrames    = 8
 	handshakeMax = 5 * time.Second
@@ -33,16 +33,16 @@ const (
 
 var errProtocol = errors.New("events: not ZMTP 3 with the NULL mechanism")
 
-// wire is one connection after its handshake. One goroutine reads, one writes.
+// wire is one connection after its handshake. One goroutine reads and one writes.
 type wire struct {
 	net.Conn
 	r    *bufio.Reader
 	w    *bufio.Writer
-	sent atomic.Int64 // bytes that the kernel took
-	last atomic.Int64 // when, in nanoseconds since 1970
+	sent atomic.Int64 // bytes taken by the kernel
+	last atomic.Int64 // time of the latest write, in unix nanoseconds
 }
 
-// counted counts what a connection takes.
+// counted counts the bytes that a connection takes.
 type counted struct{ w *wire }
 
 func (c counted) Write(b []byte) (int, error) {
@@ -52,7 +52,7 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// handshake greets who connected; peers are the types of socket that it may be.
+// handshake greets a new connection. peers are the socket types that it may have.
 func handshake(conn net.Conn, socket string, peers ...string) (*wire, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeMax)); err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (w *wire) frame() (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
-// message reads the frames of one message; commands in between are left out, but for what
-// they ask of the connection itself.
+// message reads the frames of one message. It skips commands in between, except those for
+// the connection itself.
 func (w *wire) message(command func(body []byte)) (frames [][]byte, err error) {
 	for {
 		flags, body, err := w.frame()
@@ -175,7 +175,7 @@ func (w *wire) message(command func(body []byte)) (frames [][]byte, err error) {
 	}
 }
 
-// command buffers a command. Errors of the buffer come with the flush.
+// command buffers a command. Errors of the buffer are returned by the flush.
 func (w *wire) command(body []byte) { w.put(flagCommand, body) }
 
 // send buffers a message.
@@ -198,10 +198,10 @@ func (w *wire) put(flags byte, body []byte) {
 	w.buffer(body)
 }
 
-// buffer leaves what goes wrong to the flush, which tells of it.
+// buffer ignores errors, since the flush returns them.
 func (w *wire) buffer(b []byte) { _, _ = w.w.Write(b) }
 
-// pong answers a PING; false for another command.
+// pong returns the answer to a PING; false for another command.
 func pong(body []byte) (answer []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(body, []byte("\x04PING"))
 	if !ok || len(rest) < 2 {

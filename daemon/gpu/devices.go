@@ -17,14 +17,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Devices are those that a daemon was told to use, in the order of the setting. They do
-// not change after Open, though each has a state.
+// Devices are the devices that a daemon is configured to use, in the order of the setting.
+// The list does not change after Open, but each device has a state.
 type Devices []*GPU
 
-// Open opens the devices that c asks for, all at once, unless some are given: those stay
-// open. One that cannot be used is Missing, and holds up none of the others: all of it is
-// over when the driver has had its Patience twice, to list the devices and to open them, or
-// ctx ends. epoch draws the numbers that tell the starts of their pools apart.
+// Open opens the devices that c asks for, all concurrently, unless some are given: those
+// stay open. A device that cannot be used is Missing and delays none of the others. Open
+// returns when the driver has had its Patience twice, to list the devices and to open them,
+// or ctx ends. epoch draws numbers that identify the starts of their pools.
 func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, epoch func() uint64, log zerolog.Logger) Devices {
 	var all Devices
 	if given != nil {
@@ -54,8 +54,7 @@ func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, e
 	return all
 }
 
-// wanted lists the devices of the setting. What it says by number, or all, is found out
-// from the driver.
+// wanted lists the devices of the setting. The driver is asked to resolve numbers, and "all".
 func wanted(ctx context.Context, c *settings.Config, log zerolog.Logger) Devices {
 	names := c.HBMDevices
 	if len(names) == 0 {
@@ -78,7 +77,7 @@ func isUUID(name string) bool {
 	return err == nil
 }
 
-// resolve makes the devices of one entry of the setting: a UUID, a number of the driver's,
+// resolve returns the devices of one entry of the setting: a UUID, a driver's number,
 // "all", or "" for the first.
 func resolve(name string, list []cuda.Info, failed error, c *settings.Config, log zerolog.Logger) Devices {
 	g := newGPU(name, c, log)
@@ -113,8 +112,8 @@ func foundGPU(i *cuda.Info, c *settings.Config, log zerolog.Logger) *GPU {
 	return g
 }
 
-// open opens the device, unless the driver does not answer: that of a GPU that
-// fell off its bus may not do so for ever. What it opens later is closed.
+// open opens the device, unless the driver does not answer in time: that of a GPU that fell
+// off its bus may hang forever. A device that is opened later is closed.
 func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 	if s, _ := g.State(); s != Opening {
 		return
@@ -134,7 +133,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 		return o, err
 	}, func(o opened, err error) {
 		if err == nil {
-			_ = o.device.Close() // nobody uses it
+			_ = o.device.Close() // unused
 		}
 	})
 	if err == nil {
@@ -149,7 +148,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 	g.owned = true
 }
 
-// within asks the driver, see gpuipc.Within.
+// within calls the driver, see gpuipc.Within.
 func within[T any](ctx context.Context, c *settings.Config, call func() (T, error), late func(T, error)) (T, error) {
 	answer, answered, err := gpuipc.Within(ctx, Patience(c), call, late)
 	if !answered {
@@ -158,7 +157,7 @@ func within[T any](ctx context.Context, c *settings.Config, call func() (T, erro
 	return answer, err
 }
 
-// infoOf is what the driver tells about a device.
+// infoOf returns the driver's information about a device.
 func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	list, err := cuda.Devices(library)
 	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
@@ -167,18 +166,18 @@ func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	return cuda.Info{}
 }
 
-// once fails those that an entry before them names already: one by its number, the other
-// by its UUID.
+// once fails devices that an earlier entry names already, for example one by number and the
+// other by UUID.
 func (d Devices) once(log zerolog.Logger) {
 	for i, g := range d {
 		if d[:i].Of(g.UUID) != nil {
-			g.named(g.Name+" (again)", log) // names tell devices apart, in metrics too
+			g.named(g.Name+" (again)", log) // names identify devices, also in metrics
 			g.Fail(fmt.Errorf("hbm-device names it twice: %w", gpuipc.ErrInvalid))
 		}
 	}
 }
 
-// Of is the device of a UUID; nil = none.
+// Of returns the device of a UUID; nil = none.
 func (d Devices) Of(id gpuipc.UUID) *GPU {
 	for _, g := range d {
 		if g.UUID == id && id != (gpuipc.UUID{}) {
@@ -188,7 +187,7 @@ func (d Devices) Of(id gpuipc.UUID) *GPU {
 	return nil
 }
 
-// Opened are those that were opened, in the order of their ids in the store.
+// Opened returns the opened devices, in the order of their ids in the store.
 func (d Devices) Opened() (opened Devices) {
 	for _, g := range d {
 		if g.Device != nil {
@@ -198,12 +197,12 @@ func (d Devices) Opened() (opened Devices) {
 	return opened
 }
 
-// Serving reports whether any lends its memory.
+// Serving reports whether any device lends its memory.
 func (d Devices) Serving() bool {
 	return slices.ContainsFunc(d, (*GPU).Serving)
 }
 
-// Lent lists those that serve, for people.
+// Lent lists the serving devices, for operators.
 func (d Devices) Lent() string {
 	var names []string
 	for _, g := range d {
@@ -214,7 +213,7 @@ func (d Devices) Lent() string {
 	return strings.Join(names, ", ")
 }
 
-// Close lets go of all of them at once.
+// Close closes all of them concurrently.
 func (d Devices) Close() {
 	var closing sync.WaitGroup
 	for _, g := range d {

@@ -1,6 +1,6 @@
-// Package gpu opens the accelerators that the settings ask for, knows how each of them
-// does, and counts what of it connections have. Copies of segments and checkpoints on it
-// are tiering's, a connection's own memory is its connection's.
+// Package gpu opens the configured accelerators, tracks the state of each, and counts the
+// memory that connections use on it. Copies of segments and checkpoints on a device belong
+// to tiering, a connection's private memory to the connection.
 package gpu
 
 import (
@@ -23,21 +23,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// GPU is one accelerator of a daemon, whether it could be opened or not, and what of it
-// connections have.
+// GPU is one configured accelerator, opened or not, with the memory that connections use on it.
 type GPU struct {
 	// Fixed after Open.
-	Name   string             // for people: its UUID, or what the setting says where that is not known
-	UUID   gpuipc.UUID        // zero where it is not known
-	Device gpuipc.Accelerator // nil where it could not be opened
+	Name   string             // for operators: its UUID, or the text of the setting if unknown
+	UUID   gpuipc.UUID        // zero if unknown
+	Device gpuipc.Accelerator // nil if it could not be opened
 	ID     tier.DeviceID      // in the store; 0 without Device
 	Epoch  uint64             // of its pools
-	Info   cuda.Info          // zero where the driver did not tell
+	Info   cuda.Info          // zero if the driver did not provide it
 	config *settings.Config
 	log    zerolog.Logger
 	owned  bool
-	ways   []gpuipc.Way // as clients may be answered, the best first
-	text   *os.File     // of the kernels, sealed; nil without Device
+	ways   []gpuipc.Way // offered to clients, best first
+	text   *os.File     // the kernels, sealed; nil without Device
 
 	life   life
 	closed sync.Once
@@ -48,7 +47,7 @@ type GPU struct {
 	}
 }
 
-// newGPU is a device that is going to be opened.
+// newGPU returns a device that is to be opened.
 func newGPU(name string, c *settings.Config, log zerolog.Logger) *GPU {
 	g := &GPU{Name: name, config: c, ways: shareWays(c.HBMShare)}
 	g.named(name, log)
@@ -59,14 +58,14 @@ func (g *GPU) named(name string, log zerolog.Logger) {
 	g.Name, g.log = name, log.With().Str("tier", "hbm").Str("device", name).Logger()
 }
 
-// driverPatience is how many times hbm-timeout the driver may take to open a device,
-// or to close it: some seconds to begin, as many to compile the kernels (a guess).
+// driverPatience times hbm-timeout is the limit for the driver to open or close a device:
+// some seconds to begin, and as many to compile the kernels (a guess).
 const driverPatience = 30
 
-// Patience is how long the driver may take to open a device.
+// Patience returns the time limit for opening a device.
 func Patience(c *settings.Config) time.Duration { return driverPatience * c.HBMTimeout }
 
-// opens takes the device that was opened.
+// opens stores the opened device.
 func (g *GPU) opens(device gpuipc.Accelerator, info cuda.Info, log zerolog.Logger) error {
 	text, err := sealedText("spliced-kernels", kernels.PTX())
 	if err != nil {
@@ -77,14 +76,14 @@ func (g *GPU) opens(device gpuipc.Accelerator, info cuda.Info, log zerolog.Logge
 	return nil
 }
 
-// chunkBytes keeps the arena within three quarters of the chunks that one reply
-// may name; the rest are for private regions.
+// chunkBytes limits the arena to three quarters of the chunks that one reply may name; the
+// rest are for private regions.
 func chunkBytes(c *settings.Config) int64 {
 	const least = settings.GiB
 	return int64(max(least, (c.HBMPublic+c.HBMPrivate)/(wire.MaxChunks*3/4)+1))
 }
 
-// shareWays are the ways of a setting that was validated.
+// shareWays returns the ways of a validated setting.
 func shareWays(setting string) []gpuipc.Way {
 	switch setting {
 	case "descriptor":
@@ -96,8 +95,8 @@ func shareWays(setting string) []gpuipc.Way {
 	}
 }
 
-// RegionWay is the way that regions are made for: the device's choice where both
-// are allowed.
+// RegionWay returns the way for which regions are created; if both are allowed, the device
+// chooses.
 func (g *GPU) RegionWay() gpuipc.Way {
 	if len(g.ways) > 1 {
 		return 0
@@ -105,9 +104,8 @@ func (g *GPU) RegionWay() gpuipc.Way {
 	return g.ways[0]
 }
 
-// Close lets go of the device, after everything that uses it. What goes wrong
-// there is no trouble of the daemon's: the driver cleans up after a process. It may be
-// called again.
+// Close closes the device, after everything that uses it. Errors do not concern the daemon,
+// since the driver cleans up after a process. It may be called again.
 func (g *GPU) Close() { g.closed.Do(g.close) }
 
 func (g *GPU) close() {
@@ -128,13 +126,13 @@ func (g *GPU) close() {
 	}
 }
 
-// StuckCalls is how many calls of the driver run past their time now.
+// StuckCalls returns the number of driver calls that are running past their deadline.
 func (g *GPU) StuckCalls() int64 {
 	c, _ := g.Counters()
 	return c.StuckCalls
 }
 
-// Take counts a private region of a connection in.
+// Take reserves memory for a private region of a connection.
 func (g *GPU) Take(bytes int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,22 +143,22 @@ func (g *GPU) Take(bytes int64) error {
 	return nil
 }
 
-// GiveBack ends Take.
+// GiveBack releases memory reserved by Take.
 func (g *GPU) GiveBack(bytes int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.taken -= bytes
 }
 
-// ConnectionBytes is what connections have of the GPU for their own.
+// ConnectionBytes returns the bytes of private regions of connections.
 func (g *GPU) ConnectionBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.taken
 }
 
-// Share makes handles of the device arena in the first way that the client,
-// the configuration and the memory allow.
+// Share exports the device arena in the first way that the client, the configuration and
+// the memory allow.
 func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error) {
 	var failed []error
 	for _, way := range g.ways {
@@ -182,7 +180,7 @@ func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error)
 	return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "the client maps memory in ways %#x, this daemon shares it as %s", ways, g.config.HBMShare)
 }
 
-// Counters are those of a device that is one of this repository's.
+// Counters returns the counters of a device implemented by this repository.
 func (g *GPU) Counters() (cuda.Counters, bool) {
 	if g.Device == nil {
 		return cuda.Counters{}, false
@@ -194,14 +192,13 @@ func (g *GPU) Counters() (cuda.Counters, bool) {
 	return d.Counters(), true
 }
 
-// Descriptors reports whether clients are answered descriptors where they can use
-// them.
+// Descriptors reports whether clients that support descriptors get them.
 func (g *GPU) Descriptors() bool {
 	return g.ways[0] == gpuipc.WayDescriptor && (g.Info == (cuda.Info{}) || g.Info.Descriptors)
 }
 
-// Text is a descriptor of the kernels' text for a client. Where /proc can be used
-// it has an offset of its own; else clients that read without an offset share one.
+// Text returns a descriptor of the kernels' text for a client. If /proc is usable, it has a
+// separate file offset; else clients that read without an offset share one.
 func (g *GPU) Text() (*os.File, error) {
 	f := g.text
 	if own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {
@@ -214,7 +211,7 @@ func (g *GPU) Text() (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// sealedText is a descriptor of memory that holds text and cannot be changed.
+// sealedText returns a descriptor of immutable memory that contains text.
 func sealedText(name string, text []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -5,30 +5,30 @@ import (
 	"sync"
 )
 
-// State is how a device does.
+// State is the state of a device.
 type State uint8
 
 // The states of a device.
 const (
-	Opening State = iota // the driver was asked for it
+	Opening State = iota // the driver is opening it
 	Serving              // its memory is lent
-	Missing              // it could not be opened, or gave no memory for copies
-	Lost                 // it gives no service any more
-	States               // how many there are
+	Missing              // it could not be opened, or granted no memory for copies
+	Lost                 // it has failed
+	States               // number of states
 )
 
 func (s State) String() string { return [States]string{"opening", "serving", "missing", "lost"}[s] }
 
-// event is what happens to a device.
+// event is an event in the life of a device.
 type event uint8
 
 const (
-	onServe event = iota // its memory is there
-	onFail               // it gives no service
+	onServe event = iota // its memory is available
+	onFail               // it has failed
 	events
 )
 
-// moves is the whole of a device's life: the state after an event. What is over stays so.
+// moves is the state table: the state after an event. Missing and Lost are final.
 var moves = [States][events]State{
 	Opening: {onServe: Serving, onFail: Missing},
 	Serving: {onServe: Serving, onFail: Lost},
@@ -36,15 +36,15 @@ var moves = [States][events]State{
 	Lost:    {onServe: Lost, onFail: Lost},
 }
 
-// life is the state of a device, and why.
+// life is the state of a device, with the reason.
 type life struct {
 	mu    sync.Mutex
 	state State
-	why   error // of Missing and Lost: the first
+	why   error // of Missing and Lost: the first error
 	told  func(to State, why error)
 }
 
-// happened is the one place where a device changes its state.
+// happened is the only function that changes the state of a device.
 func (l *life) happened(e event, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +58,8 @@ func (l *life) happened(e event, why error) {
 	}
 }
 
-// Listen has f told of each state that a device enters, and of that which it is in unless
-// it is being opened. f is called with a lock held and must not wait.
+// Listen makes f be called for each state that a device enters, and for its current one
+// unless it is being opened. f is called with a lock held and must not block.
 func (d Devices) Listen(f func(g *GPU, to State, why error)) {
 	for _, g := range d {
 		l := &g.life
@@ -72,13 +72,14 @@ func (d Devices) Listen(f func(g *GPU, to State, why error)) {
 	}
 }
 
-// Serve says that the device's memory is there. One that has failed meanwhile stays so.
+// Serve records that the device's memory is available. A device that has failed meanwhile
+// stays failed.
 func (g *GPU) Serve() { g.life.happened(onServe, nil) }
 
-// Fail says why the device gives no service.
+// Fail records a failure of the device.
 func (g *GPU) Fail(why error) { g.life.happened(onFail, why) }
 
-// State is how the device does. Trouble is why, where it does not serve.
+// State returns the state of the device and, unless it serves, the reason.
 func (g *GPU) State() (s State, trouble error) {
 	g.life.mu.Lock()
 	defer g.life.mu.Unlock()
@@ -91,7 +92,7 @@ func (g *GPU) Serving() bool {
 	return s == Serving
 }
 
-// Trouble says for people what is wrong with the device; empty when nothing is.
+// Trouble describes for operators what is wrong with the device; empty if nothing is.
 func (g *GPU) Trouble() string {
 	switch s, why := g.State(); {
 	case s == Missing:

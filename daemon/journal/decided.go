@@ -5,15 +5,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Names are what the numbers of decisions are called.
+// Names are the names of the numbers in decisions.
 type Names struct {
 	Tenant func(tier.TenantID) string
-	// The policies of the pools and, of what leaves for a tenant's quota, of all.
+	// Policies of the pools and, for evictions because of a tenant's quota, of all pools.
 	Public, Private, Quota string
-	Disk                   string // that of the disk
+	Disk                   string // of the disk
 }
 
-// Decided appends what was decided about an object, if it is an event.
+// Decided appends a decision about an object, if it is an event.
 func (j *Journal) Decided(d *decision.Decision, n *Names) {
 	e := Event{
 		At: d.At, Object: objectOf(d.Name), Key: d.Name.Key, Profile: uint32(d.Profile), Tokens: d.End - d.Begin, Bytes: d.Bytes,
@@ -49,7 +49,7 @@ func (j *Journal) Decided(d *decision.Decision, n *Names) {
 	j.Append(e)
 }
 
-// came is the kind of the event that an object is there, and from where.
+// came returns the kind of the event of a stored object, and its source.
 func came(d *decision.Decision) (Kind, string) {
 	switch {
 	case d.Why == decision.Filled || d.Why == decision.FilledAgain:

@@ -16,9 +16,9 @@ var (
 	_ api.Follower = (*Follower)(nil)
 )
 
-// filter is what of an api.EventQuery events pass.
+// filter selects events by the criteria of an api.EventQuery.
 type filter struct {
-	kinds  uint32 // a bit for each; 0 = all
+	kinds  uint32 // one bit each; 0 = all
 	tenant string
 }
 
@@ -56,8 +56,8 @@ func (j *Journal) Events(q api.EventQuery) (list []api.Event, more bool) {
 	return list, false
 }
 
-// newest lists the last events that pass, in their order. Where there are more than that, each
-// tenant's and each class of them have a share.
+// newest returns the latest matching events in order. If there are more than limit, each
+// tenant and each class of them gets a share.
 func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	j.mu.Lock()
 	rings, before := slices.Clone(j.mu.rings), j.mu.next
@@ -74,7 +74,7 @@ func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	return list
 }
 
-// newestOf copies the last events of a ring that pass, from before a number on, the newest first.
+// newestOf copies the latest matching events of a ring before a number, newest first.
 func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list []Event) {
 	for more := true; more && len(list) < limit; {
 		j.mu.Lock()
@@ -95,7 +95,7 @@ func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list [
 	return list
 }
 
-// nextLocked is the first event at places of each ring, and in which of them; nil = none.
+// nextLocked returns the first event at the given places of the rings, and its ring; nil = none.
 func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	for i := range at {
 		if r := j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
@@ -105,7 +105,7 @@ func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	return e, from
 }
 
-// fromLocked is where the events of a number and later ones begin in each ring.
+// fromLocked returns the place in each ring of the first event with that number or a later one.
 func (j *Journal) fromLocked(number uint64) []uint64 {
 	at := make([]uint64, len(j.mu.rings))
 	for i, r := range j.mu.rings {
@@ -114,8 +114,8 @@ func (j *Journal) fromLocked(number uint64) []uint64 {
 	return at
 }
 
-// droppedLocked is the number of the last event that is not kept any more. Some before it
-// may be.
+// droppedLocked returns the number of the latest event that was dropped. Some earlier ones
+// may still be kept.
 func (j *Journal) droppedLocked() (last uint64) {
 	for _, r := range j.mu.rings {
 		last = max(last, r.dropped)
@@ -123,22 +123,22 @@ func (j *Journal) droppedLocked() (last uint64) {
 	return last
 }
 
-// copied is how many events are copied while the lock is held.
+// copied is the number of events that are copied per lock.
 const copied = 32
 
-// reader goes through the events of a journal.
+// reader iterates over the events of a journal.
 type reader struct {
 	journal   *Journal
 	filter    filter
-	restarted bool // it begins after an event of another start
+	restarted bool // it begins after an event of an earlier start
 
-	next   uint64 // the number it reads next; guarded by the journal's lock
-	known  uint64 // up to which it knows what was lost; guarded by the journal's lock
-	asleep bool   // it is at the end and waits; guarded by the journal's lock
+	next   uint64 // next number to read; guarded by the journal's lock
+	known  uint64 // up to which losses are known; guarded by the journal's lock
+	asleep bool   // at the end and waiting; guarded by the journal's lock
 	batch  [copied]Event
 }
 
-// seekLocked begins after an event, of which it knows by the id whether it is one of this start.
+// seekLocked begins after an event. The id shows whether it is an event of this start.
 func (r *reader) seekLocked(after uint64) {
 	j := r.journal
 	number := after - j.base
@@ -147,15 +147,15 @@ func (r *reader) seekLocked(after uint64) {
 		r.next = number + 1
 		return
 	}
-	r.next, r.known = j.mu.next, j.droppedLocked() // what left before it came is not lost to it
+	r.next, r.known = j.mu.next, j.droppedLocked() // events dropped before it began are not lost to it
 	at := j.fromLocked(0)
 	if e, _ := j.nextLocked(at); e != nil {
 		r.next = e.number
 	}
 }
 
-// lostLocked counts the events that left before they were read, all at once, though there
-// may be rare ones between them. Some have, which it does not know of.
+// lostLocked returns the number of events that were dropped before they were read, as one
+// count, although rare events between them may still be kept.
 func (r *reader) lostLocked() (lost uint64) {
 	j := r.journal
 	last := j.droppedLocked()
@@ -170,9 +170,9 @@ func (r *reader) lostLocked() (lost uint64) {
 	return lost
 }
 
-// read appends up to limit of the next events that pass, from a bounded number of them, and
-// one before them that says what was lost. told is how many passed. At the end, where there
-// was nothing, sleep has it wait.
+// read appends up to limit matching events from a bounded number of events, preceded by an
+// event that reports losses. told is the number of matching events. If there was nothing up
+// to the end, sleep lets the reader wait.
 func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, told int, end bool) {
 	j := r.journal
 	j.mu.Lock()
@@ -187,7 +187,7 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 		}
 		if e.number > r.next && e.number > r.known+1 { // numbers have no gaps
 			if told > 0 {
-				break // these come first
+				break // report these first
 			}
 			lost, id = r.lostLocked(), j.base+e.number-1
 		}
@@ -216,7 +216,7 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 	return dst, told, end
 }
 
-// lost tells that n events before the one after id are not there any more; 0 = those of an
+// lost returns an event that reports that n events up to id were dropped; 0 = those of an
 // earlier start.
 func (j *Journal) lost(id, n uint64) api.Event {
 	e := api.Event{ID: id, At: j.now(), Kind: api.EventLost, Why: api.LostBehind, Lost: n}
@@ -230,7 +230,7 @@ func (j *Journal) lost(id, n uint64) api.Event {
 // Follower reads events as they happen.
 type Follower struct {
 	reader
-	wake chan struct{} // one while it does not sleep any more
+	wake chan struct{} // full while it is awake
 }
 
 // Follow implements api.Events.
@@ -255,7 +255,7 @@ func (f *Follower) Last() uint64 {
 	j := f.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if f.restarted { // which it has yet to tell
+	if f.restarted { // not reported yet
 		return 0
 	}
 	return j.base + f.next - 1
@@ -274,7 +274,7 @@ func (f *Follower) Next(ctx context.Context, patience time.Duration, dst []api.E
 	var limit *time.Timer
 	for before := len(dst); ; {
 		var end bool
-		room := max(1, cap(dst)-len(dst)-2) // two may say that events were lost
+		room := max(1, cap(dst)-len(dst)-2) // two of them may report losses
 		dst, _, end = f.read(dst, room, len(dst) == before)
 		switch {
 		case len(dst) > before && (end || cap(dst)-len(dst) < 3):
@@ -301,7 +301,7 @@ func (f *Follower) Next(ctx context.Context, patience time.Duration, dst []api.E
 	}
 }
 
-// rouse ends that it waits.
+// rouse ends the follower's sleep.
 func (f *Follower) rouse() {
 	j := f.journal
 	j.mu.Lock()

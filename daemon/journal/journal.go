@@ -1,20 +1,21 @@
-// Package journal keeps what happened lately for people: objects that came and went,
-// clients, canaries, the disk, GPUs, nodes of the cluster and what operators did. It is
-// told of each by whoever decides it, keeps the last of them in memory, and lets readers
-// follow. It says nothing to engines, and is not what routers are told (package events).
+// Package journal keeps recent events for operators: objects stored and evicted, clients,
+// canaries, the disk, GPUs, nodes of the cluster, and actions of operators. The component
+// that decides something appends the event. The journal keeps the latest events in memory
+// and lets readers follow. It is not meant for engines, and differs from the events
+// published for routers (package events).
 //
-// A Journal may be used by many at once. Its lock is the last that anybody takes: it is
-// held for a copy of an event, or for looking at a bounded number of them, and whoever
-// appends may hold any other. Readers make text and JSON of what they copied.
+// A Journal may be used concurrently. Its lock is the last in the lock order: callers of
+// Append may hold any other lock. It is held while an event is copied or a bounded number
+// of events is examined. Readers format their copies as text and JSON.
 //
-// What the daemon and its operators do is kept apart from what clients cause, and that of each
-// tenant's from that of others; and of a tenant what is rare from what comes with each request.
-// None leaves for another: a GPU that was lost an hour ago can still be read of on a busy node,
-// however often a client attaches. Readers see one list.
+// Events of the daemon and its operators are stored separately from those caused by
+// clients, the latter separately for each tenant, and rare events of a tenant separately
+// from those of each request. None displaces another: the loss of a GPU an hour ago is
+// still listed on a busy node, however often a client attaches. Readers see one list.
 //
-// Invariant: what is kept takes no more than its bound, however many events there are and
-// however slow their readers: a reader is a number, and what it has not read leaves as
-// anything else.
+// Invariant: the memory used stays within its bound, for any number of events and however
+// slow readers are. A reader is only a number, and events that it has not read are dropped
+// like all others.
 package journal
 
 import (
@@ -26,11 +27,11 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// Kind says what happened.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The kinds, as api has them. Those up to Request come with requests; those up to Detached are
-// what clients cause, except for what has no tenant.
+// The kinds, as in package api. Those up to Request occur with requests. Those up to
+// Detached are caused by clients, unless they have no tenant.
 const (
 	Published Kind = iota
 	Evicted
@@ -48,13 +49,13 @@ const (
 	kinds
 )
 
-// String names a kind as readers see it.
+// String returns the name of a kind for readers.
 func (k Kind) String() string { return api.EventKinds[k] }
 
-// Object is what an event may be about.
+// Object is a kind of object that an event may be about.
 type Object uint8
 
-// The objects. Only with one of the last two a key means anything.
+// The objects. Key is only set for the last two.
 const (
 	NoObject Object = iota
 	Segment
@@ -63,50 +64,50 @@ const (
 
 func (o Object) String() string { return [...]string{"", "segment", "checkpoint"}[o] }
 
-// Event is what is told. Fields that do not apply stay zero.
+// Event is one event. Fields that do not apply are zero.
 type Event struct {
 	At      time.Time // zero = now
 	Kind    Kind
 	Object  Object
-	Rivals  Object   // what Rival is; NoObject = there is none
+	Rivals  Object   // kind of Rival; NoObject = none
 	Key     [32]byte // of Object
-	Rival   [32]byte // what it had to leave for
+	Rival   [32]byte // the object that displaced it
 	Profile uint32
 	Tokens  int
 	Bytes   int64
-	Value   float64 // milliseconds that a hit saves for each MiB
-	Worth   float64 // the same of Rival
+	Value   float64 // milliseconds that a hit saves per MiB
+	Worth   float64 // the same, of Rival
 	Tenant  string
 	Model   string
 	Client  string
 	Why     string
 	Policy  string
-	Text    string // for people; empty = made of the rest when it is read
+	Text    string // for operators; empty = generated from the other fields when read
 
-	number uint64 // of all events, from 1 on, without a gap
+	number uint64 // among all events, from 1, without gaps
 }
 
 // Bounds.
 const (
-	DefaultBytes = 4 << 20 // some 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
-	rareShare    = 8       // the clients' rare events get 1/rareShare of the bytes, the daemon's another
-	maxTenants   = 16      // with separate rings; further ones share one
+	DefaultBytes = 4 << 20 // about 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
+	rareShare    = 8       // rare events of clients get 1/rareShare of the bytes, those of the daemon another
+	maxTenants   = 16      // with separate rings; others share one
 	MaxFollowers = 32
 	maxText      = 1 << 10 // bytes of a Text, and of each other string
-	chunkEvents  = 16      // of memory that is taken at once
-	stepEvents   = 256     // looked at while the lock is held
+	chunkEvents  = 16      // allocated at once
+	stepEvents   = 256     // examined per lock
 )
 
 const eventBytes = int64(unsafe.Sizeof(Event{}))
 
-// Numbers of events are ids without the part that tells the starts of a daemon apart. Both
-// together are below 2^53.
+// Numbers of events are ids without the part that identifies the start of the daemon.
+// Together they are below 2^53.
 const (
-	numberBits = 36 // 100,000 events a second for a week; the epoch's part goes on counting after that
+	numberBits = 36 // 100,000 events per second for a week; then the count continues into the epoch's part
 	epochBits  = 53 - numberBits
 )
 
-// Journal is the last events of one start of a daemon.
+// Journal holds the latest events of one start of a daemon.
 type Journal struct {
 	// Fixed after New.
 	base uint64 // id of the event before the first
@@ -115,18 +116,18 @@ type Journal struct {
 
 	mu struct {
 		sync.Mutex
-		rings     []*ring // of each class and tenant
+		rings     []*ring // of all classes and tenants
 		at        map[place]*ring
 		tenants   map[string]struct{} // with separate rings
 		next      uint64              // number
 		followers map[*Follower]struct{}
-		asleep    int // followers that wait
+		asleep    int // waiting followers
 		lost      uint64
 		refused   uint64
 	}
 }
 
-// Counters is what a journal counts.
+// Counters are the counters of a journal.
 type Counters struct {
 	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events that people can follow, of all kinds."`
 	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Of these, those that are kept."`
@@ -136,7 +137,7 @@ type Counters struct {
 	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Streams that were refused, since there were as many as may be."`
 }
 
-// Counters takes a snapshot.
+// Counters returns a snapshot.
 func (j *Journal) Counters() Counters {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -148,8 +149,8 @@ func (j *Journal) Counters() Counters {
 	return c
 }
 
-// New makes an empty journal of at most so many bytes; epoch tells this start of the daemon
-// from others.
+// New creates an empty journal of at most the given number of bytes. epoch identifies this
+// start of the daemon.
 func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, now: now}
 	j.mu.next = 1
@@ -160,8 +161,8 @@ func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	return j
 }
 
-// Append adds an event. It waits for nobody, may be called with any lock held, and on nil
-// does nothing. An event of kind Request has its way in Why and what it saved in Text.
+// Append adds an event. It does not block, may be called with any lock held, and does nothing on
+// nil. An event of kind Request has the way it was served in Why and what it saved in Text.
 func (j *Journal) Append(e Event) {
 	if j == nil {
 		return
@@ -182,13 +183,13 @@ func (j *Journal) Append(e Event) {
 	}
 }
 
-// class is of events that are kept in one part of the memory.
+// class groups events that share one part of the memory.
 type class uint8
 
 const (
-	often   class = iota // what comes with requests
-	clients              // the rest of what clients cause
-	own                  // what the daemon and its operators do
+	often   class = iota // events that occur with requests
+	clients              // other events caused by clients
+	own                  // events of the daemon and its operators
 	classes
 )
 
@@ -205,10 +206,11 @@ func (k Kind) class() class {
 // place identifies a ring.
 type place struct {
 	class  class
-	tenant string // "" = of none, or of one of many
+	tenant string // "" = none, or one of the tenants that share a ring
 }
 
-// keepLocked keeps an event. Room is made by the tenant that has most of its class.
+// keepLocked stores an event. If space is needed, the tenant with most events of the class
+// loses some.
 func (j *Journal) keepLocked(e *Event) {
 	p := place{class: e.Kind.class()}
 	if p.class != own {
@@ -243,7 +245,7 @@ func (j *Journal) keepLocked(e *Event) {
 	}
 }
 
-// cut bounds a string. What is cut is copied, so that the rest of it can go.
+// cut truncates a string. A truncated string is copied, so that the original can be freed.
 func cut(s string) string {
 	if len(s) <= maxText {
 		return s
@@ -251,7 +253,8 @@ func cut(s string) string {
 	return string([]byte(s[:maxText]))
 }
 
-// wakeLocked wakes those who wait for an event. The others have seen it: it is not theirs.
+// wakeLocked wakes the followers that wait for an event. The event does not match the
+// filters of the others.
 func (j *Journal) wakeLocked(e *Event) {
 	for f := range j.mu.followers {
 		switch {
@@ -259,23 +262,22 @@ func (j *Journal) wakeLocked(e *Event) {
 		case f.filter.passes(e):
 			f.asleep = false
 			j.mu.asleep--
-			f.wake <- struct{}{} // there is room: it sleeps once for each
+			f.wake <- struct{}{} // has space: a follower sleeps once per wake-up
 		default:
 			f.next = e.number + 1
 		}
 	}
 }
 
-// ring is some of the events that are kept, by places that count up: those from first up
-// to, not including, next. They lie in chunks, which are taken as they are needed and used
-// again.
+// ring holds some of the kept events, by increasing places from first up to, but not
+// including, next. They are stored in chunks, which are allocated as needed and reused.
 type ring struct {
 	class       class
 	chunks      []*[chunkEvents]Event
-	zero        uint64 // that of a place is chunks[place / chunkEvents - zero]
+	zero        uint64 // a place is in chunks[place / chunkEvents - zero]
 	first, next uint64
-	dropped     uint64 // number of the event that left last
-	bytes       int64  // of strings, beside chunks
+	dropped     uint64 // number of the last dropped event
+	bytes       int64  // of strings, not counting chunks
 	spare       *[chunkEvents]Event
 }
 
@@ -283,12 +285,12 @@ func (r *ring) at(place uint64) *Event {
 	return &r.chunks[place/chunkEvents-r.zero][place%chunkEvents]
 }
 
-// from is the place of the first event with that number or a later one.
+// from returns the place of the first event with that number or a later one.
 func (r *ring) from(number uint64) uint64 {
 	return r.first + uint64(sort.Search(int(r.next-r.first), func(i int) bool { return r.at(r.first+uint64(i)).number >= number }))
 }
 
-// add gives an event its place.
+// add stores an event.
 func (r *ring) add(e *Event) {
 	if len(r.chunks) == 0 {
 		r.zero = r.next / chunkEvents
@@ -304,18 +306,18 @@ func (r *ring) add(e *Event) {
 	r.next++
 }
 
-// size is what all events take. Of the chunks at both ends, and the spare one, some is not
-// in use.
+// size returns the memory of all events. It includes unused space of the chunks at both
+// ends and of the spare one.
 func (r *ring) size() int64 {
 	return int64(r.next-r.first)*eventBytes + r.bytes + 3*chunkEvents*eventBytes
 }
 
-// drop lets the oldest event go.
+// drop removes the oldest event.
 func (r *ring) drop() {
 	e := r.at(r.first)
 	r.bytes -= e.strings()
 	r.dropped = e.number
-	*e = Event{} // its strings
+	*e = Event{} // frees its strings
 	if r.first++; r.first/chunkEvents > r.zero {
 		r.spare = r.chunks[0]
 		r.chunks[0] = nil
@@ -324,7 +326,7 @@ func (r *ring) drop() {
 	}
 }
 
-// strings is what an event takes beside itself. Most of it is shared with others.
+// strings returns the size of an event's strings. Most of them are shared with others.
 func (e *Event) strings() int64 {
 	return int64(len(e.Tenant) + len(e.Model) + len(e.Client) + len(e.Why) + len(e.Policy) + len(e.Text))
 }

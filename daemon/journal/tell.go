@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// tell is an event as readers see it.
+// tell converts an event for readers.
 func (j *Journal) tell(e *Event) api.Event {
 	out := api.Event{
 		ID: j.base + e.number, At: e.At, Kind: e.Kind.String(), Object: e.Object.String(), Profile: e.Profile, Tenant: e.Tenant,
@@ -17,7 +17,7 @@ func (j *Journal) tell(e *Event) api.Event {
 		key := api.Digest(e.Key)
 		out.Key = &key
 	}
-	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // which JSON has no words for
+	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // not representable in JSON
 		out.Value = e.Value
 	}
 	if out.Text == "" {
@@ -26,7 +26,8 @@ func (j *Journal) tell(e *Event) api.Event {
 	return out
 }
 
-// textOf says for people what the kind and the object of an event do not.
+// textOf returns the details that the kind and the object of an event do not contain, for
+// operators.
 func textOf(e *Event) string {
 	switch {
 	case e.Kind == Published:

@@ -1,6 +1,6 @@
-// Package note keeps what a daemon remembers over restarts in small files of the disk
-// tier: read once, written now and then if it has changed, and once more at the end. What
-// a note says is its owner's. The disk may hang, and only Run touches it.
+// Package note stores what a daemon remembers over restarts in small files of the disk tier. They
+// are read once, written periodically if they have changed, and once more at the end. The owner
+// of a note defines its content. The disk may hang, and only Run accesses it.
 package note
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Every is how often a note is written at most: what a killed daemon may forget.
+// Every is the shortest interval between writes: a killed daemon may lose that much.
 const Every = 30 * time.Second
 
-// wait is the longest between attempts to read, while the directory is not open.
+// wait is the longest interval between attempts to read, while the directory is not open.
 const wait = time.Second
 
-// Disk is where notes are kept.
+// Disk stores notes.
 type Disk interface {
 	Note(name string) ([]byte, error)
 	KeepNote(name string, content []byte) error
 }
 
-// Keeper is what notes have in common.
+// Keeper holds what notes have in common.
 type Keeper struct {
 	Disk  Disk
 	Every time.Duration // 0 = Every
@@ -39,20 +39,20 @@ type Keeper struct {
 type Note struct {
 	Keeper
 	Name string
-	Most int // bytes that it may have
-	// Take takes up what an earlier start has noted. Its error says that the note is
-	// damaged; then it has taken nothing.
+	Most int // maximum size in bytes
+	// Take loads the note of an earlier start. It returns an error if the note is damaged;
+	// then it has loaded nothing.
 	Take func(content []byte) error
-	// Lost is what is not known without it, for the log.
+	// Lost describes the lost knowledge for the log.
 	Lost string
-	// Content is what there is to note. Of more than Most bytes nothing is written.
+	// Content returns the new content. If it is larger than Most, nothing is written.
 	Content func() ([]byte, error)
 
-	last [sha256.Size]byte // of what the file has; owned by Run
+	last [sha256.Size]byte // of the file's content; owned by Run
 }
 
-// Run takes up the note, and then writes it now and then until ctx ends, and once more.
-// What was not read is not written over.
+// Run reads the note, then writes it periodically until ctx ends, and once more. A note
+// that was not read is not overwritten.
 func (n *Note) Run(ctx context.Context) error {
 	told := false
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, wait) {
@@ -80,7 +80,7 @@ func (n *Note) Run(ctx context.Context) error {
 	return nil
 }
 
-// sleep reports whether the time has passed before ctx ended.
+// sleep reports whether d has passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -92,8 +92,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Load takes up what was noted. Its error says to try again; what is damaged is told
-// and left behind, since it decides nothing.
+// Load reads the note. An error means that the caller should retry. A damaged note is
+// logged and ignored, since no decision depends on it.
 func (n *Note) Load() error {
 	content, err := n.Disk.Note(n.Name)
 	switch {
@@ -115,7 +115,7 @@ func (n *Note) Load() error {
 	return nil
 }
 
-// Save writes the note, if it has changed.
+// Save writes the note if it has changed.
 func (n *Note) Save() {
 	content, err := n.Content()
 	sum := sha256.Sum256(content)

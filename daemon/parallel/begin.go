@@ -22,23 +22,24 @@ type asked struct {
 	ok    bool
 }
 
-// draft is a plan before it is begun.
+// draft is a plan before it starts.
 type draft struct {
 	work    *Work
 	q       *PlanQuery
 	profile *profile.Profile
 	model   *cost.Model
 	nodes   []asked
-	held    []bool // rows that are here
-	at      []int  // of each row: a node that has it, -1 = none
-	rows    []int  // those that are planned
-	extra   []int  // those that are too long to be sent
+	held    []bool // rows cached here
+	at      []int  // for each row: a node that has it, -1 = none
+	rows    []int  // planned rows
+	extra   []int  // rows too long to be sent
 	spread  spread
 }
 
-// Plan says who computes which row, and has the others begin. It waits for offers, offerTime
-// or half of the context's time at most. An error wraps tier.ErrInvalid, of a query that can
-// never be right; whatever else is in the way is a Reason, and all rows are the caller's own.
+// Plan decides which engine computes which row, and starts the others. It waits for offers
+// for at most offerTime or half of the context's time. An error wraps tier.ErrInvalid and
+// means that the query can never succeed. Any other obstacle is returned as a Reason, and
+// the caller computes all rows.
 func (w *Work) Plan(ctx context.Context, q *PlanQuery) (PlanAnswer, error) {
 	p, err := w.check(q)
 	if err != nil {
@@ -97,7 +98,7 @@ func (d *draft) plan(ctx context.Context) PlanAnswer {
 	return d.begin(&chosen, ms)
 }
 
-// find lists the nodes that say that they have engines for this, this node first.
+// find lists the nodes that report engines for this scope, this node first.
 func (d *draft) find() {
 	w, s := d.work, d.q.Scope
 	if len(w.board.engines(s, d.q.Conn, primersOf(d.q.Segments), w.cfg.Now())) > 0 {
@@ -122,8 +123,8 @@ func (d *draft) find() {
 	}
 }
 
-// ask asks all of them at once, and goes on with those that answer in time. The others'
-// answers are still waited for, so that a connection is there the next time.
+// ask queries all of them at once and continues with those that answer in time. Late
+// answers are still received, so that a connection exists the next time.
 func (d *draft) ask(ctx context.Context) {
 	within := offerTime
 	if end, ok := ctx.Deadline(); ok {
@@ -169,8 +170,8 @@ func (d *draft) tag() scopeTag {
 	return t
 }
 
-// sort tells what is to be planned: not what is here, nor what a node has whose bytes come
-// sooner than they are computed.
+// sort selects the rows to plan. It excludes those cached here and those that can be
+// fetched from a node sooner than computed.
 func (d *draft) sort() {
 	d.spread = spread{candidates: []candidate{{
 		node: -1, prefill: d.model.Prefill(), queued: millis(d.q.Queued), pieces: d.q.Pieces, local: true,
@@ -206,7 +207,7 @@ func (d *draft) sort() {
 	}
 }
 
-// link is what bringing segments from a node takes, as was measured.
+// link returns the measured cost of fetching segments from a node.
 func (d *draft) link(a *asked) link {
 	m, ok := a.node.(member)
 	if !ok {
@@ -215,14 +216,14 @@ func (d *draft) link(a *asked) link {
 	prior := d.model.Link(cost.JobLoadPeer)
 	l, perByte := link{latency: prior.Fixed}, prior.PerByte
 	if rtt, rate := d.work.cfg.Cluster.Peers.Reach(m.number); rate > 0 {
-		l.latency, perByte = 2*millis(rtt), 1e3/rate // the result, and the find
+		l.latency, perByte = 2*millis(rtt), 1e3/rate // the result, and the lookup
 	}
 	shape := &d.model.Shape
 	l.each, l.perToken = perByte*float64(shape.SegmentBytes), perByte*float64(shape.RowBytes(1))
 	return l
 }
 
-// handOver is the worst of the links: pieces go from any node to any other.
+// handOver returns the worst of the links, since pieces go from any node to any other.
 func (d *draft) handOver() (l link) {
 	for _, x := range d.spread.links {
 		l = link{max(l.latency, 2*x.latency), max(l.each, x.each), max(l.perToken, x.perToken)}
@@ -235,7 +236,7 @@ func (d *draft) bring(node, row int) float64 {
 	return l.latency + l.each + l.perToken*float64(len(d.q.Segments[row].IDs))
 }
 
-// alone answers that the engine that asks computes all that is not here.
+// alone returns the answer in which the requesting engine computes everything not cached here.
 func (d *draft) alone(why Reason) PlanAnswer {
 	a := PlanAnswer{Reason: why, Workers: make([]uint32, len(d.held)), Rows: make([]time.Duration, len(d.held))}
 	at := millis(d.q.Queued)
@@ -251,7 +252,7 @@ func (d *draft) alone(why Reason) PlanAnswer {
 	return a
 }
 
-// begin makes the plan and has the others begin.
+// begin creates the plan and starts the other engines.
 func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 	w, q := d.work, d.q
 	now := w.cfg.Now()
@@ -315,7 +316,7 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// assign puts what was chosen into a plan and its answer, and gives what is to be sent.
+// assign stores the chosen schedule in a plan and its answer, and returns the pieces to send.
 func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect func(int, float64)) (order []sending) {
 	at := millis(d.q.Queued)
 	for _, i := range d.extra {
@@ -354,7 +355,8 @@ func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect fun
 	return order
 }
 
-// room is what the rows that come here will take, noted at each, and what there is for it.
+// room returns the bytes that incoming rows will take, recorded in each row, and the bytes
+// available.
 func (d *draft) room(p *plan) (need, free int64) {
 	for i := range p.rows {
 		r := &p.rows[i]
@@ -376,7 +378,7 @@ func (d *draft) room(p *plan) (need, free int64) {
 	return need, free
 }
 
-// admit counts a plan in, unless a bound is met.
+// admit registers a plan, unless a bound is reached.
 func (w *Work) admit(p *plan, need, free int64) Reason {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -400,8 +402,8 @@ func (w *Work) admit(p *plan, need, free int64) Reason {
 	return Begun
 }
 
-// combine is the node that has more of the rows than this one, and an engine that is free
-// sooner; the one that has most.
+// combine returns the node with the most cached tokens of the rows, if it has more than
+// this one and an engine that is free as soon. Empty = this node.
 func (d *draft) combine() string {
 	tokens := func(held []bool) (n int) {
 		for i, h := range held {

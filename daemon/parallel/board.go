@@ -11,21 +11,21 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// board is the jobs of this node's engines. Time is passed in; nothing here waits.
+// board holds the jobs of this node's engines. Time is passed in; nothing here waits.
 type board struct {
 	counts *Counts
-	// awaited is how many jobs are not over: commits look whether they end one.
+	// awaited is the number of open jobs: commits check whether they complete one.
 	awaited atomic.Int64
-	// changed is told, without the lock, when a scope gets its first worker or loses its last.
+	// changed is called, without the lock, when a scope gets its first worker or loses its last.
 	changed func(s Scope, has bool)
 
 	mu      sync.Mutex
-	last    uint64 // id of workers and jobs
+	last    uint64 // latest id of workers and jobs
 	workers map[uint64]*worker
 	origins map[originKey]*origin
-	jobs    map[uint64]*job // not over
-	tokens  int             // of these
-	scopes  map[Scope]int   // workers of each
+	jobs    map[uint64]*job // open jobs
+	tokens  int             // of open jobs
+	scopes  map[Scope]int   // workers per scope
 }
 
 func newBoard(c *Counts, changed func(Scope, bool)) *board {
@@ -34,7 +34,7 @@ func newBoard(c *Counts, changed func(Scope, bool)) *board {
 	}
 }
 
-// workerOf finds the worker of a connection.
+// workerOfLocked returns the worker of a connection.
 func (b *board) workerOfLocked(conn uint64, scope Scope) *worker {
 	for _, w := range b.workers {
 		if w.conn == conn && w.scope == scope {
@@ -44,8 +44,8 @@ func (b *board) workerOfLocked(conn uint64, scope Scope) *worker {
 	return nil
 }
 
-// register notes what an engine says when it asks for jobs. busy: it asks twice at once;
-// full: there are too many workers.
+// register updates the worker of an engine that requests jobs. It fails if the engine has
+// two requests at once, or if there are too many workers.
 func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 	b.mu.Lock()
 	w = b.workerOfLocked(q.Conn, q.Scope)
@@ -75,7 +75,7 @@ func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 		}
 	}
 	for _, j := range slices.Clone(w.jobs) {
-		if j.state != given && !w.has(j.Spec.Primer) { // an engine that has lost it
+		if j.state != given && !w.has(j.Spec.Primer) { // the engine no longer has the primer
 			b.counts.Declined.Add(1)
 			b.endLocked(j, ended, lost, &let)
 		}
@@ -88,7 +88,7 @@ func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 	return w, nil
 }
 
-// asked ends what register began.
+// asked ends the request begun by register.
 func (b *board) asked(w *worker, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,8 +96,8 @@ func (b *board) asked(w *worker, now time.Time) {
 	w.asked = now
 }
 
-// next gives a worker what it may begin, and what it need not do any more; open is how
-// many jobs it has.
+// next returns the jobs that a worker may start and those that it need not do any more.
+// open is its number of jobs.
 func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []uint64, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +120,7 @@ func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []u
 	return list, gone, has
 }
 
-// leave ends a worker.
+// leave removes a worker.
 func (b *board) leave(w *worker) {
 	b.mu.Lock()
 	let, last := b.leaveLocked(w)
@@ -148,7 +148,7 @@ func (b *board) leaveLocked(w *worker) (let []func(), last bool) {
 	return let, last
 }
 
-// leaveConn ends the workers of a connection.
+// leaveConn removes the workers of a connection.
 func (b *board) leaveConn(conn uint64) {
 	b.leaveAll(func(w *worker) bool { return w.conn == conn })
 }
@@ -167,8 +167,8 @@ func (b *board) leaveAll(which func(*worker) bool) {
 	}
 }
 
-// engines lists those that take jobs of a scope and have some primers, by how soon they would
-// begin one; not those of a connection (0 = none).
+// engines lists the engines that take jobs of a scope and have all given primers, with the
+// time until they would start a job. It omits those of connection not (0 = none).
 func (b *board) engines(s Scope, not uint64, primers []profile.PrimerID, now time.Time) []engineOffer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +183,7 @@ func (b *board) engines(s Scope, not uint64, primers []profile.PrimerID, now tim
 	return list[:min(len(list), maxEngines)]
 }
 
-// has reports whether anybody takes jobs of a scope.
+// has reports whether any engine takes jobs of a scope.
 func (b *board) has(s Scope) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,10 +199,10 @@ type accepted struct {
 	left   profile.SegmentKey
 	until  time.Time
 	millis float64
-	fetch  bool // its first piece has to come first
+	fetch  bool // its first piece must be fetched before
 }
 
-// take queues a job of a plan, unless a bound is met or its engine is not there.
+// take queues a job of a plan, unless a bound is reached or its engine is gone.
 func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,7 +239,8 @@ func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	return j
 }
 
-// fetched says how bringing the first piece of a job has ended; let gives it back.
+// fetched records the result of fetching the first piece of a job. let releases the piece's
+// lease.
 func (b *board) fetched(j *job, let func()) {
 	b.mu.Lock()
 	var calls []func()
@@ -259,7 +260,7 @@ func (b *board) fetched(j *job, let func()) {
 	call(calls)
 }
 
-// endLocked ends a job, by an outcome or since it is withdrawn.
+// endLocked ends a job, with an outcome or because it is withdrawn.
 func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 	wasWith := j.state == given
 	if !j.move(e) {
@@ -274,7 +275,7 @@ func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 		w.gone = append(w.gone, j.id)
 		w.gone = w.gone[max(0, len(w.gone)-MaxWorkerJobs):]
 	}
-	signal(w.wake) // there is room for another one
+	signal(w.wake) // another job fits
 	if j.let != nil {
 		*let = append(*let, j.let)
 	}
@@ -285,7 +286,7 @@ func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 	}
 }
 
-// published ends the jobs whose segment is held now.
+// published completes the jobs whose segment is now cached.
 func (b *board) published(s Scope, key profile.SegmentKey) {
 	if b.awaited.Load() == 0 {
 		return
@@ -302,7 +303,7 @@ func (b *board) published(s Scope, key profile.SegmentKey) {
 	call(let)
 }
 
-// awaits reports whether a job for a segment is not over.
+// awaits reports whether a segment has an open job.
 func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	if b.awaited.Load() == 0 {
 		return false
@@ -317,8 +318,7 @@ func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	return false
 }
 
-// poll begins to ask for the results of a plan, and drops jobs of it; nil = there is no
-// such plan here.
+// poll begins a request for the results of a plan, and drops jobs of it; nil = no such plan here.
 func (b *board) poll(from originKey, q *resultsRequest, now time.Time) *origin {
 	b.mu.Lock()
 	o := b.origins[from]
@@ -354,7 +354,7 @@ func (b *board) endOriginLocked(o *origin, let *[]func()) {
 	signal(o.wake)
 }
 
-// heard gives the results from a number on; over: the plan is not here any more.
+// heard returns the results from a number on. over means that the plan is gone.
 func (b *board) heard(o *origin, seen int) (list []result, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -364,7 +364,7 @@ func (b *board) heard(o *origin, seen int) (list []result, over bool) {
 	return list, b.origins[o.key] != o
 }
 
-// polled ends what poll began.
+// polled ends a request begun by poll.
 func (b *board) polled(o *origin, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -372,7 +372,7 @@ func (b *board) polled(o *origin, now time.Time) {
 	o.polled = now
 }
 
-// sweep ends what is past its time; more: there is something to sweep later.
+// sweep ends everything whose time is over. more means that another sweep is needed later.
 func (b *board) sweep(now time.Time) (more bool) {
 	b.mu.Lock()
 	var let []func()
@@ -401,7 +401,7 @@ func call(list []func()) {
 	}
 }
 
-// workersInfo lists the workers for people.
+// info lists the workers for operators.
 func (b *board) info(now time.Time) (list []WorkerInfo) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,7 +2,7 @@ package parallel
 
 import "sync/atomic"
 
-// Counts is what is counted since the start. All of it may be used at once.
+// Counts are the counters since the start. They may be used concurrently.
 type Counts struct {
 	Plans atomic.Uint64          `count:"plans" prom:"parallel_plans_total,result=begun" help:"Plans that were asked for: begun, or why the engine computes alone."`
 	Alone [reasons]atomic.Uint64 `count:"plans_{,no_gain,no_workers,not_allowed,no_room,busy,off,here}" prom:"parallel_plans_total,result=|no_gain|no_workers|not_allowed|no_room|busy|off|here"`
@@ -30,7 +30,7 @@ type Counts struct {
 	Busy      atomic.Uint64 `count:"requests_busy" prom:"parallel_requests_refused_total,reason=busy"`
 }
 
-// Load is what there is now.
+// Load is the current load.
 type Load struct {
 	Workers int   `count:"workers" prom:"parallel_workers" help:"Engines of this node that take jobs."`
 	Jobs    int   `count:"jobs" prom:"parallel_jobs" help:"Jobs that engines of this node have, or that wait for them."`
@@ -38,20 +38,20 @@ type Load struct {
 	Room    int64 `count:"room_bytes" prom:"parallel_room_bytes" help:"Bytes of memory that rows of open plans take, or will take, here."`
 }
 
-// WorkerInfo is an engine of this node that takes jobs.
+// WorkerInfo describes an engine of this node that takes jobs.
 type WorkerInfo struct {
 	Conn   uint64
 	Scope  Scope
 	Pieces bool
 	Most   int     // jobs at once
-	Jobs   int     // that it has, or that wait for it
-	Queued float64 // milliseconds of work before a new job would begin
+	Jobs   int     // being computed or queued for it
+	Queued float64 // milliseconds of work before a new job would start
 }
 
-// Counts are what is counted since the start.
+// Counts returns the counters since the start.
 func (w *Work) Counts() *Counts { return &w.counts }
 
-// Load is what there is now.
+// Load returns the current load.
 func (w *Work) Load() Load {
 	var x Load
 	w.board.mu.Lock()

@@ -1,6 +1,6 @@
-// Package parallel has segments computed where an engine is free: the jobs of this node's
-// engines, the plans of this node's requests, and the three requests between nodes that
-// join the two.
+// Package parallel has segments computed by engines that are free. It manages the jobs of
+// this node's engines, the plans of this node's requests, and the three requests between
+// nodes that connect the two.
 //
 //	engine that asks        its node (plans)              another node (board)      its engine
 //	   plan ───────────────► offer: who is free? ────────► workers, queues, speed
@@ -11,23 +11,24 @@
 //	                         fetch, as any segment that a peer has
 //	   committed ◄────────── leased until the plan ends
 //
-// An engine of the same node is reached by the same three steps, without a network. What
-// each node says of itself is in offers; the plan is a pure function of these
-// (policy/schedule), so that a plan can be replayed.
+// An engine of the same node takes the same three steps, without a network. The plan is a
+// pure function of the nodes' offers (policy/schedule), so that it can be replayed.
 //
-// A job is named by its token ids. Keys never cross: the node of the worker derives them
-// with its own tenant's salt, so a worker publishes what the name says or nothing. A tenant
-// has to be allowed on both nodes before token ids leave one for the other.
+// A job is named by its token ids. Keys are never sent: the worker's node derives them with
+// the salt of its own tenant, so that a worker publishes the segment of these tokens or
+// nothing. A tenant must be allowed on both nodes before token ids are sent from one to the
+// other.
 //
-// A segment in two pieces is two jobs: the left one is an ordinary segment, the right one
-// is sent once that is published and says which node has it; it is fetched there before an
-// engine is given the job. Whatever goes wrong with either, the row is aborted or late, and
-// the engine that asked computes it.
+// A segment in two pieces is two jobs. The left one is an ordinary segment. The right one is
+// sent when the left one is published, and names the node that has it; that node's copy is
+// fetched before an engine gets the job. If either fails, the row is aborted or late, and
+// the requesting engine computes it.
 //
-// Everything is bounded (see limits.go), and what finds a bound met is declined: the row is
-// computed at home. Blocking are Plan (one round trip, offerTime at most) and the two
-// watches, for as long as they are told to. All methods may be called at once.
+// Everything is bounded (see limits.go). A request beyond a bound is declined, and the row
+// is computed by the requesting engine. Blocking calls are Plan (one round trip, at most
+// offerTime) and the two watches, for as long as the caller asks. All methods may be called
+// concurrently.
 //
-// Lock order: none. A plan and the board have a mutex each, and neither is held while the
-// other, the store or a node is called.
+// Lock order: none. A plan and the board have a mutex each. Neither is held while the other,
+// the store or a node is called.
 package parallel

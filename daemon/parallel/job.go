@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// jobState is where a job of this node is.
+// jobState is the state of a job of this node.
 //
 //	         ┌──────────► fetching its first piece ──┐
 //	sent ────┤                                       ▼
@@ -25,18 +25,18 @@ const (
 	jobStates
 )
 
-// jobEvent is what happens to a job.
+// jobEvent is an event in the life of a job.
 type jobEvent uint8
 
 const (
-	leftCame jobEvent = iota // its first piece is here
+	leftCame jobEvent = iota // its first piece has arrived
 	wasGiven
-	ended // an outcome is known
+	ended // its outcome is known
 	wasWithdrawn
 	jobEvents
 )
 
-// never is the state after what cannot happen.
+// never is the state after an event that cannot happen.
 const never = jobStates
 
 var jobMoves = [jobStates][jobEvents]jobState{
@@ -47,23 +47,23 @@ var jobMoves = [jobStates][jobEvents]jobState{
 	withdrawn: {withdrawn, never, withdrawn, withdrawn},
 }
 
-// job is a segment, or the right piece of one, that an engine of this node computes for
-// somebody. Guarded by board.mu.
+// job is a segment, or the right piece of one, that an engine of this node computes for a
+// plan. Guarded by board.mu.
 type job struct {
-	id     uint64 // on this node; what engines are told
-	number uint32 // of its plan
+	id     uint64 // on this node; the id that engines see
+	number uint32 // within its plan
 	origin *origin
 	worker *worker
 	Segment
-	begin  int // 0 = all of it
+	begin  int // 0 = the whole segment
 	left   profile.SegmentKey
 	until  time.Time
-	millis float64 // it is expected to take
+	millis float64 // expected duration
 	state  jobState
-	let    func() // gives back the lease of its first piece; nil = none
+	let    func() // releases the lease of its first piece; nil = none
 }
 
-// move is the one place where a job changes its state; changed tells whether it did.
+// move is the only function that changes the state of a job; changed reports whether it did.
 func (j *job) move(e jobEvent) (changed bool) {
 	to := jobMoves[j.state][e]
 	if to == never {
@@ -75,30 +75,30 @@ func (j *job) move(e jobEvent) (changed bool) {
 
 func (j *job) over() bool { return j.state == finished || j.state == withdrawn }
 
-// worker is an engine that takes jobs: one connection, for one profile and tenant. Guarded
-// by board.mu.
+// worker is an engine that takes jobs: one connection, one profile and tenant. Guarded by
+// board.mu.
 type worker struct {
 	id      uint64
 	conn    uint64
 	scope   Scope
 	most    int                // jobs at once
-	pieces  bool               // it can go on from one
-	primers []profile.PrimerID // after which it is able to capture segments
+	pieces  bool               // it can continue from a piece
+	primers []profile.PrimerID // after which it can capture segments
 	queue   float64
-	told    time.Time // when queue was told
-	asking  int       // watches that wait; one at most
-	asked   time.Time // when it last had an answer
-	jobs    []*job    // not over, in order
-	gone    []uint64  // ids of given jobs that were withdrawn, not told yet
+	told    time.Time // when queue was reported
+	asking  int       // waiting watches, at most one
+	asked   time.Time // time of the latest reply
+	jobs    []*job    // open, in order
+	gone    []uint64  // ids of given jobs that were withdrawn, not reported yet
 	wake    chan struct{}
 }
 
-// has reports whether the engine can capture segments after a primer; zero = after none.
+// has reports whether the engine can capture segments after a primer; zero = without one.
 func (w *worker) has(primer profile.PrimerID) bool {
 	return primer == profile.PrimerID{} || slices.Contains(w.primers, primer)
 }
 
-// queued is the milliseconds of work before a new job would begin.
+// queued returns the milliseconds of work before a new job would start.
 func (w *worker) queued(now time.Time) float64 {
 	ms := max(0, w.queue-millis(now.Sub(w.told)))
 	for _, j := range w.jobs {
@@ -107,20 +107,20 @@ func (w *worker) queued(now time.Time) float64 {
 	return ms
 }
 
-// busy reports whether it has a job: then it need not ask for another one.
+// busy reports whether it has a job; then it need not request another one.
 func (w *worker) busy() bool {
 	return slices.ContainsFunc(w.jobs, func(j *job) bool { return j.state == given })
 }
 
 func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// origin is a plan that has jobs here: of another node, or of this one ("").
+// origin is a plan that has jobs here, of another node or of this one ("").
 type origin struct {
 	key     originKey
-	jobs    map[uint32]*job // by number, those that are over included
+	jobs    map[uint32]*job // by number, including finished ones
 	results []result
-	polls   int       // requests that wait
-	polled  time.Time // when the last one ended
+	polls   int       // waiting requests
+	polled  time.Time // end of the latest one
 	wake    chan struct{}
 }
 
@@ -129,7 +129,7 @@ type originKey struct {
 	plan uint64
 }
 
-// signal wakes whoever waits, or who comes next.
+// signal wakes the waiting goroutine, or the next one to wait.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -45,7 +45,7 @@ const (
 	maxVerdicts  = 2 + 2*MaxRows
 	maxPollBody  = 8 + 4 + 4 + 1 + 2 + 4*2*MaxRows
 	maxResults   = 2 + 5*2*MaxRows
-	maxHolder    = 253 // bytes of a node's name
+	maxHolder    = 253 // of a node's name
 )
 
 type scopeTag struct {
@@ -56,13 +56,13 @@ type scopeTag struct {
 type offerRequest struct {
 	scope   scopeTag
 	keys    []profile.SegmentKey
-	primers []profile.PrimerID // only engines with all of them are wanted
+	primers []profile.PrimerID // only engines with all of them are requested
 }
 
-// offer is what a node says of itself.
+// offer is a node's reply about itself.
 type offer struct {
 	prefill cost.Prefill
-	held    []bool // of the keys that were asked for
+	held    []bool // of the requested keys
 	engines []engineOffer
 }
 
@@ -78,14 +78,14 @@ type workRequest struct {
 	jobs  []jobRequest
 }
 
-// jobRequest is a job as it crosses. Its number is of its plan.
+// jobRequest is a job as sent between nodes. Its number is unique within its plan.
 type jobRequest struct {
 	number uint32
 	engine uint64
-	micros uint32 // after which nobody waits for it
+	micros uint32 // until the result is no longer wanted
 	spec   profile.SegmentSpec
-	begin  int    // 0 = all of it, else go on there
-	holder string // node that has the tokens before begin; empty = the one that is asked
+	begin  int    // 0 = the whole segment, else continue from there
+	holder string // node that has the tokens before begin; empty = the receiving node
 	ids    []uint32
 }
 
@@ -95,7 +95,7 @@ func (j *jobRequest) size() int {
 
 func (j *jobRequest) primed() bool { return j.spec.Primer != profile.PrimerID{} }
 
-// verdict is what becomes of a job that was sent.
+// verdict is the decision on a job that was sent.
 type verdict uint8
 
 const (
@@ -106,18 +106,18 @@ const (
 
 type resultsRequest struct {
 	plan    uint64
-	seen    int // results that were heard
+	seen    int // results received so far
 	waitMs  int
-	end     bool     // nothing of the plan is wanted any more
-	dropped []uint32 // jobs that are not
+	end     bool     // the plan is over
+	dropped []uint32 // jobs no longer wanted
 }
 
-// outcome of a job.
+// outcome is the outcome of a job.
 type outcome uint8
 
 const (
 	done outcome = iota + 1
-	lost         // declined by its engine, or that is gone, or its first piece did not come
+	lost         // declined by its engine, or the engine is gone, or its first piece did not arrive
 	late
 	outcomes
 )
@@ -189,8 +189,8 @@ func (o *offer) append(b []byte) []byte {
 	return b
 }
 
-// decodeOfferAnswer reads the answer to a question for so many keys. A speed that is none
-// makes the whole answer invalid.
+// decodeOfferAnswer decodes the answer to a request with the given number of keys. An
+// invalid speed makes the whole answer invalid.
 func decodeOfferAnswer(b []byte, keys int) (o offer, err error) {
 	r := reader{b: b}
 	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
@@ -359,10 +359,10 @@ func oneIf(b bool) byte {
 	return 0
 }
 
-// microsOf is milliseconds in whole microseconds that fit.
+// microsOf converts milliseconds to whole microseconds, saturated.
 func microsOf(ms float64) uint32 { return uint32(min(max(ms*1e3, 0), math.MaxUint32)) }
 
-// reader takes a message apart. Behind the end it gives zeros and remembers that.
+// reader decodes a message. Reads beyond the end return zeros and set an error.
 type reader struct {
 	b     []byte
 	short bool
@@ -383,7 +383,7 @@ func (r *reader) u16() uint16 { return le.Uint16(r.take(2)) }
 func (r *reader) u32() uint32 { return le.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return le.Uint64(r.take(8)) }
 
-// flag is a byte that is 0 or 1.
+// flag reads a byte that must be 0 or 1.
 func (r *reader) flag() bool {
 	b := r.u8()
 	r.short = r.short || b > 1
@@ -396,7 +396,7 @@ func (r *reader) scope() (s scopeTag) {
 	return s
 }
 
-// count reads how many elements of a size follow, all of which have to be there.
+// count reads a number of elements of a given size, which must all be present.
 func (r *reader) count(size int) int {
 	n := int64(r.u32())
 	if n*int64(size) > int64(len(r.b)) {

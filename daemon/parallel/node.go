@@ -7,12 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer"
 )
 
-// node is where engines are that may compute for a plan.
+// node is a node whose engines may compute for a plan.
 type node interface {
 	offer(ctx context.Context, q *offerRequest) (offer, error)
 	work(ctx context.Context, q *workRequest) ([]verdict, error)
-	// results waits for results behind those that were seen. tier.ErrGone: the node knows
-	// no such plan, or not any more.
+	// results waits for results after those already seen. tier.ErrGone: the node does not
+	// know the plan, or not any more.
 	results(ctx context.Context, q *resultsRequest) ([]result, error)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// plan is the rows of one request that others compute for it.
+// plan is the set of rows that other engines compute for one request.
 type plan struct {
 	// Fixed after Plan.
 	work  *Work
@@ -31,20 +31,21 @@ type plan struct {
 
 	mu       sync.Mutex
 	rows     []row
-	unheard  []RowProgress // not told yet
-	left     int           // not settled
-	followed []bool        // nodes whose results are asked for
+	unheard  []RowProgress // not reported yet
+	left     int           // rows not settled
+	followed []bool        // nodes whose results are being requested
 	leases   []func()
-	settled  time.Time // when all were, and were told
+	settled  time.Time // when all rows were settled and reported
 	over     bool
 }
 
-// number is a job's number in its plan: the right or only piece of a row, or its first.
+// number returns a job's number in its plan: of the right or only piece of a row, or of its
+// first piece.
 func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
 
 func gone(id uint64) error { return fmt.Errorf("parallel: plan %x is not there: %w", id, tier.ErrGone) }
 
-// news gives what was not told yet.
+// news returns the progress that was not reported yet.
 func (p *plan) news() (list []RowProgress, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,9 +56,9 @@ func (p *plan) news() (list []RowProgress, left int) {
 	return list, p.left
 }
 
-// begin sends the jobs, each node's in the order of its engines' lists.
+// begin sends the jobs, for each node in the order of its engines' lists.
 func (p *plan) begin(order []sending) {
-	var held []int // by a node, before anything was sent: only then is this all that is coming
+	var held []int // by a node, before anything was sent: only then is this complete
 	p.mu.Lock()
 	for i := range p.rows {
 		if p.rows[i].state == coming {
@@ -79,7 +80,7 @@ func (p *plan) begin(order []sending) {
 	}
 }
 
-// sending is a piece that is to be sent to a node.
+// sending is a piece to be sent to a node.
 type sending struct {
 	share
 	row        int
@@ -87,7 +88,7 @@ type sending struct {
 	holder     string // of the tokens before begin
 }
 
-// send sends jobs, as many at once as a request holds, and begins to ask for results.
+// send sends jobs, as many as fit into each request, and starts requesting results.
 func (p *plan) send(n int, list []sending) {
 	q := workRequest{scope: p.tag, plan: p.id}
 	size := 0
@@ -110,7 +111,7 @@ func (p *plan) send(n int, list []sending) {
 	flush()
 }
 
-// jobOf is a piece as it crosses; false once the row is settled.
+// jobOf returns a piece in its wire form; false if the row is settled.
 func (p *plan) jobOf(s *sending) (j jobRequest, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +149,7 @@ func (p *plan) sendSome(n int, q *workRequest) {
 	}
 }
 
-// follow asks a node for results until nothing of it is open.
+// follow requests results from a node until none of its jobs is open.
 func (p *plan) follow(n int) {
 	p.mu.Lock()
 	begun := p.followed[n]
@@ -159,7 +160,8 @@ func (p *plan) follow(n int) {
 	}
 }
 
-// tries is how often a node is asked that does not answer, retry how long after.
+// tries is the number of attempts on a node that does not answer. retry is the delay
+// between them.
 const (
 	tries = 3
 	retry = 100 * time.Millisecond
@@ -192,13 +194,13 @@ func (p *plan) ask(n int) {
 		case <-p.ctx.Done():
 		}
 	}
-	// What is withdrawn need not be computed. The plan's own context has ended.
+	// Withdrawn jobs need not be computed. The plan's own context has ended.
 	ctx, cancel := context.WithTimeout(p.work.ctx, connectTime)
 	defer cancel()
 	_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, end: true})
 }
 
-// lose gives up what a node was to compute and has not.
+// lose gives up the unfinished work of a node.
 func (p *plan) lose(n int) {
 	p.mu.Lock()
 	var list []int
@@ -215,7 +217,7 @@ func (p *plan) lose(n int) {
 	}
 }
 
-// hear draws what follows from one result. What a node says of others' jobs is not heard.
+// hear applies one result. It ignores a node's results about jobs of other nodes.
 func (p *plan) hear(n int, x result) {
 	i, first := int(x.number/2), x.number%2 == 1
 	if i >= len(p.rows) {
@@ -249,7 +251,7 @@ func (p *plan) hear(n int, x result) {
 	}
 }
 
-// sendRight sends the second piece of a row once its first is published.
+// sendRight sends the second piece of a row once the first is published.
 func (p *plan) sendRight(s *sending) {
 	if s.holder == p.names[s.node] {
 		s.holder = ""
@@ -257,7 +259,7 @@ func (p *plan) sendRight(s *sending) {
 	p.work.start(func() { p.send(s.node, []sending{*s}) }, func() {})
 }
 
-// tell says that a node holds a segment before its index can be known.
+// tell records that a node has a segment before its index shows it.
 func (p *plan) tell(key profile.SegmentKey, n int) {
 	if m, ok := p.nodes[n].(member); ok {
 		want := p.scope.want(key)
@@ -265,7 +267,7 @@ func (p *plan) tell(key profile.SegmentKey, n int) {
 	}
 }
 
-// fetch brings a row here, or its first piece where the rest is this plan's engine's.
+// fetch fetches a row, or its first piece if this plan's engine computes the rest.
 func (p *plan) fetch(i int) {
 	r := &p.rows[i]
 	what, event := r.Key, isHere
@@ -281,7 +283,7 @@ func (p *plan) fetch(i int) {
 	p.happened(i, event)
 }
 
-// keep holds a lease until the plan is over.
+// keep keeps a lease until the plan is over.
 func (p *plan) keep(let func()) {
 	p.mu.Lock()
 	over := p.over
@@ -294,7 +296,7 @@ func (p *plan) keep(let func()) {
 	}
 }
 
-// happened moves a row on, tells whoever watches, and ends what others still do for it.
+// happened applies an event to a row, notifies its watcher, and withdraws jobs for it.
 func (p *plan) happened(i int, e rowEvent) (changed bool) {
 	p.mu.Lock()
 	r := &p.rows[i]
@@ -343,7 +345,7 @@ func (p *plan) countLocked(r *row) {
 	}
 }
 
-// drop tells a node that a job need not be done.
+// drop tells a node that a job is no longer needed.
 func (p *plan) drop(n int, number uint32) {
 	p.mu.Lock()
 	known := p.followed[n]
@@ -354,12 +356,12 @@ func (p *plan) drop(n int, number uint32) {
 	p.work.start(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, connectTime)
 		defer cancel()
-		// It is dropped with the plan at the latest.
+		// Otherwise it is dropped with the plan.
 		_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, seen: 4 * MaxRows, dropped: []uint32{number}})
 	}, func() {})
 }
 
-// published is called when this node's engines have published something.
+// published is called when an engine of this node has published a segment.
 func (p *plan) published(key profile.SegmentKey) {
 	p.mu.Lock()
 	var whole, first []int
@@ -391,7 +393,7 @@ func (p *plan) published(key profile.SegmentKey) {
 	}
 }
 
-// sweep ends what is past its time.
+// sweep ends everything whose time is over.
 func (p *plan) sweep(now time.Time) {
 	p.mu.Lock()
 	var late []int
@@ -410,7 +412,7 @@ func (p *plan) sweep(now time.Time) {
 	}
 }
 
-// finish ends the plan; again does nothing.
+// finish ends the plan. Further calls do nothing.
 func (p *plan) finish() {
 	p.mu.Lock()
 	if p.over {
@@ -437,7 +439,7 @@ func (p *plan) finish() {
 	w.mu.Unlock()
 }
 
-// tokens is how many token ids the plan keeps.
+// tokens returns the number of token ids that the plan keeps.
 func (p *plan) tokens() (n int) {
 	for i := range p.rows {
 		n += len(p.rows[i].IDs)

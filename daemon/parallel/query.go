@@ -8,33 +8,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// PlanQuery asks who computes the missing segments of a prompt.
+// PlanQuery asks which engines compute the missing segments of a prompt.
 type PlanQuery struct {
-	Conn     uint64 // the connection that asks; its plans end with it
+	Conn     uint64 // the requesting connection; its plans end with it
 	Scope    Scope
-	Segments []Segment // keys are computed again; one may come once only
-	Pieces   bool      // the engine that asks can go on from a first piece, and publish one
+	Segments []Segment // keys are recomputed; no duplicates
+	Pieces   bool      // the requesting engine can continue from a first piece, and publish one
 	Queued   time.Duration
 	Within   time.Duration // 0 = DefaultWithin; at most MaxWithin
-	Off      bool          // segments of this profile are not used: nothing is begun
+	Off      bool          // the profile is switched off: nothing is started
 }
 
-// PlanAnswer says who does.
+// PlanAnswer is the assignment.
 type PlanAnswer struct {
-	Plan            uint64 // 0 = nothing was begun: all is Own
+	Plan            uint64 // 0 = nothing was started: all rows are in Own
 	Reason          Reason
-	Expected, Alone time.Duration   // until all rows are here, and if the engine that asks computes them all
-	Workers         []uint32        // of each row: 0 = the engine that asks
+	Expected, Alone time.Duration   // until all rows are here, and if the requesting engine computes all of them
+	Workers         []uint32        // for each row: 0 = the requesting engine
 	Rows            []time.Duration // until each is expected here
-	Own             []OwnWork       // in the order to do it
-	Combine         string          // node at which the rows would be together earliest; empty = this one
+	Own             []OwnWork       // in the order of execution
+	Combine         string          // node that would have all rows first; empty = this one
 }
 
-// OwnWork is what the engine that asks computes of a row: from Begin above 0 on it goes on
-// from the segment of the tokens before; an End below the row's is a first piece.
+// OwnWork is what the requesting engine computes of a row. If Begin is above 0, it continues from
+// the segment of the earlier tokens; if End is below the row's, it is a first piece.
 type OwnWork struct{ Row, Begin, End int }
 
-// check verifies a query and gives its profile.
+// check validates a query and returns its profile.
 func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 	p, ok := w.cfg.Store.Profile(q.Scope.Profile)
 	if !ok {
@@ -67,30 +67,31 @@ func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 	return p, nil
 }
 
-// JobsQuery asks for jobs.
+// JobsQuery requests jobs.
 type JobsQuery struct {
 	Conn     uint64
 	Scope    Scope
-	Jobs     int                // most at once; 0 with End
-	Primers  []profile.PrimerID // after which the engine is able to capture segments, at most MaxPrimers
+	Jobs     int                // at most, at once; 0 with End
+	Primers  []profile.PrimerID // after which the engine can capture segments, at most MaxPrimers
 	Pieces   bool
-	Queued   time.Duration // other work that the engine does first
+	Queued   time.Duration // time of other work that the engine does first
 	Declined []uint64
-	End      bool // it takes no more
+	End      bool // the engine takes no more jobs
 	Wait     time.Duration
 }
 
-// Job is what an engine is to compute and publish. IDs are shared and must not be written.
+// Job is a segment that an engine is to compute and publish. IDs are shared and must not be
+// modified.
 type Job struct {
 	ID uint64
 	Segment
-	Begin  int                // 0 = all of it
+	Begin  int                // 0 = the whole segment
 	Left   profile.SegmentKey // of the tokens before Begin
-	Within time.Duration      // after that nobody waits for it
+	Within time.Duration      // after that the result is no longer wanted
 }
 
-// Jobs waits for jobs, q.Wait at most, of no more than so many tokens together. tier.ErrBusy:
-// the connection waits for jobs already, or there are too many engines.
+// Jobs waits at most q.Wait for jobs with at most the given number of tokens in total.
+// tier.ErrBusy: the connection already waits for jobs, or there are too many engines.
 func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, gone []uint64, has int, err error) {
 	if q.End {
 		w.board.leaveAll(func(x *worker) bool { return x.conn == q.Conn && x.scope == q.Scope })
@@ -120,9 +121,9 @@ func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, 
 	}
 }
 
-// Watch waits for what happens to rows of a plan, wait at most; left is how many are not
-// settled. tier.ErrGone: there is no such plan, or not any more; tier.ErrBusy: somebody
-// waits already. end: the plan is to end now.
+// Watch waits at most wait for progress of a plan's rows. left is the number of unsettled
+// rows. tier.ErrGone: the plan does not exist, or not any more. tier.ErrBusy: another call
+// waits already. end ends the plan now.
 func (w *Work) Watch(ctx context.Context, conn, id uint64, wait time.Duration, end bool) (list []RowProgress, left int, err error) {
 	w.mu.Lock()
 	p := w.plans[id]

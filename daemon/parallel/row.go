@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rowState is where a row of a plan is that another engine computes, or the last piece of
-// which this plan's own engine computes behind the first piece of another one.
+// rowState is the state of a row that another engine computes, or of which another engine
+// computes the first piece and this plan's own engine the last.
 //
-//	open ──► coming ──► committed        its segment is being brought here, and is here
+//	open ──► coming ──► committed        its segment is being fetched, and is here
 //	  │ └──────────────► pieceHere       its first piece is here; the rest is the engine's own
 //	  ├──► aborted, late ◄── coming      the engine computes it
 //	own                                  it does so from the start
@@ -32,13 +32,13 @@ type rowEvent uint8
 const (
 	wasDone   rowEvent = iota // its worker has published it
 	isHere                    // it is leased here
-	pieceCame                 // its first piece is
+	pieceCame                 // its first piece is leased here
 	failed
 	timePassed
 	rowEvents
 )
 
-// stays is for what changes nothing: the row is settled.
+// stays means no change: the row is settled.
 const stays = rowStates
 
 var rowMoves = [rowStates][rowEvents]rowState{
@@ -57,22 +57,23 @@ func (s rowState) settled() bool { return s != open && s != coming }
 type row struct {
 	Segment
 	state rowState
-	room  int64              // bytes that are accounted for it
-	late  time.Time          // when it is
-	alone float64            // ms that the engine that asks would take
+	room  int64              // bytes reserved for it
+	late  time.Time          // when it becomes late
+	alone float64            // ms that the requesting engine would take
 	cut   int                // 0 = in one piece
 	left  profile.SegmentKey // of the tokens before cut
-	first share              // who computes [0, cut)
-	last  share              // who computes the rest, or all of it
+	first share              // engine that computes [0, cut)
+	last  share              // engine that computes the rest, or the whole row
 }
 
-// share is an engine of a node that computes something.
+// share is an engine of a node that computes a piece.
 type share struct {
-	node   int // -1 = the engine that asks
+	node   int // -1 = the requesting engine
 	engine uint64
 }
 
-// move is the one place where a row changes its state; settled tells that it did just now.
+// move is the only function that changes the state of a row. settled reports whether this
+// call settled it.
 func (r *row) move(e rowEvent) (changed, settled bool) {
 	to := rowMoves[r.state][e]
 	if to == stays {
@@ -85,10 +86,11 @@ func (r *row) move(e rowEvent) (changed, settled bool) {
 	return true, to.settled()
 }
 
-// Progress of a row, as clients are told. The numbers are those of the wire.
+// Progress is the progress of a row, as reported to clients. The numbers are those of the
+// wire protocol.
 type Progress uint8
 
-// The progresses.
+// The values of Progress.
 const (
 	Committed Progress = 1
 	Aborted   Progress = 2
@@ -98,13 +100,13 @@ const (
 
 var progressOf = [rowStates]Progress{committed: Committed, pieceHere: Piece, aborted: Aborted, tooLate: Late}
 
-// RowProgress is what happened to a row.
+// RowProgress is an event of a row.
 type RowProgress struct {
 	Row int
 	Progress
 }
 
-// Reason says why nothing was begun for a plan. The numbers are those of the wire.
+// Reason is the reason why a plan was not started. The numbers are those of the wire protocol.
 type Reason uint8
 
 // The reasons.

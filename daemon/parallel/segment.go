@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Scope is whose segments are meant.
+// Scope is the profile and tenant that segments belong to.
 type Scope struct {
 	Profile     tier.ProfileID
 	Fingerprint profile.Fingerprint
@@ -19,20 +19,20 @@ func (s Scope) want(key profile.SegmentKey) tier.Want {
 	return tier.Want{Name: tier.Name{Key: key}, Fingerprint: s.Fingerprint, Tenant: s.Tenant}
 }
 
-// Segment is one to compute. IDs are shared and must not be written.
+// Segment is a segment to compute. IDs are shared and must not be modified.
 type Segment struct {
 	Key  profile.SegmentKey
 	Spec profile.SegmentSpec
-	IDs  []uint32 // Spec.Tokens of them
+	IDs  []uint32 // Spec.Tokens ids
 }
 
-// Left is the geometry of the first tokens of a segment, up to cut: of the same role, head
-// and primer, and without a tail.
+// Left returns the geometry of the first tokens of a segment, up to cut: the same role,
+// head and primer, without a tail.
 func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
 	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }
 
-// primersOf lists the primers of segments, each once.
+// primersOf lists the distinct primers of segments.
 func primersOf(list []Segment) (primers []profile.PrimerID) {
 	for i := range list {
 		if id := list[i].Spec.Primer; id != (profile.PrimerID{}) && !slices.Contains(primers, id) {
@@ -42,7 +42,7 @@ func primersOf(list []Segment) (primers []profile.PrimerID) {
 	return primers
 }
 
-// key names a segment, unless its geometry is not one of the profile.
+// key returns the key of a segment, or an error if its geometry is invalid for the profile.
 func key(p *profile.Profile, salt []byte, spec profile.SegmentSpec, ids []uint32) (profile.SegmentKey, error) {
 	if err := p.CheckSpec(spec); err != nil {
 		return profile.SegmentKey{}, err

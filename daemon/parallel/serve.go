@@ -12,12 +12,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Serves tells whether a path is one that Handler answers.
+// Serves reports whether Handler serves a path.
 func Serves(path []byte) bool {
 	return string(path) == offerPath || string(path) == workPath || string(path) == resultsPath
 }
 
-// Handler answers other nodes. It waits for results only, pollTime at most.
+// Handler answers other nodes. It only waits for results, at most pollTime.
 func (w *Work) Handler(ctx *fasthttp.RequestCtx) {
 	w.counts.ReceivedBytes.Add(uint64(len(ctx.PostBody())))
 	out, err := w.answer(ctx, w.cfg.Cluster.PeerOf(ctx))
@@ -69,7 +69,7 @@ func (w *Work) answer(ctx *fasthttp.RequestCtx, from string) ([]byte, error) {
 	return appendResults(nil, list), err
 }
 
-// refuse turns errors into statuses, as the server of objects does.
+// refuse converts errors to statuses, as the object server does.
 func (w *Work) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, code := fasthttp.StatusServiceUnavailable, "unavailable"
 	switch {
@@ -111,15 +111,15 @@ func (w *Work) leavePoll(from string) {
 	w.running.Done()
 }
 
-// scopeOf is what a scope of another node is here: of a profile that is registered, and a
-// tenant of the same name and salt whose token ids may cross.
+// scopeOf returns the local scope for one of another node: a registered profile, and a
+// tenant of the same name and salt whose token ids may be sent to other nodes.
 func (w *Work) scopeOf(t *scopeTag) (Scope, bool) {
 	tenant, known := w.cfg.Cluster.Names.TenantOf(t.tenant)
 	id, _, ok := w.cfg.Store.FindProfile(t.fingerprint)
 	return Scope{id, t.fingerprint, tenant}, ok && known && w.tenants[tenant].Parallel
 }
 
-// offer is what this node says of itself: not of the engine of a connection.
+// offer returns this node's offer, without the engine of connection not.
 func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	o.held = w.holds(s, q.keys)
 	model, err := w.cfg.Store.CostModel(s.Profile)
@@ -130,7 +130,7 @@ func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	return o
 }
 
-// take queues jobs of a plan, as far as they make sense and there is room.
+// take queues the valid jobs of a plan while there is room.
 func (w *Work) take(from string, s Scope, q *workRequest) []verdict {
 	list := make([]verdict, len(q.jobs))
 	p, ok := w.cfg.Store.Profile(s.Profile)
@@ -164,7 +164,7 @@ func (w *Work) take(from string, s Scope, q *workRequest) []verdict {
 	return list
 }
 
-// accept checks a job and names its segments.
+// accept validates a job and computes the keys of its segments.
 func (w *Work) accept(p *profile.Profile, s Scope, j *jobRequest) (a *accepted, err error) {
 	salt := w.tenants[s.Tenant].Salt
 	a = &accepted{number: j.number, engine: j.engine, begin: j.begin, fetch: j.begin > 0}
@@ -177,7 +177,7 @@ func (w *Work) accept(p *profile.Profile, s Scope, j *jobRequest) (a *accepted, 
 	return a, err
 }
 
-// bringLeft fetches the first piece of a job, before its engine is given it.
+// bringLeft fetches the first piece of a job before its engine gets the job.
 func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	if c := w.cfg.Cluster; c != nil && holder != "" {
 		if node, ok := c.Node(holder); ok {
@@ -194,7 +194,7 @@ func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	}, func() { w.board.fetched(j, nil) })
 }
 
-// start runs f beside, or otherwise where the end has come.
+// start runs f in a new goroutine, or otherwise if w is closed.
 func (w *Work) start(f, otherwise func()) {
 	w.mu.Lock()
 	closed := w.closed

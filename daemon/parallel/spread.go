@@ -9,32 +9,33 @@ import (
 	"github.com/spliced-kv/spliced/policy/schedule"
 )
 
-// candidate is an engine that a plan may use, and what its node has said.
+// candidate is an engine that a plan may use, with the values from its node's offer.
 type candidate struct {
-	node    int // of the plan's nodes; -1 = the engine that asks
+	node    int // among the plan's nodes; -1 = the requesting engine
 	engine  uint64
 	prefill cost.Prefill
 	queued  float64 // ms
 	pieces  bool
-	local   bool // nothing has to be brought here
+	local   bool // nothing needs to be fetched
 }
 
-// link is what bringing segments from a node takes, in ms: until one begins to come, for
-// each one, and for each token.
+// link is the cost of fetching segments from a node, in ms: initial latency, per segment,
+// and per token.
 type link struct{ latency, each, perToken float64 }
 
-// spread gives rows to engines. The first candidate is the engine that asks; where that does
-// no pieces, no segment is cut: it wants what it would compute itself, bit for bit. It is pure.
+// spread assigns rows to engines. The first candidate is the requesting engine. If that
+// does not support pieces, no segment is cut: it needs bit-identical results to its own.
+// The function is pure.
 type spread struct {
 	tokens     []int // of each row
 	candidates []candidate
 	links      []link  // of each node
-	handOver   link    // of a first piece, from one node to another
-	extra      float64 // ms that the asking engine computes besides
+	handOver   link    // of a first piece between two nodes
+	extra      float64 // ms of other work of the requesting engine
 }
 
-// plan is who computes what, with rows and pieces as of schedule.Plan, and how long all
-// of it would take the engine that asks alone. ok: it is worth it.
+// plan returns the assignment, with rows and pieces as in schedule.Plan, and the time that
+// the requesting engine would need alone. ok means that the plan is worthwhile.
 func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 	team := schedule.Team{Cutting: schedule.Cutting{
 		HandOver: s.handOver.latency + s.handOver.each, HandOverPerToken: s.handOver.perToken, MinTokens: pieceLeast, GrainTokens: pieceGrain,
@@ -54,12 +55,12 @@ func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 	return p, alone, helped && p.TTFT < (1-leastGain)*alone
 }
 
-// lateAfter is when a row that is expected after some milliseconds is late.
+// lateAfter returns the time after which a row with an expected time in ms is late.
 func lateAfter(ms float64) time.Duration {
 	return duration(max(patience*ms, ms+millis(leastPatience)))
 }
 
-// duration is milliseconds, cut to what fits.
+// duration converts milliseconds, saturated.
 func duration(ms float64) time.Duration {
 	return time.Duration(min(max(ms, 0), math.MaxInt64/2e6) * 1e6)
 }

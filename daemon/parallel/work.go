@@ -15,14 +15,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant is a tenant of this node. Parallel: its token ids may cross nodes.
+// Tenant is a tenant of this node. Parallel allows its token ids to be sent to other nodes.
 type Tenant struct {
 	ID       tier.TenantID
 	Salt     []byte
 	Parallel bool
 }
 
-// Config makes a Work.
+// Config configures a Work.
 type Config struct {
 	Store   *tiering.Store // required
 	Tenants []Tenant
@@ -31,17 +31,17 @@ type Config struct {
 	Log     zerolog.Logger
 }
 
-// Cluster is what reaches other nodes.
+// Cluster provides access to other nodes.
 type Cluster struct {
 	Peers *peer.Peers
 	Names *peer.Names
 	Self  string // this node's name
-	// Node numbers a member by its name, and Name names it.
+	// Node returns a member's number by its name, and Name the reverse.
 	Node func(name string) (peer.Node, bool)
 	Name func(peer.Node) (string, bool)
-	// Mark tells other nodes that this one has, or has no more, engines of a scope.
+	// Mark announces to other nodes whether this one has engines of a scope.
 	Mark func(w tier.Want, has bool)
-	// PeerOf tells peers apart.
+	// PeerOf identifies the peer of a request.
 	PeerOf func(*fasthttp.RequestCtx) string
 }
 
@@ -51,23 +51,23 @@ type Work struct {
 	tenants map[tier.TenantID]Tenant
 	counts  Counts
 	board   *board
-	session *tiering.Session // leases of rows that have come
+	session *tiering.Session // owns the leases of fetched rows
 	ctx     context.Context  // ended by Close
 	end     context.CancelFunc
-	running sync.WaitGroup // of plans, and of what brings first pieces
-	wake    chan struct{}  // there is something to sweep
+	running sync.WaitGroup // of plans, and of fetches of first pieces
+	wake    chan struct{}  // signals work for a sweep
 
-	markMu sync.Mutex // one mark at a time, the latest last
+	markMu sync.Mutex // serializes marks, so that the latest is sent last
 
 	mu     sync.Mutex
 	closed bool
 	plans  map[uint64]*plan
-	polls  map[string]int // requests for results that wait, by peer
-	room   int64          // bytes that rows of plans will take
+	polls  map[string]int // waiting requests for results, by peer
+	room   int64          // bytes reserved for rows of plans
 	tokens int            // token ids of plans
 }
 
-// New makes a Work; Run sweeps it, and Close ends it before the store is closed.
+// New creates a Work. Run sweeps it, and Close ends it, before the store is closed.
 func New(cfg Config) *Work {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -84,11 +84,11 @@ func New(cfg Config) *Work {
 	return w
 }
 
-// Allows reports whether token ids of a tenant's prompts may reach its other engines.
+// Allows reports whether token ids of a tenant's prompts may be sent to its other engines.
 func (w *Work) Allows(id tier.TenantID) bool { return w.tenants[id].Parallel }
 
-// mark tells the cluster whether this node has engines of a scope. It is called without a
-// lock, so that it looks again.
+// mark announces whether this node has engines of a scope. It is called without a lock, so
+// it checks again.
 func (w *Work) mark(s Scope, _ bool) {
 	signal(w.wake)
 	if w.cfg.Cluster == nil || !w.tenants[s.Tenant].Parallel {
@@ -99,10 +99,11 @@ func (w *Work) mark(s Scope, _ bool) {
 	w.cfg.Cluster.Mark(peer.Workers(s.Fingerprint, s.Tenant), w.board.has(s))
 }
 
-// sweepEvery is how exact the times of jobs and rows are kept.
+// sweepEvery is the precision of deadlines of jobs and rows.
 const sweepEvery = 20 * time.Millisecond
 
-// Run ends what is past its time, until the context ends. It rests while there is nothing.
+// Run ends everything whose time is over, until the context ends. It sleeps while there is
+// nothing to do.
 func (w *Work) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -123,7 +124,7 @@ func (w *Work) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep ends what is past its time now, and tells whether there is more to look after.
+// Sweep ends everything whose time is over now, and reports whether another sweep is needed.
 func (w *Work) Sweep() (more bool) {
 	now := w.cfg.Now()
 	more = w.board.sweep(now)
@@ -143,7 +144,7 @@ func (w *Work) list() (list []*plan) {
 	return list
 }
 
-// Leave ends what a connection has: its plans, and its workers.
+// Leave ends the plans and workers of a connection.
 func (w *Work) Leave(conn uint64) {
 	w.board.leaveConn(conn)
 	for _, p := range w.list() {
@@ -153,7 +154,7 @@ func (w *Work) Leave(conn uint64) {
 	}
 }
 
-// Stop ends all plans and jobs, and whoever waits for them. Again does nothing.
+// Stop ends all plans, jobs and waiting calls. Further calls do nothing.
 func (w *Work) Stop() {
 	w.mu.Lock()
 	w.closed = true
@@ -165,14 +166,15 @@ func (w *Work) Stop() {
 	w.board.leaveAll(func(*worker) bool { return true })
 }
 
-// Close stops, and waits for what runs: no longer than a request takes that was cut off.
+// Close stops and waits for running goroutines, at most for the duration of an interrupted
+// request.
 func (w *Work) Close() {
 	w.Stop()
 	w.running.Wait()
 	w.session.Close()
 }
 
-// Published tells that a segment has become held here by a commit.
+// Published records that a commit has stored a segment here.
 func (w *Work) Published(object *tier.Want) {
 	if object.Kind != 0 {
 		return
@@ -190,15 +192,15 @@ func (w *Work) Published(object *tier.Want) {
 	}
 }
 
-// Exists tells that somebody wanted to reserve a segment that is held, or being filled: a
-// job for it is done if it is held.
+// Exists records that an engine tried to reserve a segment that is cached or being filled.
+// A job for it is done if it is cached.
 func (w *Work) Exists(s Scope, key profile.SegmentKey) {
 	if w.board.awaits(s, key) && w.holds(s, []profile.SegmentKey{key})[0] {
 		w.board.published(s, key)
 	}
 }
 
-// holds tells which segments this node has by itself.
+// holds returns for each key whether this node has the segment locally.
 func (w *Work) holds(s Scope, keys []profile.SegmentKey) []bool {
 	held := make([]bool, len(keys))
 	q := tiering.MatchQuery{Profile: s.Profile, Tenant: s.Tenant, Local: true, Keys: make([][32]byte, len(keys))}
@@ -214,8 +216,7 @@ func (w *Work) holds(s Scope, keys []profile.SegmentKey) []bool {
 	return held
 }
 
-// lease brings a segment here and keeps it until let is called; false when it cannot be
-// had.
+// lease fetches a segment and leases it until let is called; false if it is not available.
 func (w *Work) lease(ctx context.Context, s Scope, key profile.SegmentKey, until time.Time) (let func(), ok bool) {
 	q := tiering.AcquireQuery{
 		Profile: s.Profile, Tenant: s.Tenant, Planned: true, Keys: [][32]byte{key}, TTL: max(until.Sub(w.cfg.Now()), 0) + lingerTime,
@@ -225,7 +226,7 @@ func (w *Work) lease(ctx context.Context, s Scope, key profile.SegmentKey, until
 		return nil, false
 	}
 	id := rows[0].Lease
-	return func() { _ = w.session.Release(id) }, true // gone only where it has expired
+	return func() { _ = w.session.Release(id) }, true // an error means that it has expired
 }
 
 func busy(format string, args ...any) error {

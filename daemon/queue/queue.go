@@ -1,7 +1,6 @@
-// Package queue divides the time of workers between users, and between the
-// connections of each. It holds jobs until a worker is free, and has long ones give
-// way to others. What a job is, and the goroutines that run them, are its caller's. All
-// calls may be made at once.
+// Package queue divides the time of workers between users, and between the connections of
+// each. It queues jobs until a worker is free, and makes long jobs yield to others. The
+// caller defines jobs and runs the goroutines. All methods may be called concurrently.
 package queue
 
 import (
@@ -12,24 +11,23 @@ import (
 	"time"
 )
 
-// Queue holds jobs J until there is a worker for them, and divides the time of the
-// workers. Users take turns, and the connections of one user: next is always who has
-// had least. What an attacker can have many of, requests in flight, connections and
-// long jobs, so gets him no more time than others.
+// Queue queues jobs J for workers and divides the time of the workers. Users take turns, and so
+// do the connections of one user: the one that used least is next. So a client gains no time by
+// having many requests in flight, connections or long jobs.
 //
-// It has no bound of its own: callers bound the jobs of a lane, and lanes.
+// The queue has no bound: callers bound the number of lanes, and of jobs in a lane.
 //
-// A job is short until it had a turn, and long from then on. A long one gives way to
-// others (see GiveWay): it is parked, with the goroutine that runs it, and goes on when
-// its lane is next. While short requests come, long jobs leave one worker to them:
-// whoever had to wait for the end of a turn would also wait for Go's scheduler and the
-// kernel's to take a processor away from it, which takes ticks of 4 and 10 ms.
+// A job is short until it has used a turn, and long from then on. A long job yields to others
+// (see GiveWay): it is parked together with its goroutine, and continues when its lane is next.
+// While short requests arrive, long jobs leave one worker free for them. Otherwise a short
+// request that waits for the end of a turn would also wait for Go's scheduler and the kernel to
+// take a processor away from the job, which takes ticks of 4 and 10 ms.
 //
-// Invariant: at most as many jobs run as there are workers; a reader that runs one
-// counts, one that is parked does not.
+// Invariant: at most as many jobs run as there are workers. A reader that runs one counts; a
+// parked one does not.
 //
-// Invariant: where a worker is free and it is the turn of a job that was not begun, a
-// goroutine calls Next, or is about to.
+// Invariant: if a worker is free and an unstarted job is next, a goroutine calls Next, or is
+// about to.
 type Queue[J comparable] struct {
 	workers int
 	spawn   func() // starts a goroutine that calls Next; called under mu
@@ -38,65 +36,67 @@ type Queue[J comparable] struct {
 	mu struct {
 		sync.Mutex
 		users   map[User]*account
-		waiting []*Lane[J] // those with work, oldest first
-		length  int        // jobs that were not begun
+		waiting []*Lane[J] // lanes with work, oldest first
+		length  int        // jobs not started
 		running int
-		long    int           // of these, jobs that had a turn
-		clock   time.Duration // account.used of who wanted time and had least, as seen last
-		idle    int           // goroutines that wait in Next and were not woken
-		later   *time.Timer   // looks again; nil = nobody has to
+		long    int           // running jobs that have used a turn
+		clock   time.Duration // last observed account.used of the waiting user with least time
+		idle    int           // goroutines waiting in Next and not yet woken
+		later   *time.Timer   // checks again; nil = not needed
 		closed  bool
 	}
 	ready *sync.Cond // on mu: there is work and a worker is free, or closed
 }
 
 const (
-	// turnTime is how long a job may run while others wait. A turn costs two
-	// hand-overs of some 10 µs.
+	// turnTime is how long a job may run while others wait. A turn costs two hand-overs of
+	// about 10 µs.
 	turnTime   = time.Millisecond
 	yieldEvery = 100 * time.Microsecond
-	// mostAhead is how much more time a lane or user may have had than others that wait.
+	// mostAhead is the largest lead in used time that a lane or user is charged over
+	// waiting ones.
 	mostAhead = 2 * turnTime
-	// shortFor is how long a short request counts as one of those that come: longer than
-	// an engine's step between two of them. A guess.
+	// shortFor is how long a short request counts as a sign of more to come: longer than an
+	// engine's step between two requests. A guess.
 	shortFor = time.Second
 )
 
-// User is whom time is divided between: what a client cannot have many of. The tenant
-// is the first of a connection, whose token it has shown.
+// User identifies the unit between which time is divided, of which a client cannot have
+// many. Tenant is the first tenant of a connection, whose token it has shown.
 type User struct{ UID, Tenant uint32 }
 
-// account is what one user has had. Guarded by Queue.mu.
+// account is the time used by one user. Guarded by Queue.mu.
 type account struct {
 	user  User
 	lanes int
 	used  time.Duration
-	clock time.Duration // Lane.used of who was served last
+	clock time.Duration // Lane.used of the lane served last
 }
 
-// Lane is the work of one connection, in use from Join to Part. Guarded by Queue.mu.
+// Lane is the work of one connection, valid from Join to Part. Guarded by Queue.mu.
 type Lane[J comparable] struct {
 	account *account // set by Join
 	used    time.Duration
-	waiting []J             // not begun, oldest first
-	parked  []chan struct{} // of jobs that gave way; closed when they go on
-	resumed bool            // the last one served was parked
+	waiting []J             // not started, oldest first
+	parked  []chan struct{} // of jobs that yielded; closed when they continue
+	resumed bool            // the last job served was parked
 }
 
-// Place is what a running job has of its queue: from Begin to Leave, by one goroutine.
+// Place is a running job's place in its queue, from Begin to Leave. It belongs to one goroutine.
 type Place[J comparable] struct {
 	queue   *Queue[J]
 	lane    *Lane[J]
-	since   time.Time // when its turn began
+	since   time.Time // start of its turn
 	long    bool
 	worker  bool      // its goroutine calls Next again
-	yielded time.Time // when its goroutine last let others run
+	yielded time.Time // when its goroutine last yielded
 }
 
-// LastShort is when a short request was answered last, for all queues that its answer keeps waiting.
+// LastShort is the time of the latest reply to a short request, shared by all queues that
+// delay such replies.
 type LastShort struct{ at atomic.Int64 } // unix nanoseconds
 
-// Note notes that one was answered now. It is seldom written, since all processors read it.
+// Note records a reply to a short request. It writes seldom, since all processors read the value.
 func (l *LastShort) Note(now time.Time) {
 	if at := now.UnixNano(); at-l.at.Load() > int64(time.Millisecond) {
 		l.at.Store(at)
@@ -106,7 +106,7 @@ func (l *LastShort) Note(now time.Time) {
 // within reports whether that was less than d ago.
 func (l *LastShort) within(d time.Duration) bool { return time.Now().UnixNano()-l.at.Load() < int64(d) }
 
-// New makes a queue. spawn starts one more goroutine that calls Next until that answers
+// New creates a queue. spawn starts one more goroutine that calls Next until that returns
 // false; it is called with the queue locked. Others may call Next too.
 func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
 	q := &Queue[J]{workers: workers, short: short, spawn: spawn}
@@ -115,10 +115,10 @@ func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
 	return q
 }
 
-// Spawn starts a goroutine in the place of one that will not call Next again.
+// Spawn starts a goroutine to replace one that will not call Next again.
 func (q *Queue[J]) Spawn() { q.spawn() }
 
-// Join makes l a lane of a user. It comes before all other use of l.
+// Join assigns l to a user. It must precede all other uses of l.
 func (q *Queue[J]) Join(l *Lane[J], of User) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -131,7 +131,7 @@ func (q *Queue[J]) Join(l *Lane[J], of User) {
 	l.account = a
 }
 
-// Part ends Join. l has no work.
+// Part undoes Join. l must have no work.
 func (q *Queue[J]) Part(l *Lane[J]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +140,7 @@ func (q *Queue[J]) Part(l *Lane[J]) {
 	}
 }
 
-// Put adds j to l; false when the queue is closed.
+// Put adds j to l; false if the queue is closed.
 func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,8 +155,8 @@ func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	return true
 }
 
-// comesLocked counts l and its user among those that want time. Who had none for long
-// is ahead of the others by one turn, and not by all that they had meanwhile.
+// comesLocked adds l and its user to those that want time. After a long absence their lead
+// over the others is one turn, and not all the time that the others used meanwhile.
 func (q *Queue[J]) comesLocked(l *Lane[J]) {
 	a := l.account
 	a.used = max(a.used, q.mu.clock-turnTime)
@@ -178,11 +178,11 @@ func (q *Queue[J]) servedLocked(l *Lane[J]) {
 	}
 }
 
-// beginLocked counts a job of l in.
+// beginLocked counts a started job of l.
 func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	q.mu.running++
 	least := l
-	for _, other := range q.mu.waiting { // a short job may pass a long one that has had less
+	for _, other := range q.mu.waiting { // a short job may overtake a long one that has used less
 		if other.before(least) {
 			least = other
 		}
@@ -191,7 +191,7 @@ func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	least.account.clock = max(least.account.clock, least.used)
 }
 
-// endTurnLocked counts a job out.
+// endTurnLocked counts the end of a turn.
 func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	had := now.Sub(p.since)
 	a := p.lane.account
@@ -203,9 +203,9 @@ func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	}
 }
 
-// charged is what was used with what was had now: so much more than others at most that
-// a job which becomes long waits for a few turns of theirs, and not until they have
-// had all that its lane had while they did not want it, or could not have it.
+// charged returns the used time after a turn of length had. It limits the lead over others,
+// so that a job that becomes long waits for a few of their turns, and not until they have
+// used as much as its lane did while they were absent or blocked.
 func charged(used, had, clock time.Duration) time.Duration {
 	return max(used, min(used+had, clock+mostAhead))
 }
@@ -215,7 +215,7 @@ func (q *Queue[J]) mayLongLocked() bool {
 	return q.mu.long < max(1, q.workers-1) || q.mu.long < q.workers && !q.short.within(shortFor)
 }
 
-// nextLocked is the lane that is next, nil if none is, and whether with a parked job.
+// nextLocked returns the next lane, nil if there is none, and whether its next job is parked.
 func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	if q.mu.running >= q.workers {
 		return nil, false
@@ -232,7 +232,7 @@ func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	return next, long && len(next.parked) > 0 && (len(next.waiting) == 0 || !next.resumed)
 }
 
-// before reports whether l has had less than m: its user, or it itself.
+// before reports whether l has used less than m: first its user, then the lane itself.
 func (l *Lane[J]) before(m *Lane[J]) bool {
 	if l.account != m.account {
 		return l.account.used < m.account.used
@@ -240,8 +240,8 @@ func (l *Lane[J]) before(m *Lane[J]) bool {
 	return l.used < m.used
 }
 
-// resumeLocked has parked jobs go on that are next. What it returns is then the lane
-// that is next with a job that was not begun, nil if none is.
+// resumeLocked resumes parked jobs that are next. It then returns the next lane if its next
+// job is unstarted, else nil.
 func (q *Queue[J]) resumeLocked() *Lane[J] {
 	for {
 		l, parked := q.nextLocked()
@@ -260,8 +260,8 @@ func (q *Queue[J]) resumeLocked() *Lane[J] {
 	}
 }
 
-// laterLocked looks again when short requests may have ceased: nothing else may happen
-// until the long jobs that run have ended.
+// laterLocked schedules another check for when short requests may have stopped: without it,
+// nothing may happen until the running long jobs end.
 func (q *Queue[J]) laterLocked() {
 	if q.mu.later != nil {
 		return
@@ -274,7 +274,7 @@ func (q *Queue[J]) laterLocked() {
 	})
 }
 
-// wakeLocked has a goroutine call next when there is something for it.
+// wakeLocked wakes a goroutine for Next if there is work for it.
 func (q *Queue[J]) wakeLocked() {
 	switch {
 	case q.resumeLocked() == nil:
@@ -286,8 +286,8 @@ func (q *Queue[J]) wakeLocked() {
 	}
 }
 
-// Next waits for work and counts it in; false when the queue is closed
-// and empty, or enough others wait.
+// Next waits for work and counts it as started; false if the queue is closed and empty, or
+// enough others wait.
 func (q *Queue[J]) Next() (j J, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -308,8 +308,8 @@ func (q *Queue[J]) Next() (j J, ok bool) {
 	return j, true
 }
 
-// Enter counts work in that is not in the queue; false when no
-// worker is free, or others wait for one.
+// Enter counts work outside the queue as started; false if no worker is free, or others
+// wait for one.
 func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,13 +321,13 @@ func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	return true
 }
 
-// Begin is what Next or Enter counted in, from now on. worker: this goroutine calls Next
-// when the job has ended.
+// Begin returns the place of work that Next or Enter has counted. worker means that this
+// goroutine calls Next when the job has ended.
 func (q *Queue[J]) Begin(l *Lane[J], now time.Time, worker bool) Place[J] {
 	return Place[J]{queue: q, lane: l, since: now, yielded: now, worker: worker}
 }
 
-// Leave ends Begin.
+// Leave ends a place.
 func (p *Place[J]) Leave() {
 	q, now := p.queue, time.Now()
 	if !p.long {
@@ -343,8 +343,8 @@ func (p *Place[J]) Leave() {
 	}
 }
 
-// GiveWay ends the turn of a job when it is over, and begins another one when its lane
-// is next. A nil place is that of a request that is no job.
+// GiveWay ends a job's turn when it is over, and starts another one when its lane is next.
+// A nil place belongs to a request that is not a job.
 func (p *Place[J]) GiveWay() {
 	if p == nil {
 		return
@@ -373,7 +373,7 @@ func (p *Place[J]) nextTurn(now time.Time) {
 	p.since = time.Now()
 }
 
-// Take removes j if nobody has begun it.
+// Take removes j if it has not started.
 func (q *Queue[J]) Take(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -387,15 +387,15 @@ func (q *Queue[J]) Take(l *Lane[J], j J) bool {
 	return true
 }
 
-// Waiting is how many jobs were not begun.
+// Waiting returns the number of jobs that have not started.
 func (q *Queue[J]) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.mu.length
 }
 
-// Close is called when nobody puts work any more. It makes Next return false once what
-// waits was handed out.
+// Close is called when no more work is added. Next returns false once all queued work has
+// been handed out.
 func (q *Queue[J]) Close() {
 	q.mu.Lock()
 	q.mu.closed = true
@@ -404,8 +404,8 @@ func (q *Queue[J]) Close() {
 	q.ready.Broadcast()
 }
 
-// shift drops the first element and keeps the array, which an append at the end
-// and a reslice at the front would move through memory for ever.
+// shift removes the first element and keeps the array. Appending and reslicing would
+// instead reallocate it again and again.
 func shift[T any](s []T) []T {
 	n := copy(s, s[1:])
 	clear(s[n:])

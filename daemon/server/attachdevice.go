@@ -17,9 +17,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A private region: the order page, what the client writes, slots. Its parts
-// begin at multiples of privateAlign; a quarter of it is the client's (a guess: the
-// (T, S) of a few seams beside the states that compose answers).
+// A private region holds the order page, staging written by the client, and slots. Its
+// parts begin at multiples of privateAlign. The client's part is a quarter (a guess: the
+// (T, S) of a few seams next to the states that compose returns).
 //
 //	0           privateAlign                        slots
 //	+-----------+--------------------------------+-----------------+
@@ -29,10 +29,10 @@ const (
 	privateAlign = 64 << 10
 	orderOff     = 0
 	orderSlots   = order.PageBytes / order.SlotBytes
-	leastPrivate = int64(settings.LeastHBMClient) // and a page of slots
+	leastPrivate = int64(settings.LeastHBMClient) // plus a page of slots
 )
 
-// attachedGPU is what of the device one connection has for its own.
+// attachedGPU is the part of a device that one connection owns.
 type attachedGPU struct {
 	// Fixed after attach-device.
 	gpu     *gpu.GPU
@@ -44,25 +44,25 @@ type attachedGPU struct {
 	slots   *slots.Slots
 
 	closed    sync.Once
-	released  chan struct{} // closed when end's call of the device is back; nil before end
-	signalled uint64        // in the daemon's slot; of the order request whose turn it is
+	released  chan struct{} // closed when the driver call started by end has returned; nil before end
+	signalled uint64        // in the daemon's slot; number of the order request that may run next
 
 	mu struct {
 		sync.Mutex
 		memories []deviceMemory
-		engines  map[engine]func() // that read the device, with what says they do not
-		last     *turn             // of the order request that came last; nil = none
+		engines  map[engine]func() // that read the device, with the function that detaches each
+		last     *turn             // of the latest order request; nil = none
 	}
 }
 
-// eventPair stands behind the order page's numbers on a device without 64-bit
-// memory operations on streams; elsewhere events is nil.
+// eventPair complements the numbers in the order page on a device without 64-bit memory
+// operations on streams. On other devices events is nil.
 type eventPair struct {
 	events  *order.Events
 	handles order.EventHandles
 }
 
-// newEventPair asks a device for a pair.
+// newEventPair creates a pair on a device.
 func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
 	lacking, ok := device.(interface {
 		OrderEvents() (*order.Events, order.EventHandles, error)
@@ -73,7 +73,7 @@ func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
 	return p, err
 }
 
-// close closes the pair; of a lost device it went with the context.
+// close closes the pair. On a lost device it was freed with the context.
 func (p *eventPair) close() error {
 	if p.events == nil {
 		return nil
@@ -90,8 +90,8 @@ type engine struct {
 	rank    int
 }
 
-// gpuOf is the device that a client names; without a name the only one there is. A
-// device that gives no memory is refused by name.
+// gpuOf returns the device that a client names, or the only one if it names none. A device
+// that grants no memory is refused by name.
 func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	var g *gpu.GPU
 	switch {
@@ -111,8 +111,8 @@ func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	return g, nil
 }
 
-// attachDevice gives a connection memory of a device, once: one that reads two
-// devices is two connections.
+// attachDevice grants a connection memory of a device, once. A client that reads two
+// devices uses two connections.
 func (t *task) attachDevice() (wire.Message, error) {
 	var m wire.AttachDeviceRequest
 	if err := m.Decode(t.body); err != nil {
@@ -140,14 +140,14 @@ func (t *task) attachDevice() (wire.Message, error) {
 	return reply, nil
 }
 
-// attachGPU makes the private region and the answer.
+// attachGPU creates the private region and the reply.
 func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGPU, _ *wire.AttachDeviceReply, err error) {
 	arena := t.conn.server.store.DeviceArena(g.ID)
 	public, err := g.Share(arena, m.Ways)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer public.Close() // of what t.send has not taken
+	defer public.Close() // of files that t.send has not taken over
 	l, err := t.conn.server.newAttachedGPU(g, public.Way, t.conn.id, m.PrivateBytes)
 	if err != nil {
 		return nil, nil, err
@@ -177,7 +177,7 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 	return l, reply, t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
-// attachReply moves the descriptors of both shares to those that are sent.
+// attachReply moves the descriptors of both shares to the files to be sent.
 func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.AttachDeviceReply {
 	r := &wire.AttachDeviceReply{
 		Way: uint8(l.way), Epoch: l.gpu.Epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
@@ -205,8 +205,8 @@ func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.
 	return r
 }
 
-// newAttachedGPU makes a private region of the size that the client wishes for, within
-// what one client may have.
+// newAttachedGPU creates a private region of the requested size, limited to the share of
+// one client.
 func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
 	page := int64(s.config.HBMPageBytes)
 	bytes := int64(s.config.HBMClient)
@@ -226,7 +226,7 @@ func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uin
 	if !ok {
 		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.Device.Describe().Name))
 	}
-	// Devices have large pages: what they round up to is taken, and is the client's.
+	// Devices have large pages: the rounding is reserved as well, and the client may use it.
 	if rounded := private.Bytes() - bytes; rounded > 0 {
 		if err := g.Take(rounded); err != nil {
 			g.GiveBack(bytes)
@@ -255,7 +255,7 @@ func (l *attachedGPU) extent(off, n int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
 }
 
-// staged names [off, off+bytes) of what the client writes.
+// staged returns the range [off, off+bytes) of the client's staging.
 func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
 		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
@@ -263,8 +263,8 @@ func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	return l.extent(l.staging.Off+int64(off), bytes), nil
 }
 
-// reads notes that an engine of the connection reads the device as one rank, so that
-// what matches find for that rank is copied there.
+// reads records that an engine of the connection reads the device as one rank, so that
+// objects matched for that rank are copied there.
 func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	key := engine{id, rank}
 	l.mu.Lock()
@@ -272,14 +272,14 @@ func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	if _, known := l.mu.engines[key]; known || len(l.mu.engines) >= maxBindings {
 		return
 	}
-	// A rank that the profile has not: its requests say so.
+	// A rank that the profile does not have is reported by its requests.
 	if detach, err := s.AttachEngine(id, rank, l.gpu.ID); err == nil {
 		l.mu.engines[key] = detach
 	}
 }
 
-// end tells the client's streams that nobody will signal any more, and lets go of
-// the client's memory. Nothing of the connection runs any more.
+// end ends the waits of the client's streams, since no signal will follow, and releases the
+// client's memory. Nothing of the connection may be running.
 func (l *attachedGPU) end(s *Server, a *attachment) {
 	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
 	l.released = make(chan struct{})
@@ -292,7 +292,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	}()
 	select {
 	case <-l.released:
-	case <-ctx.Done(): // a driver that hangs looks at no time; the connection goes on
+	case <-ctx.Done(): // a hanging driver ignores the deadline; the connection does not wait for it
 	}
 	l.mu.Lock()
 	engines, memories := l.mu.engines, l.mu.memories
@@ -301,7 +301,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	for _, detach := range engines {
 		detach()
 	}
-	// At once: each may take as long as the driver may.
+	// Concurrently: each may take as long as the driver allows.
 	var closing sync.WaitGroup
 	for _, m := range memories {
 		a.mapped.GiveBack(m.bytes)
@@ -314,13 +314,13 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	closing.Wait()
 }
 
-// outlives reports whether the private region has to stay as long as the client
-// may have it open: freeing what a handle names before that is undefined, while
-// a descriptor keeps the memory itself.
+// outlives reports whether the private region must stay as long as the client may have it
+// open. Freeing memory earlier is undefined if it was shared by handle; a descriptor keeps
+// the memory alive.
 func (l *attachedGPU) outlives() bool { return l.way == gpuipc.WayHandle }
 
-// closeRegion gives the private region back, once. While a call that the driver does
-// not end uses it, that is left to whoever waits for the call.
+// closeRegion releases the private region, once. If a driver call that has not returned
+// uses the region, it is released after that call.
 func (l *attachedGPU) closeRegion(trouble func(error)) {
 	l.closed.Do(func() {
 		free := func() {
@@ -346,5 +346,5 @@ func (l *attachedGPU) closeRegion(trouble func(error)) {
 	})
 }
 
-// bytes is what the connection has.
+// bytes returns the number of bytes reserved for the connection.
 func (l *attachedGPU) bytes() int64 { return l.slots.End() }

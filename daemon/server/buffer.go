@@ -9,8 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// appendRows copies rows out of staging into a buffer, which it opens first if need
-// be.
+// appendRows copies rows from staging into a buffer, which it opens first if necessary.
 func (t *task) appendRows() (wire.Message, error) {
 	m := &t.scratch.rows
 	if err := m.Decode(t.body); err != nil {
@@ -45,8 +44,8 @@ func (t *task) appendRows() (wire.Message, error) {
 	return t.bufferReply(&got, err)
 }
 
-// baseOf resolves what a buffer is opened over: a slot, which the caller ends the
-// reading of, or else the lease of a checkpoint.
+// baseOf resolves the base of a new buffer: a slot, which the caller must stop reading, or
+// else the lease of a checkpoint.
 func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*slots.Slot, error) {
 	bytes := g.ReplayBytes()
 	x, err := in.ReadFront(lease, bytes)
@@ -83,7 +82,7 @@ func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error)
 	return &wire.AppendReply{Buffer: uint64(b.Buffer), Begin: uint32(b.Begin), Accepted: uint32(b.Accepted), End: uint32(b.End)}, nil
 }
 
-// replayRows writes the states behind a token of a buffer into a slot.
+// replayRows writes the states after a token of a buffer into a slot.
 func (t *task) replayRows() (wire.Message, error) {
 	m := &t.scratch.replay
 	if err := m.Decode(t.body); err != nil {

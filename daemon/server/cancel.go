@@ -8,18 +8,18 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// cancellation is a cancel request that waits for running work. It is answered
-// when none of the requests it named can touch a destination any more, or late
-// when its own deadline passes first: then the work still runs.
+// cancellation is a cancel request that waits for running work. It is answered when none of
+// the requests it names can touch a destination any more, or with a late outcome when its
+// deadline passes first; the work is then still running.
 type cancellation struct {
 	header wire.Header
 	timer  *time.Timer
-	bytes  int64 // of the heap, held until it is over
+	bytes  int64 // of the heap, reserved until it is over
 
 	// Guarded by conn.mu.
 	outcomes []uint8
 	left     int
-	over     bool // answered, or nobody to answer
+	over     bool // answered, or the connection has ended
 }
 
 // waiter is one row of a cancellation.
@@ -28,7 +28,7 @@ type waiter struct {
 	row int
 }
 
-// settleLocked reports whether this was the last row.
+// settleLocked records an outcome and reports whether this was the last row.
 func (w waiter) settleLocked(outcome uint8) bool {
 	w.outcomes[w.row] = outcome
 	w.left--
@@ -39,9 +39,8 @@ func (w waiter) settleLocked(outcome uint8) bool {
 	return true
 }
 
-// cancelRequests begins a cancellation. It does not wait: a job that nobody has
-// begun is answered here, a running one by the worker that runs it, and the
-// cancellation by whoever finishes the last of them.
+// cancelRequests begins a cancellation without waiting. A job that has not started is answered
+// here, a running one by its worker. The cancellation is answered when the last of them finishes.
 func (c *conn) cancelRequests(t *task) error {
 	m := &t.scratch.cancel
 	if err := m.Decode(t.body); err != nil {
@@ -85,13 +84,13 @@ func (c *conn) cancelRequests(t *task) error {
 	return nil
 }
 
-// cancelLate answers a cancellation whose time is over.
+// cancelLate answers a cancellation whose deadline has passed.
 func (c *conn) cancelLate(w *cancellation) {
 	c.mu.Lock()
 	left, over := w.left, w.over
 	w.over = true
 	delete(c.mu.cancels, w)
-	for _, j := range c.mu.jobs { // or they pile up at one that lasts
+	for _, j := range c.mu.jobs { // else they accumulate at a long job
 		j.waiters = slices.DeleteFunc(j.waiters, func(x waiter) bool { return x.cancellation == w })
 	}
 	c.mu.Unlock()
@@ -101,10 +100,10 @@ func (c *conn) cancelLate(w *cancellation) {
 	}
 }
 
-// endCancel ends what a cancellation holds. It is over, or never began.
+// endCancel releases the memory of a cancellation that is over or never began.
 func (c *conn) endCancel(w *cancellation) { c.server.letGo(c.peer.UID, w.bytes) }
 
-// dropCancels forgets the cancellations of a connection that ends.
+// dropCancels discards the cancellations of a connection that ends.
 func (c *conn) dropCancels() {
 	c.mu.Lock()
 	for w := range c.mu.cancels {

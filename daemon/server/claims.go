@@ -11,30 +11,30 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxClaims bounds the entries in either half of a ledger: two ledgers of two halves take some
-// 600 KB of a connection at most. A guess: more than the requests of a busy engine name between
+// maxClaims bounds the entries in either half of a ledger: two ledgers of two halves take
+// at most about 600 KB per connection. A guess: a busy engine names fewer requests between
 // lookup and first token.
 const maxClaims = 4096
 
-// claims records the hits of a connection's lookups that it has not reported as reused yet.
-// Reports that name more stay unverified.
+// claims records the hits of a connection's lookups that were not reported as reused yet.
+// Reports of anything else stay unverified.
 type claims struct {
 	sync.Mutex
 	segments ledger[uint64] // by the first bytes of their keys, which are digests
 	prefixes ledger[uint32] // by tokens
-	asked    int            // lookups that no report has named yet
+	asked    int            // lookups not named by a report yet
 }
 
 // grant counts the hits and reports of one object. A match followed by a lease is one hit.
 type grant struct {
-	tokens                uint32 // of it, at most
+	tokens                uint32 // upper bound
 	matched, leased, used uint32
 }
 
 func (g *grant) left() bool { return g != nil && g.used < max(g.matched, g.leased) }
 
-// ledger holds grants. At the bound the older half of them is dropped, and its memory used again:
-// every match passes here.
+// ledger stores grants. At its bound, it drops the older half and reuses the memory: every
+// match calls it.
 type ledger[K comparable] struct{ now, old half[K] }
 
 type half[K comparable] struct {
@@ -49,7 +49,7 @@ func (h *half[K]) get(k K) *grant {
 	return nil
 }
 
-// get looks a grant up; nil = there is none. It is valid until the next use.
+// get returns the grant of k; nil = none. The result is valid until the next use.
 func (l *ledger[K]) get(k K) *grant {
 	if g := l.now.get(k); g != nil {
 		return g
@@ -57,7 +57,8 @@ func (l *ledger[K]) get(k K) *grant {
 	return l.old.get(k)
 }
 
-// use returns a grant that is among the newer ones from now on. It is valid until the next use.
+// use returns the grant of k and moves it to the newer half. The result is valid until the
+// next use.
 func (l *ledger[K]) use(k K) *grant {
 	if g := l.now.get(k); g != nil {
 		return g
@@ -92,7 +93,7 @@ func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
 
 func segmentOf(key *[32]byte) uint64 { return binary.LittleEndian.Uint64(key[:8]) }
 
-// matched takes what a match has found.
+// matched records the hits of a match.
 func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wire.MatchReply) {
 	c.Lock()
 	defer c.Unlock()
@@ -103,7 +104,7 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wir
 			continue
 		}
 		tokens := row.Tokens
-		if tokens == 0 { // another node has it, and it is not known how long it is
+		if tokens == 0 { // cached on another node, length unknown
 			tokens = math.MaxUint32
 		}
 		key := &q.Keys[i]
@@ -122,7 +123,7 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wir
 
 func (c *claims) askedLocked() { c.asked = min(c.asked+1, 1<<20) }
 
-// leased takes a segment that was leased.
+// leased records a leased segment.
 func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	c.Lock()
 	defer c.Unlock()
@@ -130,8 +131,8 @@ func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	found(&c.segments, segmentOf(key), uint32(row.Tokens), true)
 }
 
-// planned takes the segments of a plan that others compute: the connection learns from its
-// watch that they are there, and its workers lease them on connections of their own.
+// planned records the segments of a plan that other workers compute: the connection learns
+// from its watch that they are ready, and its workers lease them on separate connections.
 func (c *claims) planned(list []parallel.Segment) {
 	c.Lock()
 	defer c.Unlock()
@@ -141,7 +142,7 @@ func (c *claims) planned(list []parallel.Segment) {
 	}
 }
 
-// loaded takes a checkpoint that was leased.
+// loaded records a leased checkpoint.
 func (c *claims) loaded(got *tiering.Loaded) {
 	c.Lock()
 	defer c.Unlock()
@@ -150,7 +151,7 @@ func (c *claims) loaded(got *tiering.Loaded) {
 }
 
 // verify reports whether lookups of the connection cover all reuse in a report, and consumes
-// their grants. Computed tokens cannot be checked; time spent waiting needs a lookup.
+// their grants. Computed tokens cannot be verified; waiting time requires a lookup.
 func (c *claims) verify(m *wire.ServedRequest) bool {
 	c.Lock()
 	defer c.Unlock()
@@ -176,8 +177,8 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 	return ok
 }
 
-// prefixLocked consumes the grant of a checkpoint with that many tokens, or else of the shortest
-// longer one: an engine may use only the beginning.
+// prefixLocked consumes the grant of a checkpoint with exactly that many tokens, or else of
+// the shortest longer one: an engine may use only the beginning.
 func (c *claims) prefixLocked(tokens uint32) bool {
 	if g := c.prefixes.get(tokens); !g.left() {
 		best := uint32(0)

@@ -16,18 +16,16 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// conn is one client. One goroutine at a time is its reader (see poll_linux.go): it
-// receives, answers short requests itself, and runs a long one itself or hands it to
-// the queue (see job.go). The last reader takes everything of the connection apart.
-// Its states are in life.go.
+// conn is one client. One goroutine at a time is its reader (see poll_linux.go). The reader
+// receives, answers short requests, and runs a long one itself or queues it (see job.go). The
+// last reader closes the connection. Its states are in life.go.
 //
-// Invariant: the client sees end of file only after the last operation of the
-// connection has let go of all memory, so that a client whose connection ended
-// may use its own memory again.
+// Invariant: the client sees end of file only after the last operation of the connection has
+// released all memory, so that a client whose connection ended may reuse its own memory.
 //
-// Invariant: arena pages of a lease are not used again before the client has
-// closed its end or died; where that can no longer be seen, before endGrace after
-// it stopped sending, or MaxLeaseTTL after a drop.
+// Invariant: arena pages of a lease are not reused before the client has closed its end or died.
+// Where that can no longer be observed, they are not reused within endGrace after it stopped
+// sending, or within MaxLeaseTTL after a drop.
 type conn struct {
 	// Fixed after accept.
 	id     uint64
@@ -36,24 +34,24 @@ type conn struct {
 	peer   socket.Peer
 	poller *poller
 	since  time.Time
-	ctx    context.Context // ends with the connection; its cause says why
+	ctx    context.Context // ends with the connection; its cause is the reason
 	cancel context.CancelCauseFunc
 
-	lane queue.Lane[*job] // joined by hello; the queue's to guard
-	// deviceLanes are the same in the queues of those that have attached a device.
+	lane queue.Lane[*job] // joined by hello; guarded by the queue
+	// deviceLanes are the lanes in the queues of the devices, for connections that attached one.
 	deviceLanes []queue.Lane[*job]
 
 	attached atomic.Pointer[attachment] // set once, by hello
 	heardAt  atomic.Int64               // unix nanoseconds of the last message
 	requests atomic.Uint64
-	flying   atomic.Int64 // requests in flight that were not answered yet
+	flying   atomic.Int64 // unanswered requests in flight
 
 	life life
 	gone chan struct{} // closed when the state is gone
 
-	// answering is held by the reader while it answers; drain waits for it.
+	// answering is locked by the reader while it answers; drain waits for it.
 	answering sync.Mutex
-	work      sync.WaitGroup // jobs that are in mu.jobs; grows only under answering
+	work      sync.WaitGroup // jobs in mu.jobs; grows only under answering
 
 	mu struct {
 		sync.Mutex
@@ -70,48 +68,48 @@ func newConn(s *Server, id uint64, sock *seqpacket.Conn, p socket.Peer, now time
 	return c
 }
 
-// errStopping is the cause of contexts that the daemon's end has ended.
+// errStopping is the cause of contexts that end because the daemon stops.
 var errStopping = codes.Refuse(wire.Unavailable, "the daemon is stopping")
 
-// errPeerLeft is the cause of contexts that a client's end has ended.
+// errPeerLeft is the cause of contexts that end because the client disconnected.
 var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
 
-// endGrace is how long leases outlive the moment at which a client stopped
-// sending: it may still be looking at what it leased. A guess at what one look
-// takes at most; a client that closes its end is not waited for.
+// endGrace is the time for which leases outlive the moment at which a client stopped
+// sending: it may still be reading. The value is a guess at the longest read. A client that
+// closes its end is not waited for.
 const endGrace = time.Second
 
-// PeerGone is called by the watcher: the process that connected is dead. Others
-// may hold the socket and engine memory, so end of file waits for running work
-// as always; leases need not.
+// PeerGone is called by the watcher when the process that connected is dead. Other
+// processes may hold the socket and engine memory, so end of file still waits for running
+// work; the leases are released at once.
 func (c *conn) PeerGone() { c.leave(errPeerLeft) }
 
-// PeerEnded is called when the client sends no more; hungUp when it cannot
-// receive either. After end of file was sent the two look alike.
+// PeerEnded is called when the client stops sending. hungUp means that it cannot receive
+// either; once the daemon has sent end of file, the two cannot be told apart.
 func (c *conn) PeerEnded(hungUp bool) {
 	switch s := c.life.now(); {
 	case hungUp && !s.told():
 		c.leave(errPeerLeft)
-	case s.released(): // what we see is our own shutdown
+	case s.released(): // this is our own shutdown
 	default:
 		c.drop(errPeerLeft)
 		time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
 	}
 }
 
-// drop ends the connection while its client lives.
+// drop ends the connection although its client may be alive.
 func (c *conn) drop(cause error) { c.happened(onDrop, cause) }
 
-// leave ends the connection and gives its leases back.
+// leave ends the connection and releases its leases.
 func (c *conn) leave(cause error) { c.happened(onLeave, cause) }
 
-// ending reports whether nothing is begun or answered any more.
+// ending reports whether the connection has stopped starting and answering requests.
 func (c *conn) ending() bool { return c.life.now().ending() }
 
-// drain lets all work of an ending connection end and gives back the memory that
-// the client brought. It runs once, when the connection stops serving.
+// drain waits for all work of an ending connection and releases the client's memory. It
+// runs once, when the connection stops serving.
 func (c *conn) drain() {
-	c.answering.Lock() // from here on the reader begins nothing
+	c.answering.Lock() // from here on the reader starts nothing
 	c.dropCancels()
 	c.answering.Unlock()
 	c.tellDetached()
@@ -127,7 +125,7 @@ func (c *conn) drain() {
 	}
 }
 
-// holdsLeases reports whether something stays until the client lets go.
+// holdsLeases reports whether anything must stay until the client releases it.
 func (c *conn) holdsLeases() bool {
 	a := c.attached.Load()
 	if a == nil {
@@ -141,13 +139,13 @@ func (c *conn) holdsLeases() bool {
 	return leases+results > 0
 }
 
-// workspace is what a goroutine that receives works with.
+// workspace holds the buffers of a goroutine that receives.
 type workspace struct {
 	buf     []byte // one frame
 	scratch scratch
 }
 
-// serve receives the hello and leaves the rest to a poller.
+// serve receives the hello and hands the connection to a poller.
 func (c *conn) serve() {
 	w := c.server.workspaces.Get().(*workspace)
 	outcome := readOn
@@ -162,14 +160,14 @@ func (c *conn) serve() {
 	c.goOn(outcome)
 }
 
-// goOn leaves receiving to the poller, or ends the connection.
+// goOn hands receiving to the poller, or ends the connection.
 func (c *conn) goOn(outcome next) {
 	if outcome == endOfConn || !c.poller.arm(c) {
 		c.end()
 	}
 }
 
-// end takes the connection apart. Nobody else receives from it any more.
+// end closes the connection. No other goroutine receives from it any more.
 func (c *conn) end() {
 	defer c.server.conns.Done()
 	c.poller.leave(c)
@@ -178,7 +176,7 @@ func (c *conn) end() {
 	c.close()
 }
 
-// next says how receiving goes on.
+// next is the way in which receiving continues.
 type next uint8
 
 const (
@@ -187,7 +185,7 @@ const (
 	endOfConn
 )
 
-// received handles what Recv has returned.
+// received handles a result of Recv.
 func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	now := time.Now()
 	if c.ending() {
@@ -214,7 +212,7 @@ func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	}
 }
 
-// receive answers one frame, or runs the job that it starts.
+// receive answers one frame, or runs the job that it creates.
 func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
 	if c.ending() {
@@ -231,19 +229,19 @@ func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	return outcome
 }
 
-// hungUp asks whether the other end is closed for both directions. Only the reader
-// may: it alone closes the descriptor.
+// hungUp reports whether the other end is closed in both directions. Only the reader, which
+// closes the descriptor, may call it.
 func (c *conn) hungUp() bool {
 	fds := []unix.PollFd{{Fd: int32(c.sock.Fd())}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0
 }
 
-// scrapEvery is how often a message of an ending connection is thrown away at most.
+// scrapEvery is the shortest interval at which messages of an ending connection are discarded.
 const scrapEvery = 10 * time.Millisecond
 
-// linger waits until the client of an ending connection lets go of its leases.
-// What it still sends is thrown away, slowly: a client that goes on sending waits.
+// linger waits until the client of an ending connection releases its leases. Messages that
+// still arrive are discarded slowly, so that a client that keeps sending has to wait.
 func (c *conn) linger() {
 	var scrap [1]byte
 	for {
@@ -258,7 +256,7 @@ func (c *conn) linger() {
 			}
 			continue
 		}
-		if !c.life.now().released() { // else it is our own shutdown, as a rule
+		if !c.life.now().released() { // else it is usually our own shutdown
 			c.PeerEnded(c.hungUp())
 		}
 		<-c.gone
@@ -266,14 +264,15 @@ func (c *conn) linger() {
 	}
 }
 
-// refuseFrame answers a message that could not be received whole.
+// refuseFrame answers a message that was not received completely.
 func (c *conn) refuseFrame(frame []byte, err error, s *scratch) next {
 	h, _, _ := wire.ParseHeader(frame)
 	c.replyError(&h, err, s)
 	return afterRefusal(&h)
 }
 
-// afterRefusal: a peer whose header could not be read speaks something else.
+// afterRefusal ends a connection whose header could not be read: the peer speaks another
+// protocol.
 func afterRefusal(h *wire.Header) next {
 	if *h == (wire.Header{}) {
 		return endOfConn
@@ -281,9 +280,9 @@ func afterRefusal(h *wire.Header) next {
 	return readOn
 }
 
-// send sends one reply. A client that does not read its replies is dropped: the
-// bound on waiting for it is SendTimeout, set on the socket. Before a poller or a
-// worker waits, another goroutine takes its place.
+// send sends one reply. A client that does not read its replies is dropped after
+// SendTimeout, which is set on the socket. Before a poller or a worker blocks, another
+// goroutine takes its place.
 func (c *conn) send(frame []byte, fds []int, s *scratch) {
 	var err error
 	if s.poller == nil && s.worker == nil {
@@ -322,7 +321,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	c.send(s.out, nil, s)
 }
 
-// logUnknown is for errors of no kind: a mistake of ours.
+// logUnknown logs errors without a code, which are bugs of the daemon.
 func (c *conn) logUnknown(op wire.Op, err error) {
 	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("an error of no known kind, answered unavailable")
 }
@@ -332,7 +331,7 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 	reply.Kind, reply.Code = wire.Reply, wire.OK
 	frame, err := wire.AppendFrame(s.out[:0], &reply, m)
 	if err != nil {
-		// Handlers bound what they answer.
+		// Handlers bound the size of replies.
 		panic("daemon: " + err.Error())
 	}
 	s.out = frame
@@ -340,7 +339,7 @@ func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {
 	c.send(frame, fds, s)
 }
 
-// close gives back what is left of a connection that is gone.
+// close releases the resources of a connection that is gone.
 func (c *conn) close() {
 	c.happened(onClose, nil)
 	c.server.unwatch(c)
@@ -348,7 +347,7 @@ func (c *conn) close() {
 		c.admitted() // without a hello
 	} else {
 		a.closeGPU(c.server)
-		// Clients of a daemon that stops go on reading what they have.
+		// Clients of a stopping daemon continue to read their memory.
 		a.closeShared(c.server, !c.server.stopping.Load())
 		c.server.queue.Part(&c.lane)
 		for i, q := range c.server.deviceQueues {
@@ -362,9 +361,9 @@ func (c *conn) close() {
 	hangUp(c.sock)
 }
 
-// hangUp closes a socket so that what was sent last can still be read.
+// hangUp closes a socket such that the last message can still be read.
 func hangUp(sock *seqpacket.Conn) {
-	// No more can arrive after this; what had arrived must not be left unread.
+	// Nothing more can arrive after this; what has arrived must be read.
 	_ = sock.CloseRead()
 	sock.Drain()
 	sock.Close()

@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// tokens are what clients show, by tenant. They are replaced together.
+// tokens are the tokens of clients, by tenant. They are replaced together.
 type tokens struct {
 	sums [][sha256.Size]byte
-	open []bool // without a token
+	open []bool // no token required
 }
 
-// SetTokens has clients that attach from now on show other tokens; list are the tenants of
-// the configuration, in its order. Those that are attached stay.
+// SetTokens replaces the tokens for clients that attach from now on. list contains the
+// tenants of the configuration, in its order. Attached clients stay.
 func (s *Server) SetTokens(list []settings.Tenant) {
 	t := &tokens{}
 	for i := range list {
@@ -26,15 +26,15 @@ func (s *Server) SetTokens(list []settings.Tenant) {
 	s.tokens.Store(t)
 }
 
-// Drain has new clients and new fills refused, or not any more. What is attached reads on,
-// takes leases, and ends what it has begun to fill.
+// Drain starts or stops refusing new clients and new fills. Attached clients can read,
+// lease, and finish fills that they have begun.
 func (s *Server) Drain(on bool) { s.draining.Store(on) }
 
 // Draining reports whether Drain was called.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-// drained are the operations that a daemon which is drained refuses: what begins something
-// that has to be waited for, or would be lost.
+// drained lists the operations that a draining daemon refuses: those that begin something
+// that the drain would have to wait for, or that would be lost.
 var drained = [wire.OpCount]bool{wire.OpHello: true, wire.OpReserve: true, wire.OpSave: true}
 
 func (s *Server) refuseDraining(op wire.Op) error {
@@ -51,8 +51,8 @@ type Holder struct {
 	Session    *tiering.Session
 }
 
-// Holders are the attached clients, in order of their ids, those included that have been
-// dropped and not let go yet.
+// Holders returns the attached clients in order of their ids, including those that were
+// dropped but still have leases.
 func (s *Server) Holders() (list []Holder) {
 	for _, c := range s.list() {
 		if a := c.attached.Load(); a != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Reasons to refuse a connection.
+// Reasons for refusing a connection.
 const (
 	refusedPeer = iota
 	refusedBound
@@ -20,34 +20,34 @@ const (
 	refusals
 )
 
-// Reasons to drop a connection.
+// Reasons for dropping a connection.
 const (
 	dropHello = iota // no hello in time
 	dropSlow         // did not read its replies
 	drops
 )
 
-// Counts is what the socket server counts. All of it may be used at once; none
-// of it allocates or locks.
+// Counts are the counters of the socket server. All methods may be called concurrently;
+// none allocates or locks.
 type Counts struct {
 	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"Connections by what became of them at the door: accepted (counted with their hello, or at their end without one), or refused."`
 	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
 	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
 
-	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are unknown
+	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts unknown operations
 	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // of batches
 	duration [wire.OpCount]prometheus.Histogram
 	trials   trials
 }
 
-// trials counts the requests of clients that call themselves profile.TrialClient. All other
-// counters include them: a client chooses its name.
+// trials counts the requests of clients named profile.TrialClient. All other counters
+// include them: a client chooses its name.
 type trials struct {
 	connections atomic.Uint64
 	answers     [wire.CodeCount]atomic.Uint64 // and rows of batches
 }
 
-// durationBuckets reaches from a lookup to a commit of a gigabyte, in seconds.
+// durationBuckets covers the range from a lookup to a commit of a gigabyte, in seconds.
 var durationBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 500e-3, 1, 5}
 
 func newCounts() *Counts {
@@ -75,8 +75,8 @@ func opIndex(op wire.Op) int {
 	return int(op)
 }
 
-// process identifies the process of a connection's client. One of another PID namespace has
-// no number here: then each connection counts for itself.
+// process identifies the process of a connection's client. The pid of a process in another
+// PID namespace is unknown; then each connection counts as its own process.
 func (c *conn) process() uint64 {
 	if c.peer.PID == 0 {
 		return ^c.id
@@ -84,7 +84,7 @@ func (c *conn) process() uint64 {
 	return uint64(c.peer.UID)<<32 | uint64(uint32(c.peer.PID))
 }
 
-// trial reports whether a connection calls itself one of trials.
+// trial reports whether the client of a connection calls itself a trial.
 func (c *conn) trial() bool {
 	a := c.attached.Load()
 	return a != nil && a.trial
@@ -110,7 +110,7 @@ func (c *conn) took(op wire.Op, d time.Duration) {
 	c.server.counts.duration[opIndex(op)].Observe(d.Seconds())
 }
 
-// admitted counts a connection, once it is known whether it is a trial.
+// admitted counts a connection once it is known whether it is a trial.
 func (c *conn) admitted() {
 	counts := c.server.counts
 	counts.Accepted.Add(1)
@@ -122,8 +122,7 @@ func (c *conn) admitted() {
 func (c *Counts) refused(why int) { c.Refused[why].Add(1) }
 func (c *Counts) dropped(why int) { c.Dropped[why].Add(1) }
 
-// EachAnswer calls f with the answers by operation and code, and the rows of
-// batches, where there are any.
+// EachAnswer calls f with the nonzero counts of answers and batch rows, by operation and code.
 func (c *Counts) EachAnswer(f func(op, code string, answers, rows uint64)) {
 	for op := range c.answers {
 		for code := range c.answers[op] {
@@ -135,11 +134,11 @@ func (c *Counts) EachAnswer(f func(op, code string, answers, rows uint64)) {
 	}
 }
 
-// ordinary are the codes of answers that say that all is well: what was asked for is done,
-// not held, held or filled by somebody else already, or was called off by who asked.
+// ordinary lists the codes of normal answers: success, a miss, an object that is already
+// cached or being filled by another client, and a cancellation by the requester.
 var ordinary = [wire.CodeCount]bool{wire.OK: true, wire.Miss: true, wire.Exists: true, wire.Canceled: true}
 
-// EachFailure calls f with the answers and rows of every code that is an error.
+// EachFailure calls f with the number of answers and rows for every error code.
 func (c *Counts) EachFailure(f func(code string, n uint64)) {
 	for code := range wire.CodeCount {
 		if ordinary[code] {
@@ -153,7 +152,7 @@ func (c *Counts) EachFailure(f func(code string, n uint64)) {
 	}
 }
 
-// EachTrial calls f with the answers and rows that trials got, by code, where there are any.
+// EachTrial calls f with the nonzero counts of answers and rows of trials, by code.
 func (c *Counts) EachTrial(f func(code string, n uint64)) {
 	for code := range c.trials.answers {
 		if n := c.trials.answers[code].Load(); n > 0 {
@@ -162,23 +161,23 @@ func (c *Counts) EachTrial(f func(code string, n uint64)) {
 	}
 }
 
-// TrialConnections is how many connections of clients of trials there were.
+// TrialConnections returns the number of connections of trials.
 func (c *Counts) TrialConnections() uint64 { return c.trials.connections.Load() }
 
-// Durations are the histograms of all operations.
+// Durations returns the histograms of all operations.
 func (c *Counts) Durations() []prometheus.Histogram { return c.duration[:] }
 
-// Duration is the histogram of an operation.
+// Duration returns the histogram of an operation.
 func (c *Counts) Duration(op wire.Op) prometheus.Histogram { return c.duration[opIndex(op)] }
 
-// Connection is what people see of a client.
+// Connection describes a client for operators.
 type Connection struct {
 	api.Connection
-	Ending   bool // nothing more is answered
+	Ending   bool // no more requests are answered
 	Bindings []Binding
 }
 
-// Binding is a profile that an engine registered.
+// Binding is a profile registered by an engine.
 type Binding struct {
 	Profile tier.ProfileID
 	Engine  string
@@ -235,13 +234,13 @@ func (c *conn) bindings() []binding {
 	return slices.Clone(a.mu.bindings)
 }
 
-// Alive reports whether the loop that watches clients turned lately.
+// Alive reports whether the loop that watches clients has run recently.
 func (s *Server) Alive(now time.Time) bool { return s.watcher.Alive(now) }
 
-// Counts are what is counted since the start.
+// Counts returns the counters since the start.
 func (s *Server) Counts() *Counts { return s.counts }
 
-// Load is what there is to do.
+// Load is the pending work.
 type Load struct {
 	Connections     int   `count:"connections"`
 	Sessions        int   `prom:"engine_sessions" help:"Attached clients."`
@@ -251,7 +250,7 @@ type Load struct {
 	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of connection-memory that connections have: staging, slots, and what mapping registered memory may take, touched or not."`
 }
 
-// Load reports what there is to do now.
+// Load returns the pending work.
 func (s *Server) Load() Load {
 	s.mu.Lock()
 	conns, sessions := len(s.mu.conns), 0
@@ -264,7 +263,7 @@ func (s *Server) Load() Load {
 	return Load{Connections: conns, Sessions: sessions, InFlight: int(s.busy.Load()), Queued: s.queued(), Waiting: int(s.waiting.Load()), ConnectionBytes: s.memory.Used()}
 }
 
-// stats is the operation on the socket.
+// stats answers the stats operation.
 func (t *task) stats() (wire.Message, error) {
 	var m wire.StatsRequest
 	if err := m.Decode(t.body); err != nil {

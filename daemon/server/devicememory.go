@@ -14,34 +14,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// mostOneMemory is how many bytes of registered memory make sense at all.
+// mostOneMemory is the largest plausible size of one registered memory, in bytes.
 const mostOneMemory = 1 << 46
 
-// firstDeviceMemory is the first id of device memory; below it are those of
-// memory of the host. Memory that an engine registered on the device has the ids
-// from there on, in order.
+// firstDeviceMemory is the first id of device memory; lower ids are host memory. Memory
+// that an engine registers on the device is numbered from here, in order.
 const firstDeviceMemory = 1 << 31
 
-// deviceMemory is what one register-device request brought.
+// deviceMemory is the memory of one register-device request.
 type deviceMemory struct {
 	profile tier.ProfileID
 	epoch   uint64
-	told    wire.RegisterDeviceRequest // as it came
+	told    wire.RegisterDeviceRequest // the request as received
 	bytes   int64                      // of its chunks
 	memory  *plan.EngineMemory
 }
 
-// registersAtOnce bounds the requests of a connection that hold descriptors while
-// they wait: any client may send a frame full of them.
+// registersAtOnce bounds the requests of a connection that hold descriptors while they
+// wait: any client may send a frame full of them.
 const registersAtOnce = 4
 
-// handleAlign is what addresses of memory that comes as handles are multiples of:
-// an access that is not aligned to its element ends all work of the process on the
-// device. The allocations themselves are aligned to more.
+// handleAlign is the required alignment of addresses imported by handle: an access that is
+// not aligned to its element aborts all work of the process on the device. Allocations
+// themselves have a larger alignment.
 const handleAlign = 16
 
-// registerIsLong is always. It counts the request in; finish and a refusal count it
-// out.
+// registerIsLong always returns true. It counts the request in; finish and a refusal count
+// it out.
 func (t *task) registerIsLong() (bool, error) {
 	if t.at.registering.Add(1) <= registersAtOnce {
 		return true, nil
@@ -52,9 +51,8 @@ func (t *task) registerIsLong() (bool, error) {
 	return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
 }
 
-// registerDevice imports device memory that the engine owns. The driver may take
-// its time with memory of another process: the request ends at its deadline, and
-// the device cleans up behind it.
+// registerDevice imports device memory owned by the engine. The driver may be slow with memory of
+// another process: the request ends at its deadline, and the device cleans up later.
 func (t *task) registerDevice() (wire.Message, error) {
 	var m wire.RegisterDeviceRequest
 	if err := m.Decode(t.body); err != nil {
@@ -76,7 +74,7 @@ func (t *task) registerDevice() (wire.Message, error) {
 	}
 	bytes, err := chunkBytes(&m)
 	if err == nil {
-		err = t.at.mapped.Take(bytes) // its driver maps it into our address space
+		err = t.at.mapped.Take(bytes) // the driver maps it into our address space
 	}
 	if err != nil {
 		return nil, err
@@ -96,8 +94,8 @@ func (t *task) registerDevice() (wire.Message, error) {
 	return &wire.RegisterDeviceReply{Memory: number}, err
 }
 
-// attachedDevice is what attach-device gave the connection; an operation
-// that needs it and comes before is refused.
+// attachedDevice returns the device memory granted by attach-device. An operation that
+// needs it and arrives earlier is refused.
 func (t *task) attachedDevice() (*attachedGPU, error) {
 	if l := t.at.gpu.Load(); l != nil {
 		return l, nil
@@ -109,7 +107,7 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
-// reads is the device that the connection has attached; 0 = none.
+// reads returns the device that the connection has attached; 0 = none.
 func (a *attachment) reads() tier.DeviceID {
 	if l := a.gpu.Load(); l != nil {
 		return l.gpu.ID
@@ -117,7 +115,7 @@ func (a *attachment) reads() tier.DeviceID {
 	return 0
 }
 
-// chunkBytes is the size of memory on the device.
+// chunkBytes returns the size of memory on the device.
 func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
 	for i, n := range m.ChunkBytes {
 		if n == 0 || n > mostOneMemory {
@@ -151,7 +149,7 @@ func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterD
 	for i, fd := range t.received {
 		share.Chunks[i].File = os.NewFile(uintptr(fd), fmt.Sprintf("engine chunk %d", i))
 	}
-	t.received = nil // ImportShare owns them
+	t.received = nil // owned by ImportShare now
 	region, err := l.gpu.Device.ImportShare(t.ctx, share)
 	if err != nil {
 		if ended := t.ctx.Err(); ended != nil {
@@ -170,8 +168,8 @@ func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterD
 	return memory, nil
 }
 
-// registered finds memory of an epoch. The same epoch for another profile, or for
-// other memory, is a mistake of the client.
+// registered returns the memory of an epoch. Using the same epoch for another profile or
+// other memory is a client error.
 func (l *attachedGPU) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,14 +194,14 @@ func (l *attachedGPU) roomLocked() error {
 	return nil
 }
 
-// isToldAs compares what a request says. Descriptors cannot be compared.
+// isToldAs reports whether two requests describe the same memory. Descriptors cannot be compared.
 func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
 	return m.told.Way == q.Way && slices.Equal(m.told.ChunkBytes, q.ChunkBytes) && slices.Equal(m.told.Handles, q.Handles) &&
 		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)
 }
 
-// keep adds memory unless a request of the same epoch was quicker, or others took
-// the last places.
+// keep adds memory, unless another request of the same epoch was faster or others took the
+// last places.
 func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,7 +231,7 @@ func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*plan.EngineMemo
 	return l.mu.memories[i].memory, nil
 }
 
-// blockTokens is the block size that a profile was registered with last.
+// blockTokens returns the block size with which a profile was last registered.
 func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +243,7 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	return tokens
 }
 
-// noDevice answers operations of a GPU that this daemon does not have.
+// noDevice answers operations on a GPU that this daemon does not have.
 func (t *task) noDevice() (wire.Message, error) {
 	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon gives no memory of a GPU", t.header.Op)
 }

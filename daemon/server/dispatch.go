@@ -19,27 +19,27 @@ import (
 // task is one request while it is being answered.
 type task struct {
 	conn     *conn
-	at       *attachment // nil in hello
+	at       *attachment // nil during hello
 	header   wire.Header
 	body     []byte
 	ctx      context.Context
 	deadline time.Time          // of jobs
-	place    *queue.Place[*job] // of jobs that run
-	job      *job               // that runs; nil = none
+	place    *queue.Place[*job] // of running jobs
+	job      *job               // the running job; nil = none
 	scratch  *scratch
-	learned  bool       // others were asked who holds what this match names
-	rest     rest       // set by an operation that has to wait, instead of an answer
-	received []int      // descriptors; what is left is closed
-	send     []*os.File // to send along; closed afterwards
+	learned  bool       // a remote lookup of the keys of this match was done
+	rest     rest       // set, instead of a reply, by an operation that has to wait
+	received []int      // descriptors; the remaining ones are closed
+	send     []*os.File // files to send with the reply; closed afterwards
 }
 
-// scratch is what one goroutine reuses from request to request. Handlers return
-// messages that lie in it.
+// scratch holds buffers that one goroutine reuses for each request. Handlers return
+// messages that are stored in it.
 type scratch struct {
 	task   task
 	out    []byte
-	poller *poller            // for which this goroutine polls
-	worker *queue.Queue[*job] // whose jobs it runs; with both nil no others are kept waiting
+	poller *poller            // that this goroutine runs
+	worker *queue.Queue[*job] // whose jobs it runs; if both are nil, no other connection is blocked by it
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
@@ -79,17 +79,17 @@ type scratch struct {
 	tokens      []uint32
 }
 
-// operation is how one op is served.
+// operation defines how an op is served.
 type operation struct {
 	run func(*task) (wire.Message, error)
-	// long says whether a request may take long and is a job; nil = never.
+	// long reports whether a request may take long and becomes a job; nil = never.
 	long func(*task) (bool, error)
-	// apart: conn.handle serves it without run.
+	// apart means that conn.handle serves it without run.
 	apart bool
 }
 
-// operations has an entry for every op that wire knows: a test looks after that,
-// and an op without one is answered as unsupported.
+// operations has an entry for every op of package wire, which a test checks. An op without
+// an entry is answered as unsupported.
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
 	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
@@ -103,7 +103,7 @@ var operations = [wire.OpCount]operation{
 	wire.OpAssemble:       {run: (*task).assemble, long: always},
 	wire.OpSave:           {run: (*task).save, long: (*task).saveIsLong},
 	wire.OpLoad:           {run: (*task).load},
-	wire.OpCancel:         {apart: true}, // its answer may come later
+	wire.OpCancel:         {apart: true}, // may be answered later
 	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},
 	wire.OpStats:          {run: (*task).stats},
 	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
@@ -123,8 +123,7 @@ var operations = [wire.OpCount]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or starts a job that will. A job that it returns is
-// for the caller to run.
+// handle answers one frame, or creates a job for it. The caller must run a job that it returns.
 func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)
@@ -163,8 +162,7 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 	return readOn, mine
 }
 
-// answer runs a short request and answers it or has it wait, unless it returns an
-// error for the caller to answer.
+// answer runs a short request and replies or lets it wait. The caller must answer an error.
 func (c *conn) answer(t *task, now time.Time) error {
 	c.server.short.Note(now)
 	m, err := operations[t.header.Op].run(t)
@@ -181,13 +179,13 @@ func (c *conn) answer(t *task, now time.Time) error {
 	return err
 }
 
-// served reports whether the daemon knows how to answer op. Only then may op index
-// what has an entry for every operation.
+// served reports whether the daemon supports op. Only then may op be used as an index into
+// tables with an entry for every operation.
 func served(op wire.Op) bool {
 	return op.Known() && (operations[op].run != nil || operations[op].apart)
 }
 
-// check holds the rules of docs/protocol.md for every header.
+// check enforces the rules of docs/protocol.md for every header.
 func (c *conn) check(h *wire.Header, fds []int) error {
 	at := c.attached.Load()
 	switch {
@@ -237,7 +235,7 @@ func (c *conn) isInFlight(request uint64) bool {
 	return false
 }
 
-// row answers and counts one row of a batch.
+// row returns and counts the code of one row of a batch.
 func (t *task) row(err error) uint16 {
 	code, known := codes.Of(err)
 	if !known {

@@ -8,12 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// guessPause is what a wrong token costs. Those of all connections take turns, so that
-// more connections guess no faster: 4 in a second. A client that shows a wrong token by
-// mistake is answered within its time to attach.
+// guessPause is the delay of a wrong token. All connections share one sequence, so that
+// more connections do not guess faster: 4 per second. A client that shows a wrong token by
+// mistake is still answered within its time to attach.
 const guessPause = 250 * time.Millisecond
 
-// wrongToken holds up the answer to a token that is not a tenant's, and logs it.
+// wrongToken delays the reply to a token that belongs to no tenant, and logs it.
 func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	select {
 	case s.guessing <- struct{}{}:
@@ -25,8 +25,8 @@ func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	<-s.guessing
 }
 
-// paced bounds lines of the log about what anybody may do as often as he likes: one in a
-// second, which says how many there would have been since the one before.
+// paced limits log lines about events that any client can cause at will to one per second.
+// A line reports how many were suppressed since the previous one.
 type paced struct {
 	last time.Time
 	more int
@@ -41,8 +41,8 @@ func (p *paced) due(now time.Time) (more int, due bool) {
 	return more, true
 }
 
-// placeLocked says whether a user may have one more connection. No user gets the last
-// eighth of them beside his own, so that he cannot keep all others out.
+// placeLocked returns an error if a user may not have one more connection. A user may have
+// at most 7/8 of all connections, so that one user cannot lock out the others.
 func (s *Server) placeLocked(uid uint32) error {
 	most := s.config.MaxConnections
 	if len(s.mu.conns) >= most {

@@ -2,5 +2,5 @@
 
 package server
 
-// invariants switches on checks that cost too much for every run.
+// invariants enables checks that are too expensive for every run.
 const invariants = false

@@ -14,46 +14,45 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// job is a long request, or what is left of a request that waits (see rest). It
-// is answered by whoever runs it, or takes it out of the queue.
+// job is a long request, or the continuation of a request that waits (see rest). The
+// goroutine that runs it, or removes it from the queue, answers it.
 //
-// Handing work to another goroutine costs about 30 µs here (measured: compose of
-// one small layer 45 µs through the queue, 14 µs without), which an engine that
-// walks its layers pays once per layer. So the reader runs a job itself when the
-// connection has no other and a worker is free. It must not become deaf: a
-// poller is replaced at once, and takes over a connection that has a reader of its
-// own when the job takes long, to hear cancels.
+// Handing work to another goroutine costs about 30 µs here (measured: compose of one small
+// layer takes 45 µs through the queue, 14 µs without it). An engine that walks its layers
+// pays that once per layer. So the reader runs a job itself when the connection has no
+// other job and a worker is free. It must still notice cancels: a poller is replaced at
+// once, and takes over a connection with a dedicated reader when its job takes long.
 type job struct {
 	conn     *conn
 	header   wire.Header
-	body     []byte     // its own copy; nil when only the rest of a request is a job
-	received []int      // descriptors that came along; closed by finish
-	send     []*os.File // to send along with the answer; closed by finish
+	body     []byte     // a copy; nil if only the continuation of a request is a job
+	received []int      // descriptors received with it; closed by finish
+	send     []*os.File // files to send with the reply; closed by finish
 	arrived  time.Time
 	deadline time.Time
 	queue    *queue.Queue[*job]
 	lane     *queue.Lane[*job]
 	place    queue.Place[*job]
-	device   tier.DeviceID // that it may wait for; 0 = none
+	device   tier.DeviceID // whose driver it may wait for; 0 = none
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
-	bytes      int64 // of the heap, held until it is finished
-	tokenBytes int64 // the same of token ids
+	bytes      int64 // of the heap, reserved until it is finished
+	tokenBytes int64 // the same, of token ids
 
-	late *time.Timer // of a job in the queue; nil = was never there
+	late *time.Timer // of a job in the queue; nil = was never queued
 
-	waiters []waiter // guarded by conn.mu: cancellations that wait for the end
+	waiters []waiter // guarded by conn.mu: cancellations waiting for its end
 }
 
-// errCancelled is the cause of contexts that a cancel request has ended.
+// errCancelled is the cause of contexts ended by a cancel request.
 var errCancelled = codes.Refuse(wire.Canceled, "canceled")
 
-// longJob is how long nobody may receive. Shorter has no effect: the runtime's
-// timers are that coarse when it is idle.
+// longJob is the longest time without a receiver. A shorter value has no effect: the timers
+// of an idle runtime are that coarse.
 const longJob = time.Millisecond
 
-// start puts a request into the queue, or returns the job for the caller to run.
+// start queues a request, or returns the job for the caller to run.
 func (c *conn) start(t *task, now time.Time) (*job, error) {
 	n := c.flying.Add(1)
 	if n > int64(c.server.config.MaxInFlight) {
@@ -71,7 +70,7 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	if n == 1 && j.queue.Enter(j.lane) {
 		return j, nil
 	}
-	// Before put: whoever takes the job stops it.
+	// Before put: the goroutine that takes the job stops the timer.
 	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
 	if !j.queue.Put(j.lane, j) {
 		panic("daemon: the queue was closed before its connections")
@@ -79,8 +78,8 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	return nil, nil
 }
 
-// newJob makes a job of a request and counts it in. flying has counted it, and its
-// memory is held.
+// newJob creates a job for a request and registers it. flying counts it already, and its
+// memory is reserved.
 func (c *conn) newJob(t *task, now time.Time) *job {
 	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane, bytes: jobCost(t.body)}
 	if id := t.mayNeedGPU(); id != 0 {
@@ -97,10 +96,9 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
-// mayNeedGPU is the device that a request may be carried out by; 0 = none. Which plans
-// are is known only once they are read, so that all of a connection that has
-// attached the device count: a driver that hangs must hold up nobody else, nor those
-// who have attached another.
+// mayNeedGPU returns the device that may execute a request; 0 = none. Which plans do is known
+// only after decoding, so all plans of a connection that has attached the device count: a hanging
+// driver must not block other connections, nor those that attached another device.
 func (t *task) mayNeedGPU() tier.DeviceID {
 	if l := t.at.gpu.Load(); l != nil {
 		return l.gpu.ID
@@ -110,7 +108,7 @@ func (t *task) mayNeedGPU() tier.DeviceID {
 	}
 	var m wire.AttachDeviceRequest
 	if m.Decode(t.body) != nil {
-		return 0 // refused before any device is asked
+		return 0 // refused before any device is used
 	}
 	g, err := t.conn.server.gpuOf(m.UUID)
 	if err != nil {
@@ -119,9 +117,8 @@ func (t *task) mayNeedGPU() tier.DeviceID {
 	return g.ID
 }
 
-// lateInQueue answers a job whose time is over before anybody began it. A timer
-// that fires while put has not happened leaves the job to run, which then looks
-// at the clock itself.
+// lateInQueue answers a job whose deadline passes before it is started. If the timer fires
+// before put, the job stays and checks the clock when it runs.
 func (c *conn) lateInQueue(j *job) {
 	if j.queue.Take(j.lane, j) {
 		c.finish(j, nil, lateBy(j, time.Now()), &scratch{})
@@ -132,14 +129,14 @@ func lateBy(j *job, now time.Time) error {
 	return codes.Refuse(wire.Late, "waited %v in the queue", now.Sub(j.arrived).Round(time.Microsecond))
 }
 
-// runHere runs a job on the goroutine that has received it.
+// runHere runs a job on the goroutine that received it.
 func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	if s.poller != nil {
 		s.poller.replace(s)
 		c.run(j, s, now)
 		return replaced
 	}
-	c.server.polling.Add(1) // for what is done when it takes long
+	c.server.polling.Add(1) // for the takeover if it takes long
 	long := time.AfterFunc(longJob, func() {
 		defer c.server.polling.Done()
 		c.goOn(readOn)
@@ -152,7 +149,7 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	return readOn
 }
 
-// work runs jobs of a queue until it is closed, or others do.
+// work runs jobs of a queue until the queue is closed or others run them.
 func work(q *queue.Queue[*job]) {
 	s := &scratch{worker: q}
 	for s.worker != nil {
@@ -164,9 +161,9 @@ func work(q *queue.Queue[*job]) {
 	}
 }
 
-// run runs a job that has a place and leaves that before it answers: a client that does
-// not read keeps nobody's. Work whose time has passed, or that was cancelled before it
-// began, touches nothing.
+// run runs a job that has a place, and frees the place before it replies: a client that
+// does not read must not block others. A job that is late, or was canceled before it
+// started, touches nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
 	j.place = j.queue.Begin(j.lane, now, s.worker != nil)
 	reply, rest, err := c.perform(j, s, now)
@@ -204,9 +201,8 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	return reply, t.rest, nil
 }
 
-// finish answers a job and then the cancellations that waited for it: in this
-// order, so that a client has the answer of a request before it hears that the
-// request is over.
+// finish answers a job and then the cancellations that wait for it. In this order, a client
+// has the reply to a request before it learns that the request is over.
 func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	if j.late != nil {
 		j.late.Stop()
@@ -214,7 +210,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	if err != nil && j.device != 0 {
 		c.server.store.DeviceFailed(j.device, err)
 	}
-	// Before the answer: who has it may send the next request at once.
+	// Before the reply: the client may send the next request as soon as it has it.
 	c.flying.Add(-1)
 	c.countOut(j.header.Op)
 	if !c.ending() {
@@ -252,14 +248,14 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	c.server.jobDone()
 }
 
-// countOut ends the count of those requests of which few may be in flight.
+// countOut decrements the count of an operation with a low limit on requests in flight.
 func (c *conn) countOut(op wire.Op) {
 	if op == wire.OpRegisterDevice {
 		c.attached.Load().registering.Add(-1)
 	}
 }
 
-// dropQueued ends what no worker has begun, without answers.
+// dropQueued removes jobs that no worker has started, without replies.
 func (c *conn) dropQueued() {
 	c.mu.Lock()
 	waiting := make([]*job, 0, len(c.mu.jobs))

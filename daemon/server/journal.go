@@ -10,9 +10,10 @@ import (
 	"github.com/spliced-kv/spliced/daemon/journal"
 )
 
-// What the journal is told of clients.
+// Journal entries about clients.
 
-// about is an event of a client, which may have several tenants: the text names the others.
+// about returns an event of a client. If the client has several tenants, the text lists the
+// others.
 func (c *conn) about(kind journal.Kind, a *attachment) journal.Event {
 	e := journal.Event{Kind: kind, Client: canary.PlainText(a.client)}
 	if len(a.names) > 0 {
@@ -27,7 +28,7 @@ func (c *conn) tellAttached(a *attachment) {
 	c.server.journal.Append(e)
 }
 
-// tellRegistered tells that an engine of a client uses a model.
+// tellRegistered records that an engine of a client uses a model.
 func (t *task) tellRegistered(b *binding) {
 	c := t.conn
 	e := c.about(journal.Attached, t.at)
@@ -39,8 +40,8 @@ func (t *task) tellRegistered(b *binding) {
 	c.server.journal.Append(e)
 }
 
-// tellDetached tells that a client that was attached is served no more. Nothing of it is
-// answered meanwhile.
+// tellDetached records that an attached client is no longer served. The client receives no
+// replies meanwhile.
 func (c *conn) tellDetached() {
 	a := c.attached.Load()
 	if a == nil {
@@ -52,7 +53,7 @@ func (c *conn) tellDetached() {
 	c.server.journal.Append(e)
 }
 
-// tellReport tells of a report that says that reuses differ from what was computed.
+// tellReport records a report that reused and computed results differ.
 func (t *task) tellReport(of canary.Key, model string, m *wire.ReportRequest, switched bool) {
 	if m.Failed == 0 && !switched {
 		return

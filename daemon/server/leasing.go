@@ -37,8 +37,7 @@ func (q *leasing) needsWait(s *tiering.Store) bool {
 	return s.NeedsPromotion(&q.AcquireQuery)
 }
 
-// keepTogether refuses all rows of a request for all keys or none whose answer
-// does not fit a frame.
+// keepTogether refuses all rows of an all-or-none request whose reply does not fit a frame.
 func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	left := newRoom(len(rows))
 	for i := range rows {
@@ -54,7 +53,7 @@ func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	}
 }
 
-// giveAllBack releases leases that their client will not hear of.
+// giveAllBack releases leases that are not reported to their client.
 func (t *task) giveAllBack(rows []tiering.Acquired) {
 	for i := range rows {
 		if rows[i].Hit {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// state is where a connection is in its life (see the package doc).
+// state is the state of a connection (see the package doc).
 type state uint32
 
 const (
-	serving   state = iota // requests are begun and answered
-	draining               // nothing is begun or answered, work ends, leases stay
-	leaving                // the same, leases are given back
+	serving   state = iota // requests are started and answered
+	draining               // no request is started or answered, work finishes, leases stay
+	leaving                // the same, leases are released
 	lingering              // end of file was sent, leases stay
-	gone                   // end of file was sent, leases are given back
-	closed                 // taken apart by its last reader
+	gone                   // end of file was sent, leases are released
+	closed                 // freed by its last reader
 	states
 )
 
@@ -24,24 +24,24 @@ func (s state) String() string {
 	return [states]string{"serving", "draining", "leaving", "lingering", "gone", "closed"}[s]
 }
 
-// ending reports whether nothing is begun or answered any more.
+// ending reports whether requests are no longer started or answered.
 func (s state) ending() bool { return s != serving }
 
 // told reports whether the client was sent end of file.
 func (s state) told() bool { return s >= lingering }
 
-// released reports whether leases are given back.
+// released reports whether leases are released.
 func (s state) released() bool { return s == leaving || s >= gone }
 
-// event is what happens to a connection.
+// event is an event in the life of a connection.
 type event uint8
 
 const (
-	onDrop    event = iota // it ends while its client lives
+	onDrop    event = iota // the connection ends although its client may live
 	onLeave                // the client closed its end or died, or the daemon stops
-	onDrained              // no work is left, nor a lease
+	onDrained              // no work is left, and no lease
 	onHeld                 // no work is left, but leases
-	onClose                // the last reader takes it apart
+	onClose                // the last reader frees it
 	events
 )
 
@@ -52,7 +52,7 @@ func (e event) String() string {
 // never is the state after an event that cannot happen.
 const never = states
 
-// moves is the whole of a connection's life: the state after an event.
+// moves is the state table: the state after an event.
 var moves = [states][events]state{
 	//          drop       leave    drained  held       close
 	serving:   {draining, leaving, never, never, never},
@@ -63,9 +63,9 @@ var moves = [states][events]state{
 	closed:    {closed, closed, never, never, never},
 }
 
-// life is the state of a connection. Its zero value is serving.
+// life holds the state of a connection. Its zero value is serving.
 type life struct {
-	state atomic.Uint32 // changed by move, read by everybody
+	state atomic.Uint32 // changed by move, read by all
 
 	mu     sync.Mutex
 	linger *time.Timer // ends lingering
@@ -73,10 +73,9 @@ type life struct {
 
 func (l *life) now() state { return state(l.state.Load()) }
 
-// move is the one place where a connection changes its state. What follows from
-// that is conn.happened's, but for ended, which is called once, before anybody sees that
-// it no longer serves. limit is how long lingering may last, and expired is called when
-// it is over.
+// move is the only function that changes the state of a connection. Its effects are in
+// conn.happened, except ended, which is called once, before the change becomes visible.
+// limit bounds lingering; expired is called when that time is over.
 func (l *life) move(e event, ended func(), limit time.Duration, expired func()) (from, to state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +96,8 @@ func (l *life) move(e event, ended func(), limit time.Duration, expired func()) 
 	return from, to
 }
 
-// happened moves a connection on and does what follows, without a lock: what
-// follows from one event may come after what follows from the next.
+// happened applies an event and its effects, without a lock: the effects of one event may
+// happen after those of the next.
 func (c *conn) happened(e event, cause error) {
 	ended := func() { c.cancel(cause) }
 	from, to := c.life.move(e, ended, c.server.config.MaxLeaseTTL, func() { c.happened(onLeave, errPeerLeft) })
@@ -114,8 +113,8 @@ func (c *conn) happened(e event, cause error) {
 		c.server.conns.Go(c.drain)
 	}
 	if to.told() && !from.told() {
-		// Not shut down for reading too: what the client does can still be seen.
-		// Closed: there is nobody to tell.
+		// Reading is not shut down, so that the client can still be observed. An error
+		// means that it is closed already.
 		_ = c.sock.CloseWrite()
 	}
 	if to == leaving || to == gone {
@@ -125,7 +124,7 @@ func (c *conn) happened(e event, cause error) {
 		if to == gone {
 			close(c.gone)
 		}
-		// Wakes the reader. Closed: it was quicker.
+		// This wakes the reader. An error means that the reader was faster.
 		_ = c.sock.CloseRead()
 	}
 	if invariants {
@@ -133,8 +132,8 @@ func (c *conn) happened(e event, cause error) {
 	}
 }
 
-// checkLife panics when a connection that was in state s a moment ago does not keep
-// to it. What is checked stays true in the states that follow.
+// checkLife panics if a connection that was in state s a moment ago violates it. What it
+// checks stays true in the following states.
 func (c *conn) checkLife(s state) {
 	broken := ""
 	c.mu.Lock()

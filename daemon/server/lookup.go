@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// scope reads what every request about cached state begins with.
+// scope reads the profile and tenant of a request about cached state.
 func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	id, err := t.at.use(profileID)
 	return id, tier.TenantID(t.header.Tenant), err
@@ -73,14 +73,14 @@ func (t *task) match() (wire.Message, error) {
 	}
 	if m.Known.Present {
 		if err := t.findKnown(out, off); err != nil {
-			return nil, err // the client hears of nothing that was found
+			return nil, err // nothing that was found is reported to the client
 		}
 	}
 	t.at.claims.matched(&q, r, out)
 	return out, nil
 }
 
-// knowsPrimers refuses a section of a feature that the connection did not agree on.
+// knowsPrimers refuses a section of a feature that the connection did not negotiate.
 func (t *task) knowsPrimers(present bool) error {
 	if present && !t.at.primers {
 		return codes.Refuse(wire.Invalid, "primers: the connection has not asked for that feature")
@@ -88,7 +88,7 @@ func (t *task) knowsPrimers(present bool) error {
 	return nil
 }
 
-// knowsKinds refuses kinds of checkpoints that the connection did not agree on.
+// knowsKinds refuses kinds of checkpoints that the connection did not negotiate.
 func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 	if kinds&tier.Rows != 0 && !t.at.rows {
 		return codes.Refuse(wire.Invalid, "accept or kind: checkpoints kept as rows, without the feature rows")
@@ -96,14 +96,13 @@ func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 	return nil
 }
 
-// mayLearn tells whether a match is better answered once others were asked who holds what:
-// for a while after a start. A request that runs as a job does not wait.
+// mayLearn reports whether a remote lookup first would improve the answer to a match: for a
+// while after a start. A request that runs as a job does not wait.
 func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// learnFirst answers a match after its keys were asked for beyond this node. body lies in
-// the reader's memory.
+// learnFirst answers a match after a remote lookup of its keys. body is in the reader's memory.
 func learnFirst(body []byte) rest {
 	body = slices.Clone(body)
 	return func(t *task) (wire.Message, error) {
@@ -142,22 +141,21 @@ func (t *task) withhold(out *wire.MatchReply, n int) {
 	}
 }
 
-// acquireRowBytes is the size of a row without its extents and digests, and
-// acquireFixed bounds counts and padding of the fourteen columns and what a section
-// begins with.
+// acquireRowBytes is the size of a row without its extents and digests. acquireFixed bounds
+// the counts and padding of the fourteen columns and the header of a section.
 const (
 	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
 	acquireFixed    = 14*(8+7) + 16
 )
 
-// room counts the space left in a reply frame for extents, digests and packed layouts.
+// room is the space left in a reply frame for extents, digests and packed layouts.
 type room struct{ bytes, extents, digests, packed int }
 
 func newRoom(rows int) room {
 	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxPacked}
 }
 
-// take takes what a row needs, if there is as much.
+// take reserves the space of a row, if available.
 func (r *room) take(row *tiering.Acquired) bool {
 	extents, digests, packed := len(row.Extents), len(row.Digests), len(row.Packed)
 	bytes := 16*extents + 8*digests + packed
@@ -168,8 +166,8 @@ func (r *room) take(row *tiering.Acquired) bool {
 	return true
 }
 
-// lifeOf is how long a lease is asked for, 0 for the default. What is too long is
-// refused: a client that reads for as long as it asked for must have it.
+// lifeOf returns the requested lease time, 0 for the default. A longer one than allowed is
+// refused, since a client relies on the time it requested.
 func (t *task) lifeOf(ms uint32) (time.Duration, error) {
 	ttl, most := milliseconds(ms), t.conn.server.config.MaxLeaseTTL
 	if ttl > most {
@@ -207,10 +205,10 @@ func (t *task) acquire() (wire.Message, error) {
 	return t.lease(&q)
 }
 
-// lease takes the leases of a query, or has it wait for what is on its way.
+// lease acquires the leases of a query, or lets it wait for promotions.
 func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	s := t.scratch
-	may := !q.atOnce && t.conn.mayWait() // only this goroutine begins what waits
+	may := !q.atOnce && t.conn.mayWait() // only this goroutine starts waits
 	if q.All && may && q.needsWait(t.conn.server.store) {
 		t.rest = awaitTogether(*q)
 		return nil, nil
@@ -228,7 +226,7 @@ func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	return t.acquired(q, s.acquired), nil
 }
 
-// acquired answers rows, as many as fit a frame.
+// acquired returns the reply for rows, as many as fit a frame.
 func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
 	out := &t.scratch.acquireReply
 	resetAcquire(out)
@@ -287,18 +285,17 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 	out.Digest = append(out.Digest, row.Digests...)
 	out.Packed.Count = append(out.Packed.Count, uint32(len(row.Packed)))
 	out.Packed.Layout = append(out.Packed.Layout, row.Packed...)
-	out.Packed.Present = out.Packed.Present || row.Packed != "" // only clients that read it have such profiles
+	out.Packed.Present = out.Packed.Present || row.Packed != "" // only clients that can read it have such profiles
 }
 
-// giveBack releases a lease that its client will not hear of.
+// giveBack releases a lease that is not reported to its client.
 func (t *task) giveBack(lease tier.LeaseID) {
 	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
 		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("a fresh lease could not be given back")
 	}
 }
 
-// release takes slots and leases of the store alike: both draw ids from one
-// sequence.
+// release releases slots and leases of the store: both draw ids from one sequence.
 func (t *task) release() (wire.Message, error) {
 	m, out := &t.scratch.ids, &t.scratch.codes
 	if err := m.Decode(t.body); err != nil {
@@ -343,7 +340,7 @@ func (t *task) load() (wire.Message, error) {
 	})
 }
 
-// loadFrom leases a checkpoint, in memory of the host or of the device.
+// loadFrom leases a checkpoint, in host or device memory.
 func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
 	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tier.Spliced; q.Accept == 0 {
@@ -371,7 +368,7 @@ type (
 	loadLater func(context.Context, *tiering.LoadQuery) (tiering.Loaded, error)
 )
 
-// loaded answers a checkpoint.
+// loaded returns the reply for a checkpoint.
 func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
 	if !got.Hit {
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
@@ -415,22 +412,22 @@ func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 	return out, true
 }
 
-// rankOf keeps numbers that no profile has from wrapping.
+// rankOf clamps a rank, so that large invalid ranks do not wrap around.
 func rankOf(rank uint32) int { return int(min(rank, math.MaxInt32)) }
 
 func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// longKnown is how many tokens the reader searches itself: some 100 µs. searchBytes is
-// what a search takes of the heap for each token beside its id, and keptSearch the most
-// tokens that a scratch keeps room for after a request.
+// longKnown is the largest number of tokens that the reader searches itself: about 100 µs.
+// searchBytes is the heap memory that a search needs per token in addition to its id.
+// keptSearch is the number of tokens for which a scratch keeps memory after a request.
 const (
 	longKnown   = 4 << 10
 	searchBytes = 16
 	keptSearch  = 64 << 10
 )
 
-// matchIsLong is longer(longLookup), and reports long prompts as long too. Only connections
-// that may send one have their requests read twice.
+// matchIsLong is longer(longLookup), and also reports long prompts as long. Only requests
+// of connections that may send one are decoded twice.
 func (t *task) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.known {
 		return long, nil
@@ -442,15 +439,15 @@ func (t *task) matchIsLong() (bool, error) {
 	return m.Known.Present && m.Prompt.Tokens > longKnown, nil
 }
 
-// notKnown is the time that MatchEstimates tells where there is none.
+// notKnown is the value in MatchEstimates of an unknown time.
 const notKnown = math.MaxUint32
 
-// estimates tells whom it may, in the memory of a former section, how far off is what was
-// found, where anything can be.
+// estimates returns the error bounds of hits, if the client may see them and any is above
+// zero. It reuses the memory of an earlier section.
 func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.MatchEstimates {
 	out := wire.MatchEstimates{PrefixMicros: notKnown, Micros: m.Micros[:0], Error: m.Error[:0]}
 	if r.PrefixTokens > 0 && r.PrefixKind&tier.Spliced != 0 {
-		out.PrefixError = math.Inf(1) // of what it was composed of is not known
+		out.PrefixError = math.Inf(1) // the errors of its parts are unknown
 	}
 	if out.Present = may && (r.MaxError > 0 || out.PrefixError > 0); !out.Present {
 		return out
@@ -462,14 +459,14 @@ func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.Ma
 	return out
 }
 
-// noneKnown is an absent section in the memory of a former one.
+// noneKnown returns an absent section that keeps the memory of an earlier one.
 func noneKnown(m *wire.MatchKnown) wire.MatchKnown {
 	return wire.MatchKnown{
 		Starts: m.Starts[:0], Lengths: m.Lengths[:0], Keys: m.Keys[:0], Tiers: m.Tiers[:0], Interiors: m.Interiors[:0],
 	}
 }
 
-// findKnown answers the section known of a match, whose prefix was found.
+// findKnown fills the section known of a match, after its prefix lookup.
 func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 	m, k := &t.scratch.match, &t.scratch.known
 	q, err := t.knownQuery(m)
@@ -510,7 +507,7 @@ func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 	return nil
 }
 
-// knownQuery checks what a client asks, and takes the memory that a search needs.
+// knownQuery validates the client's query and reserves the memory of a search.
 func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	prompt, ask := &m.Prompt, &m.Known
 	switch {

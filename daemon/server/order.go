@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// turn is the place of an order request in the line of its connection. They take
-// effect one after another, as they came: a number in the daemon's slot says that
-// the leases of all requests up to it are released.
+// turn is the position of an order request in the sequence of its connection. Requests take
+// effect in order of arrival: a number in the daemon's slot means that the leases of all
+// requests up to it are released.
 type turn struct {
 	ended chan struct{}
-	// before, set when ended is closed, is who else the next in line waits for:
-	// a request gave up while the one before it still waited.
+	// before is set when ended is closed. It is another turn that the next one waits for: a
+	// request gave up while its predecessor still waited.
 	before *turn
 }
 
-// wait waits for those before.
+// wait waits for the earlier turns.
 func (x *turn) wait(ctx context.Context) error {
 	for x != nil {
 		select {
@@ -33,8 +33,8 @@ func (x *turn) wait(ctx context.Context) error {
 	return nil
 }
 
-// order releases leases once the client's stream has passed a point. It waits on
-// the host, in a goroutine of its own, and never makes a stream wait.
+// order releases leases once the client's stream has passed a point. It waits on the host,
+// in a separate goroutine, and never blocks a stream.
 func (t *task) order() (wire.Message, error) {
 	m := &t.scratch.order
 	if err := m.Decode(t.body); err != nil {
@@ -58,7 +58,7 @@ func (t *task) order() (wire.Message, error) {
 	return nil, nil
 }
 
-// inTurn is the rest of an order request. It always runs.
+// inTurn returns the continuation of an order request, which always runs.
 func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
 	return func(t *task) (wire.Message, error) {
 		defer close(own.ended)
@@ -70,7 +70,7 @@ func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
 	}
 }
 
-// ordered waits for the client's number, releases, and writes ours.
+// ordered waits for the client's number, releases the leases, and writes the daemon's number.
 func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, error) {
 	if m.Signal != 0 && m.Signal <= l.signalled {
 		return nil, codes.Refuse(wire.Invalid, "signal %d after %d", m.Signal, l.signalled)
@@ -80,7 +80,7 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 			return nil, err
 		}
 	}
-	// From here on nothing is late: leases are gone once they are released.
+	// From here on the deadline does not apply: released leases cannot be restored.
 	if err := t.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -94,8 +94,8 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 	ctx, stop := context.WithTimeout(context.WithoutCancel(t.ctx), t.conn.server.config.HBMTimeout)
 	defer stop()
 	if err := l.signal(ctx, m.Signal); err != nil {
-		// Streams wait for the number, and nobody will write it: the client lets
-		// them go when it finds the connection ended.
+		// Streams wait for a number that will not be written. The client ends these waits
+		// when it sees that the connection has ended.
 		t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Uint64("connection", t.conn.id).Msg("a number for a client's streams could not be written: its connection ends")
 		t.conn.drop(errNoSignal)
 		return out, nil
@@ -106,8 +106,8 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 
 var errNoSignal = errors.New("a number for the client's streams could not be written")
 
-// passed waits for the client's number, and where that says no more than that an
-// event was recorded, for the event.
+// passed waits for the client's number. If that only means that an event was recorded, it
+// waits for the event.
 func (l *attachedGPU) passed(ctx context.Context, v uint64) error {
 	_, err := l.order.Wait(ctx, order.Client, v)
 	if e := l.pair.events; e != nil && err == nil {
@@ -117,7 +117,7 @@ func (l *attachedGPU) passed(ctx context.Context, v uint64) error {
 	return err
 }
 
-// signal writes the daemon's number: nothing that it speaks of runs any more.
+// signal writes the daemon's number. Nothing that the number covers is running any more.
 func (l *attachedGPU) signal(ctx context.Context, v uint64) error {
 	if e := l.pair.events; e != nil {
 		if err := e.Signal(v); err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What package parallel allows fits the frames; a difference below zero does not compile.
+// The bounds of package parallel fit the frames; a negative difference does not compile.
 const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs) + uint(parallel.MaxPrimers-wire.MaxPrimers)
 
-// workScope is whose segments a request is about.
+// workScope returns the profile and tenant that a request about segments is limited to.
 func (t *task) workScope(id tier.ProfileID, tenant tier.TenantID) parallel.Scope {
 	s := parallel.Scope{Profile: id, Tenant: tenant}
 	if p, ok := t.conn.server.store.Profile(id); ok {
@@ -31,7 +31,7 @@ func totalTokens(list []uint32) (total uint64) {
 	return total
 }
 
-// planIsLong is as of reserve: the keys are computed again.
+// planIsLong applies the rule of reserve: the keys are recomputed.
 func (t *task) planIsLong() (bool, error) {
 	m := &t.scratch.plan
 	if err := m.Decode(t.body); err != nil {
@@ -40,7 +40,7 @@ func (t *task) planIsLong() (bool, error) {
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
-// planSegments reads the segments of a plan. Other nodes are asked on no worker's place.
+// planSegments decodes the segments of a plan. It asks other nodes without occupying a worker.
 func (t *task) planSegments() (wire.Message, error) {
 	m := &t.scratch.plan
 	if err := m.Decode(t.body); err != nil {
@@ -70,7 +70,7 @@ func (t *task) planSegments() (wire.Message, error) {
 		Conn: t.conn.id, Scope: t.workScope(id, tenant), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros),
 		Within: milliseconds(m.WithinMs), Off: t.switchedOff(id),
 	}
-	ids = slices.Clone(ids) // the plan keeps them
+	ids = slices.Clone(ids) // the plan retains them
 	for i := range m.Keys {
 		n := int(m.Tokens[i])
 		q.Segments = append(q.Segments, parallel.Segment{
@@ -87,7 +87,7 @@ func (t *task) planSegments() (wire.Message, error) {
 	return nil, nil
 }
 
-// begun asks the others and answers. A plan whose client has left ends.
+// begun asks the other nodes and replies. A plan whose client has disconnected ends.
 func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
 	w := t.conn.server.work
 	a, err := w.Plan(t.ctx, q)
@@ -117,10 +117,10 @@ func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
 
 func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// micros is a time in microseconds, cut to what fits.
+// micros returns a duration in microseconds, saturated to the range of uint32.
 func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0), 1<<32-1)) }
 
-// watch waits for rows of a plan or for jobs, on no worker's place.
+// watch waits for rows of a plan or for jobs, without occupying a worker.
 func (t *task) watch() (wire.Message, error) {
 	m := &wire.WatchRequest{}
 	if err := m.Decode(t.body); err != nil {

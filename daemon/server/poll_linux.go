@@ -12,19 +12,17 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// poller receives from many connections and has their requests answered, on one
-// goroutine at a time: while requests keep coming, no thread of ours sleeps or is
-// woken for any of them. What would keep the others waiting, a job or a client
-// that does not read, has another goroutine take over the polling first. While few
-// connections make requests each of them is received from directly, by a goroutine
-// of its own: a request is answered a system call sooner, and the kernel keeps client
-// and goroutine on one processor.
+// poller receives from many connections and answers their requests, on one goroutine at a
+// time: while requests keep arriving, none of our threads sleeps or is woken for them.
+// Before anything that would block the others, such as a job or a client that does not
+// read, another goroutine takes over polling. While few connections make requests, each has
+// a dedicated goroutine that receives from it directly: a request is answered one system
+// call sooner, and the kernel keeps client and goroutine on one processor.
 //
-// Set aside: such a goroutine for every connection. Once more of them are blocked in
-// system calls than there are processors, each request waits until Go's
-// scheduler has taken a processor away from another blocked call, and has woken a
-// thread for it. Go's own poller costs two more system calls for each request and
-// wakes threads that find nothing to do.
+// Rejected: such a goroutine for every connection. Once more of them are blocked in system
+// calls than there are processors, each request waits until Go's scheduler has taken a
+// processor from another blocked call and woken a thread. Go's own poller costs two more
+// system calls per request and wakes threads that find nothing to do.
 //
 // Invariant: one goroutine polls, from Accept to Stop.
 type poller struct {
@@ -32,29 +30,28 @@ type poller struct {
 	run    func() // poll
 	epoll  *socket.Epoll
 
-	active  atomic.Int32 // connections that sent something lately, as counted last
-	counted atomic.Int64 // unix nanoseconds of that
+	active  atomic.Int32 // connections that sent something recently, at the last count
+	counted atomic.Int64 // unix nanoseconds of the last count
 
 	mu struct {
 		sync.Mutex
 		conns map[uint64]*conn // polled or not, by id
 	}
 
-	pace seqpacket.Pace // of the goroutine that polls
+	pace seqpacket.Pace // of the polling goroutine
 }
 
-// pollersOf is how many pollers a machine gets: what remains is for clients and
-// for jobs. On two cores one is faster than two, which wake each other up.
+// pollersOf returns the number of pollers for a machine; the remaining processors are for
+// clients and jobs. On two cores one is faster than two, which wake each other up.
 func pollersOf(processors int) int { return max(1, processors/2) }
 
 const (
-	// fewActive is how many active connections of a poller are received from
-	// directly: with pollersOf, as many in all as there are processors. Measured on
-	// two cores: 2 clients make twice as many requests as when they are polled, 4 clients
-	// a third fewer.
+	// fewActive is the number of active connections per poller up to which each is received from
+	// directly: with pollersOf, as many in total as there are processors. Measured on two cores:
+	// 2 clients make twice as many requests as when polled, 4 clients a third fewer.
 	fewActive = 2
-	// activeFor is how long a connection counts as active after a message, and
-	// countEvery how often they are counted at most. Both are guesses.
+	// activeFor is the time for which a connection counts as active after a message.
+	// countEvery is the shortest interval between counts. Both are guesses.
 	activeFor  = 50 * time.Millisecond
 	countEvery = 2 * time.Millisecond
 )
@@ -70,8 +67,7 @@ func newPoller(s *Server) (*poller, error) {
 	return p, nil
 }
 
-// join makes a connection one of p's; leave ends that. It is polled while it is
-// armed.
+// join adds a connection to p; leave removes it. It is polled while it is armed.
 func (p *poller) join(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +80,7 @@ func (p *poller) leave(c *conn) {
 	delete(p.mu.conns, c.id)
 }
 
-// arm begins to poll a connection; false when that cannot be.
+// arm starts polling a connection and reports whether that succeeded.
 func (p *poller) arm(c *conn) bool {
 	err := p.epoll.Add(c.sock.Fd(), c.id, unix.EPOLLIN)
 	if err != nil {
@@ -93,7 +89,7 @@ func (p *poller) arm(c *conn) bool {
 	return err == nil
 }
 
-// disarm ends arm. It is for the goroutine that polls.
+// disarm undoes arm. Only the polling goroutine may call it.
 func (p *poller) disarm(c *conn) { p.epoll.Remove(c.sock.Fd()) }
 
 func (p *poller) find(id uint64) *conn {
@@ -111,7 +107,7 @@ func (p *poller) length() int {
 // crowded reports whether more than a few connections make requests.
 func (p *poller) crowded() bool { return p.active.Load() > fewActive }
 
-// heard notes a message of a connection, and now and then counts who is active.
+// heard records a message of a connection, and periodically counts the active connections.
 func (p *poller) heard(c *conn, now time.Time) {
 	at := now.UnixNano()
 	c.heardAt.Store(at)
@@ -129,7 +125,7 @@ func (p *poller) heard(c *conn, now time.Time) {
 	p.active.Store(active)
 }
 
-// replace has another goroutine poll. s is of the one that has polled.
+// replace starts another polling goroutine. s belongs to the one that polled before.
 func (p *poller) replace(s *scratch) {
 	s.poller = nil
 	p.server.polling.Go(p.run)
@@ -151,7 +147,7 @@ func (p *poller) poll() {
 		if err != nil {
 			panic("daemon: " + err.Error())
 		}
-		// What is left of events when p is replaced is found again by the other goroutine.
+		// The goroutine that replaces this one sees the remaining events again.
 		for i := range n {
 			id := socket.EventID(&events[i])
 			if id == 0 || !p.serve(id, w) {
@@ -161,8 +157,8 @@ func (p *poller) poll() {
 	}
 }
 
-// serve takes one message of a connection, or begins to receive from it directly;
-// false when p has been replaced.
+// serve handles one message of a connection, or starts receiving from it directly. It
+// returns false if p has been replaced.
 func (p *poller) serve(id uint64, w *workspace) bool {
 	c := p.find(id)
 	if c == nil {
@@ -179,7 +175,7 @@ func (p *poller) serve(id uint64, w *workspace) bool {
 	switch {
 	case outcome == replaced:
 		return false
-	case w.scratch.poller == nil: // the answer had to wait for its client
+	case w.scratch.poller == nil: // the reply had to wait for its client
 		c.goOn(outcome)
 		return false
 	case outcome == endOfConn:

@@ -32,36 +32,36 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options is what a server is given. All but GPUs is needed.
+// Options are the dependencies of a server. All except GPUs are required, unless noted.
 type Options struct {
 	Config  *settings.Config
 	Store   *tiering.Store
 	Device  gpuipc.Device
-	GPUs    gpu.Devices // that were asked for
+	GPUs    gpu.Devices // the requested ones
 	Canary  *canary.Canary
 	Usage   *usage.Usage
 	Work    *parallel.Work
-	Tenants tiering.Tenants // those of Config, in its order
-	Epoch   uint64          // tells this start from all others
-	Title   string          // what a client is told of us
+	Tenants tiering.Tenants // of Config, in its order
+	Epoch   uint64          // distinguishes this start from all others
+	Title   string          // the daemon's name for clients
 	Log     zerolog.Logger
-	// Stats are the counters that the operation of that name answers.
+	// Stats returns the counters for the stats operation.
 	Stats func() []api.Counter
-	// Served hears of each prompt that was advised on, and what was; both are good until
-	// it returns, and it must not wait. nil = nobody listens.
+	// Served is called for each prompt with advice. Both arguments are valid until it
+	// returns, and it must not block. nil = no listener.
 	Served func(*advise.Query, *advise.Advice)
-	// Journal is told of clients, and of what canaries report; nil = nobody reads it.
+	// Journal receives events about clients and canary reports; nil = none.
 	Journal *journal.Journal
 }
 
-// Server accepts clients and holds what connections share. It owns its
-// connections and neither the store nor the device.
+// Server accepts clients and holds what connections share. It owns its connections, but
+// neither the store nor the devices.
 type Server struct {
 	// Fixed after New.
 	config  *settings.Config
 	store   *tiering.Store
 	device  gpuipc.Device
-	gpus    gpu.Devices // that were asked for
+	gpus    gpu.Devices // the requested ones
 	log     zerolog.Logger
 	stats   func() []api.Counter
 	served  func(*advise.Query, *advise.Advice)
@@ -72,8 +72,8 @@ type Server struct {
 	tenants tiering.Tenants
 	tokens  atomic.Pointer[tokens]
 	queue   *queue.Queue[*job]
-	// deviceQueues have places of their own for what may wait for a GPU's driver, for each
-	// device of the store.
+	// deviceQueues have separate places for requests that may wait for a GPU's driver, for
+	// each device of the store.
 	deviceQueues []*queue.Queue[*job]
 	short        queue.LastShort
 	watcher      *socket.Watcher
@@ -82,32 +82,32 @@ type Server struct {
 	canary       *canary.Canary
 	usage        *usage.Usage
 	work         *parallel.Work
-	memory       *budget.Bytes  // that clients may have us hold
-	held         *budget.Bytes  // of the heap, by requests in flight
-	mapped       *budget.Mapped // addresses of what clients have us map
+	memory       *budget.Bytes  // for clients
+	held         *budget.Bytes  // of the heap, for requests in flight
+	mapped       *budget.Mapped // address space for memory of clients
 	descriptors  budget.Descriptors
 	places       *budget.Places // of profiles
 
 	busy     atomic.Int64  // jobs in flight
-	waiting  atomic.Int64  // of these, waiting for a disk
+	waiting  atomic.Int64  // jobs waiting for a disk
 	stopping atomic.Bool   // new work is refused
-	draining atomic.Bool   // new clients and fills are
-	idle     chan struct{} // capacity 1: busy came to 0 while stopping
-	closing  chan struct{} // closed when accept has to end
-	guessing chan struct{} // capacity 1: held while the answer to a wrong token is
+	draining atomic.Bool   // new clients and fills are refused
+	idle     chan struct{} // capacity 1: busy reached 0 while stopping
+	closing  chan struct{} // closed to end accept
+	guessing chan struct{} // capacity 1: full while the reply to a wrong token is delayed
 
-	strangers paced // lines about refused peers; of the goroutine that accepts
+	strangers paced // log lines about refused peers; owned by the accepting goroutine
 
-	conns   sync.WaitGroup // connections, and what winds them down
+	conns   sync.WaitGroup // connections, and goroutines that close them
 	polling sync.WaitGroup
 	mu      struct {
 		sync.Mutex
 		conns map[uint64]*conn
-		last  uint64 // connection id
+		last  uint64 // latest connection id
 	}
 }
 
-// queued is how many requests wait for a place.
+// queued returns the number of requests that wait for a place.
 func (s *Server) queued() (n int) {
 	for _, q := range s.queues() {
 		n += q.Waiting()
@@ -115,12 +115,12 @@ func (s *Server) queued() (n int) {
 	return n
 }
 
-// queues are all of them, that of the host first.
+// queues returns all queues, that of the host first.
 func (s *Server) queues() []*queue.Queue[*job] {
 	return append([]*queue.Queue[*job]{s.queue}, s.deviceQueues...)
 }
 
-// New makes a server; nothing runs yet.
+// New creates a server without starting it.
 func New(o Options) (*Server, error) {
 	s := &Server{
 		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served, journal: o.Journal,
@@ -156,24 +156,24 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// TenantName names a tenant for people.
+// TenantName returns the name of a tenant for operators.
 func (s *Server) TenantName(id tier.TenantID) string {
 	return cmp.Or(s.tenants.NameOf(id), fmt.Sprintf("tenant %d", id))
 }
 
-// Watch notices that clients end, until StopWatch.
+// Watch watches for clients that end, until StopWatch.
 func (s *Server) Watch() error { return s.watcher.Run() }
 
 // StopWatch makes Watch return.
 func (s *Server) StopWatch() error { return s.watcher.Stop() }
 
-// Work is one worker; it returns after Stop.
+// Work runs one worker; it returns after Stop.
 func (s *Server) Work() { work(s.queue) }
 
-// WorkOnDevice is one worker for what may wait for the driver of one GPU.
+// WorkOnDevice runs one worker for requests that may wait for the driver of one GPU.
 func (s *Server) WorkOnDevice(id tier.DeviceID) { work(s.deviceQueues[id-1]) }
 
-// Close frees what New took, when nothing of the server runs any more.
+// Close frees the resources of New. Nothing of the server may be running.
 func (s *Server) Close() {
 	s.watcher.Close()
 	for _, p := range s.pollers {
@@ -181,16 +181,15 @@ func (s *Server) Close() {
 	}
 }
 
-// acceptPause is how long accept waits when the process has no descriptors left.
+// acceptPause is the delay of accept when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
-// Acceptor is where connections come from. Its error is seqpacket.ErrClosed once it
-// is closed.
+// Acceptor is a source of connections. Its error is seqpacket.ErrClosed once it is closed.
 type Acceptor interface {
 	Accept() (*seqpacket.Conn, error)
 }
 
-// Accept takes connections until the acceptor is closed. They are served until Stop.
+// Accept accepts connections until the acceptor is closed. They are served until Stop.
 func (s *Server) Accept(l Acceptor, allow *socket.AllowList) error {
 	for _, p := range s.pollers {
 		s.polling.Go(p.poll)
@@ -224,7 +223,8 @@ func (s *Server) pause(d time.Duration) bool {
 	}
 }
 
-// admit makes a connection of an accepted socket, or says why not and closes it.
+// admit creates a connection for an accepted socket, or reports a refusal to the peer and
+// closes it.
 func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 	p, err := socket.ReadPeer(sock.Fd())
 	if err != nil {
@@ -259,11 +259,11 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 	hangUp(sock)
 }
 
-// turnAway tells a peer why its connection ends, as an answer to the hello that
-// it has sent or will send.
+// turnAway reports to a peer why its connection ends, as a reply to the hello that it has
+// sent or will send.
 func turnAway(sock *seqpacket.Conn, err error) {
 	code, _ := codes.Of(err)
-	// It is about to be closed: what became of the frame does not matter.
+	// The socket is about to be closed, so an error does not matter.
 	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
 }
 
@@ -279,7 +279,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
 	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
-		// Without it the reader still sees end of file.
+		// Without the watcher the reader still sees end of file.
 		s.log.Error().Err(err).Msg("client cannot be watched")
 	}
 	c.poller = s.leastLoaded()
@@ -309,9 +309,9 @@ func (s *Server) list() []*conn {
 	return conns
 }
 
-// take takes staging and slots out of the budget of all connections. A client
-// that wishes for more than the default gets at most half of what is left for its
-// user, its wishes cut in proportion, so that none takes all.
+// take reserves staging and slots from the budget of all connections. A client that
+// requests more than the default gets at most half of the memory left for its user, with
+// both requests cut in proportion, so that no client takes all.
 func (s *Server) take(uid uint32, staging, slots *int64) error {
 	return s.memory.TakeOf(uid, 0, func(left int64) int64 {
 		most := max(left/2, int64(s.config.Staging+s.config.Slots))
@@ -331,7 +331,7 @@ func (s *Server) refuseStopping() error {
 	return nil
 }
 
-// deadline is how long a request may take from its arrival.
+// deadline returns the time a request may take from its arrival.
 func (s *Server) deadline(h *wire.Header) time.Duration {
 	if h.Deadline == 0 {
 		return s.config.RequestTimeout
@@ -339,7 +339,7 @@ func (s *Server) deadline(h *wire.Header) time.Duration {
 	return min(time.Duration(h.Deadline)*time.Microsecond, s.config.MaxRequestTimeout)
 }
 
-// jobDone counts a job out and tells stop when none is left.
+// jobDone counts a finished job, and signals stop after the last one.
 func (s *Server) jobDone() {
 	if s.busy.Add(-1) == 0 && s.stopping.Load() {
 		select {
@@ -349,12 +349,12 @@ func (s *Server) jobDone() {
 	}
 }
 
-// ErrStuck is of work that no context ends and that holds memory a client may own.
+// ErrStuck means that work does not react to its context and uses memory that a client may own.
 var ErrStuck = errors.New("work is stuck")
 
-// Stop refuses new work, lets running work end within DrainTimeout, stops what
-// is left, and closes all connections; then Work returns. After ErrStuck it may be
-// called again. The listener has been closed before.
+// Stop refuses new work, lets running work finish within DrainTimeout, stops the rest, and
+// closes all connections; then Work returns. It may be called again after ErrStuck. The
+// listener must be closed first.
 func (s *Server) Stop() error {
 	if !s.stopping.Swap(true) {
 		close(s.closing)
@@ -382,17 +382,17 @@ func (s *Server) Stop() error {
 		}
 		return s.stopPolling()
 	case <-stuck.C:
-		// Unmapping under it would fault; the process is about to end anyway.
+		// Unmapping memory in use would fault; the process is about to end anyway.
 		return fmt.Errorf("%d connections cannot be closed: %w", len(s.list()), ErrStuck)
 	}
 }
 
-// leastLoaded is the poller with the fewest connections.
+// leastLoaded returns the poller with the fewest connections.
 func (s *Server) leastLoaded() *poller {
 	return slices.MinFunc(s.pollers, func(a, b *poller) int { return a.length() - b.length() })
 }
 
-// stopPolling ends all pollers; there are no connections left.
+// stopPolling stops all pollers; no connections are left.
 func (s *Server) stopPolling() error {
 	var failed []error
 	for _, p := range s.pollers {

@@ -11,20 +11,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// rest is what is left of a request that has to wait for a disk. It runs in a
-// goroutine of its own and holds no worker's place, so that waits, however many
-// and however long, never keep requests that need no disk from running. It is a
-// job like any other: counted in flight, cancelled by cancel and by the end of
-// its connection, and its message does not lie in a scratch of another goroutine.
+// rest is the continuation of a request that has to wait for a disk. It runs in a separate
+// goroutine and occupies no worker, so that waits of any number and length never block requests
+// that need no disk. It is a job like any other: it is counted in flight, and canceled by cancel
+// and by the end of its connection. Its message is not in the scratch of another goroutine.
 type rest func(*task) (wire.Message, error)
 
-// mayWait reports whether one more request may be in flight. Only the reader adds
-// to them, and asks.
+// mayWait reports whether one more request may be in flight. Only the reader starts
+// requests, and calls it.
 func (c *conn) mayWait() bool {
 	return c.flying.Load() < int64(c.server.config.MaxInFlight) && c.server.held.Left(c.peer.UID) >= waitBytes
 }
 
-// wait makes a job of the rest of a short request that mayWait.
+// wait creates a job for the continuation of a short request, after mayWait.
 func (c *conn) wait(t *task, now time.Time) {
 	c.flying.Add(1)
 	c.server.held.Add(c.peer.UID, jobCost(t.body))
@@ -32,7 +31,7 @@ func (c *conn) wait(t *task, now time.Time) {
 	c.runRest(j, t.rest)
 }
 
-// runRest starts the rest of a job.
+// runRest starts the continuation of a job.
 func (c *conn) runRest(j *job, rest rest) {
 	c.server.waiting.Add(1)
 	go func() {
@@ -50,9 +49,8 @@ func (c *conn) runRest(j *job, rest rest) {
 	}()
 }
 
-// patience bounds a wait: by seven eighths of the time that is left, so that the
-// answer still reaches a client whose clock began before ours, and by most (0 =
-// no other bound).
+// patience bounds a wait by seven eighths of the remaining time, so that the reply still
+// reaches a client whose clock began before ours, and by most (0 = no other bound).
 func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc) {
 	left := time.Until(t.deadline)
 	left -= left / 8
@@ -64,8 +62,8 @@ func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc
 
 func promoting(row tiering.Acquired) bool { return row.Promoting }
 
-// awaitAcquire waits for those rows that are on their way up from a slower tier.
-// The others keep their leases meanwhile. q and rows lie in the reader's memory.
+// awaitAcquire waits for rows that are being promoted from a slower tier. The other rows
+// keep their leases meanwhile. q and rows are in the reader's memory.
 func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	rows, all := slices.Clone(rows), slices.Clone(q.Keys)
 	var keys [][32]byte
@@ -99,8 +97,8 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	}
 }
 
-// awaitTogether leases all rows or none, and waits for those on their way up.
-// q lies in the reader's memory.
+// awaitTogether leases all rows or none, and waits for those being promoted. q is in the
+// reader's memory.
 func awaitTogether(q leasing) rest {
 	q.Keys = slices.Clone(q.Keys)
 	return func(t *task) (wire.Message, error) {
@@ -122,7 +120,7 @@ func awaitTogether(q leasing) rest {
 	}
 }
 
-// awaitLoad waits for a checkpoint that is on its way up.
+// awaitLoad waits for a checkpoint that is being promoted.
 func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 	return func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(t.conn.server.config.PromoteTimeout)
@@ -146,13 +144,13 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 }
 
 // pendingLevel is an object that a row of a commit or save has published and that has not
-// reached its level.
+// reached its durability level.
 type pendingLevel struct {
 	row     int
 	durable *tiering.Durable
 }
 
-// awaitSaved waits as awaitLevels does for what a save has published.
+// awaitSaved waits for the objects published by a save, as awaitLevels does.
 func awaitSaved(out *wire.ReserveReply, waits []pendingLevel) rest {
 	out = &wire.ReserveReply{Codes: slices.Clone(out.Codes), Reservations: slices.Clone(out.Reservations), Bytes: slices.Clone(out.Bytes)}
 	return func(t *task) (wire.Message, error) {
@@ -165,9 +163,8 @@ func awaitSaved(out *wire.ReserveReply, waits []pendingLevel) rest {
 	}
 }
 
-// awaitLevels waits until what a commit has published is as safe as it asked for.
-// It never fails: the objects are published, and a client that is told otherwise
-// would compute them again.
+// awaitLevels waits until the objects published by a commit are as durable as requested. It never
+// fails: the objects are published, and a client that got an error would compute them again.
 func awaitLevels(out *wire.CommitReply, waits []pendingLevel) rest {
 	out = &wire.CommitReply{Codes: slices.Clone(out.Codes), Published: slices.Clone(out.Published), Levels: slices.Clone(out.Levels)}
 	return func(t *task) (wire.Message, error) {

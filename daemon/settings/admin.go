@@ -2,10 +2,10 @@ package settings
 
 import "github.com/spliced-kv/spliced/connector/wire"
 
-// MaxTenantToken is how many bytes a tenant's token has at most.
+// MaxTenantToken is the maximum size of a tenant's token in bytes.
 const MaxTenantToken = wire.MaxToken
 
-// adminSettings are those of who may do what over the admin REST's TCP listener.
+// adminSettings returns the settings for access to the admin REST's TCP listener.
 func (c *Config) adminSettings() []setting {
 	return []setting{
 		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
@@ -36,8 +36,8 @@ func (c *Config) checkAdmin(v *faults) {
 	}
 }
 
-// Shown is all settings but tenants, by name, as text. Secrets stand in files, of which
-// only the paths are here.
+// Shown returns all settings except tenants, by name, as text. It contains only the paths
+// of secrets, which are in files.
 func (c *Config) Shown() map[string]string {
 	shown := map[string]string{}
 	for _, s := range c.settings() {

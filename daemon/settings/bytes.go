@@ -19,8 +19,8 @@ const (
 	TiB Bytes = 1 << 40
 )
 
-// byteUnits is in the order in which String tries them; a suffix that ends
-// another comes after it.
+// byteUnits is in the order in which String tries them; a suffix that is the end of another
+// comes after it.
 var byteUnits = [...]struct {
 	name string
 	size Bytes
@@ -29,7 +29,7 @@ var byteUnits = [...]struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
 }
 
-// String is exact: the largest binary unit that divides b.
+// String returns the exact amount in the largest binary unit that divides b.
 func (b Bytes) String() string {
 	for _, u := range byteUnits[:4] {
 		if b != 0 && b%u.size == 0 {
@@ -55,7 +55,7 @@ func (b *Bytes) Set(text string) error {
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	total := v * float64(unit)
-	// NaN fails every comparison, so the good range is asked for.
+	// NaN fails every comparison, so the condition tests for the valid range.
 	if err != nil || !(total >= 0 && total < math.MaxInt64) || strings.ContainsAny(number, "eExXpP_iInN") {
 		return fmt.Errorf("%q is not an amount of bytes such as 65536, 64KiB or 1.5GiB", text)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// clusterSettings are those of a cluster. It is off without seeds.
+// clusterSettings returns the settings of a cluster, which is off without seeds.
 func (c *Config) clusterSettings() []setting {
 	return []setting{
 		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
@@ -53,8 +53,8 @@ const (
 	maxClusterName  = 128
 )
 
-// checkCluster holds the settings of a cluster to their ranges whether there is one or
-// not, as checkDisk does. What a cluster needs is asked for only where there is one.
+// checkCluster checks the ranges of the cluster settings even without a cluster, as
+// checkDisk does. Required settings are only checked with one.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
 		v.add("cluster-seeds", "%d of them, most %d", len(c.ClusterSeeds), maxClusterSeeds)
@@ -130,8 +130,8 @@ func checkSeed(s string) error {
 	return nil
 }
 
-// ValidNode reports whether a name can be a node's: it stands in certificates, so it is a
-// DNS name in lower case (letters, digits, - and ., at most 253 bytes).
+// ValidNode reports whether a name is valid for a node. It appears in certificates, so it
+// is a DNS name in lower case (letters, digits, - and ., at most 253 bytes).
 func ValidNode(name string) bool {
 	if len(name) == 0 || len(name) > 253 {
 		return false

@@ -24,15 +24,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/object"
 )
 
-// ErrConfig is wrapped by everything that is wrong with a configuration.
+// ErrConfig is wrapped by all errors of a configuration.
 var ErrConfig = errors.New("bad configuration")
 
-// Off switches a listener off.
+// Off disables a listener.
 const Off = "off"
 
-// Config is all settings. settings() names each, with its unit, range and what
-// its zero value means; docs/configuration.md is written from there. The zero
-// Config is not valid: start from Default or Load.
+// Config holds all settings. settings() defines the name, unit, range and zero value of
+// each; docs/configuration.md is generated from it. The zero Config is not valid: start
+// from Default or Load.
 type Config struct {
 	Socket      string
 	AllowUIDs   idList
@@ -154,7 +154,7 @@ type Config struct {
 	ObjectListEvery      time.Duration
 	ObjectCodec          string
 	// ObjectKeys are credentials from the environment, by AWS's names; ObjectCredentials
-	// wins.
+	// takes precedence.
 	ObjectKeys object.Keys
 
 	EventsBind       netip.AddrPort
@@ -172,35 +172,33 @@ type Config struct {
 	Tenants []Tenant
 }
 
-// Tenant is one owner of cached state. Tenants stand in the YAML file only.
+// Tenant is one owner of cached state. Tenants are only in the YAML file.
 type Tenant struct {
 	// Name is 1 to 256 bytes and unique. A client that asks for no tenant gets
 	// the one called "default".
 	Name string `yaml:"name"`
-	// Token is what a client must show, at most 1024 bytes; empty = nothing,
-	// every client that may connect may use the tenant.
+	// Token is the token that a client must show, at most 1024 bytes; empty = none, every
+	// client that may connect may use the tenant.
 	Token string `yaml:"token"`
-	// TokenFile is read for the token instead; surrounding white space is cut.
+	// TokenFile is a file that contains the token instead; surrounding white space is removed.
 	TokenFile string `yaml:"token_file"`
-	// Salt separates this tenant's hits from others': it goes into every key.
-	// At most 256 bytes; empty allowed for one tenant. Daemons that shall share
-	// segments use the same salt.
+	// Salt separates this tenant's hits from those of others: it is part of every key. At most
+	// 256 bytes; empty allowed for one tenant. Daemons that share segments use the same salt.
 	Salt string `yaml:"salt"`
-	// Quota bounds what is held for segments and checkpoints, in pages, extents and
-	// records; 0 = no bound but the pools'.
+	// Quota limits the size of segments and checkpoints in pages, extents and records; 0 =
+	// limited by the pools only.
 	Quota Bytes `yaml:"quota"`
-	// Parallel allows token ids of this tenant's prompts to be given to its other engines, of
-	// this node and of others of the cluster, so that segments are computed by several at
-	// once. Both nodes have to allow it.
+	// Parallel allows sending token ids of this tenant's prompts to its other engines, on
+	// this node and on others of the cluster, so that several engines compute segments in
+	// parallel. Both nodes have to allow it.
 	Parallel bool `yaml:"parallel"`
 }
 
-// DefaultTenant is who a client is when it does not say.
+// DefaultTenant is the tenant of a client that names none.
 const DefaultTenant = "default"
 
-// Default is the configuration of a daemon that was told nothing. Zero
-// memory sizes are filled in from the machine by Resolve. What the store and the
-// disk tier have defaults for is theirs.
+// Default returns the default configuration. Resolve sets zero memory sizes according to
+// the machine. Defaults of the store and the disk tier are defined there.
 func Default() Config {
 	store, below := tiering.Defaults(), disk.Defaults()
 	c := Config{
@@ -267,10 +265,9 @@ func Default() Config {
 
 func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
-// Resolve fills in what was left to the machine. The shares are guesses that
-// leave a quarter of a default machine to everything else: a quarter for
-// segments, an eighth for checkpoints, and of what staging and slots could take
-// (pages are taken when touched) three eighths.
+// Resolve sets the values that depend on the machine. The shares are guesses that leave a quarter
+// of a default machine to everything else: a quarter for segments, an eighth for checkpoints, and
+// three eighths for the maximum of staging and slots (pages are taken when touched).
 func (c *Config) Resolve(m Machine) {
 	memory := m.MemoryBytes
 	if memory == 0 {
@@ -285,7 +282,7 @@ func (c *Config) Resolve(m Machine) {
 	if c.ConnectionMemory == 0 {
 		c.ConnectionMemory = memory / 8 * 3
 	}
-	// On a small machine a few connections fit all the same.
+	// Even a small machine must fit a few connections.
 	if c.Staging == 0 {
 		c.Staging = max(64*KiB, min(64*MiB, c.StagingMax, roundDown(c.ConnectionMemory/16, c.PageBytes)))
 	}
@@ -313,7 +310,7 @@ func roundDown(n, unit Bytes) Bytes {
 	return n / unit * unit
 }
 
-// Validate lists everything that is wrong with a resolved configuration.
+// Validate lists all errors of a resolved configuration.
 func (c *Config) Validate() error {
 	v := &faults{}
 	c.checkSockets(v)
@@ -415,12 +412,11 @@ func (c *Config) checkMemory(v *faults) {
 	})
 }
 
-// UsesHBM reports whether memory of a GPU was asked for. Without it no driver is
-// loaded.
+// UsesHBM reports whether memory of a GPU is configured. Without it no driver is loaded.
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
 
-// checkHBM holds the settings of the GPU to their ranges whether one is used or
-// not, as checkDisk does. Those that bound each other do so only where one is used.
+// checkHBM checks the ranges of the GPU settings even if no GPU is used, as checkDisk does.
+// Settings that bound each other are only compared if one is used.
 func (c *Config) checkHBM(v *faults) {
 	page := c.HBMPageBytes
 	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
@@ -447,8 +443,8 @@ func (c *Config) checkHBM(v *faults) {
 	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
 }
 
-// checkDisk holds the settings of the disk tier to their ranges whether there is
-// a disk or not, so that adding one to a file that was good is no surprise.
+// checkDisk checks the ranges of the disk settings even without a disk, so that adding one
+// to a valid file reveals no other errors.
 func (c *Config) checkDisk(v *faults) {
 	if len(c.Disk) > maxDiskPath {
 		v.add("disk", "path of %d bytes, most %d", len(c.Disk), maxDiskPath)
@@ -475,7 +471,7 @@ func (c *Config) checkDisk(v *faults) {
 	v.between("memory-low", c.MemoryLow, 1, c.MemoryHigh)
 }
 
-// checkPolicies holds what decides to its ranges.
+// checkPolicies checks the settings of policies.
 func (c *Config) checkPolicies(v *faults) {
 	v.eviction("eviction", c.Eviction)
 	if c.EvictionPublic != "" {
@@ -534,14 +530,13 @@ func (c *Config) checkTenants(v *faults) {
 	}
 }
 
-// AllDevices stands for all GPUs that the driver shows.
+// AllDevices selects all GPUs that the driver reports.
 const AllDevices = "all"
 
-// MaxDevices bounds how many GPUs one daemon lends: a node has 8 or 16, and 7 instances
-// of MIG for each.
+// MaxDevices bounds the GPUs of one daemon: a node has 8 or 16, and 7 MIG instances of each.
 const MaxDevices = 128
 
-// checkDevices holds the list of GPUs to what can be asked for.
+// checkDevices checks the list of GPUs.
 func (c *Config) checkDevices(v *faults) {
 	if n := len(c.HBMDevices); n > MaxDevices {
 		v.add("hbm-device", "%d devices, most %d", n, MaxDevices)
@@ -568,7 +563,7 @@ func (c *Config) checkDevices(v *faults) {
 	}
 }
 
-// Devices is how many GPUs the daemon may use; of all, a guess.
+// Devices returns the number of GPUs that the daemon may use; for all, a guess.
 func (c *Config) Devices() int {
 	switch {
 	case !c.UsesHBM():
@@ -579,17 +574,17 @@ func (c *Config) Devices() int {
 	return max(1, len(c.HBMDevices))
 }
 
-// LeastHBMClient is the least memory of the GPU that a client can use for its own,
-// beside one page of slots: the order page, and what it writes.
+// LeastHBMClient is the minimum of private GPU memory of a client, in addition to one page
+// of slots: the order page and staging.
 const LeastHBMClient = 256 * KiB
 
-// maxDiskPath leaves room for the names of files below PATH_MAX.
+// maxDiskPath leaves space for file names below PATH_MAX.
 const maxDiskPath = 3840
 
 // maxSocketPath is sun_path without its terminating zero.
 const maxSocketPath = 107
 
-// faults collects what is wrong.
+// faults collects errors.
 type faults struct{ list []error }
 
 func (v *faults) add(name, format string, args ...any) {
@@ -626,14 +621,14 @@ func (v *faults) oneOf(name, got string, want ...string) {
 	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
 }
 
-// plain refuses what the kernel would cut, or people could not be shown.
+// plain refuses text that the kernel would truncate, or that cannot be displayed.
 func (v *faults) plain(name, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		v.add(name, "%.64q has control characters, or is not UTF-8", text)
 	}
 }
 
-// path allows the empty path, which stands for a default.
+// path checks a path; an empty one stands for a default.
 func (v *faults) path(name, path string) {
 	if len(path) > maxSocketPath-len(".lock") {
 		v.add(name, "path of %d bytes, most %d", len(path), maxSocketPath-len(".lock"))

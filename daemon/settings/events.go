@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// eventsSettings are those of the KV-event stream for routers. It is off without
-// events-bind.
+// eventsSettings returns the settings of the KV-event stream for routers, which is off
+// without events-bind.
 func (c *Config) eventsSettings() []setting {
 	return []setting{
 		{"events-bind", (*address)(&c.EventsBind), "ADDRESS:PORT", "no events",
@@ -34,7 +34,7 @@ func (c *Config) eventsSettings() []setting {
 // UsesEvents reports whether KV events are published.
 func (c *Config) UsesEvents() bool { return c.EventsBind.IsValid() }
 
-// EventsReplay is where what was missed is asked for.
+// EventsReplay returns the address for requests of missed batches.
 func (c *Config) EventsReplay() netip.AddrPort {
 	if c.EventsReplayBind.IsValid() || !c.EventsBind.IsValid() {
 		return c.EventsReplayBind

@@ -2,15 +2,14 @@ package settings
 
 import "fmt"
 
-// Shortfall is what the machine does not give of what was set. The daemon starts with
-// what there is: a node that is fuller than the last time must not take the engine's
-// pod down.
+// Shortfall is a setting that exceeds what the machine provides. The daemon starts with what is
+// available: a node that is fuller than last time must not take the engine's pod down.
 type Shortfall struct {
-	Check string // of readiness that says so: memory or connections
+	Check string // the readiness check that reports it: memory or connections
 	Text  string
 }
 
-// Fit cuts a validated configuration down to the machine.
+// Fit reduces a validated configuration to the machine.
 func (c *Config) Fit(m Machine) []Shortfall {
 	var short []Shortfall
 	if s, ok := c.fitPools(m); ok {
@@ -22,9 +21,8 @@ func (c *Config) Fit(m Machine) []Shortfall {
 	return short
 }
 
-// fitPools makes pools that exceed the memory take three quarters of it, in the
-// proportion they were set in. Touching more gets us or the engine killed, at a time of
-// the kernel's choosing.
+// fitPools reduces pools that exceed the memory to three quarters of it, in the configured
+// proportion. Touching more would get us or the engine killed, at an unpredictable time.
 func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 	total := c.Arena + c.Private
 	if m.MemoryBytes == 0 || total <= m.MemoryBytes {
@@ -38,13 +36,12 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 		arena, private, m.MemoryBytes, c.Arena, c.Private)}, true
 }
 
-// leastHeap is a heap that the daemon works with on any machine.
+// leastHeap is a heap size that suffices on any machine.
 const leastHeap = 128 * MiB
 
-// HeapLimit returns the size at which the collector should work harder instead of letting
-// the heap grow: half of the memory that the pools leave, the other half being for what
-// clients write, and never less than the heap is known to need. It is a soft limit. 0 = the
-// memory is unknown, and there is none.
+// HeapLimit returns the heap size above which the collector should work harder: half of the
+// memory that the pools leave, but at least the known need of the heap. The other half is
+// for memory written by clients. It is a soft limit. 0 = none, since the memory is unknown.
 func (c *Config) HeapLimit(m Machine) Bytes {
 	if m.MemoryBytes == 0 {
 		return 0
@@ -56,16 +53,15 @@ func (c *Config) HeapLimit(m Machine) Bytes {
 	return max(need, (m.MemoryBytes-c.Arena-c.Private)/2)
 }
 
-// Threads that we may need, and the Go runtime aborts when it gets none: of each
-// connection one that receives and one that sends, and those of everything else, with
-// room.
+// Threads that we may need; the Go runtime aborts if it gets none. Each connection needs
+// one that receives and one that sends; the rest is for everything else, with a margin.
 const (
 	threadsOfConnection = 2
 	threadsBeside       = 16
 )
 
-// Descriptors that are open before any client: measured, with room. A connection has its
-// socket and its client's pidfd; what it maps is closed when it was sent.
+// Descriptors that are open before any client: measured, with a margin. A connection has its
+// socket and its client's pidfd; descriptors of mappings are closed after they are sent.
 const (
 	descriptorsOfConnection = 2
 	descriptorsBeside       = 20
@@ -73,14 +69,13 @@ const (
 	descriptorsOfDevice     = 32
 )
 
-// ClientDescriptors returns how many of limit descriptors clients may take, and those open
-// before them. The rest is for the disk's files and the admin's connections.
+// ClientDescriptors returns how many of limit descriptors clients and those open before
+// them may take. The rest is for the disk's files and admin connections.
 func ClientDescriptors(limit int) int {
 	return limit - max(limit/4, min(64, limit/3))
 }
 
-// fitConnections lowers the bound on connections to what there are threads and descriptors
-// for.
+// fitConnections lowers the limit of connections to the available threads and descriptors.
 func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	threads := threadsBeside + 2*m.CPUs + c.Workers + c.Devices()*c.Workers
 	open := descriptorsBeside + c.Devices()*descriptorsOfDevice
@@ -107,7 +102,8 @@ func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %s: cut to %d", wished, cause, c.MaxConnections)}, true
 }
 
-// enoughDescriptors is the inverse of ClientDescriptors for so many connections.
+// enoughDescriptors returns the limit that suffices for a number of connections: the
+// inverse of ClientDescriptors.
 func enoughDescriptors(connections, open int) int {
 	clients := connections*descriptorsOfConnection + open
 	return max(clients+64, (clients*4+2)/3)

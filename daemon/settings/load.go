@@ -12,22 +12,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Sources is where a configuration is read from.
+// Sources are the sources of a configuration.
 type Sources struct {
 	Args     []string            // without the program's name
 	Getenv   func(string) string // os.Getenv
 	ReadFile func(string) ([]byte, error)
-	// ReadSecret reads the file of a tenant's token, as the function of that name.
+	// ReadSecret reads the file of a tenant's token, like the function ReadSecret.
 	ReadSecret func(path string) (secret, warning string, err error)
 	Output     io.Writer // for -help
 }
 
-// ProcessSources are those of this process.
+// ProcessSources returns the sources of this process.
 func ProcessSources() Sources {
 	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: readConfig, ReadSecret: ReadSecret, Output: os.Stdout}
 }
 
-// maxConfig is room for thousands of tenants.
+// maxConfig has space for thousands of tenants.
 const maxConfig = 4 << 20
 
 // readConfig reads a configuration, which may come through a pipe.
@@ -40,7 +40,7 @@ func readConfig(path string) ([]byte, error) {
 	return readAtMost(f, maxConfig)
 }
 
-// readAtMost reads all of a file that is not larger than it may be.
+// readAtMost reads a whole file up to a size limit.
 func readAtMost(f *os.File, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
@@ -49,23 +49,21 @@ func readAtMost(f *os.File, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Invocation is what the command line asked for beside settings.
+// Invocation holds command-line options that are not settings.
 type Invocation struct {
 	Version bool // print the version and exit
-	Check   bool // say whether the configuration is good and exit
-	// Warnings are of what is good and still unwise, for the log.
+	Check   bool // check the configuration and exit
+	// Warnings are about valid but unwise settings, for the log.
 	Warnings []string
 }
 
-// Libraries for this (koanf, viper, ff) were set aside: what they would replace here
-// are some fifty lines, while the list of tenants, the bounds, the table of the docs
-// and an answer that names every bad source at once, with the line of the file, would
-// stay.
+// Libraries for this (koanf, viper, ff) were rejected. They would replace about fifty
+// lines, while the list of tenants, the bounds, the table of the docs, and an error that
+// lists every bad source with its line would remain.
 
-// Load puts a configuration together: a flag wins over the environment,
-// that over the file named by -config or SPLICED_CONFIG, that over the default.
-// Every bad source is listed; flag.ErrHelp means that help was printed. The
-// result is neither resolved nor validated.
+// Load reads a configuration. A flag overrides the environment, which overrides the file named by
+// -config or SPLICED_CONFIG, which overrides the default. The error lists every bad source;
+// flag.ErrHelp means that help was printed. The result is neither resolved nor validated.
 func Load(from Sources) (Config, Invocation, error) {
 	config := Default()
 	var run Invocation
@@ -75,7 +73,7 @@ func Load(from Sources) (Config, Invocation, error) {
 	fs.StringVar(&file, "config", from.Getenv("SPLICED_CONFIG"), "YAML `file` to read")
 	fs.BoolVar(&run.Version, "version", false, "print the version and exit")
 	fs.BoolVar(&run.Check, "check", false, "check the configuration and exit")
-	// Flags are parsed first for -config and applied last: they win.
+	// Flags are parsed first, for -config, and applied last, since they take precedence.
 	given := map[string]string{}
 	settings := config.settings()
 	for _, s := range settings {
@@ -170,7 +168,7 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 }
 
 func (c *Config) decodeTenants(v *faults, at string, node *yaml.Node) {
-	// A node forgets KnownFields, so it is read again from its text.
+	// A node does not keep KnownFields, so its text is decoded again.
 	text, err := yaml.Marshal(node)
 	if err == nil {
 		d := yaml.NewDecoder(strings.NewReader(string(text)))
@@ -184,7 +182,7 @@ func (c *Config) decodeTenants(v *faults, at string, node *yaml.Node) {
 	v.add(at, "%v", err)
 }
 
-// UnmarshalYAML reads a size as flags do.
+// UnmarshalYAML parses a size as flags do.
 func (b *Bytes) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind != yaml.ScalarNode {
 		return fmt.Errorf("line %d: not an amount of bytes", node.Line)
@@ -222,7 +220,7 @@ func (c *Config) readTokens(v *faults, read func(string) (string, string, error)
 		}
 		secret, warning, err := read(t.TokenFile)
 		if err != nil {
-			v.add(at, "%v", err) // without a token anybody could use the tenant
+			v.add(at, "%v", err) // without a token any client could use the tenant
 			continue
 		}
 		t.Token = secret

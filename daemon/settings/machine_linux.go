@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what defaults and bounds are derived from.
+// Machine describes the machine, from which defaults and bounds are derived.
 type Machine struct {
-	MemoryBytes Bytes  // what this process may use; 0 = unknown, then nothing is checked against it
-	Threads     int    // that this process may have; 0 = unknown, then nothing is checked against it
-	Descriptors int    // RLIMIT_NOFILE; 0 = unknown, then nothing is checked against it
-	CPUs        int    // that Go schedules on
+	MemoryBytes Bytes  // available to this process; 0 = unknown, nothing is checked against it
+	Threads     int    // available to this process; 0 = unknown, nothing is checked against it
+	Descriptors int    // RLIMIT_NOFILE; 0 = unknown, nothing is checked against it
+	CPUs        int    // used by Go's scheduler
 	UID         int    // effective
 	RuntimeDir  string // $XDG_RUNTIME_DIR; empty = none
 	Host        string
 }
 
-// DetectMachine reads the machine that we run on.
+// DetectMachine returns the current machine.
 func DetectMachine() Machine {
 	host, err := os.Hostname()
 	if err != nil {
@@ -40,8 +40,8 @@ func DetectMachine() Machine {
 	}
 }
 
-// memoryLimit is the least of MemAvailable and the limits of our cgroup and all
-// its parents (version 2 and 1). root is "/" outside of tests.
+// memoryLimit returns the least of MemAvailable and the limits of our cgroup and all its
+// parents (versions 2 and 1). root is "/" except in tests.
 func memoryLimit(root string) Bytes {
 	least := meminfo(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
 	eachGroup(root, "memory", func(dir string, v2 bool) {
@@ -56,9 +56,9 @@ func memoryLimit(root string) Bytes {
 	return least
 }
 
-// threadLimit returns how many threads we may have: by our cgroup and its parents, whose
-// other members keep theirs, and by RLIMIT_NPROC, which does not apply to root. 0 =
-// unknown. nproc is RLIMIT_NPROC.
+// threadLimit returns the number of threads that we may have under RLIMIT_NPROC, which does
+// not apply to root, and under our cgroup and its parents, whose other members keep their
+// threads. 0 = unknown. nproc is RLIMIT_NPROC.
 func threadLimit(root string, uid int, nproc uint64) int {
 	least := 0
 	lower := func(n int64) {
@@ -81,9 +81,9 @@ func threadLimit(root string, uid int, nproc uint64) int {
 	if uid == 0 || nproc >= math.MaxInt32 {
 		return least
 	}
-	// All threads of the machine are more than our user's, and one file has their number.
-	// Only a limit that they come near is worth a look at every process: on a machine with
-	// thousands of them that takes longer than the rest of the start.
+	// The total of the machine is an upper bound of our user's threads, and one file
+	// contains it. Only if it comes near the limit do we look at every process, which takes
+	// longer than the rest of the start on a machine with thousands of them.
 	if all, ok := allThreads(root); ok && int64(nproc)-int64(all) >= plentyThreads {
 		lower(int64(nproc) - int64(all))
 	} else {
@@ -92,12 +92,12 @@ func threadLimit(root string, uid int, nproc uint64) int {
 	return least
 }
 
-// plentyThreads are more than any configuration may need: 4,096 connections, and 4,096
-// workers of each kind.
+// plentyThreads exceeds the need of any configuration: 4,096 connections, and 4,096 workers
+// of each kind.
 const plentyThreads = 32 << 10
 
-// allThreads reads how many threads there are on the machine: the second number of the
-// fourth field of loadavg, as in "0.20 0.18 0.12 1/80 11206".
+// allThreads returns the number of threads on the machine: the second number of the fourth
+// field of loadavg, as in "0.20 0.18 0.12 1/80 11206".
 func allThreads(root string) (int, bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/loadavg"))
 	fields := strings.Fields(string(text))
@@ -109,8 +109,8 @@ func allThreads(root string) (int, bool) {
 	return n, err == nil
 }
 
-// threadsOfOthers counts the threads of a user's other processes, as far as they are
-// visible from here. The owner of a process's directory is its user.
+// threadsOfOthers counts the threads of a user's other visible processes. The owner of a
+// process's directory is its user.
 func threadsOfOthers(root string, uid int) (n int) {
 	processes, _ := filepath.Glob(filepath.Join(root, "proc/[0-9]*"))
 	self := strconv.Itoa(os.Getpid())
@@ -123,7 +123,7 @@ func threadsOfOthers(root string, uid int) (n int) {
 	return n
 }
 
-// threadsOf reads the number of threads of a process; 0 when it has ended.
+// threadsOf returns the number of threads of a process; 0 if it has ended.
 func threadsOf(root, pid string) (n int) {
 	text, _ := os.ReadFile(filepath.Join(root, "proc", pid, "status"))
 	for line := range strings.Lines(string(text)) {
@@ -153,9 +153,9 @@ func processLimit() uint64 {
 	return limit.Cur
 }
 
-// eachGroup calls f with the directories of our group and its parents that have a
-// controller. In a container the path may be one of the host's, which does not exist
-// here: then only the parents that do exist, the mount's root among them, have a say.
+// eachGroup calls f with the directories of our cgroup and its parents that have a
+// controller. In a container the path may be one of the host, which does not exist here;
+// then only existing parents count, including the mount's root.
 func eachGroup(root, controller string, f func(dir string, v2 bool)) {
 	groups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range strings.Lines(string(groups)) {
@@ -181,7 +181,7 @@ func eachGroup(root, controller string, f func(dir string, v2 bool)) {
 	}
 }
 
-// number reads a file with one; false for none, or "max".
+// number reads a file that contains a number; false if there is none, or for "max".
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

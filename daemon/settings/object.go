@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/object"
 )
 
-// objectSettings are those of the object store. It is off without a bucket.
+// objectSettings returns the settings of the object store, which is off without a bucket.
 func (c *Config) objectSettings() []setting {
 	return []setting{
 		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens", "no object store",
@@ -50,14 +50,14 @@ func (c *Config) objectSettings() []setting {
 // UsesObject reports whether there is an object store.
 func (c *Config) UsesObject() bool { return c.ObjectBucket != "" }
 
-// objectDefaults fills in what the zero value does not stand for.
+// objectDefaults sets defaults that are not zero.
 func (c *Config) objectDefaults() {
 	d := object.Defaults()
 	c.ObjectPrefix, c.ObjectWrite, c.ObjectCodec = d.Prefix, "evicted", "none"
 	c.ObjectQueue, c.ObjectRequests, c.ObjectMemory, c.ObjectListEvery = Bytes(d.QueueBytes), d.Requests, Bytes(d.IndexBytes), d.ListEvery
 }
 
-// objectEnvironment takes the standard names for what was not set.
+// objectEnvironment reads settings that are not set from the standard environment variables.
 func (c *Config) objectEnvironment(getenv func(string) string) {
 	if !c.UsesObject() {
 		return
@@ -74,8 +74,8 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 	}
 }
 
-// checkObject holds the settings of an object store to their ranges whether there is one
-// or not, as checkDisk does. What it needs is asked for only where there is one.
+// checkObject checks the ranges of the object store's settings even without a store, as
+// checkDisk does. Required settings are only checked with one.
 func (c *Config) checkObject(v *faults) {
 	for _, t := range []struct {
 		name, text string
@@ -110,7 +110,7 @@ func (c *Config) checkObject(v *faults) {
 	}
 }
 
-// checkBucket holds an object store to what it needs.
+// checkBucket checks the required settings of an object store.
 func (c *Config) checkBucket(v *faults) {
 	if err := object.CheckBucket(c.ObjectBucket); err != nil {
 		v.add("object-bucket", "%v", err)

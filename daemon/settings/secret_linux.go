@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSecret is room for a token with white space around it.
+// maxSecret has space for a token with surrounding white space.
 const maxSecret = 8 << 10
 
-// ReadSecret reads a token, without the white space around it, as ReadRegular does.
+// ReadSecret reads a token with ReadRegular and removes surrounding white space.
 func ReadSecret(path string) (secret, warning string, err error) {
 	data, warning, err := ReadRegular(path, maxSecret)
 	if err != nil {
@@ -24,9 +24,8 @@ func ReadSecret(path string) (secret, warning string, err error) {
 	return secret, warning, err
 }
 
-// ReadRegular reads a file of at most so many bytes. A FIFO or a device would hold up the
-// start, or never end: only a file is read. The warning is of one that everybody on the
-// machine can read.
+// ReadRegular reads a regular file with a size limit. It refuses a FIFO or a device, which
+// could delay the start indefinitely. The warning reports a world-readable file.
 func ReadRegular(path string, most int64) (data []byte, warning string, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 type setting struct {
 	name  string     // of the flag: max-connections
 	value flag.Value // sets and prints the field
-	bound string     // unit and range, for people
-	zero  string     // what the zero or empty value means
+	bound string     // unit and range, for operators
+	zero  string     // meaning of the zero or empty value
 	about string
 }
 
 func (s *setting) env() string { return "SPLICED_" + strings.ToUpper(s.key()) }
 func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 
-// settings lists the fields of c in the order of the reference.
+// settings lists the fields of c in the order of the documentation.
 func (c *Config) settings() []setting {
 	list := []setting{
 		{"socket", (*text)(&c.Socket), "path, at most 102 bytes", "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be made, and spliced.sock in it",
@@ -179,7 +179,7 @@ func (c *Config) settings() []setting {
 	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings(), c.tracingSettings())
 }
 
-// text, toggle, integer, interval, address, idList and nameList make fields flag.Values.
+// text, toggle, integer, interval, address, idList and nameList implement flag.Value for fields.
 type (
 	text     string
 	toggle   bool

@@ -4,8 +4,8 @@ package share
 
 import "slices"
 
-// Merge takes up to limit entries of several lists, each from its beginning on: all of the
-// short ones, and as many of each of the others.
+// Merge returns up to limit entries of several lists, from the beginning of each: all
+// entries of short lists, and equally many of the others.
 func Merge[T any](lists [][]T, limit int) []T {
 	slices.SortFunc(lists, func(a, b []T) int { return len(a) - len(b) })
 	var all []T

@@ -1,5 +1,5 @@
-// Package slots hands out the memory of one connection that results lie in: those
-// of compose, rotate, assemble and replay.
+// Package slots allocates the memory of one connection for results of compose, rotate,
+// assemble and replay.
 package slots
 
 import (
@@ -11,17 +11,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Slots hands out slot memory of one connection. A slot is one run of pages,
-// since a reply names it by one offset.
+// Slots allocates the slot memory of one connection. A slot is one run of pages, since a reply
+// names it by one offset.
 //
-// Invariant: pages of a slot go back when the client has released it and no
-// operation uses it.
+// Invariant: pages of a slot are freed when the client has released it and no operation uses it.
 //
-// Invariant: a slot has one writer or any number of readers; only the request
-// that reads a slot may be the one that writes it.
+// Invariant: a slot has one writer or any number of readers; only the request that reads a slot
+// may also write it.
 type Slots struct {
 	region gpuipc.Region
-	within gpuipc.Extent // of the region: where slots lie
+	within gpuipc.Extent // of the region: the slot memory
 	most   int           // slots at once
 
 	mu struct {
@@ -31,20 +30,20 @@ type Slots struct {
 	}
 }
 
-// Slot is one result of compose, rotate or assemble.
+// Slot holds one result of compose, rotate or assemble.
 type Slot struct {
 	Lease  uint64
 	Extent gpuipc.Extent // whole pages
-	fresh  bool          // made by the operation that uses it now
+	fresh  bool          // created by the operation that uses it now
 
 	// Guarded by slots.mu.
 	readers  int
 	writer   bool
-	failed   bool // the last writer failed: what it holds is undefined
+	failed   bool // the last writer failed: the content is undefined
 	released bool
 }
 
-// New hands out what lies within of a region, at most so many slots at once.
+// New creates slots in an extent of a region, with a bound on the number of slots.
 func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots {
 	s := &Slots{region: region, within: within, most: most}
 	s.mu.pages = gpuipc.NewPageAllocator(within.Len, pageBytes)
@@ -52,9 +51,8 @@ func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots
 	return s
 }
 
-// Open returns the slot that an operation writes bytes into: the one of lease
-// into, or when that is 0 a new one with the id that newID gives. own is the slot
-// that the same operation reads, or nil.
+// Open returns the slot that an operation writes to: that of lease into, or, if into is 0,
+// a new one with an id from newID. own is the slot that the same operation reads, or nil.
 func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (*Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,10 +84,9 @@ func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (
 	return x, nil
 }
 
-// Done ends the use that Open began. A new slot of an operation that failed is
-// released: its client never hears of it. One that was there before stays, and
-// cannot be read until another operation has written it whole: composing what
-// was composed in part would count tokens twice.
+// Done ends the use that Open began. A new slot of a failed operation is released, since its
+// client never learns of it. An older slot stays, and cannot be read until another operation has
+// written it completely: composing a partial result again would count tokens twice.
 func (s *Slots) Done(x *Slot, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +98,8 @@ func (s *Slots) Done(x *Slot, err error) {
 	s.freeLocked(x)
 }
 
-// Read returns the slot that holds [off, off+bytes) of the region and keeps its
-// pages until DoneReading.
+// Read returns the slot that contains [off, off+bytes) of the region and keeps its pages
+// until DoneReading.
 func (s *Slots) Read(lease uint64, off uint64, bytes int64) (*Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +128,7 @@ func (s *Slots) DoneReading(x *Slot) {
 	s.freeLocked(x)
 }
 
-// Release ends a lease; false when it is none of ours.
+// Release ends a lease; false if it is not a slot here.
 func (s *Slots) Release(lease uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,27 +148,27 @@ func (s *Slots) freeLocked(x *Slot) {
 	}
 }
 
-// Has reports whether lease is that of a slot here.
+// Has reports whether lease belongs to a slot here.
 func (s *Slots) Has(lease uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return lease != 0 && s.mu.leases[lease] != nil
 }
 
-// Ref names the first bytes of a slot.
+// Ref returns a reference to the first bytes of a slot.
 func (s *Slots) Ref(x *Slot, bytes int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: s.region, Extents: []gpuipc.Extent{{Off: x.Extent.Off, Len: bytes}}}
 }
 
-// Held is how many slots and bytes are leased.
+// Held returns the number of leased slots and bytes.
 func (s *Slots) Held() (leases int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.leases), s.mu.pages.UsedBytes()
 }
 
-// ReadFront is Read for the first bytes of a slot; no slot, without an error, when
-// the lease is not one of a slot.
+// ReadFront is like Read for the first bytes of a slot. It returns nil without an error if
+// the lease is not a slot.
 func (s *Slots) ReadFront(lease uint64, bytes int64) (*Slot, error) {
 	s.mu.Lock()
 	x := s.mu.leases[lease]
@@ -182,8 +179,8 @@ func (s *Slots) ReadFront(lease uint64, bytes int64) (*Slot, error) {
 	return s.Read(lease, uint64(x.Extent.Off), bytes)
 }
 
-// Region is the memory that slots lie in.
+// Region returns the region that contains the slots.
 func (s *Slots) Region() gpuipc.Region { return s.region }
 
-// End is the end of the memory that slots lie in.
+// End returns the end of the slot memory.
 func (s *Slots) End() int64 { return s.within.Off + s.within.Len }

@@ -13,21 +13,21 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// dirMode is that of a directory that is made for a socket: a group may come in and
-// connect, and only its owner may put anything there.
+// dirMode is the mode of a directory created for a socket: a group may enter and connect,
+// and only the owner may create files.
 const dirMode = 0o2750
 
-// olderDirMode is the mode of a directory that a release before 2750 made. With it
-// members of the group could replace the socket.
+// olderDirMode is the mode of a directory created by an older release. It lets members of
+// the group replace the socket.
 const olderDirMode = 0o2770
 
-// candidate is where the socket may be.
+// candidate is a possible location of the socket.
 type candidate struct {
 	path    string
-	private bool // the directory must be ours alone, also when it was there before
+	private bool // the directory must be ours alone, even if it existed before
 }
 
-// candidates lists where the socket may be, best first.
+// candidates lists possible locations of the socket, best first.
 func candidates(path string, m settings.Machine) []candidate {
 	if path != "" {
 		return []candidate{{path: path}}
@@ -40,8 +40,8 @@ func candidates(path string, m settings.Machine) []candidate {
 	return append(list, candidate{path: tmp, private: true})
 }
 
-// choose returns the first candidate whose directory is there and ours to write,
-// or can be made; for the others it says why not.
+// choose returns the first candidate whose directory exists and is writable for us, or can
+// be created. The error lists why the others were rejected.
 func choose(list []candidate) (candidate, error) {
 	var failed []error
 	for _, p := range list {
@@ -54,8 +54,7 @@ func choose(list []candidate) (candidate, error) {
 	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
 }
 
-// prepareDir makes the directory of a candidate, or says why one that is there is
-// not good enough.
+// prepareDir creates the directory of a candidate, or returns why an existing one is unsuitable.
 func prepareDir(p candidate) error {
 	dir := filepath.Dir(p.path)
 	switch err := os.Mkdir(dir, 0o700); {
@@ -91,7 +90,7 @@ func prepareDir(p candidate) error {
 	return nil
 }
 
-// suits says who could replace a socket in a directory that is there.
+// suits returns an error if others could replace a socket in an existing directory.
 func suits(dir string, st *unix.Stat_t, private bool) error {
 	mode := st.Mode & 0o7777
 	own := int(st.Uid) == os.Geteuid()
@@ -109,9 +108,9 @@ func suits(dir string, st *unix.Stat_t, private bool) error {
 	return nil
 }
 
-// setMode gives a directory of ours its mode: Mkdir leaves it to the umask and
-// ignores setgid. It does so through a descriptor, since where others may write in
-// the directory above they could put a link in its place meanwhile.
+// setMode sets the mode of a directory of ours: Mkdir applies the umask and ignores setgid.
+// It uses a descriptor, since users who can write to the parent directory could meanwhile
+// replace the directory by a link.
 func setMode(dir string, mode uint32) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package socket opens the engine socket: it chooses where, takes over a path
-// that nobody serves, holds the lock that makes the path ours, and says who
-// connects, who may, and when they are gone. It leaves accepting to its caller.
+// Package socket opens the engine socket. It chooses the path, takes over a path that no
+// process serves, holds the lock that makes the path ours, and reports who connects, who
+// may, and when clients end. The caller accepts connections.
 package socket

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Epoll waits for events of many descriptors, each under an id that is not 0. Its
-// methods may run at once, but for Close, which comes after all others.
+// Epoll waits for events of many descriptors, each with a nonzero id. Its methods may be
+// called concurrently, except Close, which must be last.
 type Epoll struct {
 	epoll int
 	wake  int // eventfd, registered under id 0
 }
 
-// NewEpoll makes an Epoll of no descriptors; Close frees it.
+// NewEpoll creates an empty Epoll; Close frees it.
 func NewEpoll() (*Epoll, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -33,20 +33,20 @@ func NewEpoll() (*Epoll, error) {
 	return e, nil
 }
 
-// Add asks for events of a descriptor, which stays open until Remove.
+// Add registers a descriptor, which must stay open until Remove.
 func (e *Epoll) Add(fd int, id uint64, events uint32) error {
-	// id lies in the 8 bytes that the kernel hands back with an event.
+	// The kernel returns 8 bytes with each event, which hold the id.
 	event := unix.EpollEvent{Events: events, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
 	return unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, fd, &event)
 }
 
-// Remove ends Add. It may be called for a descriptor that is not registered.
+// Remove unregisters a descriptor. It may be called for one that is not registered.
 func (e *Epoll) Remove(fd int) {
-	_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, fd, nil) // an error: not registered, which is what we want
+	_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, fd, nil) // an error means that it is not registered, which is fine
 }
 
-// Wait waits for events, for some milliseconds or, with -1, without end. It answers
-// 0 events when the time is over or a signal came.
+// Wait waits for events, for a number of milliseconds or, with -1, without limit. It
+// returns 0 events at the timeout or after a signal.
 func (e *Epoll) Wait(events []unix.EpollEvent, milliseconds int) (n int, err error) {
 	n, err = unix.EpollWait(e.epoll, events, milliseconds)
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -55,14 +55,14 @@ func (e *Epoll) Wait(events []unix.EpollEvent, milliseconds int) (n int, err err
 	return max(n, 0), nil
 }
 
-// EventID is the id of the descriptor that an event is of; 0 once Stop was called.
+// EventID returns the id of an event's descriptor; 0 once Stop was called.
 func EventID(event *unix.EpollEvent) uint64 {
 	return uint64(uint32(event.Fd)) | uint64(uint32(event.Pad))<<32
 }
 
-// Stop has this and every later Wait answer an event of id 0.
+// Stop makes this and every later Wait return an event of id 0.
 func (e *Epoll) Stop() error {
-	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1} // any number but 0, in either byte order
+	one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1} // nonzero in either byte order
 	_, err := unix.Write(e.wake, one[:])
 	return err
 }

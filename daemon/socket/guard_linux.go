@@ -15,19 +15,19 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// guardEvery is how often a path is looked at: two system calls.
+// guardEvery is the interval between checks of a path: two system calls each.
 const guardEvery = time.Second
 
-// Guard takes the path back whenever it leads elsewhere, until ctx ends. Whoever
-// replaced the socket may have been taken for the daemon meanwhile by clients that
-// believe him (see package trust), so it is said loudly.
+// Guard restores the path whenever it leads elsewhere, until ctx ends. Clients that trust a
+// process that replaced the socket (see package trust) may have taken it for the daemon
+// meanwhile, so this is logged prominently.
 func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
 	GuardPath(ctx, log.With().Str("socket", s.Path).Logger(), "the engine socket", s.takeBack)
 }
 
-// GuardPath calls takeBack once a second until ctx ends, and logs what it did. what names the
-// socket. takeBack makes its path lead to us again: found says what was there
-// instead, and is empty when nothing was wrong. An error that lasts is told once.
+// GuardPath calls takeBack once a second until ctx ends, and logs its actions. what names
+// the socket. takeBack makes its path lead to us again; found describes what was there
+// instead, and is empty if nothing was wrong. A persistent error is logged once.
 func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack func() (found string, err error)) {
 	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()
@@ -53,10 +53,10 @@ func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack fu
 	}
 }
 
-// Replaced counts how often the path was found to lead elsewhere.
+// Replaced returns how often the path was found to lead elsewhere.
 func (s *Socket) Replaced() uint64 { return s.replaced.Load() }
 
-// Trouble is why clients do not reach us by the path; empty when they do.
+// Trouble returns why clients cannot reach us by the path; empty if they can.
 func (s *Socket) Trouble() string {
 	if text := s.trouble.Load(); text != nil {
 		return *text
@@ -64,8 +64,8 @@ func (s *Socket) Trouble() string {
 	return ""
 }
 
-// takeBack makes the path lead to us again. found says what was there; it is empty
-// when nothing was wrong.
+// takeBack makes the path lead to us again. found describes what was there; it is empty if
+// nothing was wrong.
 func (s *Socket) takeBack() (found string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +86,8 @@ func (s *Socket) takeBack() (found string, err error) {
 	return found, nil
 }
 
-// rebindLocked puts a new socket in the place of whatever is there. What waits to be
-// accepted on the old one ends; its clients come again.
+// rebindLocked replaces whatever is at the path by a new socket. Connections that wait for
+// acceptance on the old one end; their clients reconnect.
 func (s *Socket) rebindLocked() error {
 	lock, err := s.reclaimDirLocked()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Socket) rebindLocked() error {
 		listener, err = seqpacket.Listen(next, 0o660, s.backlog)
 	}
 	if err == nil {
-		if err = unix.Rename(next, s.Path); err != nil { // in one step: there is no moment without a socket
+		if err = unix.Rename(next, s.Path); err != nil { // atomically: there is always a socket
 			err = errors.Join(fmt.Errorf("replace %s: %w", s.Path, err), listener.Close(), unix.Unlink(next))
 		}
 	}
@@ -123,9 +123,8 @@ func (s *Socket) rebindLocked() error {
 	return old.Close()
 }
 
-// reclaimDirLocked sees to it that the directory of the path is good, and returns the
-// lock of the path in it. Another daemon that was started since has that lock: it is
-// left alone.
+// reclaimDirLocked ensures that the directory of the path is suitable, and returns the lock
+// of the path in it. If another daemon started since has that lock, it is left alone.
 func (s *Socket) reclaimDirLocked() (*os.File, error) {
 	dir := filepath.Dir(s.Path)
 	var st unix.Stat_t
@@ -134,8 +133,8 @@ func (s *Socket) reclaimDirLocked() (*os.File, error) {
 		return s.mu.lock, nil
 	}
 	if err == nil && int(st.Uid) != os.Geteuid() && s.mu.dir.Uid != st.Uid {
-		// Somebody put a directory of his in the place of ours, which he could because
-		// the one above is open to him, and so it is to us.
+		// Another user replaced our directory, which was possible because the parent is
+		// writable for that user, and so it is for us.
 		if err := os.Rename(dir, fmt.Sprintf("%s.replaced-%d-%d", dir, os.Getpid(), s.replaced.Load())); err != nil {
 			return nil, err
 		}
@@ -147,7 +146,7 @@ func (s *Socket) reclaimDirLocked() (*os.File, error) {
 		return nil, err
 	}
 	if st.Gid != s.dirGID && int(st.Uid) == os.Geteuid() {
-		// So that the group that may connect can get at the socket.
+		// This gives the group that may connect access to the socket.
 		if err := unix.Chown(dir, -1, int(s.dirGID)); err != nil {
 			return nil, fmt.Errorf("group of %s: %w", dir, err)
 		}
@@ -158,7 +157,7 @@ func (s *Socket) reclaimDirLocked() (*os.File, error) {
 	return lockPath(s.Path + ".lock")
 }
 
-// whatIs says what a path leads to, for people.
+// whatIs describes what a path leads to, for operators.
 func whatIs(path string) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {

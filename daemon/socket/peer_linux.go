@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who connected. The pid is 0 across PID namespaces: it is for people
-// and nothing is keyed on it.
+// Peer describes the client of a connection. The pid is 0 across PID namespaces: it is
+// informational, and nothing uses it as a key.
 type Peer struct {
 	UID, GID uint32
 	PID      int32
 	Groups   []uint32 // supplementary
-	Pidfd    int      // readable once the process is gone; -1 where the kernel has none
+	Pidfd    int      // readable once the process has ended; -1 if the kernel does not support it
 }
 
-// errPeerGone: the process was gone before we asked.
+// errPeerGone means that the process ended before it was identified.
 var errPeerGone = errors.New("peer is gone")
 
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// ReadPeer asks the kernel who connected fd. The caller closes Pidfd.
+// ReadPeer returns the kernel's information about the client of fd. The caller closes Pidfd.
 func ReadPeer(fd int) (Peer, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -40,11 +40,11 @@ func ReadPeer(fd int) (Peer, error) {
 	case errors.Is(err, unix.ESRCH):
 		return Peer{}, errPeerGone
 	}
-	// Other errors: an older kernel. End of file alone then says when it ends.
+	// Other errors mean an older kernel. Then only end of file shows that the client has ended.
 	return p, nil
 }
 
-// peerGroups returns the supplementary groups, none where the kernel cannot say.
+// peerGroups returns the supplementary groups, none if the kernel does not support it.
 func peerGroups(fd int) []uint32 {
 	groups := make([]uint32, 64)
 	for range 2 {
@@ -57,21 +57,20 @@ func peerGroups(fd int) []uint32 {
 		if errno != unix.ERANGE {
 			return nil
 		}
-		groups = make([]uint32, size/4+1) // the kernel told how many there are
+		groups = make([]uint32, size/4+1) // the kernel returned the required size
 	}
 	return nil
 }
 
-// AllowList is who may connect. Root may in any case: it could read our memory
-// anyway.
+// AllowList lists who may connect. Root always may, since it could read our memory anyway.
 type AllowList struct {
-	Self uint32 // may always
+	Self uint32 // always allowed
 	UIDs []uint32
 	GIDs []uint32
 }
 
-// NewAllowList applies the default rule: with no lists set, whoever is in the
-// group of the socket's directory.
+// NewAllowList applies the default rule: without lists, members of the group of the
+// socket's directory may connect.
 func (s *Socket) NewAllowList(uids, gids []uint32) *AllowList {
 	a := &AllowList{Self: uint32(os.Geteuid()), UIDs: uids, GIDs: gids}
 	if len(a.UIDs) == 0 && len(a.GIDs) == 0 {
@@ -88,7 +87,7 @@ func (a *AllowList) Allows(p *Peer) bool {
 	return slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(a.GIDs, g) })
 }
 
-// HasPidfd asks the kernel on a socket pair of ours.
+// HasPidfd tests the kernel's support on a new socket pair.
 func HasPidfd() bool {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 // ErrInUse means that another process serves or locks the path of the socket.
 var ErrInUse = errors.New("socket in use")
 
-// Socket is the bound engine socket and the lock that makes its path ours. Accept
-// has one caller; all else may be called at once.
+// Socket is the bound engine socket with the lock that makes its path ours. Accept has one
+// caller; all other methods may be called concurrently.
 type Socket struct {
 	// Fixed after Listen.
 	Path    string
@@ -35,17 +35,17 @@ type Socket struct {
 		sync.Mutex
 		listener *seqpacket.Listener
 		lock     *os.File
-		dir      unix.Stat_t // that the lock is in
+		dir      unix.Stat_t // of the lock's directory
 		bound    unix.Stat_t
 		stopped  bool
 	}
 }
 
-// dialTimeout bounds the wait for whoever serves the path already.
+// dialTimeout bounds the wait for a process that already serves the path.
 const dialTimeout = time.Second
 
-// Reserve takes path, or where that is empty the first place that can be used, for
-// this process, and binds nothing yet. Unlock gives it back.
+// Reserve reserves path, or, if it is empty, the first usable location, without binding it.
+// Unlock releases it.
 func Reserve(path string, m settings.Machine) (*Socket, error) {
 	p, err := choose(candidates(path, m))
 	if err != nil {
@@ -60,8 +60,8 @@ func Reserve(path string, m settings.Machine) (*Socket, error) {
 	return s, nil
 }
 
-// Listen binds the path, and connections are accepted from then on. A live socket, or
-// anything that is not a socket, is left alone. It is called once.
+// Listen binds the path and starts listening. It leaves a live socket, and anything that is
+// not a socket, alone. It is called once.
 func (s *Socket) Listen(backlog int) error {
 	s.backlog = backlog
 	if err := removeStale(s.Path); err != nil {
@@ -78,7 +78,7 @@ func (s *Socket) Listen(backlog int) error {
 	return err
 }
 
-// adoptLocked takes what was just bound to the path.
+// adoptLocked uses the listener just bound to the path.
 func (s *Socket) adoptLocked(listener *seqpacket.Listener) error {
 	err := unix.Lstat(s.Path, &s.mu.bound)
 	if err == nil {
@@ -111,9 +111,8 @@ func (s *Socket) Accept() (*seqpacket.Conn, error) {
 	}
 }
 
-// lockPath holds path locked while the file is open; the kernel lets go when the
-// process dies. The file itself stays: removing it would let two processes hold
-// locks on two files of one name.
+// lockPath locks path while the file is open; the kernel unlocks it when the process dies. The
+// file itself stays: after a removal two processes could lock two files of the same name.
 func lockPath(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -129,8 +128,8 @@ func lockPath(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeStale removes a socket that nobody answers on. The lock alone does not
-// say so: the path may belong to a program that takes no lock.
+// removeStale removes a socket that no process serves. Holding the lock does not prove
+// that: the path may belong to a program that takes no lock.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,18 +151,17 @@ func removeStale(path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
-	// EPROTOTYPE: a socket of another type answers there. EAGAIN: its queue is full.
+	// EPROTOTYPE: a socket of another type is served there. EAGAIN: its queue is full.
 	return fmt.Errorf("%s may be served by another process: %w: %w", path, err, ErrInUse)
 }
 
-// StopListening ends accept and removes the path if it still is the socket that
-// we bound.
+// StopListening ends accept and removes the path if it is still the socket that we bound.
 func (s *Socket) StopListening() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.stopped = true
 	if s.mu.listener == nil {
-		return nil // it never listened
+		return nil // Listen was not called
 	}
 	if s.oursLocked() {
 		if err := unix.Unlink(s.Path); err != nil {
@@ -181,8 +179,8 @@ func (s *Socket) oursLocked() bool {
 
 func same(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// Unlock lets the next daemon in; last of all, when nothing of us is left that
-// two daemons could meet in.
+// Unlock lets the next daemon start. It is called last, when nothing is left that two
+// daemons could conflict in.
 func (s *Socket) Unlock() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,16 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher notices that clients are gone: one goroutine polls, for every
-// connection, the socket's end of file and the pidfd of the process that
-// connected. The pidfd is what tells when the process was killed while a child
-// still holds a copy of the socket.
+// Watcher reports clients that end. One goroutine polls, for every connection, the socket's
+// end of file and the pidfd of the process that connected. The pidfd shows that the process
+// was killed while a child still has a copy of the socket.
 //
 // Its loop is also the heartbeat of the process.
 type Watcher struct {
 	epoll *Epoll
 
-	beat atomic.Int64 // unix nanoseconds of the loop's last turn
+	beat atomic.Int64 // unix nanoseconds of the latest iteration of the loop
 
 	mu struct {
 		sync.Mutex
@@ -26,16 +25,16 @@ type Watcher struct {
 	}
 }
 
-// Watched is whom to tell, without mu and each once at most.
+// Watched is notified without mu, at most once per method.
 type Watched interface {
 	PeerGone()             // the process that connected is dead
-	PeerEnded(hungUp bool) // it sends no more; hungUp: nor receives
+	PeerEnded(hungUp bool) // it stopped sending; hungUp: it cannot receive either
 }
 
-// beatEvery is how often the loop turns without events.
+// beatEvery is the interval of the loop without events.
 const beatEvery = time.Second
 
-// NewWatcher makes a watcher; nothing runs yet.
+// NewWatcher creates a watcher without starting it.
 func NewWatcher() (*Watcher, error) {
 	epoll, err := NewEpoll()
 	if err != nil {
@@ -47,7 +46,7 @@ func NewWatcher() (*Watcher, error) {
 	return w, nil
 }
 
-// Add watches a connection. id is not 0; pidfd may be -1. Both descriptors stay
+// Add watches a connection. id must not be 0; pidfd may be -1. Both descriptors must stay
 // open until Remove.
 func (w *Watcher) Add(id uint64, sock, pidfd int, who Watched) error {
 	w.mu.Lock()
@@ -64,8 +63,8 @@ func (w *Watcher) Add(id uint64, sock, pidfd int, who Watched) error {
 	return nil
 }
 
-// Remove ends Add. A call that has begun may still run: it must not use
-// descriptors by their number.
+// Remove stops watching. A call that has begun may still run: it must not use descriptors
+// by number.
 func (w *Watcher) Remove(id uint64, sock, pidfd int) {
 	w.mu.Lock()
 	delete(w.mu.watched, id)
@@ -95,7 +94,7 @@ func (w *Watcher) Run() error {
 			w.mu.Unlock()
 			switch {
 			case who == nil:
-			case e.Events&unix.EPOLLIN != 0: // asked for on pidfds only
+			case e.Events&unix.EPOLLIN != 0: // requested for pidfds only
 				who.PeerGone()
 			default:
 				who.PeerEnded(e.Events&unix.EPOLLHUP != 0)
@@ -104,7 +103,7 @@ func (w *Watcher) Run() error {
 	}
 }
 
-// Alive reports whether the loop turned lately.
+// Alive reports whether the loop has run recently.
 func (w *Watcher) Alive(now time.Time) bool {
 	return now.Sub(time.Unix(0, w.beat.Load())) < 10*beatEvery
 }
@@ -112,5 +111,5 @@ func (w *Watcher) Alive(now time.Time) bool {
 // Stop makes Run return.
 func (w *Watcher) Stop() error { return w.epoll.Stop() }
 
-// Close frees the descriptors; Run has returned.
+// Close frees the descriptors, after Run has returned.
 func (w *Watcher) Close() { w.epoll.Close() }

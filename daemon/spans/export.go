@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Defaults of OpenTelemetry's exporters, the first one apart.
+// Defaults of OpenTelemetry's exporters, except the first.
 const (
-	exportWithin = 5 * time.Second  // of one attempt
-	batchWithin  = 30 * time.Second // of all attempts
+	exportWithin = 5 * time.Second  // per attempt
+	batchWithin  = 30 * time.Second // for all attempts
 	firstRetry   = 5 * time.Second
 	longestRetry = 30 * time.Second
 
-	answerBytes = 64 << 10 // of an answer that are read
+	answerBytes = 64 << 10 // read from an answer
 
 	contentType = "application/x-protobuf"
 )
@@ -158,8 +158,8 @@ func (s *Spans) post(ctx context.Context, body []byte) (pause time.Duration, err
 	return 0, err
 }
 
-// accepted reads the body of an answer of success. One that does not arrive whole changes
-// nothing: sent again, the spans would be there twice.
+// accepted decodes the body of a successful answer. An incomplete body is ignored: sending
+// the spans again would duplicate them.
 func accepted(header http.Header, body []byte, err error) error {
 	if err != nil || header.Get("Content-Type") != contentType {
 		return nil //nolint:nilerr // see above

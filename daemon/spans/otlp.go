@@ -49,8 +49,8 @@ const (
 const (
 	kindInternal = 1
 
-	// Flags of a span, above the eight of W3C Trace Context: the parent may be of another
-	// process, and is.
+	// Flags of a span, above the eight of W3C Trace Context: whether the parent is in
+	// another process is known, and it is.
 	hasIsRemote = 0x100
 	isRemote    = 0x200
 )
@@ -80,14 +80,14 @@ func (m *message) fixed64(field protowire.Number, value uint64) {
 }
 
 // text, integer and float append an attribute. Its value is written even if zero, since the
-// field that is present tells the type.
+// field that is present determines the type.
 func (m *message) text(field protowire.Number, key, value string) {
 	v := make(message, 0, 64)
 	v.string(anyValueString, value)
 	m.attribute(field, key, v)
 }
 
-// integer appends an attribute of type int64. All of ours are counts.
+// integer appends an attribute of type int64. All our integers are counts.
 func (m *message) integer(field protowire.Number, key string, value uint64) {
 	v := make(message, 0, 16)
 	v.varint(anyValueInt, min(value, math.MaxInt64))
@@ -107,11 +107,11 @@ func (m *message) attribute(field protowire.Number, key string, value message) {
 	m.bytes(field, kv)
 }
 
-// span is one without its attributes.
+// span is a span without its attributes.
 type span struct {
 	trace      [16]byte
 	parent, id [8]byte // parent zero = none
-	remote     bool    // the parent is the engine's
+	remote     bool    // the parent belongs to the engine
 	flags      byte
 	name       string
 	begin, end time.Time
@@ -138,7 +138,7 @@ func (s *span) encode() message {
 
 func nanos(t time.Time) uint64 { return uint64(max(0, t.UnixNano())) } //nolint:gosec // not below 0
 
-// resourceOf encodes what is common to all spans of this daemon, a Resource.
+// resourceOf encodes the Resource, which all spans of this daemon share.
 func resourceOf(c *Config) (m message) {
 	m.text(resourceAttributes, "service.name", "spliced")
 	m.text(resourceAttributes, "service.version", c.Version)
@@ -166,8 +166,8 @@ func batch(resource, scope message, spans []message) (request message) {
 	return request
 }
 
-// rejected reads an ExportTraceServiceResponse: how many spans the collector rejected though
-// it accepted the request, and why. An answer that is none of these rejects nothing.
+// rejected decodes an ExportTraceServiceResponse: how many spans of an accepted request the
+// collector rejected, and why. Any other answer rejects nothing.
 func rejected(answer []byte) (n uint64, why string) {
 	partial := field(answer, responsePartialSuccess)
 	if count, size := protowire.ConsumeVarint(field(partial, partialRejectedSpans)); size > 0 {
@@ -176,7 +176,7 @@ func rejected(answer []byte) (n uint64, why string) {
 	return n, string(field(partial, partialErrorMessage))
 }
 
-// field returns the value of the last field of that number in m, a length apart, or nil.
+// field returns the value of the last length-delimited field of that number in m, or nil.
 func field(m []byte, number protowire.Number) (value []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)

@@ -1,11 +1,11 @@
-// Package spans reports to an OpenTelemetry collector how prompts were served: a span for
-// each request that an engine reported, as a child of the engine's own where it has a trace,
-// with one for the decision and one for the wait inside it. Spans are sent in batches by
-// OTLP over HTTP, from a bounded queue. What does not fit, and what the collector does not
-// accept, is dropped and counted. Served may be called concurrently; it never blocks.
+// Package spans reports to an OpenTelemetry collector how prompts were served: a span for each
+// request that an engine reported, as a child of the engine's span if it has a trace, with one
+// span for the decision and one for the wait inside it. Spans are sent in batches by OTLP over
+// HTTP, from a bounded queue. Spans that do not fit, or that the collector does not accept, are
+// dropped and counted. Served may be called concurrently; it never blocks.
 //
-// The encoding is written here, since OpenTelemetry's own exporter brings along gRPC, and
-// with it a fourth of the daemon's size.
+// The encoding is implemented here, since OpenTelemetry's own exporter depends on gRPC, which
+// would take a fourth of the daemon's size.
 package spans
 
 import (
@@ -24,25 +24,25 @@ import (
 )
 
 const (
-	queueSpans  = 4096            // that wait for the collector; more are dropped
-	batchSpans  = 512             // of one request to it, the default of OpenTelemetry's SDKs
+	queueSpans  = 4096            // waiting for the collector; more are dropped
+	batchSpans  = 512             // per request, the default of OpenTelemetry's SDKs
 	exportAfter = 2 * time.Second // at most
 	logEvery    = time.Minute
 )
 
-// sampled is the flag of W3C Trace Context.
+// sampled is a flag of W3C Trace Context.
 const sampled = 1
 
-// Config says where spans go.
+// Config configures Spans.
 type Config struct {
 	Endpoint string // URL of the collector, such as http://localhost:4318/v1/traces
 	Headers  http.Header
 	Node     string
 	Version  string
-	Log      zerolog.Logger // of failures and of drops, one a minute of each
+	Log      zerolog.Logger // for failures and drops, one line of each per minute
 }
 
-// Spans makes spans of requests and sends them.
+// Spans creates spans of requests and sends them.
 type Spans struct {
 	endpoint string
 	headers  http.Header
@@ -50,7 +50,7 @@ type Spans struct {
 	scope    message
 	client   *http.Client
 	log      zerolog.Logger
-	failures zerolog.Logger // of which one a minute is kept
+	failures zerolog.Logger // limited to one per minute
 
 	queue   chan message // encoded
 	dropped atomic.Uint64
@@ -78,15 +78,15 @@ func New(c Config) (*Spans, error) {
 	return s, nil
 }
 
-// Start begins to send.
+// Start starts sending.
 func (s *Spans) Start() {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
 	go s.run(ctx)
 }
 
-// Close sends what is queued, for as long as ctx allows, and ends. It is called once, after
-// Start. Its error is that of ctx.
+// Close sends queued spans, for as long as ctx allows, and ends. It is called once, after
+// Start. It returns the error of ctx.
 func (s *Spans) Close(ctx context.Context) (err error) {
 	close(s.stop)
 	select {
@@ -100,10 +100,10 @@ func (s *Spans) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// Served makes the spans of a request. They end when it was reported, right after its first
-// token, and begin as long before as its engine says. way and tenant are names.
+// Served creates the spans of a request. They end when it was reported, right after its
+// first token, and begin as long before as its engine reports. way and tenant are names.
 func (s *Spans) Served(r *usage.Request, way, tenant string) {
-	// The engine decides, where it has a trace: its parent says whether it is sampled.
+	// If the engine has a trace, its parent determines whether it is sampled.
 	linked := r.Parent.IsValid()
 	if linked && r.Parent.Flags&sampled == 0 {
 		return
@@ -134,7 +134,7 @@ func (s *Spans) Served(r *usage.Request, way, tenant string) {
 	s.part(&request, "spliced.wait", begin.Add(r.Match), r.Wait)
 }
 
-// part makes a span inside that of a request, if it took any time.
+// part creates a span inside that of a request, if it took any time.
 func (s *Spans) part(of *span, name string, begin time.Time, took time.Duration) {
 	if took > 0 {
 		part := span{trace: of.trace, parent: of.id, id: newID(), flags: of.flags, name: name, begin: begin, end: begin.Add(took)}
@@ -151,15 +151,15 @@ func (s *Spans) add(m message) {
 	}
 }
 
-// Counters is what is counted of spans.
+// Counters are the counters of spans.
 type Counters struct {
 	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Spans of requests that were dropped, since too many waited for the collector or it did not accept them."`
 }
 
-// Counters returns what was counted since New.
+// Counters returns the counters since New.
 func (s *Spans) Counters() Counters { return Counters{Dropped: s.dropped.Load()} }
 
-// newID returns a random id of a span. Zero stands for none.
+// newID returns a random nonzero id of a span.
 func newID() (id [8]byte) {
 	for id == [8]byte{} {
 		binary.BigEndian.PutUint64(id[:], rand.Uint64()) //nolint:gosec // ids are no secrets

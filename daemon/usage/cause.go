@@ -5,21 +5,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Cause says why tokens were computed. Those that match named have the numbers of
+// Cause is the reason why tokens were computed. Those named by match have the numbers of
 // wire's reasons.
 type Cause uint8
 
 const (
-	Unasked  = Cause(wire.ReasonNone)    // nobody asked for them: a question, or what follows all segments
+	Unasked  = Cause(wire.ReasonNone)    // no lookup covered them: a question, or what follows all segments
 	Off      = Cause(wire.ReasonOff)     // the profile is switched off for splicing
-	Declined = Cause(wire.ReasonOff + 1) // match found them, and computing was chosen
-	Seam     = Cause(wire.ReasonOff + 2) // beside reused ones
+	Declined = Cause(wire.ReasonOff + 1) // found by match, but the client chose to compute
+	Seam     = Cause(wire.ReasonOff + 2) // next to reused ones
 	causes   = int(Seam) + 1
 
-	Causes = uint8(causes) // how many there are
+	Causes = uint8(causes) // number of causes
 )
 
-// String is the cause in listings and series.
+// String returns the name of the cause in listings and series.
 func (c Cause) String() string {
 	switch c {
 	case Unasked:

@@ -8,10 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sample is what a chart shows of one step. Counters are what was added in it, bytes what
-// was in use at its end.
+// Sample is one step of a chart. Counters are increments in the step, bytes the usage at its end.
 type Sample struct {
-	At        time.Time // the step's end
+	At        time.Time // end of the step
 	Requests  uint64
 	Prompt    uint64
 	Sources   [Froms]uint64
@@ -35,7 +34,7 @@ func (s *Sample) add(o *Sample) {
 	s.Evictions += o.Evictions
 }
 
-// since is what was added from an earlier reading of the counters to this one.
+// since returns the difference of the counters from an earlier reading.
 func (s *Sample) since(o *Sample) Sample {
 	d := *s
 	d.Requests -= o.Requests
@@ -52,7 +51,7 @@ func (s *Sample) since(o *Sample) Sample {
 	return d
 }
 
-// Steps of a history, and how many are kept: six hours and seven days, some 1.2 MB.
+// Steps of a history, and their limits: six hours and seven days, about 1.2 MB.
 const (
 	FineStep   = 10 * time.Second
 	fineSteps  = 6 * 3600 / 10
@@ -61,24 +60,24 @@ const (
 	perCoarse  = int(CoarseStep / FineStep)
 )
 
-// History keeps steps for charts, of this start.
+// History keeps steps of this start for charts.
 type History struct {
 	read func() Sample // counters since the start
 
 	mu struct {
 		sync.Mutex
-		last   Sample // as read
+		last   Sample // latest reading
 		fine   steps
 		coarse steps
-		open   Sample // of the coarse step that has not ended
-		parts  int    // fine steps in it
+		open   Sample // the unfinished coarse step
+		parts  int    // number of fine steps in it
 	}
 }
 
-// steps is a ring that grows up to its bound.
+// steps is a ring that grows up to its limit.
 type steps struct {
 	list []Sample
-	next int // the oldest, once the ring is full
+	next int // the oldest one once the ring is full
 }
 
 func (s *steps) add(v Sample, most int) {
@@ -90,7 +89,7 @@ func (s *steps) add(v Sample, most int) {
 	s.next = (s.next + 1) % most
 }
 
-// last copies up to so many of the newest steps, the oldest first.
+// last copies up to most of the newest steps, oldest first.
 func (s *steps) last(most int) []Sample {
 	n := len(s.list)
 	list := make([]Sample, 0, min(most, n)+1)
@@ -100,14 +99,14 @@ func (s *steps) last(most int) []Sample {
 	return list
 }
 
-// NewHistory makes an empty one. read answers counters since the start, and the time.
+// NewHistory creates an empty history. read returns counters since the start, and the time.
 func NewHistory(read func() Sample) *History {
 	h := &History{read: read}
 	h.mu.last = read()
 	return h
 }
 
-// Run takes a step every FineStep until ctx ends.
+// Run records a step every FineStep until ctx ends.
 func (h *History) Run(ctx context.Context) error {
 	tick := time.NewTicker(FineStep)
 	defer tick.Stop()
@@ -135,14 +134,14 @@ func (h *History) step() {
 	}
 }
 
-// Fine answers the steps of a time up to now, of six hours at most, the oldest first.
+// Fine returns the steps of the last span, at most six hours, oldest first.
 func (h *History) Fine(span time.Duration) []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.fine.last(int(span / FineStep))
 }
 
-// Coarse answers those of the last seven days; the last one may not have ended.
+// Coarse returns the steps of the last seven days; the last one may be unfinished.
 func (h *History) Coarse() []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// noteName is the file in the disk directory that holds the sums.
+// noteName is the file in the disk directory that stores the sums.
 const noteName = "usage.json"
 
-const noteMost = 1 << 20 // bytes of a note: some 2,000 rows
+const noteMost = 1 << 20 // bytes of a note: about 2,000 rows
 
-// noted is one row. Tenants are named, since their numbers follow the order of the
-// configuration; counts are by name, so that later ones can be added.
+// noted is one row. Tenants are stored by name, since their numbers follow the order of the
+// configuration. Counts are stored by name, so that more can be added later.
 type noted struct {
 	Tenant  string            `json:"tenant"`
 	Profile api.Digest        `json:"profile"`
@@ -39,16 +39,16 @@ type noted struct {
 	UnverifiedTokens uint64 `json:"unverified_tokens,omitempty"`
 }
 
-// Memory keeps sums on disk. Only its Run touches the disk, which may hang.
+// Memory stores sums on disk. Only Run accesses the disk, which may hang.
 type Memory struct {
 	usage   *Usage
 	tenants tiering.Tenants
 	note    note.Note
 
-	others []noted // of tenants that are not configured now; owned by Run
+	others []noted // of tenants that are not configured; owned by Run
 }
 
-// NewMemory makes the memory of u. It uses the disk only in Run.
+// NewMemory creates the memory of u. It accesses the disk only in Run.
 func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
 	k := &Memory{usage: u, tenants: tenants}
 	k.note = note.Note{
@@ -58,11 +58,11 @@ func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
 	return k
 }
 
-// Run adds what earlier starts have noted, and then notes the sums now and then until ctx
+// Run adds the sums noted by earlier starts, then writes the sums periodically until ctx
 // ends, and once more.
 func (k *Memory) Run(ctx context.Context) error { return k.note.Run(ctx) }
 
-// take adds what was noted.
+// take adds the sums of a note.
 func (k *Memory) take(content []byte) error {
 	list, err := parse(content)
 	if err != nil {
@@ -103,7 +103,7 @@ func sum(list []uint64) (n uint64) {
 	return n
 }
 
-// content is the sums as they are noted.
+// content returns the note's content.
 func (k *Memory) content() ([]byte, error) {
 	list := append([]noted{}, k.others...)
 	for _, r := range k.usage.Rows() {
@@ -127,7 +127,7 @@ func rowOf(tenant string, r *Row, s *Sums) noted {
 	return n
 }
 
-// sums are those of a row; counts that are not known any more are left out.
+// sums returns the sums of a row, without counts of unknown names.
 func (n *noted) sums() (s Sums) {
 	copy(s.Ways[:], n.Ways)
 	s.Prompt, s.Saved, s.Lost = n.Prompt, n.Saved, n.Lost

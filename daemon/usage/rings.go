@@ -8,17 +8,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ringBytes bounds the requests that are kept one by one: some 10,000 of eight segments each.
+// ringBytes bounds the memory of individual requests: about 10,000 of eight segments each.
 const ringBytes = 8 << 20
 
-// writer is whose requests are kept apart from others.
+// writer identifies whose requests are stored separately.
 type writer struct {
 	tenant     tier.TenantID
 	unverified bool
 }
 
-// rings keeps the last requests, whose sizes sum to ringBytes at most. Room is made by the
-// writer that has most, so that none pushes others out.
+// rings keeps the latest requests, with a total size of at most ringBytes. To make space,
+// the writer with most loses its oldest, so that no writer displaces others.
 type rings struct {
 	of    map[writer]*ring
 	bytes int
@@ -26,7 +26,7 @@ type rings struct {
 
 // ring is the requests of one writer.
 type ring struct {
-	list  []*Request // ascending numbers, from head on
+	list  []*Request // ascending numbers, starting at head
 	head  int
 	bytes int
 }
@@ -51,7 +51,7 @@ func (r *rings) add(q *Request) {
 	}
 }
 
-// newest lists the last requests that pass, the newest first.
+// newest returns the latest requests that pass, newest first.
 func (r *rings) newest(limit int, pass func(*Request) bool) []*Request {
 	lists := make([][]*Request, 0, len(r.of))
 	for _, one := range r.of {
@@ -78,7 +78,7 @@ func (r *rings) find(number uint64) (*Request, bool) {
 	return nil, false
 }
 
-// add appends a request and answers its size.
+// add appends a request and returns its size.
 func (r *ring) add(q *Request) int {
 	r.list = append(r.list, q)
 	n := sizeOf(q)
@@ -86,7 +86,7 @@ func (r *ring) add(q *Request) int {
 	return n
 }
 
-// drop drops the oldest request and answers its size.
+// drop removes the oldest request and returns its size.
 func (r *ring) drop() int {
 	n := sizeOf(r.list[r.head])
 	r.list[r.head] = nil
@@ -97,7 +97,7 @@ func (r *ring) drop() int {
 	return n
 }
 
-// sizeOf is about what a request takes in memory.
+// sizeOf returns the approximate memory of a request.
 func sizeOf(q *Request) int {
 	const fixed, span = 336, 48 // bytes of a Request and a Span, measured with unsafe.Sizeof and rounded up
 	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Who.Client)

@@ -13,35 +13,35 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows is how many profiles of one tenant have sums of their own; those of more
-// are added to one row without a profile. A guess with room.
+// maxRows is the number of profiles of one tenant with separate sums; further ones share a
+// row without a profile. A generous guess.
 const maxRows = 256
 
-// Key names what sums are about. Fingerprints, unlike ids, are the same after a restart.
+// Key identifies sums. Fingerprints, unlike ids, stay the same after a restart.
 type Key struct {
 	Tenant      tier.TenantID
-	Fingerprint profile.Fingerprint // zero: all profiles that have no row of their own
+	Fingerprint profile.Fingerprint // zero: all profiles without a separate row
 }
 
-// Sums are over requests whose reports are verified: all that they say came from the daemon
-// was found by their connection. Counts of tokens are exact: Prompt is the sum of Sources,
-// and the computed ones that of Missed. The others are in Unverified alone.
+// Sums are over requests with verified reports: their connection found everything that they
+// report as reused from the daemon. Token counts are exact: Prompt is the sum of Sources,
+// and its computed tokens are the sum of Missed. Other requests count only in Unverified.
 type Sums struct {
 	Ways    [wire.WayReplay + 1]uint64 // requests by wire.Way
 	Prompt  uint64
 	Sources [Froms]uint64
 	Missed  [causes]uint64 // computed tokens by Cause
-	Saved   float64        // milliseconds by requests that were the quicker for it, an estimate
-	Lost    float64        // milliseconds by those that were slower
-	Guessed float64        // of Saved less Lost, what no measured time is behind
-	First   float64        // milliseconds to first tokens, of those that told
-	Timed   uint64         // how many told
+	Saved   float64        // milliseconds saved by requests that became faster, an estimate
+	Lost    float64        // milliseconds lost by those that became slower
+	Guessed float64        // part of Saved less Lost without a measured time
+	First   float64        // milliseconds to first tokens, of Timed requests
+	Timed   uint64         // requests that reported this time
 
 	Unverified       uint64 // requests
 	UnverifiedTokens uint64 // of their prompts
 }
 
-// Requests is how many there were.
+// Requests returns the number of requests.
 func (s *Sums) Requests() uint64 {
 	n := uint64(0)
 	for _, of := range s.Ways {
@@ -92,26 +92,26 @@ func (s *Sums) count(r *Request) {
 	}
 }
 
-// Row is the sums of one tenant and profile.
+// Row holds the sums of one tenant and profile.
 type Row struct {
 	Key
 	Model  string
-	Since  Sums      // this daemon's start
+	Since  Sums      // since this daemon's start
 	Before Sums      // of earlier starts
-	Began  time.Time // when the first of them all was told
+	Began  time.Time // when the first of them was reported
 }
 
-// Total is over all starts.
+// Total returns the sums over all starts.
 func (r *Row) Total() Sums {
 	sums := r.Before
 	sums.Add(&r.Since)
 	return sums
 }
 
-// Usage is what engines told of their requests.
+// Usage collects engines' reports of their requests.
 type Usage struct {
 	now  func() time.Time
-	told func(*Request) // called after each; nil = nobody is told
+	told func(*Request) // called after each; nil = no listener
 
 	mu struct {
 		sync.Mutex
@@ -122,22 +122,21 @@ type Usage struct {
 	}
 }
 
-// New makes one that was told nothing. told is called after each request, which it must
-// not change.
+// New creates an empty Usage. told is called after each request, which it must not change.
 func New(now func() time.Time, told func(*Request)) *Usage {
 	u := &Usage{now: now, told: told}
 	u.mu.rows = map[Key]*Row{}
 	return u
 }
 
-// Prediction predicts the time of computing; Measured = from prefills that engines timed.
+// Prediction predicts compute times; Measured = from prefills timed by engines.
 type Prediction struct {
 	cost.Prefill
 	Measured bool
 }
 
-// Served takes how a prompt was served, and answers the number that it is listed under.
-// verify reports whether the daemon told the client of what it says it reused.
+// Served records how a prompt was served, and returns its number. verify reports whether
+// the daemon had found for the client what it reports as reused.
 func (u *Usage) Served(who Who, m *wire.ServedRequest, predicted Prediction, verify func(*wire.ServedRequest) bool) (uint64, error) {
 	r, err := read(m)
 	if err != nil {
@@ -180,7 +179,7 @@ func (u *Usage) rowLocked(of Key, model string) *Row {
 	return r
 }
 
-// Rows copies all sums, in the order of tenants and fingerprints.
+// Rows copies all sums, ordered by tenant and fingerprint.
 func (u *Usage) Rows() []Row {
 	u.mu.Lock()
 	rows := make([]Row, 0, len(u.mu.rows))
@@ -194,23 +193,23 @@ func (u *Usage) Rows() []Row {
 	return rows
 }
 
-// Last copies the newest requests that pass, up to a limit, the newest first. They are read
-// only. Where there are more, each tenant has a share, and so have its unverified ones, so that
-// none pushes others out.
+// Last returns the newest requests that pass, up to a limit, newest first. They must not be
+// modified. If there are more, each tenant gets a share, and so do its unverified requests,
+// so that none displaces others.
 func (u *Usage) Last(limit int, pass func(*Request) bool) []*Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.rings.newest(limit, pass)
 }
 
-// Request answers one that is kept.
+// Request returns a recorded request.
 func (u *Usage) Request(number uint64) (*Request, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.rings.find(number)
 }
 
-// restore adds what an earlier start has counted.
+// restore adds the counts of an earlier start.
 func (u *Usage) restore(of Key, model string, sums *Sums, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

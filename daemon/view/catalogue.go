@@ -17,12 +17,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What people see of segments and checkpoints is one listing over both tiers: the
-// store's rows, which know their copies on disk, and the rows of what is on disk
-// only. Each of the two lists in ascending order of key, so that the first rows
-// of both joined are the first of all.
+// Operators see segments and checkpoints as one listing over both tiers: the store's rows, which
+// include their copies on disk, and the rows of objects that are only on disk. Both lists are in
+// ascending order of key, so that merging their first rows yields the first rows of all.
 
-// diskCodecs are the codec's names, as in the configuration of the format.
+// Names of the disk codecs, as in the configuration of the format.
 const (
 	codecNone   = "none"
 	codecPlanes = "planes-huff0"
@@ -51,13 +50,13 @@ func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 	for _, e := range v.listDisk(below, 0, q.After, q.Limit) {
 		list = append(list, v.diskSegment(&e, ids))
 	}
-	// Of two rows of one key the store's is kept: it came first.
+	// Of two rows of one key, the sort keeps the store's first, which is kept.
 	slices.SortStableFunc(list, func(a, b api.Segment) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	list = slices.CompactFunc(list, func(a, b api.Segment) bool { return a.Key == b.Key })
 	return list[:min(len(list), q.Limit)], nil
 }
 
-// tenant turns a name into a filter: no name selects all, an unknown one none.
+// tenant converts a name to a filter: no name selects all, an unknown one none.
 func (v *View) tenant(name string) (*tier.TenantID, bool) {
 	if name == "" {
 		return nil, true
@@ -68,7 +67,8 @@ func (v *View) tenant(name string) (*tier.TenantID, bool) {
 	return nil, false
 }
 
-// profileFilter: the store has no profile 0, its filter takes it for all.
+// profileFilter returns the store's filter. Profile 0 does not exist, and the store would
+// take it for all.
 func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	if id == nil {
 		return 0, true
@@ -76,8 +76,7 @@ func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	return tier.ProfileID(*id), *id != 0
 }
 
-// below is the filter of the disk tier; false when nothing there can pass, or
-// there is none.
+// below returns the filter for the disk tier; false if nothing there can pass, or there is none.
 func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	f := disk.Filter{Tenant: t}
 	if v.o.Disk == nil {
@@ -93,7 +92,7 @@ func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	return f, true
 }
 
-// listDisk lists entries of one kind behind a key.
+// listDisk lists entries of one kind after a key.
 func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
 	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
 	var from *tier.Name
@@ -103,7 +102,7 @@ func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Dige
 	return v.o.Disk.List(f, from, limit)
 }
 
-// profileIDs finds the registered profile of a fingerprint; 0 = none.
+// profileIDs returns the ids of registered profiles by fingerprint.
 func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
 	ids := map[profile.Fingerprint]uint32{}
 	for _, p := range v.o.Store.Profiles() {
@@ -112,7 +111,7 @@ func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
 	return ids
 }
 
-// residence is where an object lies.
+// residence is the location of an object.
 type residence struct {
 	state     string
 	tiers     []string
@@ -120,9 +119,9 @@ type residence struct {
 	diskBytes int64
 }
 
-// residence of an object that the store knows; copies are those on the device. One that is being promoted is
-// published, and only on disk until that is done. An entry of its name that the
-// store does not take for its copy is another profile's or tenant's.
+// residence returns the location of an object of the store; copies are those on devices. An
+// object being promoted is published, but only on disk until that is done. An entry of its
+// name that the store does not take for its copy belongs to another profile or tenant.
 func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
@@ -153,7 +152,7 @@ func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
 	}
 }
 
-// primerOf returns the primer after which a segment was captured; nil = after none.
+// primerOf returns the primer after which a segment was captured; nil = none.
 func primerOf(s *profile.SegmentSpec) *api.Digest {
 	if s.Primer == (profile.PrimerID{}) {
 		return nil
@@ -162,7 +161,7 @@ func primerOf(s *profile.SegmentSpec) *api.Digest {
 	return &id
 }
 
-// packed tells of a segment's packed parts; nil = it has none.
+// packed describes a segment's packed parts; nil = none.
 func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.Packed {
 	if how == "" {
 		return nil
@@ -175,7 +174,7 @@ func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.
 	return out
 }
 
-// diskSegment is a segment that is on disk only.
+// diskSegment returns the row of a segment that is only on disk.
 func (v *View) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
 	return api.Segment{
 		Key: api.Digest(e.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
@@ -208,15 +207,15 @@ func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
 	return d, nil
 }
 
-// countCopies tells of copies beyond this node.
+// countCopies adds the number of copies on other nodes.
 func (v *View) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.TenantID) {
 	if v.o.Copies != nil {
 		d.OtherNodes, d.ObjectStore = v.o.Copies(f, t, tier.Name{Key: d.Key})
 	}
 }
 
-// segmentOnDisk answers a segment that is on disk only. What its parts are is
-// known while its profile is registered.
+// segmentOnDisk returns the details of a segment that is only on disk. Its parts are known
+// while its profile is registered.
 func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	e, err := v.detail(key)
 	if err != nil {
@@ -240,7 +239,7 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	return d, nil
 }
 
-// detailTimeout bounds the wait for a disk on behalf of a person.
+// detailTimeout bounds the wait for a disk for an operator's request.
 const detailTimeout = 5 * time.Second
 
 func (v *View) detail(key api.Digest) (*disk.Detail, error) {
@@ -277,7 +276,7 @@ func partsOfRank(rank int, l profile.Layout) []api.SegmentPart {
 	return list
 }
 
-// shapeOf leaves out trailing dimensions of 1, but keeps one.
+// shapeOf omits trailing dimensions of 1, but keeps one.
 func shapeOf(p profile.Part) []int {
 	n := len(p.Shape)
 	for n > 1 && p.Shape[n-1] <= 1 {
@@ -325,7 +324,7 @@ func sameCheckpoint(a, b api.Checkpoint) bool {
 func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
 	var list []api.Checkpoint
 	for {
-		// Pending ones are left out, so one page of the store may not fill ours.
+		// Pending ones are skipped, so one page of the store may not fill ours.
 		page := v.o.Store.Checkpoints(f, after, limit)
 		for i := range page {
 			if page[i].Published || page[i].Promoting {
@@ -348,7 +347,7 @@ func (v *View) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	}
 }
 
-// diskCheckpoint is a checkpoint that is on disk only.
+// diskCheckpoint returns the row of a checkpoint that is only on disk.
 func diskCheckpoint(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Checkpoint {
 	return api.Checkpoint{
 		Hash: api.Digest(e.Key), Parent: parentOf(e.Parent.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,

@@ -14,8 +14,7 @@ func (v *View) Cluster() api.Cluster {
 	return v.o.Cluster()
 }
 
-// clusterSeries are of all members together: one series for each of a thousand would
-// be too many.
+// clusterSeries are totals of all members: one series for each of a thousand would be too many.
 type clusterSeries struct {
 	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node tells the others."`
 	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold. One counts for each of its holders."`
@@ -33,7 +32,7 @@ type memberSeries struct {
 	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving; nodes that failed (crashed or cut off, and given up) or left in the last 72 hours."`
 }
 
-// lagSeries is there once a member has told all it had.
+// lagSeries exists once a member has reported everything it had.
 type lagSeries struct {
 	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Since when the member known worst has not told all it had."`
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decisions implements api.Node. Those of before this start come after those of this one.
+// Decisions implements api.Node. Decisions from before this start come after those of this one.
 func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
 	for d := range v.o.Store.Decisions().Last() {
@@ -36,7 +36,7 @@ func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	return list
 }
 
-// slug makes words a name: letters and digits, anything else one underscore.
+// slug converts words to a name: other characters than letters and digits become one underscore.
 func slug(words string) string {
 	return strings.Join(strings.FieldsFunc(words, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }), "_")
 }

@@ -1,5 +1,5 @@
-// Package view is what people see of a running daemon: the node and its health, the
-// catalogue of what it holds, decisions, canaries and metrics, as package api serves
-// them. It reads what the store, the tiers and the server count, and changes nothing
-// but what an operator asks for.
+// Package view provides what operators see of a running daemon, in the form that package
+// api serves: the node and its health, the catalogue of its objects, decisions, canaries
+// and metrics. It reads counters of the store, the tiers and the server, and changes only
+// what an operator requests.
 package view

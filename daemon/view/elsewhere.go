@@ -11,28 +11,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// rosterAge is how old the list of members may be that prompts are compared over. Making
-// one takes locks that gossip and the exchange of the index hold as well.
+// rosterAge is the maximum age of the member list used to compare prompts. Building it
+// takes locks that gossip and the index exchange need too.
 const rosterAge = 250 * time.Millisecond
 
-// roster is who may hold something. It does not change.
+// roster lists the members that may have something. It is immutable.
 type roster struct {
 	at        time.Time
 	self      string // its name in the cluster
-	peer      string // and the address of its peers' port
+	peer      string // address of its peers' port
 	others    []holder
-	falseHits float64 // names of the index that an absent one is expected to meet
-	numbers   []int32 // index into others by number; -1 = none of them
+	falseHits float64 // expected number of false matches in the index per absent name
+	numbers   []int32 // index into others by number; -1 = none
 }
 
-// roster is the present one.
+// roster returns the current roster.
 func (m *Members) roster() *roster {
 	r := m.recent.Load()
 	if now := time.Now(); r == nil || now.Sub(r.at) >= rosterAge {
 		if r == nil {
 			m.listing.Lock()
 		} else if !m.listing.TryLock() {
-			return r // somebody makes a new one
+			return r // another goroutine is building a new one
 		}
 		defer m.listing.Unlock()
 		if r = m.recent.Load(); r == nil || now.Sub(r.at) >= rosterAge {
@@ -72,8 +72,8 @@ func (m *Members) list(now time.Time) *roster {
 	return r
 }
 
-// linkOf is how things come from a member, as measured and behind what is queued; zero
-// where nothing was measured.
+// linkOf returns the measured link from a member, including its queue; zero if nothing was
+// measured.
 func linkOf(f *peer.MemberInfo) cost.Link {
 	if f.BytesPerSecond <= 0 {
 		return cost.Link{}
@@ -82,7 +82,7 @@ func linkOf(f *peer.MemberInfo) cost.Link {
 	return cost.Link{Fixed: max(millis, 1e-3), PerByte: 1e3 / f.BytesPerSecond}
 }
 
-// compare adds what the other members are believed to hold.
+// compare adds what the other members are believed to have.
 func (m *Members) compare(c *comparison) {
 	r := m.roster()
 	c.nodes[0].name, c.nodes[0].peer = r.self, r.peer

@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// socketCheck says whether clients reach us.
+// socketCheck reports whether clients can reach us.
 func (v *View) socketCheck() api.Check {
 	check := api.Check{Name: "socket", State: api.CheckOK}
 	if trouble := v.o.Guard.Trouble(); trouble != "" {
@@ -19,7 +19,7 @@ func (v *View) socketCheck() api.Check {
 	return check
 }
 
-// diskCheck is how the disk tier does; false without one.
+// diskCheck reports the state of the disk tier; false without one.
 func (v *View) diskCheck() (api.Check, bool) {
 	if v.o.Disk == nil {
 		return api.Check{}, false
@@ -29,7 +29,7 @@ func (v *View) diskCheck() (api.Check, bool) {
 	return check, true
 }
 
-// eventsCheck is whether routers are told of all that they can be; false without events.
+// eventsCheck reports whether all events are published to all routers; false without events.
 func (v *View) eventsCheck() (api.Check, bool) {
 	if v.o.Events == nil {
 		return api.Check{}, false
@@ -41,7 +41,7 @@ func (v *View) eventsCheck() (api.Check, bool) {
 	return check, true
 }
 
-// explain says what is wrong with the disk tier, the gravest first.
+// explain describes the problems of the disk tier, the worst first.
 func explain(check *api.Check, h disk.Health) {
 	degraded := func(format string, args ...any) {
 		check.State, check.Detail = api.CheckDegraded, fmt.Sprintf(format, args...)
@@ -68,7 +68,7 @@ func explain(check *api.Check, h disk.Health) {
 	}
 }
 
-// diskMeans says what follows from a state.
+// diskMeans describes the consequences of a state.
 var diskMeans = map[disk.State]string{
 	disk.StateFull:       "no file can be made, new entries take the place of old ones",
 	disk.StatePaused:     "nothing is written, what is there can be read",
@@ -83,7 +83,7 @@ var diskMeans = map[disk.State]string{
 	disk.StateClosed:     "closed",
 }
 
-// gpus are what people see of the devices that were asked for.
+// gpus describes the configured devices for operators.
 func (v *View) gpus() (list []api.GPU) {
 	counters, pools := v.o.Store.DeviceCounters(), v.o.Store.Pools()
 	for _, g := range v.o.GPUs {
@@ -114,7 +114,7 @@ func (v *View) gpus() (list []api.GPU) {
 	return list
 }
 
-// gpuName is what people call a device of the store; empty for none.
+// gpuName returns the name of a device of the store for operators; empty for none.
 func (v *View) gpuName(id tier.DeviceID) string {
 	for _, g := range v.o.GPUs {
 		if id != 0 && g.ID == id {
@@ -124,7 +124,7 @@ func (v *View) gpuName(id tier.DeviceID) string {
 	return ""
 }
 
-// gpuCheck is how the GPUs do; false where none was asked for.
+// gpuCheck reports the state of the GPUs; false if none is configured.
 func (v *View) gpuCheck() (api.Check, bool) {
 	if !v.o.Config.UsesHBM() {
 		return api.Check{}, false

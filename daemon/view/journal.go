@@ -11,15 +11,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What the journal is told of what operators do.
+// Journal entries about actions of operators.
 
-// changed tells that an operator has changed or tried something; e says what.
+// changed records an action or attempt of an operator.
 func (v *View) changed(e journal.Event) {
 	e.Kind = journal.Changed
 	v.o.Journal.Append(e)
 }
 
-// tellRemoved tells of a segment that was removed; was is empty unless it was in memory.
+// tellRemoved records the removal of a segment; was is empty unless it was in memory.
 func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	v.changed(journal.Event{
 		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.o.Tenants.NameOf(was.Tenant), Model: was.Model, Client: was.Publisher,
@@ -27,15 +27,15 @@ func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	})
 }
 
-// tellControl tells of a change that was made, in words.
+// tellControl records a successful change, in words.
 func (v *View) tellControl(dry bool, err error, format string, a ...any) {
 	if !dry && err == nil {
 		v.changed(journal.Event{Text: fmt.Sprintf(format, a...)})
 	}
 }
 
-// tellSwitched tells of a profile that was switched off or on for a tenant: of the operator,
-// and of how its canary is now.
+// tellSwitched records that an operator switched a profile off or on for a tenant, and the
+// resulting state of its canary.
 func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
 	e := journal.Event{Kind: journal.Canary, Tenant: v.o.Tenants.NameOf(t), Model: model, Why: "on"}
 	if id, _, ok := v.o.Store.FindProfile(of); ok {
@@ -52,7 +52,7 @@ func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model strin
 	v.changed(e)
 }
 
-// tellProbed tells of the object store that was tried.
+// tellProbed records a test of the object store.
 func (v *View) tellProbed(p *api.ObjectProbe) {
 	text := "the object store was tried, and does what it is needed for"
 	for _, step := range p.Steps {

@@ -15,7 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// prompt is what a question about one comes down to.
+// prompt is the parsed form of a query.
 type prompt struct {
 	tokens  int
 	exact   bool
@@ -30,8 +30,8 @@ type piece struct{ begin, tokens, excluded int }
 
 func (p *piece) interior() int { return p.tokens - p.excluded }
 
-// Locate implements api.Catalogue. It looks at memory only; what it takes grows with keys
-// times members that hold something, some 50 ns for each pair.
+// Locate implements api.Catalogue. It accesses memory only. The time grows with the number
+// of keys times the number of members that have any of them, about 50 ns per pair.
 func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	p, err := v.prompt(q)
 	if err != nil {
@@ -55,7 +55,7 @@ func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	return out, nil
 }
 
-// prompt resolves names and makes keys.
+// prompt resolves names and computes keys.
 func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
 	tenant, err := v.tenantOf(q.Tenant)
 	if err != nil {
@@ -86,8 +86,8 @@ func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
 	return p, nil
 }
 
-// fromTokens makes keys as engines do: the first segment of a prompt is held whole, others
-// without the seams, and one that is too short for an interior not at all.
+// fromTokens computes keys as engines do: the first segment of a prompt is cached whole,
+// others without the seams, and one too short for an interior not at all.
 func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
 	if q.BlockTokens > 0 {
 		positions := q.Positions
@@ -121,8 +121,8 @@ func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
 	return nil
 }
 
-// blockEnds are the ends of blocks of a prompt: of all of them, or where they are too
-// many of the last half of what may be asked for, and of as many spread over the others.
+// blockEnds returns ends of a prompt's blocks. If there are too many, half of the limit
+// covers the last blocks, and the other half is spread over the others.
 func blockEnds(tokens, block int) []int {
 	n := tokens / block
 	if n <= api.MaxLocatePrefixes {
@@ -155,7 +155,7 @@ func (v *View) tenantOf(name string) (*tiering.Tenant, error) {
 	return nil, fmt.Errorf("tenant %q is not configured: %w", name, api.ErrNotFound)
 }
 
-// profileOf finds a registered profile by its fingerprint, or by its model's name.
+// profileOf returns a registered profile by its fingerprint or its model's name.
 func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) {
 	var fingerprint api.Digest
 	if fingerprint.UnmarshalText([]byte(name)) == nil {
@@ -180,37 +180,37 @@ func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) 
 	return found.ID, found.Profile, nil
 }
 
-// holder is a node whose share of a prompt is looked at.
+// holder is a node whose part of a prompt is compared.
 type holder struct {
 	name, peer string
 	number     index.Node // of others
 	complete   bool
 	asOf       time.Time
-	link       cost.Link // how things come from it; zero = as from any peer
-	shut       bool      // nothing is fetched from it for now
+	link       cost.Link // link from it; zero = that of an average peer
+	shut       bool      // nothing can be fetched from it for now
 
-	prefix      int          // the longest one that it holds, an index; -1 = none
+	prefix      int          // longest one that it has, an index; -1 = none
 	prefixPlace tier.Place   // tier.PlacePeer = memory or disk
-	segments    []tier.Place // by key; tier.PlaceNone = it does not hold it; nil = none of them
+	segments    []tier.Place // by key; tier.PlaceNone = not cached there; nil = none of them
 }
 
-// comparison is what nodes hold of a prompt. The first holder is this node.
+// comparison is the parts of a prompt that nodes have. The first holder is this node.
 type comparison struct {
 	*prompt
 	nodes []holder
-	// Where each is fetched from by who does not hold it; at -1: by nobody.
+	// The source from which a node without it would fetch each part; at -1 = none.
 	prefixFrom   source
-	prefixLength int // index of the longest one anywhere
+	prefixLength int // index of the longest one on any node
 	segmentFrom  []source
 	members      int
-	// expectedFalse is as of api.Located.
+	// expectedFalse is as in api.Located.
 	expectedFalse float64
 
-	local, with []cost.Segment // of the node that is judged
+	local, with []cost.Segment // of the node being judged
 	fetched     []int
 }
 
-// source is where something is fetched from.
+// source is a possible source of a fetch.
 type source struct {
 	ok   bool
 	link cost.Link
@@ -228,7 +228,7 @@ func newComparison(p *prompt, node string, own *tiering.Located) *comparison {
 	return c
 }
 
-// better is the faster of a source and a holder, where that has it.
+// better returns the faster of a source and a holder, if that has the part.
 func (c *comparison) better(than source, h *holder, has bool, bytes int64) source {
 	if !has || h.shut {
 		return than
@@ -243,7 +243,8 @@ func (c *comparison) better(than source, h *holder, has bool, bytes int64) sourc
 	return source{true, link}
 }
 
-// holdsPrefix notes that nodes hold a prefix. Prefixes come from the longest down.
+// holdsPrefix records that a node has a prefix. Prefixes are passed from the longest to the
+// shortest.
 func (c *comparison) holdsPrefix(at int, h *holder) {
 	if h.prefix < 0 {
 		h.prefix, h.prefixPlace = at, tier.PlacePeer
@@ -266,10 +267,10 @@ func (c *comparison) holdsSegment(at int, h *holder) {
 	c.segmentFrom[at] = c.better(c.segmentFrom[at], h, true, c.model.Shape.SegmentTotalBytes(c.pieces[at].interior()))
 }
 
-// answer judges all nodes and lists the best ones.
+// answer judges all nodes and returns the best ones.
 func (c *comparison) answer(limit int) *api.Located {
 	out := &api.Located{Tokens: c.tokens, Members: c.members, ExpectedFalse: c.expectedFalse, RecomputeMillis: c.model.Prefill().Millis(0, c.tokens)}
-	var nothing *api.LocatedNode // what a node saves that holds nothing
+	var nothing *api.LocatedNode // savings of a node that has nothing cached
 	for i := range c.nodes {
 		h := &c.nodes[i]
 		var n api.LocatedNode
@@ -310,7 +311,7 @@ func before(self bool) int {
 	return 1
 }
 
-// judge tells what a node holds and what that saves, alone and with what it would fetch.
+// judge returns what a node has and what that saves, alone and with what it would fetch.
 func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedNode {
 	local := cost.Request{Tokens: c.tokens, ExactOnly: c.exact, Segments: c.local[:0]}
 	var n api.LocatedNode
@@ -350,8 +351,8 @@ func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedN
 	return n
 }
 
-// withPeers adds what is worth being fetched: segments one by one, as the node decides
-// when it acquires them, and then the longest prefix anywhere, if that makes it faster.
+// withPeers adds what is worth fetching: segments one by one, as the node decides when it
+// acquires them, then the longest prefix on any node, if that makes it faster.
 func (c *comparison) withPeers(h *holder, n *api.LocatedNode, local cost.Request, recompute float64) {
 	with := local
 	with.Segments = c.with[:0]
@@ -407,8 +408,8 @@ func (c *comparison) segment(at int, from source, place tier.Place) cost.Segment
 	}
 }
 
-// tierAt is where something lies for the node that holds or fetches it. Which tier of
-// its own another node has it in is not known: memory.
+// tierAt returns the tier from which the node that has or fetches a part reads it. In which
+// tier another node has it is unknown; memory is assumed.
 func tierAt(place tier.Place, from source) cost.Tier {
 	switch {
 	case from.ok:

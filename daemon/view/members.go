@@ -12,8 +12,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// Members are the parts that a node's work with others is made of. Numbers of
-// members are the same in all of them.
+// Members are the components for a node's work with others. Member numbers are the same in
+// all of them.
 type Members struct {
 	Name    string // of the cluster
 	Cluster *cluster.Cluster
@@ -23,16 +23,16 @@ type Members struct {
 	Own     *index.Own
 	Push    *peer.Neighbours // nil = none
 	Taker   *peer.Taker      // nil = none
-	// AsOf is when a member last had nothing more to tell; zero = not yet.
+	// AsOf returns when a member last had nothing more to report; zero = not yet.
 	AsOf func(number uint16) time.Time
-	// Names make the tags that Index is asked for.
+	// Names computes the tags for lookups in Index.
 	Names *peer.Names
 
 	recent  atomic.Pointer[roster]
-	listing sync.Mutex // held by who makes the next one
+	listing sync.Mutex // held while the next one is built
 }
 
-// gossipSeries counts since the daemon's start.
+// gossipSeries are counters since the daemon's start.
 type gossipSeries struct {
 	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"How well this node keeps up with gossip: 0 is good, 8 hardly."`
 	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that came back before their place was given up."`
@@ -68,7 +68,7 @@ func gossipOf(s *cluster.Status) *gossipSeries {
 	}
 }
 
-// Remotes are Options.Remotes of a cluster.
+// Remotes returns the Options.Remotes of a cluster.
 func (m *Members) Remotes() []Remote {
 	return []Remote{
 		{Name: "peer", Durations: m.Peers.Durations(), Counters: func() []any {
@@ -82,7 +82,7 @@ func (m *Members) Remotes() []Remote {
 	}
 }
 
-// copied counts last copies, both ways.
+// copied returns the counters of last copies, in both directions.
 func (m *Members) copied() (list []any) {
 	if m.Push != nil {
 		c := m.Push.Counters()
@@ -95,7 +95,7 @@ func (m *Members) copied() (list []any) {
 	return list
 }
 
-// Tell is Options.Cluster.
+// Tell implements Options.Cluster.
 func (m *Members) Tell() api.Cluster {
 	s, fetched, served := m.Cluster.Status(), m.Peers.Counters(), m.Server.Counters()
 	c := m.tell(&s, m.Cluster.Members(), m.Peers.Members())
@@ -162,7 +162,7 @@ func (m *Members) member(of *cluster.Member, fetched map[peer.Node]*peer.MemberI
 	return a
 }
 
-// timeOf is nil for no time.
+// timeOf returns nil for the zero time.
 func timeOf(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -29,11 +29,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options is what a view looks at. What is nil is not there.
+// Options are the data sources of a view. A nil field means that the part does not exist.
 type Options struct {
 	Config  *settings.Config
 	Machine settings.Machine
-	// Shortfalls are what the machine did not give of what was set.
+	// Shortfalls are settings that exceed what the machine provides.
 	Shortfalls []settings.Shortfall
 	Version    string
 	Commit     string
@@ -41,13 +41,13 @@ type Options struct {
 	Epoch      uint64
 	Socket     string
 	Guard      Guard // of that path
-	Pidfds     bool  // the kernel tells when a client's process is gone
+	Pidfds     bool  // the kernel reports when a client's process ends
 	Serving    func() bool
 
 	Store   *tiering.Store
 	Place   tier.Place // of the store's memory
 	Device  gpuipc.Device
-	GPUs    gpu.Devices // that were asked for
+	GPUs    gpu.Devices // the configured ones
 	Disk    *disk.Tier
 	Object  *object.Store
 	Server  *server.Server
@@ -55,63 +55,64 @@ type Options struct {
 	Usage   *usage.Usage
 	History *usage.History
 	Tenants tiering.Tenants
-	Decided *decided.Memory // what was decided before this start
+	Decided *decided.Memory // decisions before this start
 
-	// Cluster answers what is known of the other nodes.
+	// Cluster returns what is known of the other nodes.
 	Cluster func() api.Cluster
-	// Members are the nodes that prompts are compared over.
+	// Members are the nodes compared for prompts.
 	Members *Members
-	// Copies tells how many other nodes are believed to hold an object, and whether the
-	// object store is; nil = neither can.
+	// Copies returns how many other nodes are believed to have an object, and whether the
+	// object store is; nil = there is neither.
 	Copies func(profile.Fingerprint, tier.TenantID, tier.Name) (nodes int, shared bool)
-	// Remotes count what comes from beyond the node, and what goes there.
+	// Remotes count transfers from and to other nodes and the object store.
 	Remotes []Remote
 	Events  *events.Publisher
-	Journal *journal.Journal // is told what operators do; nil = nobody reads it
+	Journal *journal.Journal // records actions of operators; nil = none
 
-	// Reload reads keys, tokens and certificates again, or with dry only looks at them.
+	// Reload reads keys, tokens and certificates again; with dry it only checks them.
 	Reload func(dry bool) (api.Reloaded, error)
-	// Level is that of the log; nil = it is fixed.
+	// Level is the level of the log; nil = fixed.
 	Level Level
 	Now   func() time.Time // time.Now
 }
 
-// Parallel names the Remote that is no source of objects: segments that engines compute for
-// each other.
+// Parallel is the name of the Remote of segments that engines compute for each other, which
+// is not a source of objects.
 const Parallel = "parallel"
 
-// Spans names the Remote that is a collector of spans.
+// Spans is the name of the Remote that is a collector of spans.
 const Spans = "spans"
 
-// Remote is a source of objects beyond the node.
+// Remote is a source of objects outside the node.
 type Remote struct {
-	// Name is the part that series belong to (see package metric), and what its counters'
-	// names in listings begin with: peer, object.
+	// Name is the part that series belong to (see package metric), and the prefix of its
+	// counters' names in listings: peer, object.
 	Name string
-	// Counters answers pointers to structs that declare counters, always of the same types.
+	// Counters returns pointers to structs that declare counters, always of the same types.
 	Counters func() []any
 	// Durations are its histograms.
 	Durations []prometheus.Histogram
 }
 
-// holds reports whether objects come from it.
+// holds reports whether it is a source of objects.
 func (r Remote) holds() bool {
 	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Spans && r.Name != Parallel
 }
 
-// What routers are told, who are beyond the node as well, and people.
+// Names of the Remotes of published data: events for routers, which are outside the node as
+// well, and for operators.
 const (
 	remoteEvents  = "events"
 	remoteJournal = "journal"
 )
 
-// Guard knows whether clients reach the daemon by the path of its socket.
+// Guard reports whether clients reach the daemon by the path of its socket.
 type Guard interface {
-	Trouble() string // why not; empty when they do
+	Trouble() string // why not; empty if they do
 	Replaced() uint64
 }
 
-// View is what people see of a daemon. All of it may be used at once.
+// View provides what operators see of a daemon. All methods may be called concurrently.
 type View struct {
 	o      Options
 	labels labels
@@ -120,7 +121,7 @@ type View struct {
 	removing sync.Mutex // held while many objects are removed
 }
 
-// New makes a view.
+// New creates a view.
 func New(o Options) *View {
 	if o.Events != nil {
 		o.Remotes = append(o.Remotes, Remote{Name: remoteEvents, Counters: func() []any {
@@ -178,7 +179,7 @@ func (v *View) Profiles() []api.Profile {
 	return list
 }
 
-// rowBytes is K and V of one token, without the padding of parts.
+// rowBytes returns the bytes of K and V of one token, without the padding of parts.
 func rowBytes(p *profile.Profile) int64 {
 	var n int64
 	for _, i := range p.AttentionLayers() {
@@ -205,8 +206,8 @@ func (v *View) Pools() []api.Pool {
 	return slices.Concat(list, v.diskPools(), v.objectPools())
 }
 
-// diskPools are the budgets on disk. A tenant that is not configured any more is
-// listed while something of it is there.
+// diskPools returns the budgets on disk. A tenant that is no longer configured is listed
+// while it has objects there.
 func (v *View) diskPools() []api.Pool {
 	if v.o.Disk == nil {
 		return nil
@@ -239,7 +240,7 @@ func (v *View) Connections() []api.Connection {
 	return list
 }
 
-// Counters implements api.Node; stats on the socket answers the same.
+// Counters implements api.Node; stats on the socket returns the same.
 func (v *View) Counters() []api.Counter {
 	var list []api.Counter
 	add := func(name string, value float64) { list = append(list, api.Counter{Name: name, Value: value}) }
@@ -299,7 +300,7 @@ func (v *View) Counters() []api.Counter {
 	return list
 }
 
-// poolTotals adds up the pools of all devices that have a name in common.
+// poolTotals adds up the pools of the same name of all devices.
 func poolTotals(pools []tiering.PoolInfo) (totals []tiering.PoolInfo) {
 	for _, p := range pools {
 		i := slices.IndexFunc(totals, func(t tiering.PoolInfo) bool { return t.Place == p.Place && t.Name == p.Name })
@@ -324,8 +325,7 @@ func tierName(p tier.Place) string {
 	return names[min(int(p), len(names)-1)]
 }
 
-// Checks lists what this node can and cannot do. None of it takes the node out
-// of service.
+// Checks lists the node's capabilities and problems. None of them takes the node out of service.
 func (v *View) Checks() []api.Check {
 	list := []api.Check{
 		{Name: "peer_pidfd", State: api.CheckOK},

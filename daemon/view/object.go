@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// objectPools is the prefix in the bucket, of all nodes together.
+// objectPools returns the usage of the bucket's prefix by all nodes.
 func (v *View) objectPools() []api.Pool {
 	if v.o.Object == nil {
 		return nil
@@ -20,7 +20,7 @@ func (v *View) objectPools() []api.Pool {
 	}}
 }
 
-// objectCheck is how the object store does; false without one.
+// objectCheck reports the state of the object store; false without one.
 func (v *View) objectCheck() (api.Check, bool) {
 	if v.o.Object == nil {
 		return api.Check{}, false

@@ -16,24 +16,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// What is removed together is listed first, a page at a time, and then taken out a few
-// objects at a time, so that clients are served all the while. What comes meanwhile may or
-// may not go with it.
+// Objects to remove together are first listed, page by page, and then removed in small batches,
+// so that clients are served meanwhile. Objects stored meanwhile may or may not be removed.
 
-// removalPage is how many rows are looked at at once. The disk tier walks all entries for
-// each page, so that it is a long one.
+// removalPage is the number of rows read at once. It is large because the disk tier scans
+// all entries for each page.
 const removalPage = 4096
 
-// mostChecked bounds the checkpoints that one removal takes on: they have to be known
-// together, since chains are taken apart from their ends. More of them take another one.
+// mostChecked bounds the checkpoints of one removal: all have to be known, since chains are
+// removed from their ends. Further ones need another removal.
 const mostChecked = 1 << 18
 
-// selection is a query, read.
+// selection is a parsed query.
 type selection struct {
 	tenant   *tier.TenantID
 	profile  tier.ProfileID
 	prefix   string
-	before   time.Time // used before; zero = whenever
+	before   time.Time // last used before; zero = any time
 	below    disk.Filter
 	hasBelow bool
 }
@@ -65,7 +64,7 @@ func (v *View) now() time.Time {
 	return time.Now()
 }
 
-// old tells whether something was not used for long enough.
+// old reports whether an object was not used for long enough.
 func (s *selection) old(used, created time.Time) bool {
 	if used.Before(created) {
 		used = created
@@ -126,7 +125,7 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 	return r, ended(ctx)
 }
 
-// ended is what an answer that was cut short says.
+// ended returns the error of an answer that was cut short.
 func ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("the daemon is stopping: not all was removed: %w", api.ErrUnavailable)
@@ -134,7 +133,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// fingerprints finds that of a registered profile.
+// fingerprints returns the fingerprints of registered profiles.
 func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	prints := map[tier.ProfileID]profile.Fingerprint{}
 	for _, p := range v.o.Store.Profiles() {
@@ -143,19 +142,19 @@ func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	return prints
 }
 
-// node is an object of a removal, in memory, on disk or both. All but the first three fields
-// are of checkpoints.
+// node is an object of a removal, in memory, on disk or both. All fields except the first
+// three are for checkpoints.
 type node struct {
 	tier.Want
 	bytes    int64
 	busy     bool
 	end      int
-	thinned  bool // leaves memory by itself with the last that extends it
+	thinned  bool // is evicted from memory together with the last one that extends it
 	parents  [2]tier.Name
 	children [2]int
 	used     time.Time
 	created  time.Time
-	row      func() api.Checkpoint // as people see it
+	row      func() api.Checkpoint // for operators
 }
 
 // Places of a node.
@@ -164,7 +163,7 @@ const (
 	onDisk   = 1
 )
 
-// nodes lists the checkpoints that pass, each once, those that extend others first.
+// nodes returns the checkpoints that pass, without duplicates, extensions first.
 func (v *View) nodes(ctx context.Context, s *selection) []*node {
 	known := map[tier.Want]*node{}
 	prints, ids := v.fingerprints(), v.profileIDs()
@@ -245,8 +244,7 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 	return r, ended(ctx)
 }
 
-// discard removes objects, those that extend others first, or with dry counts what would
-// become of them.
+// discard removes objects, extensions first, or with dry counts the effects.
 func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
 	r.Matched += len(list)
 	count := func(i int, err error) {
@@ -259,7 +257,7 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 		}
 	}
 	if dry {
-		taken := [2]map[tier.Want]int{{}, {}} // of the children of a node
+		taken := [2]map[tier.Want]int{{}, {}} // removed children of a node
 		for i, n := range list {
 			var err error
 			for place := range taken {
@@ -283,7 +281,7 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 	v.o.Store.Discard(ctx, wants, count)
 }
 
-// named lists the checkpoints of a hash that pass.
+// named returns the checkpoints of a hash that pass.
 func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
 	s, err := v.selection(&api.RemovalQuery{Tenant: name.Tenant, Profile: name.Profile, Prefix: name.Hash.String()})
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The structs of this file declare series that no part counts as they are: they are
-// put together when somebody asks (see package metric).
+// The structs of this file declare series that no component counts directly: they are
+// computed on request (see package metric).
 
 type buildSeries struct {
 	Version string `label:"version"`
@@ -38,8 +38,8 @@ type poolSeries struct {
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
 }
 
-// memorySeries is what clients and the disk hold of a pool. What is being written
-// to the disk can be counted on only when that ends, so that it is not evictable.
+// memorySeries is the memory of a pool held by clients and the disk. Memory that is being written
+// to disk can only be evicted when the write ends, so it does not count as evictable.
 type memorySeries struct {
 	Tier        string `label:"tier"`
 	Pool        string `label:"pool"`
@@ -56,8 +56,7 @@ type dirtySeries struct {
 	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes read ahead, or on the way, and not used yet."`
 }
 
-// lookupSeries are hits by the tier that has them; the store counts those of HBM
-// and of the disk among all.
+// lookupSeries are hits by tier; the store's total includes those of HBM and of the disk.
 type lookupSeries struct {
 	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss: what engines asked, not what they were served of."`
 	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. It is what engines asked, not what they served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to stand for, none if it was never seen. For hit ratios take served_tokens_total."`
@@ -78,7 +77,7 @@ type diskStateSeries struct {
 	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable, foreign: nothing is read either."`
 }
 
-// The series of each GPU of the setting, of which there are settings.MaxDevices at most.
+// Series of each configured GPU; there are at most settings.MaxDevices.
 
 type gpuSeries struct {
 	Device string `label:"device"`
@@ -98,7 +97,7 @@ type deviceSeries struct {
 	stats.Device
 }
 
-// devicePoolSeries is a pool of one GPU; those of the tier are the sums over all of them.
+// devicePoolSeries is a pool of one GPU; those of the tier are sums over all GPUs.
 type devicePoolSeries struct {
 	Device   string `label:"device"`
 	Pool     string `label:"pool"`
@@ -164,13 +163,13 @@ type trialAnswerSeries struct {
 	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches that connections of splicectl doctor got. They are among all requests."`
 }
 
-// savedSeries is told by tier, of both pools together.
+// savedSeries is reported by tier, for both pools together.
 type savedSeries struct {
 	Tier  string `label:"tier"`
 	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes that sharing saves now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
 }
 
-// eachStruct calls f with pointers to structs that declare series, filled in.
+// eachStruct calls f with pointers to filled structs that declare series.
 func (v *View) eachStruct(f func(any)) {
 	f(&buildSeries{v.o.Version, v.o.Commit, 1})
 	f(&nodeSeries{float64(v.o.Started.UnixMilli()) / 1e3, v.o.Guard.Replaced()})

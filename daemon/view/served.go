@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// The series of what engines told that they served, since this start.
+// Series of the requests that engines reported, since this start.
 
 type servedTokensSeries struct {
 	Tenant  string `label:"tenant"`
@@ -45,14 +45,14 @@ type servedTimeSeries struct {
 	Guessed float64 `prom:"served_saved_guess_seconds" help:"Of saved less lost, what no measured time is behind."`
 }
 
-// newFirst makes the histogram of times to first tokens.
+// newFirst creates the histogram of times to first tokens.
 func newFirst() *prometheus.HistogramVec {
 	return metric.Durations{
 		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as engines told.",
 	}.By("profile")
 }
 
-// Served observes a request that was told of.
+// Served observes a reported request.
 func (v *View) Served(r *usage.Request) {
 	if r.First <= 0 || r.Unverified {
 		return
@@ -65,7 +65,7 @@ func (v *View) Served(r *usage.Request) {
 	first.Observe(r.First.Seconds())
 }
 
-// eachOfServed adds up what shares a row.
+// eachOfServed adds up the sums that share a row.
 func (v *View) eachOfServed(f func(any)) {
 	var order [][2]string
 	sums := map[[2]string]*usage.Sums{}

@@ -7,8 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// Start is what people see of a daemon that is being opened: that it lives, and what
-// it waits for.
+// Start is the view of a daemon that is being opened: that it is alive, and what it waits for.
 type Start struct {
 	status  api.Status
 	opening func() string
@@ -21,7 +20,7 @@ var (
 	_ api.Control   = (*Start)(nil)
 )
 
-// NewStart makes one; opening says what is being opened now.
+// NewStart creates a Start; opening returns the part being opened.
 func NewStart(status api.Status, opening func() string) *Start {
 	status.Alive = true
 	return &Start{status, opening}

@@ -6,7 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// A daemon that is being opened changes nothing.
+// A daemon that is being opened refuses changes.
 
 // Leases implements api.Control.
 func (s *Start) Leases(api.LeaseQuery) ([]api.Lease, error) { return nil, s.notYet() }

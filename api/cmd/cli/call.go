@@ -10,13 +10,13 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// Call is one invocation: positional arguments and where output goes.
+// Call is one invocation: positional arguments and output streams.
 type Call struct {
 	Args   []string
 	Flags  *pflag.FlagSet
 	Stdout io.Writer
 	Stderr io.Writer
-	JSON   bool // a document is wanted, not a table
+	JSON   bool // print a document, not a table
 
 	Output string // one of the forms; empty = the command has none
 }
@@ -41,7 +41,7 @@ func (c *Call) formatFlags(fs *pflag.FlagSet, listing bool) {
 	fs.BoolVar(&c.JSON, "json", false, "print one JSON document, as -o json")
 }
 
-// choose settles the form.
+// choose sets the form of the output.
 func (c *Call) choose(listing bool) error {
 	switch {
 	case c.Output == "": // it has no such flag
@@ -58,7 +58,7 @@ func (c *Call) choose(listing bool) error {
 	return nil
 }
 
-// Document prints one, as JSON or YAML.
+// Document prints a document as JSON or YAML.
 func (c *Call) Document(v any) error {
 	if c.Output == FormYAML {
 		return show.YAML(c.Stdout, v)
@@ -66,8 +66,7 @@ func (c *Call) Document(v any) error {
 	return show.JSON(c.Stdout, v)
 }
 
-// Conclude prints what was found, as a document or as print does, and fails when it is not
-// well.
+// Conclude prints a result, as a document or with print, and returns an error unless all is well.
 func (c *Call) Conclude(document any, print func(io.Writer) error, well bool) error {
 	if c.JSON {
 		print = func(io.Writer) error { return c.Document(document) }

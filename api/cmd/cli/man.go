@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Man returns a hidden command that writes manual pages of a program, for packages. Verbatim
-// commands get none: they are another program's.
+// Man returns a hidden command that writes the manual pages of a program, for packages.
+// Verbatim commands have none, since they belong to another program.
 func Man(program func() *Program) Command {
 	return Command{
 		Name: "man", Synopsis: "DIR", Summary: "Write a manual page of each command to a directory", Hidden: true,
@@ -33,7 +33,7 @@ func Man(program func() *Program) Command {
 	}
 }
 
-// manual writes the page of a command and those of the commands below it.
+// manual writes the page of a command and its subcommands.
 func (p *Program) manual(cmd *cobra.Command, dir string) error {
 	if cmd.HasParent() && !cmd.IsAvailableCommand() || cmd.DisableFlagParsing {
 		return nil

@@ -8,8 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Progress tells people how far a command is: a bar on a terminal, a line for
-// each tenth elsewhere.
+// Progress shows the progress of a command: a bar on a terminal, elsewhere a line for each tenth.
 type Progress struct {
 	w        io.Writer
 	terminal bool
@@ -17,12 +16,12 @@ type Progress struct {
 	width    int // columns drawn
 }
 
-// NewProgress returns a bar that is drawn on w.
+// NewProgress returns a progress bar on w.
 func NewProgress(w io.Writer) *Progress {
 	return &Progress{w: w, terminal: terminal.Is(w), last: -1}
 }
 
-// At draws how much is done, from 0 to 1.
+// At shows the part done, from 0 to 1.
 func (p *Progress) At(done float64, what string) {
 	const width = 40
 	thousandths := int(1000 * min(max(done, 0), 1))

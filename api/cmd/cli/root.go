@@ -14,13 +14,13 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Root returns the tree of commands. It holds what flags are set to, so that each run
-// needs one of its own.
+// Root returns the tree of commands. It contains the values of flags, so each run needs a
+// new one.
 func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: p.Name, Short: p.Short, Long: p.Long,
 		SilenceErrors: true, SilenceUsage: true, DisableAutoGenTag: true, SuggestionsMinimumDistance: 2,
-		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // which command is wrong counts more
+		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // the unknown command is the more important error
 		Args:               noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(stderr)
@@ -46,7 +46,7 @@ func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 	return root
 }
 
-// noSuchCommand refuses what is no command, with those that it may have been meant for.
+// noSuchCommand refuses an unknown command, and suggests similar ones.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	return UsageError{text + "; " + cmd.CommandPath() + " -h lists them"}
 }
 
-// tree is the command as cobra has it.
+// tree converts a command for cobra.
 func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cobra.Command {
 	path := parent + " " + c.Name
 	cmd := &cobra.Command{
@@ -86,7 +86,7 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 	call := &Call{Stdout: stdout, Stderr: stderr, Flags: cmd.Flags()}
 	do := c.Setup(cmd.Flags())
 	cmd.DisableFlagParsing = c.Verbatim
-	if !c.Hidden && !c.Verbatim { // otherwise read by a program
+	if !c.Hidden && !c.Verbatim { // those are read by a program
 		call.Stdout = terminal.NewWriter(stdout, os.Environ())
 		if !c.Screen {
 			call.formatFlags(cmd.Flags(), c.Listing)
@@ -106,8 +106,8 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 	return cmd
 }
 
-// completions says what the values of flags may be. A function can be registered once
-// for a flag, which these are: the error is for other uses.
+// completions registers the values of flags. RegisterFlagCompletionFunc fails only if a
+// flag is registered twice, which does not happen here.
 func (p *Program) completions(cmd *cobra.Command, c *Command) {
 	if c.Words != nil {
 		cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -125,7 +125,7 @@ func (p *Program) completions(cmd *cobra.Command, c *Command) {
 	}
 }
 
-// concluded tells what went wrong, and says with which status that ends.
+// concluded prints an error, and returns the exit code.
 func (p *Program) concluded(cmd *cobra.Command, err error, stderr io.Writer) int {
 	var usage UsageError
 	var status StatusError
@@ -153,8 +153,8 @@ func (p *Program) explained(err error) string {
 	return p.Explain(err)
 }
 
-// Normalise turns what people have always written into what cobra reads: long flags with
-// one dash, -help, and help before a command.
+// Normalise converts traditional forms to what cobra parses: long flags with one dash,
+// -help, and help before a command.
 func Normalise(root *cobra.Command, args []string) []string {
 	if len(args) == 0 || strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args
@@ -166,7 +166,7 @@ func Normalise(root *cobra.Command, args []string) []string {
 		args = append(slices.Clone(args[1:]), "--help")
 	}
 	if !strings.HasPrefix(args[0], "-") && Subcommand(root, args[0]) == nil {
-		return args[:1] // whatever follows, -h too, that is no command
+		return args[:1] // anything that follows, including -h, is not a command
 	}
 	cmd, out := root, []string(nil)
 	for i := 0; i < len(args); i++ {
@@ -185,19 +185,19 @@ func Normalise(root *cobra.Command, args []string) []string {
 			continue
 		}
 		f, long := flagOf(cmd.Flags(), arg)
-		if arg[1] != '-' && (long || f == nil && len(arg) > 2) { // an unknown one is told by its name
+		if arg[1] != '-' && (long || f == nil && len(arg) > 2) { // an unknown flag is reported by its name
 			arg = "-" + arg
 		}
 		out = append(out, arg)
 		if f != nil && f.NoOptDefVal == "" && !strings.Contains(arg, "=") && (long || len(arg) == 2) && i+1 < len(args) {
-			i++ // its value, whatever that looks like
+			i++ // its value, whatever it looks like
 			out = append(out, args[i])
 		}
 	}
 	return out
 }
 
-// Subcommand is the subcommand of a name; nil = there is none.
+// Subcommand returns the subcommand of a name; nil = none.
 func Subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	for _, c := range cmd.Commands() {
 		if c.Name() == name {
@@ -207,7 +207,7 @@ func Subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// flagOf is the flag that an argument sets, if there is one, and whether by its long name.
+// flagOf returns the flag that an argument sets, if any, and whether by its long name.
 func flagOf(fs *pflag.FlagSet, arg string) (f *pflag.Flag, long bool) {
 	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	if f = fs.Lookup(name); f != nil || name == "help" {

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// List is a flag whose values are separated by commas or given one by one.
+// List is a flag whose values are separated by commas or given repeatedly.
 type List []string
 
 func (l *List) String() string { return strings.Join(*l, ",") }
 
-// Type is what help calls a value.
+// Type returns the name of a value in help texts.
 func (l *List) Type() string { return "list" }
 
 // Set appends values.
@@ -32,7 +32,7 @@ var units = map[string]float64{
 	"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }
 
-// Bytes reads a size up to 10^18 bytes: 300GB, 1.5 GiB or plain bytes.
+// Bytes parses a size up to 10^18 bytes: 300GB, 1.5 GiB or plain bytes.
 func Bytes(text string) (bytes float64, ok bool) {
 	at := strings.LastIndexAny(text, "0123456789.") + 1
 	v, err := strconv.ParseFloat(text[:at], 64)
@@ -41,7 +41,7 @@ func Bytes(text string) (bytes float64, ok bool) {
 	return bytes, err == nil && known && bytes >= 0 && bytes <= 1e18
 }
 
-// maxConfigBytes bounds what is read: real files have a few KiB.
+// maxConfigBytes bounds a file: real ones have a few KiB.
 const maxConfigBytes = 16 << 20
 
 // ReadConfig reads a model's config.json; - is standard input.

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// switching is profile on and profile off.
+// switching implements profile on and profile off.
 type switching struct {
 	target target
 	tenant string
@@ -42,7 +42,7 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 	if done.DryRun {
 		fmt.Fprintln(c.Stdout, "nothing was changed; it is about")
 	}
-	if len(done.Canaries) == 0 { // there are rows of it once something was reported, or switched
+	if len(done.Canaries) == 0 { // rows exist once something was reported, or switched
 		whose := "all tenants"
 		if q.Tenant != "" {
 			whose = "tenant " + terminal.Line(q.Tenant)
@@ -53,8 +53,8 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 	return c.Page(show.Of(done.Canaries, false, canaryView(c)))
 }
 
-// findProfile looks for the only profile whose fingerprint begins with digits, among
-// those that were reported on and those that are registered.
+// findProfile returns the only profile whose fingerprint begins with digits, among those
+// with reports and those that are registered.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
 	var keys []api.Digest
 	reported, err := client.Canaries(ctx)

@@ -59,7 +59,7 @@ func showCluster(ctx context.Context, c *cli.Call, t *target) error {
 	return c.Conclude(s, func(w io.Writer) error { return s.print(w, now) }, s.Enabled && !s.failed())
 }
 
-// failed reports whether a member cannot be used that should be.
+// failed reports whether a member that should be usable is not.
 func (s *clusterShown) failed() bool {
 	for _, f := range s.Findings {
 		if f.Kind == api.FoundUnusable || f.Kind == api.FoundUnreachable {
@@ -99,7 +99,7 @@ func (s *clusterShown) print(w io.Writer, now time.Time) error {
 	return nil
 }
 
-// states counts the members by state.
+// states formats the number of members by state.
 func (s *clusterShown) states() string {
 	counts := map[string]int{}
 	for i := range s.Members {
@@ -115,7 +115,7 @@ func (s *clusterShown) states() string {
 }
 
 func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
-	since := m.Since // or when one that is gone was last seen
+	since := m.Since // or, for one that is gone, when it was last seen
 	name, state, names, lag, rtt, clock, rate, queued := m.Name, m.State, "-", "-", "-", "-", "-", "-"
 	switch {
 	case m.Self:
@@ -152,7 +152,7 @@ func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
 	t.Row(name, state, ageText(since, now), m.Version, names, lag, rtt, clock, rate, queued, m.Peer)
 }
 
-// clockText is how far a clock is ahead, without an exponent: +75 µs, -2 ms, +3600 s.
+// clockText formats a clock difference without an exponent: +75 µs, -2 ms, +3600 s.
 func clockText(s float64) string {
 	size, unit := math.Abs(s), "s"
 	switch {
@@ -172,7 +172,7 @@ func clockText(s float64) string {
 	return sign + strings.TrimSuffix(strconv.FormatFloat(size, 'f', decimals, 64), ".0") + " " + unit
 }
 
-// secondsText is a short time as people read it: 0.5 ms, 12 s.
+// secondsText formats a short time: 0.5 ms, 12 s.
 func secondsText(s float64) string {
 	switch {
 	case s < 0.001:

@@ -54,7 +54,7 @@ func configGetCommand() cli.Command {
 	}
 }
 
-// printConfig prints all that is set, or the setting that is named where one is.
+// printConfig prints all settings, or the named one.
 func printConfig(c *cli.Call, config *api.Config, name []string) error {
 	text, err := json.Marshal(config)
 	if err != nil {
@@ -62,7 +62,7 @@ func printConfig(c *cli.Call, config *api.Config, name []string) error {
 	}
 	var set any
 	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber() // bytes of large pools are no float64
+	d.UseNumber() // a float64 cannot represent the bytes of large pools
 	if err := d.Decode(&set); err != nil {
 		return err
 	}
@@ -170,12 +170,12 @@ func configSet(ctx context.Context, c *cli.Call, t *target, dry bool) error {
 		if dry {
 			fmt.Fprintln(c.Stdout, "nothing was changed; it would be")
 		}
-		set.Settings = nil // which do not change
+		set.Settings = nil // they cannot change
 	}
 	return printConfig(c, &set, nil)
 }
 
-// patchOf makes a merge patch of NAME=VALUE.
+// patchOf converts NAME=VALUE to a merge patch.
 func patchOf(args []string) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return nil, cli.Usagef("want NAME=VALUE")
@@ -212,8 +212,8 @@ func patchOf(args []string) (json.RawMessage, error) {
 	return json.Marshal(patch)
 }
 
-// settingPath takes a name apart. A tenant's may have dots of its own: of what is below
-// quotas only the last part, where it is a number of bytes or tokens, is not its name.
+// settingPath splits a name. A tenant's name may contain dots: below quotas, only a last
+// part that names a number of bytes or tokens is not part of it.
 func settingPath(name string) []string {
 	of, rest, below := strings.Cut(name, ".")
 	if !below || of != "quotas" {
@@ -244,7 +244,7 @@ func settingValue(name, text string) (any, error) {
 	return v, err
 }
 
-// sizeOf reads 10GiB, 300GB or plain bytes.
+// sizeOf parses 10GiB, 300GB or plain bytes.
 func sizeOf(text string) (int64, error) {
 	bytes, ok := cli.Bytes(text)
 	if !ok {

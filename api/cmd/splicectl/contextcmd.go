@@ -49,7 +49,7 @@ func contextCommand() cli.Command {
 	}
 }
 
-// contextNames are for completion: none where they cannot be read.
+// contextNames returns the names for completion; none if they cannot be read.
 func contextNames() []string {
 	f, err := contexts.Load()
 	if err != nil {
@@ -93,7 +93,7 @@ func addContext(c *cli.Call, token string) error {
 			return err
 		}
 	}
-	// A path means the same from wherever it is used.
+	// Make the path independent of the working directory.
 	if path := strings.TrimPrefix(n.Admin, "unix:"); !strings.Contains(path, "://") && path != "" {
 		if n.Admin, err = filepath.Abs(path); err != nil {
 			return err
@@ -143,7 +143,7 @@ func removeContext(_ context.Context, c *cli.Call) error {
 	return changed(c, f, c.Args[0], "is forgotten")
 }
 
-// changed keeps what was changed, and says so.
+// changed saves the contexts, and reports the change.
 func changed(c *cli.Call, f *contexts.File, name, what string) error {
 	if err := f.Save(); err != nil {
 		return err

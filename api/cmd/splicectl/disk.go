@@ -92,8 +92,8 @@ func (f *diskFlags) run(ctx context.Context, c *cli.Call) error {
 	return cli.Usagef("cannot %q a directory: check, repair or dump", verb)
 }
 
-// notLookedAt gives errors a status of their own, since they mean that it was not
-// found out whether anything is wrong, and says what to do.
+// notLookedAt gives errors a separate exit code, since the check did not take place, and
+// adds a remedy.
 func notLookedAt(err error) error {
 	remedy := ""
 	switch {
@@ -114,12 +114,12 @@ func notLookedAt(err error) error {
 
 // repaired is the JSON form of a repair.
 type repaired struct {
-	Found offline.Report `json:"found"` // before and while it was repaired
-	Clean bool           `json:"clean"` // now
+	Found offline.Report `json:"found"` // before and during the repair
+	Clean bool           `json:"clean"` // after it
 	Now   offline.Report `json:"now"`
 }
 
-// repair looks again afterwards: what it says about the directory holds now.
+// repair checks the directory again after the repair, so that its result is current.
 func (f *diskFlags) repair(ctx context.Context, c *cli.Call, dir string, o offline.CheckOptions) error {
 	found, err := offline.Repair(ctx, dir, o)
 	if err != nil {
@@ -241,7 +241,7 @@ func (f *diskFlags) dump(ctx context.Context, c *cli.Call, dir string) error {
 	return t.Flush()
 }
 
-// percentOn writes a line for each tenth that is done.
+// percentOn returns a function that writes a line for each tenth done.
 func percentOn(w io.Writer, what string) func(done, total int64) {
 	last := int64(0)
 	return func(done, total int64) {

@@ -19,7 +19,7 @@ import (
 
 // diagnosis is the JSON form of doctor.
 type diagnosis struct {
-	State  string         `json:"state"` // the worst of the checks
+	State  string         `json:"state"` // worst state of the checks
 	Socket string         `json:"socket"`
 	Checks []doctor.Check `json:"checks"`
 }
@@ -40,7 +40,7 @@ func doctorCommand() cli.Command {
 		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
-			f.target.flagsWith(fs, slowTimeout) // an object store takes its time to be tried
+			f.target.flagsWith(fs, slowTimeout) // testing an object store takes a while
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
@@ -78,7 +78,7 @@ func (f *doctorFlags) examine(ctx context.Context, c *cli.Call) error {
 	if o.Socket == "" {
 		o.Socket = connector.DefaultSocket()
 	}
-	// A context in use may be another machine's.
+	// A context in use may belong to another machine.
 	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
 		f.target.admin = api.SocketBeside(o.Socket)
 	}

@@ -65,10 +65,10 @@ func printDrained(c *cli.Call, d *api.Drained) error {
 	return err
 }
 
-// asks reports whether somebody is there to be asked: a question would stand in a document.
+// asks reports whether the user can be asked: not if the question would be part of a document.
 func asks(c *cli.Call) bool { return !c.JSON && terminal.Is(os.Stdin) }
 
-// ask is true where the answer is yes.
+// ask asks a question and reports whether the answer is yes.
 func ask(c *cli.Call, question string) bool {
 	fmt.Fprintf(c.Stderr, "%s [y/N] ", question)
 	return agreed(os.Stdin)

@@ -79,7 +79,7 @@ func (f *eventFlags) run(ctx context.Context, c *cli.Call) error {
 	return c.Page(show.Of(items, more, eventView(c)))
 }
 
-// tell prints events as they come, until the context ends.
+// tell prints events as they occur, until the context ends.
 func (f *eventFlags) tell(ctx context.Context, c *cli.Call, client *api.Client) error {
 	err := client.Events(ctx, f.query, func(e api.Event) error { return printEvent(c, &e) })
 	if ctx.Err() != nil {
@@ -100,7 +100,7 @@ func printEvent(c *cli.Call, e *api.Event) error {
 	return err
 }
 
-// eventText is an event in one line.
+// eventText formats an event in one line.
 func eventText(c *cli.Call, e *api.Event) string {
 	var parts []string
 	add := func(format string, a ...any) { parts = append(parts, fmt.Sprintf(format, a...)) }

@@ -43,8 +43,7 @@ type inspection struct {
 	query  api.DecisionQuery
 }
 
-// inspected is the JSON form of one object. Its fields stand beside those of
-// decisions.
+// inspected is the JSON form of one object. Its fields are next to those of decisions.
 type inspected struct {
 	*api.SegmentDetail
 	Checkpoint *api.Checkpoint `json:"checkpoint,omitempty"`
@@ -92,7 +91,8 @@ func (i *inspection) run(ctx context.Context, c *cli.Call) error {
 	return found.print(c)
 }
 
-// decisionsOf are those about one object; none of a node that is too old to tell.
+// decisionsOf returns the decisions about one object; none if the node is too old to
+// provide them.
 func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) ([]api.Decision, error) {
 	list, err := client.Decisions(ctx, q)
 	if errors.Is(err, api.ErrNotFound) {
@@ -101,7 +101,7 @@ func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) (
 	return list, err
 }
 
-// printGone says what became of something that is not held any more.
+// printGone prints what happened to an object that is no longer cached.
 func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decision) error {
 	if len(decisions) == 0 || c.JSON {
 		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
@@ -113,8 +113,7 @@ func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decis
 	return cli.ErrFailed
 }
 
-// find looks for the only segment, or else the only checkpoint, whose key begins
-// with digits.
+// find returns the only segment, or else the only checkpoint, whose key begins with digits.
 func find(ctx context.Context, client *api.Client, digits string) (inspected, error) {
 	key, err := findSegment(ctx, client, digits)
 	if err == nil {
@@ -168,7 +167,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 	return found, nil
 }
 
-// hexDigits refuses what no key begins with, and nothing, with which every key begins.
+// hexDigits refuses text that no key begins with, and the empty text.
 func hexDigits(text string) error {
 	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789abcdef") != "" {
 		return cli.Usagef("%q are no hex digits of a key", text)
@@ -176,8 +175,8 @@ func hexDigits(text string) error {
 	return nil
 }
 
-// onlyKey is the one key that begins with digits, which may be there more than once. Of
-// several it says what they are; none is the error of no such key.
+// onlyKey returns the one key that begins with digits; it may occur more than once. If
+// there are several, the error lists them; if there is none, it returns the error none.
 func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, error) {
 	if err := hexDigits(digits); err != nil {
 		return api.Digest{}, err
@@ -192,7 +191,7 @@ func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, er
 	return keys[0], nil
 }
 
-// key is that of what was found.
+// key returns the key of the object.
 func (d *inspected) key() api.Digest {
 	if d.SegmentDetail != nil {
 		return d.Key

@@ -17,12 +17,12 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// laboratory names the program with the commands that demonstrate and measure, which would
-// make this one several times as large.
+// laboratory is the program with the commands for demonstrations and measurements, which
+// would make this one several times as large.
 const laboratory = "splicelab"
 
-// laboratoryCommands returns its commands. They are replaced by it with all that follows
-// their name.
+// laboratoryCommands returns its commands. Running one replaces this process by the
+// laboratory, with all arguments.
 func laboratoryCommands() []cli.Command {
 	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
@@ -60,10 +60,10 @@ func enterLaboratory(args []string) error {
 		return err
 	}
 	err = syscall.Exec(path, append([]string{laboratory}, args...), os.Environ())
-	return fmt.Errorf("start %s: %v", path, err) // not an error of a node, which explain adds to
+	return fmt.Errorf("start %s: %v", path, err) // not an error of a node, to which explain adds text
 }
 
-// findLaboratory looks next to this program, then in PATH.
+// findLaboratory looks for it next to this program, then in PATH.
 func findLaboratory() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), laboratory)
@@ -78,8 +78,8 @@ func findLaboratory() (string, error) {
 	return path, nil
 }
 
-// completesLaboratory reports whether a shell asks how to complete what follows the name of
-// a command of the laboratory.
+// completesLaboratory reports whether a shell requests completions for arguments of a
+// command of the laboratory.
 func completesLaboratory(args []string) bool {
 	return len(args) > 2 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) &&
 		slices.ContainsFunc(commands(), func(c cli.Command) bool { return c.Verbatim && c.Name == args[1] })

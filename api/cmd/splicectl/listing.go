@@ -14,10 +14,10 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// mostSorted bounds what is read to find the first of an order.
+// mostSorted bounds the number of items read for sorting.
 const mostSorted = 1 << 20
 
-// lister is a command that lists things of one node or of several.
+// lister implements a command that lists objects of one or several nodes.
 type lister struct {
 	target  target
 	watcher watcher
@@ -33,7 +33,7 @@ func (l *lister) flags(fs *pflag.FlagSet, limit int) {
 	fs.StringVar(&l.sort, "sort", "", "`column` to sort by, as --sort bytes, or --sort=-bytes for the greatest first")
 }
 
-// read is how many items have to be read for what is shown; 0 = all.
+// read returns the number of items to read; 0 = all.
 func (l *lister) read() int {
 	if l.sort != "" {
 		return mostSorted
@@ -41,7 +41,7 @@ func (l *lister) read() int {
 	return l.limit
 }
 
-// pageLimit is how many items a node is asked for at a time.
+// pageLimit returns the number of items per request.
 func (l *lister) pageLimit() int {
 	if n := l.read(); n > 0 {
 		return min(n, api.MaxLimit)
@@ -54,10 +54,10 @@ type nodeListing struct {
 	Node  string `json:"node"`
 	Items []any  `json:"items"`
 	More  bool   `json:"more"`
-	Error string `json:"error,omitempty"` // nothing is known of it
+	Error string `json:"error,omitempty"` // then nothing else is known
 }
 
-// run asks the nodes, and shows what they answer.
+// run queries the nodes, and shows their answers.
 func (l *lister) run(ctx context.Context, c *cli.Call, ask func(context.Context, *api.Client) (*show.Page, error)) error {
 	if l.limit < 0 {
 		return cli.Usagef("--limit %d is negative", l.limit)
@@ -96,7 +96,8 @@ func (l *lister) arrange(page *show.Page) error {
 	return nil
 }
 
-// showAll shows what several nodes answered as one table. It fails when one did not answer.
+// showAll shows the answers of several nodes as one table. It returns an error if one did
+// not answer.
 func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	var failed error
 	all := &show.Page{}
@@ -129,7 +130,7 @@ func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	return errors.Join(failed, c.Page(all))
 }
 
-// take reads at most limit items (0 = all) and says whether there were more.
+// take reads at most limit items (0 = all) and reports whether there were more.
 func take[T any](seq iter.Seq2[T, error], limit int) ([]T, bool, error) {
 	items := []T{}
 	for item, err := range seq {

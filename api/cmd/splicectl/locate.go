@@ -17,7 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// maxQueryBytes bounds a question that is read from a file.
+// maxQueryBytes bounds a query file.
 const maxQueryBytes = 4 << 20
 
 func locateCommand() cli.Command {
@@ -51,7 +51,7 @@ Exit status 1: nothing of the prompt is held anywhere.`,
 	}
 }
 
-// readQuery completes a question from its file and the flags.
+// readQuery completes a query from its file and the flags.
 func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	if len(c.Args) > 1 {
 		return cli.Usagef("takes one file, got %q", c.Args)
@@ -96,7 +96,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	return err
 }
 
-// parseSpans reads BEGIN:TOKENS,...
+// parseSpans parses BEGIN:TOKENS,...
 func parseSpans(text string) (list []api.LocateSegment, err error) {
 	if text == "" {
 		return nil, nil

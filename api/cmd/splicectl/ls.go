@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// listing is ls with its filters.
+// listing implements ls with its filters.
 type listing struct {
 	lister
 	tenant     string
@@ -24,14 +24,14 @@ type listing struct {
 	long       bool
 }
 
-// kind is one kind of thing that is listed: which filters it has, and how it is asked for.
+// kind is one kind of listed object: its filters and its query.
 type kind struct {
 	filters []string
 	columns []string
 	ask     func(l *listing, ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error)
 }
 
-// kindNames are in the order in which help names them.
+// kindNames are in the order of the help text.
 var kindNames = []string{"segments", "checkpoints", "requests", "tenants", "leases", "pins", "pools", "connections", "profiles", "canaries"}
 
 func kinds() map[string]kind {
@@ -100,7 +100,7 @@ func (l *listing) run(ctx context.Context, c *cli.Call) error {
 	})
 }
 
-// plain asks for what has no filters.
+// plain returns a query without filters.
 func plain[T any](ask func(*api.Client, context.Context) ([]T, error), view func(*cli.Call) show.View[T]) func(*listing, context.Context, *cli.Call, *api.Client) (*show.Page, error) {
 	return func(_ *listing, ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 		items, err := ask(client, ctx)
@@ -125,7 +125,7 @@ func (l *listing) segments(ctx context.Context, c *cli.Call, client *api.Client)
 func (l *listing) checkpoints(ctx context.Context, c *cli.Call, client *api.Client) (*show.Page, error) {
 	q := api.CheckpointQuery{Tenant: l.tenant, Profile: l.profileID(), Limit: l.pageLimit()}
 	seq := client.Checkpoints(ctx, q)
-	if l.prefix != "" { // which nodes do not filter by
+	if l.prefix != "" { // nodes do not filter by prefix
 		seq = func(yield func(api.Checkpoint, error) bool) {
 			for p, err := range client.Checkpoints(ctx, q) {
 				if (err != nil || strings.HasPrefix(p.Hash.String(), l.prefix)) && !yield(p, err) {
@@ -174,8 +174,8 @@ func (l *listing) canaries(ctx context.Context, c *cli.Call, client *api.Client)
 	return show.Of(items, false, canaryView(c)), err
 }
 
-// knownTenant is an error when a node has no tenant of that name: what is listed of it is
-// nothing in any case.
+// knownTenant returns an error if a node has no tenant of that name; otherwise the listing
+// would just be empty.
 func knownTenant(ctx context.Context, client *api.Client, name string) error {
 	tenants, err := tenantsOf(ctx, client)
 	if err != nil {
@@ -187,7 +187,7 @@ func knownTenant(ctx context.Context, client *api.Client, name string) error {
 	return fmt.Errorf("no such tenant: %q; splicectl ls tenants lists them", name)
 }
 
-// columnsOf are the names that --sort takes, for completion.
+// columnsOf returns the names for --sort, for completion.
 func columnsOf(command string, args []string) []string {
 	switch command {
 	case "ls":

@@ -1,5 +1,5 @@
-// Command splicectl shows, checks, steers and measures spliced nodes. Each command is
-// one file here; what they do lives in libraries and in internal/.
+// Command splicectl shows, checks, controls and measures spliced nodes. Each command is one
+// file here; the logic is in libraries and in internal/.
 package main
 
 import (
@@ -29,10 +29,10 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program.
+// run runs the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if completesLaboratory(args) && enterLaboratory(args) != nil {
-		return cli.ExitFailed // without a word, which would stand among what is completed
+		return cli.ExitFailed // without a message, which would appear among the completions
 	}
 	return program().Run(ctx, args, stdout, stderr)
 }
@@ -70,8 +70,8 @@ func commands() []cli.Command {
 	)
 }
 
-// complete says what the values of flags may be. A function can be registered once for a
-// flag, which these are: the error is for other uses.
+// complete registers the values of flags. RegisterFlagCompletionFunc fails only if a flag
+// is registered twice, which does not happen here.
 func complete(cmd *cobra.Command, c *cli.Command) {
 	register := func(name string, f cobra.CompletionFunc) {
 		if cmd.Flags().Lookup(name) != nil {

@@ -15,27 +15,27 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/contexts"
 )
 
-// atOnce is how many nodes are asked at a time.
+// atOnce is the number of nodes queried concurrently.
 const atOnce = 16
 
-// node is one of those that are asked. Err says why it cannot be.
+// node is a node to query. Err is the reason why it cannot be.
 type node struct {
-	name   string // "" where one node is asked
+	name   string // "" for a single node
 	client *api.Client
 	err    error
 }
 
-// nodeFlags are those of commands that can ask several nodes.
+// nodeFlags declares the flags of commands that can query several nodes.
 func (t *target) nodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&t.allContexts, "all-contexts", false, "ask all daemons that splicectl context ls lists")
 	fs.BoolVar(&t.members, "members", false, "ask all members of the node's cluster, over HTTP")
 	fs.IntVar(&t.memberPort, "member-port", 0, "`port` of the members' admin REST (default that of --admin, or 9400)")
 }
 
-// several reports whether more than one node may be asked.
+// several reports whether more than one node may be queried.
 func (t *target) several() bool { return t.allContexts || t.members }
 
-// nodes are those to ask. Whoever has them closes them.
+// nodes returns the nodes to query. The caller closes them.
 func (t *target) nodes(ctx context.Context) ([]node, error) {
 	switch {
 	case t.allContexts && (t.members || t.admin != "" || t.context != ""):
@@ -83,8 +83,8 @@ func (t *target) everyContext() ([]node, error) {
 	return nodes, nil
 }
 
-// everyMember finds the members' admin REST where this one's is: on the host of a
-// member's port for peers, on the port that this node is asked on.
+// everyMember assumes that the members' admin REST is on the host of their peers' port, at
+// the port on which this node is queried.
 func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 	if !known.Enabled {
 		return nil, fmt.Errorf("the node is in no cluster")
@@ -125,14 +125,15 @@ func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 	return nodes, nil
 }
 
-// answer is what one node said.
+// answer is the answer of one node.
 type answer[T any] struct {
 	node  string
 	value T
 	err   error
 }
 
-// askAll asks all nodes, some at a time, and closes them. Answers are in the order of nodes.
+// askAll queries all nodes, some concurrently, and closes them. Answers are in the order of
+// nodes.
 func askAll[T any](ctx context.Context, nodes []node, ask func(context.Context, *api.Client) (T, error)) []answer[T] {
 	out := make([]answer[T], len(nodes))
 	var group errgroup.Group
@@ -148,6 +149,6 @@ func askAll[T any](ctx context.Context, nodes []node, ask func(context.Context, 
 			return nil
 		})
 	}
-	_ = group.Wait() // each answer has its own error
+	_ = group.Wait() // each answer has a separate error
 	return out
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// pinTTL is how long a pin lasts unless it is said.
+// pinTTL is the default duration of a pin.
 const pinTTL = 10 * time.Minute
 
 type pinFlags struct {
@@ -65,7 +65,7 @@ func unpinCommand() cli.Command {
 type pinned struct {
 	Key    api.Digest `json:"key"`
 	DryRun bool       `json:"dry_run"`
-	Pins   []api.Pin  `json:"pins"` // several where several objects have the key
+	Pins   []api.Pin  `json:"pins"` // several if several objects have the key
 	Error  string     `json:"error,omitempty"`
 
 	outcome string

@@ -82,7 +82,7 @@ func (r *removal) run(ctx context.Context, c *cli.Call) error {
 	return r.byFilter(ctx, c, client, []string{what})
 }
 
-// check makes sure that the filter names what there is.
+// check verifies that the filter names existing objects.
 func (r *removal) check(ctx context.Context, client *api.Client) error {
 	if r.profile != "" {
 		id, err := profileByName(ctx, client, r.profile)
@@ -107,7 +107,7 @@ type removedKey struct {
 
 func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, what string, keys []string) error {
 	found := make([]api.Digest, len(keys))
-	for i, digits := range keys { // all are found before the first one goes
+	for i, digits := range keys { // all are resolved before the first is removed
 		key, err := r.find(ctx, client, what, strings.ToLower(digits))
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, wh
 	return errors.Join(failed, t.Flush())
 }
 
-// find is the key of what begins with digits.
+// find returns the key that begins with digits.
 func (r *removal) find(ctx context.Context, client *api.Client, what, digits string) (api.Digest, error) {
 	if what == "checkpoints" {
 		p, err := findCheckpoint(ctx, client, digits)
@@ -164,7 +164,8 @@ type bulkRemoved struct {
 	Checkpoints *api.Removed `json:"checkpoints,omitempty"`
 }
 
-// byFilter says what passes the filter, asks where somebody is there to answer, and removes it.
+// byFilter shows what passes the filter, asks for confirmation if a user can answer, and
+// removes it.
 func (r *removal) byFilter(ctx context.Context, c *cli.Call, client *api.Client, what []string) error {
 	if !r.filter.Dry && !r.yes && asks(c) {
 		would, err := r.removeAll(ctx, client, what, true)
@@ -254,7 +255,7 @@ func flushCommand() cli.Command {
 	}
 }
 
-// profileByName is the id of a profile that is registered: as a number, or by the first
+// profileByName returns the id of a registered profile, given as a number or as the first
 // digits of its fingerprint.
 func profileByName(ctx context.Context, client *api.Client, name string) (uint32, error) {
 	digits, hex := strings.CutPrefix(strings.ToLower(name), "0x")

@@ -20,19 +20,19 @@ import (
 
 // nodeStats is the document of stats.
 type nodeStats struct {
-	Node string `json:"node,omitempty"` // as it is called here, where several are asked
+	Node string `json:"node,omitempty"` // its name here, if several are queried
 
 	Status   api.Status         `json:"status"`
 	Pools    []api.Pool         `json:"pools"`
-	Usage    *api.Usage         `json:"usage,omitempty"` // of all tenants and models; nil = the node does not tell
-	Overview *heldNow           `json:"held,omitempty"`  // the same
+	Usage    *api.Usage         `json:"usage,omitempty"` // of all tenants and models; nil = not reported
+	Overview *heldNow           `json:"held,omitempty"`  // nil = not reported
 	Counters map[string]float64 `json:"counters"`
-	Error    string             `json:"error,omitempty"` // nothing else is known
+	Error    string             `json:"error,omitempty"` // then nothing else is known
 
 	history api.History
 }
 
-// heldNow is what a node has at the moment.
+// heldNow is the current content of a node.
 type heldNow struct {
 	Connections int    `json:"connections"`
 	Leases      uint64 `json:"leases"`
@@ -92,7 +92,7 @@ func (f *statsFlags) once(ctx context.Context, c *cli.Call) error {
 	return s.print(c, f.all, time.Now())
 }
 
-// statsOf asks a node. One that is too old to have an overview tells less.
+// statsOf queries a node. One that is too old to have an overview provides less.
 func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	s := &nodeStats{Counters: map[string]float64{}}
 	counters, err := client.Counters(ctx)
@@ -149,7 +149,7 @@ func (s *nodeStats) print(c *cli.Call, all bool, now time.Time) error {
 	return s.counters(w, now)
 }
 
-// served is what requests had of it.
+// served prints what requests gained.
 func (s *nodeStats) served(w io.Writer) error {
 	u, t := s.Usage, show.NewTable(w)
 	if u == nil {
@@ -184,10 +184,10 @@ func (s *nodeStats) served(w io.Writer) error {
 	return t.Flush()
 }
 
-// latelySteps are the steps of the history that count as lately: ten minutes.
+// latelySteps is the number of steps of the recent history: ten minutes.
 const latelySteps = 60
 
-// lately is what the last minutes brought, in words; "" where nothing is known of them.
+// lately describes the last minutes; "" if nothing is known.
 func (s *nodeStats) lately() string {
 	sum := func(name string) (total float64, steps int) {
 		values := s.history.Series[name]
@@ -210,7 +210,7 @@ func (s *nodeStats) lately() string {
 		show.ShareOf(prefix+reused, prompt-engine), show.LongMillis(saved), show.Long(time.Duration(seconds)*time.Second))
 }
 
-// toldCounters are those of the first screen, with the words for people.
+// toldCounters are the counters of the first screen, with their labels.
 var toldCounters = []struct{ what, count, bytes string }{
 	{"segments and checkpoints published", "published", "published_bytes"},
 	{"evicted from memory for room", "evicted_room", "evicted_bytes"},
@@ -223,7 +223,7 @@ var toldCounters = []struct{ what, count, bytes string }{
 	{"fetched from other nodes", "peer_fetches_done", "peer_fetched_bytes"},
 }
 
-// rates are what happened since the start, and how often.
+// rates prints the counts since the start, and their rates.
 func (s *nodeStats) rates(w io.Writer, now time.Time) error {
 	seconds := max(now.Sub(s.Status.Started).Seconds(), 1)
 	t := show.NewTable(w, "SINCE THE START", "OBJECTS", "PER SECOND", "BYTES", "PER SECOND")
@@ -241,7 +241,7 @@ func (s *nodeStats) rates(w io.Writer, now time.Time) error {
 	return t.Flush()
 }
 
-// counters are all of them by name, with units.
+// counters prints all counters by name, with units.
 func (s *nodeStats) counters(w io.Writer, now time.Time) error {
 	seconds := max(now.Sub(s.Status.Started).Seconds(), 1)
 	t := show.NewTable(w, "COUNTER OR GAUGE", "VALUE", "PER SECOND")
@@ -252,7 +252,7 @@ func (s *nodeStats) counters(w io.Writer, now time.Time) error {
 	return t.Flush()
 }
 
-// unitText is a value with the unit that its name ends in.
+// unitText formats a value with the unit at the end of its name.
 func unitText(name string, v float64) string {
 	switch {
 	case strings.HasSuffix(name, "_bytes"):
@@ -281,7 +281,7 @@ var gpuView = show.View[api.GPU]{
 	},
 }
 
-// printAllStats has a line for each node.
+// printAllStats prints a line for each node.
 func printAllStats(c *cli.Call, answers []answer[*nodeStats]) error {
 	var failed error
 	documents := []*nodeStats{}
@@ -309,7 +309,7 @@ func printAllStats(c *cli.Call, answers []answer[*nodeStats]) error {
 	return errors.Join(failed, t.Flush())
 }
 
-// state is the worst of the node's checks.
+// state returns the worst state of the node's checks.
 func (s *nodeStats) state() show.State {
 	if slices.ContainsFunc(s.Status.Checks, func(c api.Check) bool { return c.State != api.CheckOK }) {
 		return api.CheckDegraded
@@ -317,7 +317,7 @@ func (s *nodeStats) state() show.State {
 	return api.CheckOK
 }
 
-// fullness is what is used of a tier.
+// fullness formats the used part of a tier.
 func (s *nodeStats) fullness(tier string) string {
 	var used, capacity int64
 	for i := range s.Pools {

@@ -17,13 +17,13 @@ import (
 	"github.com/spliced-kv/spliced/connector/trust"
 )
 
-// requestTimeout is what a node has for an answer, unless --timeout says otherwise.
+// requestTimeout is the time limit for an answer, unless --timeout sets another.
 const requestTimeout = 5 * time.Second
 
-// slowTimeout is for what takes a node longer: many objects, or what is tried or read first.
+// slowTimeout is for requests that take longer: many objects, or tests and reads that come first.
 const slowTimeout = time.Minute
 
-// target is which node a command speaks to, or which ones.
+// target is the node, or the nodes, that a command addresses.
 type target struct {
 	admin   string
 	token   string
@@ -44,10 +44,10 @@ func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.DurationVar(&t.timeout, "timeout", timeout, "`time` that each request may take")
 }
 
-// named reports whether a node is named, so that it need not be the one on this machine.
+// named reports whether a node is named, which may be on another machine.
 func (t *target) named() bool { return t.admin != "" || t.context != "" }
 
-// client speaks to the one node.
+// client returns a client of the single node.
 func (t *target) client() (*api.Client, error) {
 	address, token, err := t.address()
 	if err != nil {
@@ -56,7 +56,7 @@ func (t *target) client() (*api.Client, error) {
 	return t.clientOf(address, token)
 }
 
-// address is where the node is asked, and the file with the token.
+// address returns the node's address, and the file with the token.
 func (t *target) address() (address, token string, err error) {
 	named := contexts.Context{Admin: t.admin}
 	switch {
@@ -76,7 +76,7 @@ func (t *target) address() (address, token string, err error) {
 	return named.Admin, named.TokenFile, nil
 }
 
-// contextNamed is the context of a name; "" is the current one, or without one the
+// contextNamed returns the context of a name; "" is the current one, or without one the
 // node's own socket.
 func contextNamed(name string) (contexts.Context, error) {
 	f, err := contexts.Load()
@@ -96,7 +96,7 @@ func contextNamed(name string) (contexts.Context, error) {
 	return found, nil
 }
 
-// clientOf speaks to a node at an address, with the token that a file has.
+// clientOf returns a client of an address, with the token from a file.
 func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	if t.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %v is not above 0", t.timeout)
@@ -119,7 +119,7 @@ func (t *target) clientOf(address, tokenFile string) (*api.Client, error) {
 	return client, err
 }
 
-// explain adds what to do about the usual failures.
+// explain adds remedies for common failures.
 func explain(err error) string {
 	var p *api.Problem
 	switch {
@@ -139,7 +139,7 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// ageText is how long ago something was, in one unit.
+// ageText formats the time since an event, in one unit.
 func ageText(then, now time.Time) string { return show.Age{At: then, Now: now}.String() }
 
 func shortKey(s fmt.Stringer) string { return s.String()[:12] }

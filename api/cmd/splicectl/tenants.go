@@ -11,13 +11,13 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// tenantRow is what a node has of a tenant, and did for it.
+// tenantRow is the usage and statistics of a tenant on a node.
 type tenantRow struct {
 	Tenant      string           `json:"tenant"`
-	UsedBytes   map[string]int64 `json:"used_bytes"` // by tier; as its quota counts
+	UsedBytes   map[string]int64 `json:"used_bytes"` // by tier; as counted by its quota
 	QuotaBytes  int64            `json:"quota_bytes"`
 	Connections int              `json:"connections"`
-	Usage       *api.Usage       `json:"usage,omitempty"` // of all its models; nil = the node does not tell
+	Usage       *api.Usage       `json:"usage,omitempty"` // of all its models; nil = not reported
 }
 
 var tenantColumns = []string{"TENANT", "HBM", "DRAM", "DISK", "USED", "QUOTA", "OF QUOTA", "CONNECTIONS", "REQUESTS", "HIT", "SAVED", "+PROMPT", "+MISSED"}
@@ -41,14 +41,14 @@ func (t *tenantRow) used() (n int64) {
 	return n
 }
 
-// tenants lists those that a node is configured with, or holds something of.
+// tenants lists the tenants that a node is configured with, or has objects of.
 func (l *listing) tenants(ctx context.Context, _ *cli.Call, client *api.Client) (*show.Page, error) {
 	rows, err := tenantsOf(ctx, client)
 	rows = slices.DeleteFunc(rows, func(t tenantRow) bool { return l.tenant != "" && t.Tenant != l.tenant })
 	return show.Of(rows, false, tenantView), err
 }
 
-// tenantsOf puts together what a node tells of tenants, by name.
+// tenantsOf merges the information of a node about tenants, by name.
 func tenantsOf(ctx context.Context, client *api.Client) ([]tenantRow, error) {
 	pools, err := client.Pools(ctx)
 	if err != nil {

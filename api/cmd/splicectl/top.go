@@ -44,7 +44,7 @@ func runTop(ctx context.Context, c *cli.Call, t *target, every time.Duration) er
 		return err
 	}
 	defer client.Close()
-	if _, err := client.Status(ctx); err != nil { // told before the screen is taken
+	if _, err := client.Status(ctx); err != nil { // report an error before the screen is used
 		return err
 	}
 	model := top.New(ctx, top.Options{Every: every, Colour: colour, Source: func(ctx context.Context) (*top.Snapshot, error) { return snapshot(ctx, client) }})
@@ -55,10 +55,10 @@ func runTop(ctx context.Context, c *cli.Call, t *target, every time.Duration) er
 	return err
 }
 
-// topRequests is how many requests are asked for: more than a screen has lines.
+// topRequests is the number of requests queried: more than a screen has lines.
 const topRequests = 100
 
-// snapshot asks for all that a screen shows.
+// snapshot queries everything that a screen shows.
 func snapshot(ctx context.Context, client *api.Client) (*top.Snapshot, error) {
 	s, err := statsOf(ctx, client)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/splicectl/internal/story"
 )
 
-// ways are those of serving a prompt.
+// ways are the ways of serving a prompt.
 var ways = []string{api.WayRecompute, api.WayPrefix, api.WaySplice, api.WayReplay}
 
 type traceFlags struct {
@@ -66,7 +66,7 @@ func (f *traceFlags) run(ctx context.Context, c *cli.Call) error {
 	return f.print(c, &r)
 }
 
-// find looks for the request.
+// find returns the request.
 func (f *traceFlags) find(ctx context.Context, client *api.Client, args []string) (api.Request, error) {
 	if len(args) == 0 {
 		f.query.Limit = 1
@@ -199,7 +199,7 @@ func printWays(w io.Writer, r *api.Request) error {
 	return t.Flush()
 }
 
-// estimatedBy says what the time that a request saved is estimated by.
+// estimatedBy describes the basis of the estimated time that a request saved.
 func estimatedBy(r *api.Request) string {
 	switch r.SavedBy {
 	case api.SavedByTTFT:

@@ -19,7 +19,7 @@ const (
 	leastWatch = 100 * time.Millisecond
 )
 
-// clearScreen puts the cursor where the screen begins, and clears what comes after it.
+// clearScreen moves the cursor to the start of the screen and clears the rest.
 const clearScreen = "\x1b[H\x1b[J"
 
 // watcher is a command that can be repeated.
@@ -30,8 +30,8 @@ func (w *watcher) flags(fs *pflag.FlagSet) {
 	fs.Lookup("watch").NoOptDefVal = watchEvery.String()
 }
 
-// run shows something once, or until the context ends. What goes wrong while it is
-// repeated is told and tried again; what is wrong with the command line is not.
+// run shows something once, or repeatedly until the context ends. While repeating, errors
+// are printed and retried, except those of the command line.
 func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Context, *cli.Call) error) error {
 	if w.every == 0 {
 		return once(ctx, c)
@@ -53,7 +53,7 @@ func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Contex
 	}
 }
 
-// frame shows it once: on a terminal in place of what was there, elsewhere below it.
+// frame shows it once: on a terminal it replaces the previous output, elsewhere it is appended.
 func (w *watcher) frame(ctx context.Context, c *cli.Call, n int, once func(context.Context, *cli.Call) error) error {
 	var b bytes.Buffer
 	shown := *c

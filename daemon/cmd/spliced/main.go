@@ -30,7 +30,7 @@ var (
 	date    = "unknown"
 )
 
-// Exit codes: a bad configuration will not get better by starting again.
+// Exit codes. With a bad configuration, a restart does not help.
 const (
 	exitFailed = 1
 	exitConfig = 2
@@ -71,18 +71,18 @@ func run() int {
 	if limit := d.HeapLimit(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(limit))
 	}
-	// Whoever reads our log may go away: that is an error of a write, not our end.
+	// The reader of our log may disappear: that is a write error, and must not end the process.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	reloads := make(chan os.Signal, 1) // more of them are one
+	reloads := make(chan os.Signal, 1) // several pending ones count as one
 	signal.Notify(reloads, syscall.SIGHUP)
 	go func() {
 		for range reloads {
 			d.ReloadOnSignal()
 		}
 	}()
-	// A second signal ends the process the hard way.
+	// A second signal kills the process.
 	context.AfterFunc(ctx, stop)
 	if err := d.Run(ctx); err != nil {
 		log.Error().Err(err).Msg("spliced ends")
@@ -96,12 +96,12 @@ func run() int {
 
 const (
 	queuedLines = 4096
-	lastLines   = time.Second // that the last of them may take
+	lastLines   = time.Second // limit for the last of them
 )
 
-// queued has the lines of a log written by somebody else, so that whoever does not read
-// them keeps nobody waiting: when too many wait they are dropped, and counted. flush
-// writes what waits.
+// queued moves the writes of a log to another goroutine, so that a reader that stalls
+// blocks nothing: when too many lines wait, lines are dropped, and counted. flush writes
+// the waiting lines.
 func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flush func()) {
 	direct := newLog(c, w, colours)
 	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
@@ -111,7 +111,7 @@ func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flu
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = queue.Close() // has nothing to close
+			_ = queue.Close() // nothing to close
 		}()
 		select {
 		case <-done:
@@ -120,14 +120,14 @@ func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flu
 	}
 }
 
-// logLevel is the level of the process's log, which is zerolog's for all loggers.
+// logLevel is the level of the process's log, zerolog's global level.
 type logLevel struct{}
 
 func (logLevel) Level() zerolog.Level         { return zerolog.GlobalLevel() }
 func (logLevel) SetLevel(level zerolog.Level) { zerolog.SetGlobalLevel(level) }
 
-// levelOf is called before the configuration is validated: a level that does not
-// parse logs everything until validation refuses it.
+// levelOf is called before the configuration is validated: an unparsable level logs
+// everything until validation refuses it.
 func levelOf(c *settings.Config) zerolog.Level {
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {
@@ -136,7 +136,7 @@ func levelOf(c *settings.Config) zerolog.Level {
 	return level
 }
 
-// newLog makes the log; colours are for terminals.
+// newLog creates the log; colours are for terminals.
 func newLog(c *settings.Config, w io.Writer, colours bool) zerolog.Logger {
 	w = plainWriter{w}
 	if c.LogFormat == "console" {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf16"
 )
 
-// plainWriter escapes what a terminal would obey and zerolog lets through, as JSON
-// does: of control characters it escapes those of ASCII only.
+// plainWriter escapes characters that a terminal would interpret and zerolog lets through,
+// as JSON does: zerolog only escapes ASCII control characters.
 type plainWriter struct{ w io.Writer }
 
 func (p plainWriter) Write(line []byte) (int, error) {
@@ -31,8 +31,8 @@ func (p plainWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// plainMessage is the message of a line for people. What it quotes of clients may hold
-// anything; the fields are quoted by zerolog.
+// plainMessage formats the message of a line for terminals. Text quoted from clients may
+// contain anything; zerolog quotes the fields.
 func plainMessage(message any) string {
 	text := fmt.Sprint(message)
 	if message == nil {

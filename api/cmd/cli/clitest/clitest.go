@@ -1,5 +1,5 @@
-// Package clitest has what tests of our command lines share: the page with all commands, and
-// a check of the calls that are written down.
+// Package clitest contains what tests of our command lines share: the reference page of all
+// commands, and a check of calls in documents.
 package clitest
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// Reference writes every command of a program as Markdown. The page elsewhere has what the
-// program leaves to another one: its Verbatim commands, and the whole where it is a Part.
+// Reference writes every command of a program as Markdown. The page elsewhere documents
+// what belongs to another program: its Verbatim commands, and the whole if it is a Part.
 func Reference(w *bytes.Buffer, p *cli.Program, elsewhere string) error {
 	root := p.Root(io.Discard, io.Discard)
 	if !p.Part {
@@ -48,7 +48,7 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 		return nil
 	}
 	var one bytes.Buffer
-	// Links go to the headings of this page, to the program's there where this is of a Part.
+	// Links go to the headings of this page, or of the main program's page if this is a Part.
 	link := func(name string) string {
 		heading := "#" + strings.ReplaceAll(strings.TrimSuffix(name, ".md"), "_", "-")
 		if name == p.Name+".md" && p.Part {
@@ -72,12 +72,12 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 	return nil
 }
 
-// call matches a call of splicectl in a text: what follows up to where a shell, Markdown or
+// call matches a call of splicectl in a text: the rest up to where a shell, Markdown or
 // prose ends it.
 var call = regexp.MustCompile("(?:^|[\\s/`(@])splicectl[\"']? +([a-z-][^`#|;&<>)\\n]*)")
 
-// Written reports calls of p's commands in files below root that p cannot read, and returns
-// how many it can. It leaves out the flags of Verbatim commands.
+// Written reports calls of p's commands in files below root that p cannot parse, and
+// returns the number that it can. Flags of Verbatim commands are ignored.
 func Written(t *testing.T, root string, p *cli.Program) (calls int) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -112,7 +112,7 @@ func Written(t *testing.T, root string, p *cli.Program) (calls int) {
 	return calls
 }
 
-// readable looks whether the flags of a call are known; false = it is no call.
+// readable checks whether the flags of a call are known; false = not a call.
 func readable(t *testing.T, root *cobra.Command, file, line string) bool {
 	t.Helper()
 	args := strings.Fields(strings.NewReplacer("[", "", "]", "", "\\", "", ",\n", " ").Replace(line))

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Cells of a table are of these types or what fmt prints. They are compared as what they
-// are, not as what they read like.
+// Cells of a table have one of these types, or a type that fmt prints. They are compared by
+// value, not by text.
 type (
-	// Size is bytes.
+	// Size is a number of bytes.
 	Size int64
-	// Millis is milliseconds.
+	// Millis is a time in milliseconds.
 	Millis float64
 	// Duration is a time that may be long.
 	Duration time.Duration
-	// Share is a part of one; NaN is none.
+	// Share is a fraction; NaN is none.
 	Share float64
-	// Count is a number in thousands, as 12,345.
+	// Count is a number with thousands separators, as 12,345.
 	Count uint64
-	// Age is how long ago something was.
+	// Age is the time since an event.
 	Age struct{ At, Now time.Time }
-	// State is a word that has a colour where it says that something is well or not.
+	// State is a word with a colour if it means that something is well or not.
 	State string
 )
 
-// ShareOf is a part of something; none of nothing.
+// ShareOf returns part/of, or none if of is zero.
 func ShareOf(part, of float64) Share {
 	if of <= 0 {
 		return Share(math.NaN())
@@ -36,7 +36,7 @@ func ShareOf(part, of float64) Share {
 	return Share(part / of)
 }
 
-// LongMillis is a time in milliseconds that may be long.
+// LongMillis returns a time in milliseconds that may be long.
 func LongMillis(millis float64) Duration { return Duration(millis * float64(time.Millisecond)) }
 
 func (n Size) String() string { return Bytes(int64(n)) }
@@ -65,8 +65,8 @@ func (n Count) String() string {
 	return digits
 }
 
-// Number returns a value with three significant digits, without an exponent: 5,650, 12.3,
-// 0.0457. What is smaller than a millionth reads as such.
+// Number formats a value with three significant digits, without an exponent: 5,650, 12.3,
+// 0.0457. Values below a millionth are shown as such.
 func Number(v float64) string {
 	if v < 0 {
 		return "-" + Number(-v)
@@ -102,7 +102,7 @@ func (a Age) String() string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// Bytes is a size as people read it: 1.5 MiB.
+// Bytes formats a size: 1.5 MiB.
 func Bytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {
@@ -116,7 +116,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.4g %ciB", v, units[i])
 }
 
-// Long is a time as people read it: 350 ms, 12.5 s, 3 min, 2.4 h.
+// Long formats a time: 350 ms, 12.5 s, 3 min, 2.4 h.
 func Long(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -131,7 +131,7 @@ func Long(d time.Duration) string {
 	return fmt.Sprintf("%.1f days", d.Hours()/24)
 }
 
-// number is what a cell counts.
+// number returns the numeric value of a cell.
 func number(cell any) (float64, bool) {
 	switch v := cell.(type) {
 	case Size:
@@ -144,7 +144,7 @@ func number(cell any) (float64, bool) {
 		return float64(v), true
 	case Count:
 		return float64(v), true
-	case Age: // what is older is more
+	case Age: // older means greater
 		if v.At.IsZero() {
 			return math.Inf(1), true
 		}

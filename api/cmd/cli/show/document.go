@@ -17,14 +17,14 @@ func JSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// YAML writes what JSON would, with the same names in the same order.
+// YAML writes a document with the names and order of its JSON form.
 func YAML(w io.Writer, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil { // JSON is YAML
+	if err := yaml.Unmarshal(text, &node); err != nil { // JSON is valid YAML
 		return fmt.Errorf("as YAML: %w", err)
 	}
 	block(&node)
@@ -33,7 +33,7 @@ func YAML(w io.Writer, v any) error {
 	return errors.Join(e.Encode(&node), e.Close())
 }
 
-// Lines writes documents that stand in JSON, one after another, as YAML.
+// Lines writes consecutive JSON documents as YAML.
 func Lines(w io.Writer, documents []byte) error {
 	d := json.NewDecoder(bytes.NewReader(documents))
 	for n := 0; ; n++ {
@@ -54,7 +54,7 @@ func Lines(w io.Writer, documents []byte) error {
 	}
 }
 
-// block undoes the style of JSON: no braces, and no quotes that nothing needs.
+// block removes the JSON style: braces, and unnecessary quotes.
 func block(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
 		n.Style = 0

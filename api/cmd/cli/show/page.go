@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// View is how items of one kind are shown: a cell for each column. A column whose name
-// begins with "+" is shown when wide.
+// View defines how items of one kind are shown: a cell for each column. A column whose name
+// begins with "+" is only shown in the wide form.
 type View[T any] struct {
 	Columns []string
 	Row     func(*T) []any
 }
 
-// Page is a listing. Rows and Items are the same things in the same order.
+// Page is a listing. Rows and Items are the same objects in the same order.
 type Page struct {
 	Columns []string
 	Rows    [][]any
 	Items   []any
-	More    bool // there is more than was wanted
+	More    bool // there are more than requested
 }
 
-// Of shows items.
+// Of returns a page of items.
 func Of[T any](items []T, more bool, v View[T]) *Page {
 	p := &Page{Columns: v.Columns, Items: []any{}, More: more}
 	for i := range items {
@@ -35,16 +35,16 @@ func Of[T any](items []T, more bool, v View[T]) *Page {
 // Listing is the document of a page.
 type Listing struct {
 	Items []any `json:"items"`
-	More  bool  `json:"more"` // --limit cut it
+	More  bool  `json:"more"` // truncated by --limit
 }
 
-// Document is for programs.
+// Document returns the form for programs.
 func (p *Page) Document() Listing { return Listing{p.Items, p.More} }
 
-// Names are the columns as --sort takes them.
+// Names returns the columns' names for --sort.
 func (p *Page) Names() []string { return Names(p.Columns) }
 
-// Names makes names for --sort of columns.
+// Names converts columns to names for --sort.
 func Names(columns []string) []string {
 	var names []string
 	for _, c := range columns {
@@ -53,8 +53,8 @@ func Names(columns []string) []string {
 	return names
 }
 
-// Sort orders by a column, the other way round where its name has a minus before it.
-// What is equal stays as it was.
+// Sort sorts by a column, in descending order if its name begins with a minus. The sort is
+// stable.
 func (p *Page) Sort(by string) error {
 	name, down := strings.CutPrefix(strings.ToLower(by), "-")
 	at := slices.Index(p.Names(), strings.ReplaceAll(name, " ", "-"))
@@ -80,14 +80,14 @@ func (p *Page) Sort(by string) error {
 	return nil
 }
 
-// Cut leaves n items at most; 0 = all.
+// Cut keeps at most n items; 0 = all.
 func (p *Page) Cut(n int) {
 	if n > 0 && len(p.Rows) > n {
 		p.Rows, p.Items, p.More = p.Rows[:n], p.Items[:n], true
 	}
 }
 
-// Named puts a column before the others that is the same in all rows.
+// Named inserts a first column with the same value in all rows.
 func (p *Page) Named(column, value string) {
 	p.Columns = append([]string{column}, p.Columns...)
 	for i, row := range p.Rows {

@@ -1,5 +1,5 @@
-// Package show is how splicectl shows things: tables whose columns line up and can be
-// sorted and left out, and documents for programs. All text of others is escaped.
+// Package show formats the output of splicectl: tables with aligned columns that can be
+// sorted and omitted, and documents for programs. It escapes all text from other sources.
 package show
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Table lines columns up. The last cell of a row may be as long as it likes.
+// Table aligns columns. The last cell of a row may have any length.
 type Table struct {
 	w    io.Writer
 	head bool
 	rows [][]any
 }
 
-// NewTable makes a table that Flush writes to w, in colours where w is a
-// *terminal.Writer that has them.
+// NewTable creates a table that Flush writes to w, in colours if w is a *terminal.Writer
+// that has them.
 func NewTable(w io.Writer, head ...string) *Table {
 	t := &Table{w: w}
 	if len(head) > 0 {
@@ -29,7 +29,7 @@ func NewTable(w io.Writer, head ...string) *Table {
 	return t
 }
 
-// Head names the columns; before the first row.
+// Head sets the column names; before the first row.
 func (t *Table) Head(names ...string) {
 	cells := make([]any, len(names))
 	for i := range names {
@@ -38,7 +38,7 @@ func (t *Table) Head(names ...string) {
 	t.head, t.rows = true, append(t.rows, cells)
 }
 
-// Row adds a line.
+// Row adds a row.
 func (t *Table) Row(cells ...any) { t.rows = append(t.rows, cells) }
 
 const between = "  "
@@ -52,7 +52,7 @@ func (t *Table) Flush() error {
 	texts, widths := t.measure()
 	var b strings.Builder
 	for i, row := range texts {
-		for len(row) > 0 && row[len(row)-1] == "" { // no blanks where a line ends
+		for len(row) > 0 && row[len(row)-1] == "" { // no blanks at the end of a line
 			row = row[:len(row)-1]
 		}
 		for j, text := range row {
@@ -74,7 +74,7 @@ func (t *Table) Flush() error {
 	return err
 }
 
-// measure makes text of the cells, and says how wide each column is.
+// measure formats the cells and returns the width of each column.
 func (t *Table) measure() (texts [][]string, widths []int) {
 	for _, row := range t.rows {
 		cells := make([]string, len(row))
@@ -100,7 +100,7 @@ const (
 	yellow = "33"
 )
 
-// Paint sets text in a style; "" is none.
+// Paint formats text in a style; "" is none.
 func Paint(style, text string) string {
 	if style == "" || text == "" {
 		return text

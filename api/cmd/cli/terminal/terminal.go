@@ -1,5 +1,5 @@
-// Package terminal makes text fit for a terminal: names and reports come from clients,
-// and an escape sequence among them could retitle the window, hide a line or type.
+// Package terminal makes text safe for a terminal: names and reports come from clients, and an
+// escape sequence in them could change the title of the window, hide a line or type input.
 package terminal
 
 import (
@@ -15,15 +15,13 @@ import (
 	"github.com/charmbracelet/x/term"
 )
 
-// Line returns s with everything escaped that is not printed as itself, line breaks and
-// tabs too.
+// Line returns s with all unprintable characters escaped, including line breaks and tabs.
 func Line(s string) string { return escape(s, "") }
 
-// Text is Line that leaves line breaks and tabs.
+// Text is like Line, but keeps line breaks and tabs.
 func Text(s string) string { return escape(s, "\n\t") }
 
-// escape writes characters as JSON does, so that a document stays the same to whoever
-// reads it as one.
+// escape writes characters as JSON does, so that the content of a document stays the same.
 func escape(s, keep string) string {
 	clean := func(r rune) bool { return unicode.IsPrint(r) || strings.ContainsRune(keep, r) }
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !clean(r) }) {
@@ -46,24 +44,24 @@ func escape(s, keep string) string {
 	return b.String()
 }
 
-// Writer writes Text to where it stands before. What is given to one Write is whole
-// characters, as it is when it comes from package fmt, tabwriter or json.
+// Writer writes text, escaped by Text, to another writer. Each Write must contain whole
+// characters, as those of packages fmt, tabwriter and json do.
 type Writer struct {
 	w      io.Writer
 	colour bool
 }
 
-// NewWriter returns a writer to w, with colours where w is a terminal that has them and
-// the environment does not forbid them (NO_COLOR).
+// NewWriter returns a writer to w, with colours if w is a terminal that has them and the
+// environment does not forbid them (NO_COLOR).
 func NewWriter(w io.Writer, env []string) *Writer {
 	refused := slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "NO_COLOR=") && v != "NO_COLOR=" })
 	return &Writer{w: w, colour: !refused && colorprofile.Detect(w, env) > colorprofile.ASCII}
 }
 
-// Coloured returns a writer to what will be shown by a terminal with colours.
+// Coloured returns a writer to output that a terminal with colours will show.
 func Coloured(w io.Writer) *Writer { return &Writer{w: w, colour: true} }
 
-// Write escapes what a terminal would obey.
+// Write escapes characters that a terminal would interpret.
 func (w *Writer) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(w.w, Text(string(p))); err != nil {
 		return 0, err
@@ -71,8 +69,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Plain is what a *Writer writes to, for text of ours in which all of others is escaped, and
-// whether that may have colours. Any other w is itself, without.
+// Plain returns the underlying writer of a *Writer, for our own text in which all foreign text is
+// escaped, and whether it may have colours. Any other w is returned as is, without colours.
 func Plain(w io.Writer) (plain io.Writer, colour bool) {
 	if t, ok := w.(*Writer); ok {
 		return t.w, t.colour
@@ -80,7 +78,7 @@ func Plain(w io.Writer) (plain io.Writer, colour bool) {
 	return w, false
 }
 
-// To is a writer to another place, with colours where w has them.
+// To returns a writer to another destination, with colours if w has them.
 func (w *Writer) To(other io.Writer) *Writer { return &Writer{other, w.colour} }
 
 // Is reports whether w is a terminal.
@@ -89,7 +87,7 @@ func Is(w any) bool {
 	return ok && term.IsTerminal(f.Fd())
 }
 
-// Width is the number of columns of the terminal that w is; 0 = it is none.
+// Width returns the number of columns of the terminal w; 0 = not a terminal.
 func Width(w any) int {
 	f, ok := w.(term.File)
 	if !ok {

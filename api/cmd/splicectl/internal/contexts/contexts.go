@@ -1,4 +1,4 @@
-// Package contexts keeps the names that people give to daemons, in a file of the user's.
+// Package contexts stores names for daemons in a file of the user.
 package contexts
 
 import (
@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Environment names another file than the user's.
+// Environment is the variable that names another file.
 const Environment = "SPLICECTL_CONTEXTS"
 
 // Bounds of the file.
@@ -26,20 +26,20 @@ const (
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// Context is a daemon's admin address, and what says who asks.
+// Context is a daemon's admin address with the caller's credentials.
 type Context struct {
 	Name      string `yaml:"name" json:"name"`
 	Admin     string `yaml:"admin" json:"admin"`
 	TokenFile string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
 }
 
-// File is what is kept.
+// File is the content of the file.
 type File struct {
 	Current  string    `yaml:"current,omitempty"`
 	Contexts []Context `yaml:"contexts"`
 }
 
-// Path is where it is kept: spliced/contexts.yaml among the user's settings.
+// Path returns the file's path: spliced/contexts.yaml in the user's configuration directory.
 func Path() (string, error) {
 	if path := os.Getenv(Environment); path != "" {
 		return path, nil
@@ -51,7 +51,7 @@ func Path() (string, error) {
 	return filepath.Join(dir, "spliced", "contexts.yaml"), nil
 }
 
-// Load reads the file. One that is not there is empty, as is one whose place is not known.
+// Load reads the file. It returns an empty one if there is none, or if its location is unknown.
 func Load() (*File, error) {
 	path, err := Path()
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *File) check() error {
 	return nil
 }
 
-// Find answers a context by name.
+// Find returns a context by name.
 func (f *File) Find(name string) (Context, bool) {
 	i := slices.IndexFunc(f.Contexts, func(c Context) bool { return c.Name == name })
 	if i < 0 {
@@ -115,7 +115,7 @@ func (f *File) Find(name string) (Context, bool) {
 	return f.Contexts[i], true
 }
 
-// Put adds a context, or sets one of the same name anew. The first one is the current one.
+// Put adds a context, or replaces one of the same name. The first one becomes the current one.
 func (f *File) Put(c Context) {
 	if i := slices.IndexFunc(f.Contexts, func(o Context) bool { return o.Name == c.Name }); i >= 0 {
 		f.Contexts[i] = c
@@ -127,7 +127,7 @@ func (f *File) Put(c Context) {
 	}
 }
 
-// Remove takes a context out, and reports whether it was there.
+// Remove removes a context, and reports whether it existed.
 func (f *File) Remove(name string) bool {
 	n := len(f.Contexts)
 	f.Contexts = slices.DeleteFunc(f.Contexts, func(c Context) bool { return c.Name == name })
@@ -137,7 +137,7 @@ func (f *File) Remove(name string) bool {
 	return len(f.Contexts) < n
 }
 
-// Save writes the file, whole or not at all.
+// Save writes the file atomically.
 func (f *File) Save() (err error) {
 	if err := f.check(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (f *File) Save() (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // of mode 0600
+	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // with mode 0600
 	if err != nil {
 		return err
 	}

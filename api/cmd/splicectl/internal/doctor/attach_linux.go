@@ -20,14 +20,14 @@ import (
 
 const answerTimeout = 2 * time.Second
 
-// visit is what one run holds of a daemon.
+// visit is the state of one run against a daemon.
 type visit struct {
 	options Options
 	conn    *seqpacket.Conn
 	hello   wire.HelloReply
 	files   []*os.File // arena, slots, staging
-	gpus    []api.GPU  // as the daemon tells of them; nil = none, or not told
-	frame   []byte     // hello views it
+	gpus    []api.GPU  // as the daemon reports; nil = none, or not reported
+	frame   []byte     // hello refers to it
 }
 
 func (v *visit) close() {
@@ -39,7 +39,7 @@ func (v *visit) close() {
 	}
 }
 
-// checkSocket looks at the path before it connects, so that the remedy fits.
+// checkSocket inspects the path before it connects, so that the remedy fits.
 func checkSocket(_ context.Context, v *visit) []Check {
 	const name = "socket"
 	path := v.options.Socket
@@ -69,7 +69,7 @@ func checkSocket(_ context.Context, v *visit) []Check {
 	return []Check{ok(name, "%s, mode %v", path, info.Mode().Perm()), checkPeer(v.conn.Fd())}
 }
 
-// checkPeer says who serves the socket.
+// checkPeer reports which process serves the socket.
 func checkPeer(fd int) Check {
 	const name = "peer credentials"
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
@@ -83,7 +83,7 @@ func checkPeer(fd int) Check {
 	return ok(name, "served by %s, uid %d gid %d; we are uid %d gid %d", where, cred.Uid, cred.Gid, os.Geteuid(), os.Getegid())
 }
 
-// checkAttach says hello as any client does.
+// checkAttach sends hello as any client does.
 func checkAttach(_ context.Context, v *visit) []Check {
 	const name = "hello"
 	request := wire.HelloRequest{MinVersion: wire.Version, MaxVersion: wire.Version, Client: profile.TrialClient,
@@ -102,7 +102,7 @@ func checkAttach(_ context.Context, v *visit) []Check {
 	return []Check{ok(name, "%s, protocol %d, connection %d", v.hello.Server, v.hello.Version, v.hello.Connection)}
 }
 
-// call sends one request and decodes its reply; the descriptors are the caller's.
+// call sends one request and decodes its reply; the caller owns the descriptors.
 func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error) {
 	frame, err := wire.AppendFrame(nil, h, request)
 	if err != nil {
@@ -136,7 +136,7 @@ func (v *visit) call(h *wire.Header, request, reply wire.Message) ([]int, error)
 	return fds, nil
 }
 
-// checkMemory looks at the three regions that a client is given.
+// checkMemory checks the three regions that a client gets.
 func checkMemory(_ context.Context, v *visit) []Check {
 	var checks []Check
 	sizes := []uint64{v.hello.ArenaBytes, v.hello.SlotBytes, v.hello.StagingBytes}
@@ -167,7 +167,7 @@ func checkRegion(name string, f *os.File, size int64, ours bool) Check {
 		}
 		return ok(name, "%d MiB, ours to write, cannot shrink", size>>20)
 	}
-	if name == "slots" { // results of this client alone: they have no seal against its user
+	if name == "slots" { // results of this client alone: not sealed against its user
 		if err := tryWritingAs("as received", f); err != nil {
 			return fail(name, remedy, "%v", err)
 		}
@@ -182,7 +182,7 @@ func checkRegion(name string, f *os.File, size int64, ours bool) Check {
 	return ok(name, "%d MiB can be read and not written, also not when opened again", size>>20)
 }
 
-// checkAdmin asks the admin socket the same as people's tools do.
+// checkAdmin queries the admin socket as an operator's tools do.
 func checkAdmin(ctx context.Context, v *visit) []Check {
 	const name = "admin"
 	const remedy = "run as the daemon's user, or name the admin address with -admin"
@@ -211,7 +211,7 @@ func checkAdmin(ctx context.Context, v *visit) []Check {
 	return checks
 }
 
-// remedyOf a check of the daemon that is degraded.
+// remedyOf returns the remedy for a degraded check of the daemon.
 func remedyOf(check string) string {
 	if check == "hbm" {
 		return "see docs/gpu.md, which lists errors by their code, and the hbm- settings"

@@ -1,10 +1,8 @@
-// Package doctor proves on this machine what spliced needs: features of the
-// kernel, a socket that can be reached, memory that clients can read and not
-// write, the GPU and its memory, agreement about layouts, and one segment's way
-// in and out.
+// Package doctor verifies on this machine what spliced needs: features of the kernel, a reachable
+// socket, memory that clients can read but not write, the GPU and its memory, agreement about
+// layouts, and a round trip of one segment.
 //
-// It tests by doing, as a client would, and cleans up behind itself. It never
-// changes settings.
+// It tests by acting as a client would, and cleans up afterwards. It never changes settings.
 package doctor
 
 import (
@@ -17,28 +15,28 @@ import (
 // States of a check.
 const (
 	OK   = "ok"
-	Warn = "warn" // works with less
+	Warn = "warn" // works with restrictions
 	Fail = "fail" // engines get no hits, or are not safe
 )
 
-// Check is one thing that was tried.
+// Check is the result of one test.
 type Check struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`
-	Detail string `json:"detail"`           // what was seen
+	Detail string `json:"detail"`           // what was observed
 	Remedy string `json:"remedy,omitempty"` // what to do, unless ok
 }
 
-// Options say which daemon to look at.
+// Options select the daemon to check.
 type Options struct {
 	Socket string      // engine socket
 	Admin  *api.Client // nil = not checked, and the test segment cannot be removed
-	// Library is the CUDA driver that this process loads; "" = libcuda.so.1.
+	// Library is the CUDA driver to load; "" = libcuda.so.1.
 	Library string
 }
 
-// Run does all checks. Those that need a daemon end at the first that fails,
-// since the rest could only say the same.
+// Run performs all checks. Those that need a daemon stop at the first failure, since the
+// rest would report the same.
 func Run(ctx context.Context, o Options) []Check {
 	checks := machine()
 	steps := []func(context.Context, *visit) []Check{
@@ -56,7 +54,7 @@ func Run(ctx context.Context, o Options) []Check {
 	return checks
 }
 
-// Worst is the worst state among checks.
+// Worst returns the worst state of the checks.
 func Worst(checks []Check) string {
 	worst := OK
 	for _, c := range checks {

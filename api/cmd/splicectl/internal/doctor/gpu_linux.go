@@ -16,8 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// checkGPU looks at the driver and the devices that this process sees, at what
-// the daemon says of its own, and maps the daemon's memory as an engine would.
+// checkGPU checks the driver, the devices visible to this process and those that the daemon
+// reports, and maps the daemon's memory as an engine would.
 func checkGPU(ctx context.Context, v *visit) []Check {
 	shares := v.hello.Features&wire.FeatureDevice != 0
 	devices, err := cuda.Devices(v.options.Library)
@@ -33,7 +33,7 @@ func checkGPU(ctx context.Context, v *visit) []Check {
 
 const seeDevice = "give this container the daemon's GPU: NVIDIA_VISIBLE_DEVICES, or one resource claim for both (docs/gpu.md)"
 
-// describeDevices has a check for each device that this process sees.
+// describeDevices returns a check for each device visible to this process.
 func describeDevices(devices []cuda.Info, err error, shares bool) []Check {
 	const name = "gpu"
 	switch {
@@ -51,8 +51,8 @@ func describeDevices(devices []cuda.Info, err error, shares bool) []Check {
 	return checks
 }
 
-// describeDevice says what a device is, and the first thing that keeps engine and
-// daemon from sharing it.
+// describeDevice describes a device, and the first obstacle to sharing it between engine
+// and daemon.
 func describeDevice(d *cuda.Info) Check {
 	name := "gpu " + d.UUID.String()
 	what := fmt.Sprintf("%s, %d MiB, capability %d.%d, driver for CUDA %d.%d, compute mode %s", d.Name, d.Bytes>>20, d.Major, d.Minor,
@@ -72,7 +72,7 @@ func describeDevice(d *cuda.Info) Check {
 	return ok(name, "%s, %s", what, sharing(d.MPS.String()))
 }
 
-// sharing says how contexts of several processes run.
+// sharing describes how contexts of several processes run.
 func sharing(mps string) string {
 	switch mps {
 	case "yes":
@@ -134,8 +134,8 @@ func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check
 	return ok(name, "of %v, mapped by %s, %d MiB of all clients and %d MiB of our own", share.Device, way, m.PublicBytes>>20, m.PrivateBytes>>20)
 }
 
-// attachFirst asks for one device after the other until the daemon lends one, and says why
-// it lends none.
+// attachFirst requests devices in turn until the daemon lends one; the error is the reason
+// why it lends none.
 func attachFirst(v *visit, devices []cuda.Info, m *wire.AttachDeviceReply) ([]int, error) {
 	failed := []error{errors.New("this process sees none of the daemon's GPUs")}
 	for i := range devices {
@@ -173,7 +173,7 @@ func readOrder(ctx context.Context, library string, share gpuipc.Share, off int6
 	return nil
 }
 
-// mapRemedy is what to do about memory that cannot be mapped.
+// mapRemedy returns the remedy for memory that cannot be mapped.
 func mapRemedy(v *visit, way uint8) string {
 	cred, err := unix.GetsockoptUcred(v.conn.Fd(), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if way == wire.WayHandle && err == nil && int(cred.Pid) == os.Getpid() {

@@ -15,15 +15,15 @@ import (
 // soPeerPIDFD is SO_PEERPIDFD (Linux 6.5), the same number on amd64 and arm64.
 const soPeerPIDFD = 77
 
-// arenaSeals are what a daemon puts on the arena before anyone sees it.
+// arenaSeals are the seals that a daemon sets on the arena before sharing it.
 const arenaSeals = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// machine checks what needs no daemon.
+// machine performs the checks that need no daemon.
 func machine() []Check {
 	return []Check{checkSeals(), checkPeerDeath(), checkInstructions(), checkHugePages(), checkMemoryLimit(), checkFiles()}
 }
 
-// checkSeals makes a small arena as the daemon does, and tries to write it.
+// checkSeals creates a small arena as the daemon does, and tries to write to it.
 func checkSeals() Check {
 	const name = "memfd seals"
 	const remedy = "Linux 5.1 or later is needed, with memfd_create allowed by the seccomp profile"
@@ -45,8 +45,8 @@ func checkSeals() Check {
 	return ok(name, "sealed shared memory cannot be written, also not when opened again")
 }
 
-// tryWriting tries every way to change a sealed file that a client has. nil
-// means that all of them were refused.
+// tryWriting tries every way in which a client could change a sealed file. nil means that
+// all were refused.
 func tryWriting(f *os.File) error {
 	fds := []*os.File{f}
 	if again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0); err == nil {
@@ -80,20 +80,20 @@ func tryWritingAs(how string, f *os.File) error {
 	return nil
 }
 
-// upgradeMapping maps for reading and then asks for more.
+// upgradeMapping maps for reading and then requests write access.
 func upgradeMapping(f *os.File) error {
 	mem, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("it cannot be mapped for reading: %w", err)
 	}
-	defer func() { _ = unix.Munmap(mem) }() // a page of ours: nothing depends on it
+	defer func() { _ = unix.Munmap(mem) }() // our own page: nothing depends on it
 	if unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE) == nil {
 		return errors.New("a mapping for reading could be made writable")
 	}
 	return nil
 }
 
-// checkPeerDeath asks for what tells a daemon that a client died.
+// checkPeerDeath checks the kernel feature that shows a daemon that a client died.
 func checkPeerDeath() Check {
 	const name = "peer pidfd"
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -106,7 +106,7 @@ func checkPeerDeath() Check {
 	if err != nil {
 		return warn(name, "Linux 6.5 or later tells deaths without relying on end-of-file", "SO_PEERPIDFD: %v; deaths are seen as end-of-file only", err)
 	}
-	_ = unix.Close(fd) // a descriptor we only asked for to see it exists
+	_ = unix.Close(fd) // only tested for existence
 	return ok(name, "deaths of clients are seen across PID namespaces")
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// storeRemedies say what to do about a step of a probe that failed.
+// storeRemedies are the remedies for failed steps of a probe.
 var storeRemedies = map[string]string{
 	"list":      "look at object-endpoint, object-bucket, object-credentials and object-ca, at the way to the server, and at the right to list the bucket (s3:ListBucket)",
 	"write":     "give the credentials the right to write below the prefix (s3:PutObject), or set object-write to none",
@@ -23,12 +23,12 @@ var storeRemedies = map[string]string{
 }
 
 const (
-	storeTimeout  = 30 * time.Second // the node takes 20 at most
+	storeTimeout  = 30 * time.Second // the node takes at most 20
 	maxStoreClock = 60.0             // seconds; beyond 15 minutes S3 refuses requests
 )
 
-// checkObjectStore has the daemon try its object store; nothing where it has none. None of
-// it keeps engines from hits on the node.
+// checkObjectStore makes the daemon test its object store; no check without one. A failure
+// does not keep engines from hits on the node.
 func checkObjectStore(ctx context.Context, v *visit) []Check {
 	if v.options.Admin == nil {
 		return nil
@@ -39,7 +39,7 @@ func checkObjectStore(ctx context.Context, v *visit) []Check {
 	var told *api.Problem
 	switch {
 	case errors.Is(err, api.ErrUnavailable), errors.As(err, &told) && told.Status == http.StatusNotFound:
-		return nil // as of the peers
+		return nil // reported by other checks, as for peers
 	case errors.As(err, &told) && (told.Status == http.StatusUnauthorized || told.Status == http.StatusForbidden):
 		return []Check{warn("object store", "call the admin socket, or give a token", "it was not tried: %v", err)}
 	case err != nil:

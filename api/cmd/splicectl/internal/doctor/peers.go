@@ -11,8 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// peerChecks are what is looked at in a cluster: the name, the findings that it is
-// about, what to do about them, and what it says otherwise.
+// peerChecks are the checks of a cluster: name, findings, remedy, and the text if all is well.
 var peerChecks = []struct {
 	name   string
 	kinds  []string
@@ -29,8 +28,8 @@ var peerChecks = []struct {
 	{"cluster keys", []string{api.FoundKeys}, "see cluster-keyring and the cluster-tls settings", "gossip is encrypted, the peers' port has a certificate"},
 }
 
-// checkPeers asks the daemon what it knows of its cluster; nothing where it is in none.
-// None of it keeps engines from this node's own hits.
+// checkPeers asks the daemon about its cluster; no check without one. A failure does not
+// keep engines from this node's own hits.
 func checkPeers(ctx context.Context, v *visit) []Check {
 	if v.options.Admin == nil {
 		return nil
@@ -41,7 +40,7 @@ func checkPeers(ctx context.Context, v *visit) []Check {
 	var p *api.Problem
 	switch {
 	case errors.Is(err, api.ErrUnavailable), errors.As(err, &p) && p.Status == http.StatusNotFound:
-		return nil // the check of the admin address says so; an older daemon has no cluster
+		return nil // the check of the admin address reports it; an older daemon has no cluster
 	case err != nil:
 		return []Check{warn("peers", "see the daemon's log", "%v", err)}
 	}
@@ -65,7 +64,7 @@ func peersOf(c *api.Cluster, now time.Time) (checks []Check) {
 	return checks
 }
 
-// someOf writes some of many findings into a line.
+// someOf formats some of many findings in one line.
 func someOf(found []api.Finding) string {
 	const most = 4
 	text := ""

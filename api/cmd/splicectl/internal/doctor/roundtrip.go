@@ -20,7 +20,7 @@ const (
 	tripTokens  = 24
 )
 
-// trip is one segment on its way in and out, through the client that engines use.
+// trip is the round trip of one segment, through the client that engines use.
 type trip struct {
 	client *connector.Client
 	model  *connector.Model
@@ -30,8 +30,8 @@ type trip struct {
 	parts  [][]byte
 }
 
-// checkRoundTrip registers a throw-away profile, which compares layouts, and
-// sends a segment of random bytes round.
+// checkRoundTrip registers a temporary profile, which compares layouts, then stores and
+// reads a segment of random bytes.
 func checkRoundTrip(ctx context.Context, v *visit) []Check {
 	const remedy = "the daemon's log says why; client and daemon must be of one release"
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
@@ -73,7 +73,7 @@ func (t *trip) open(ctx context.Context, socket string) error {
 	return t.invent(p)
 }
 
-// invent makes random tokens and contents, so that two runs never share a key.
+// invent generates random tokens and contents, so that two runs never share a key.
 func (t *trip) invent(p *profile.Profile) error {
 	var haveSpec, haveKey bool
 	if t.spec, haveSpec = p.MidSpec(tripTokens, 4); !haveSpec {
@@ -127,7 +127,7 @@ func (t *trip) run(ctx context.Context) error {
 	return t.compare(got[0].Lease)
 }
 
-// expect matches the key.
+// expect matches the key and compares the status.
 func (t *trip) expect(ctx context.Context, status uint8) error {
 	var found connector.Found
 	if err := t.model.Match(ctx, &connector.MatchQuery{Keys: []profile.SegmentKey{t.key}}, &found); err != nil {
@@ -139,7 +139,7 @@ func (t *trip) expect(ctx context.Context, status uint8) error {
 	return nil
 }
 
-// compare checks digests, and every byte against what was put.
+// compare checks digests, and every byte against what was stored.
 func (t *trip) compare(lease *connector.Lease) error {
 	if err := lease.Verify(); err != nil {
 		return fmt.Errorf("verify: %w", err)
@@ -171,7 +171,7 @@ func (t *trip) cleanUp(ctx context.Context, admin *api.Client) Check {
 
 func (t *trip) close() {
 	if t.client != nil {
-		// Everything it held ends with the connection, however closing goes.
+		// All resources end with the connection, even if closing fails.
 		_ = t.client.Close()
 	}
 }

@@ -1,4 +1,4 @@
-// Package story draws what a request was served from along its prompt, in text.
+// Package story draws as text what each part of a prompt was served from.
 package story
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// Where tokens come from, in the order of the legend: a mark for the drawing, a style for
+// Sources of tokens, in the order of the legend: a mark for the drawing, a style for
 // terminals with colours, and words.
 var sources = []struct {
 	from, style string
@@ -23,11 +23,11 @@ var sources = []struct {
 	{api.FromComputed, "31", '·', "computed"},
 }
 
-// seam is the reason of tokens that are computed again since they stand at a join.
+// seam is the reason of tokens that are recomputed at a join.
 const seam = "seam"
 
-// seamWeight is what a seam's token counts for in a column, so that joins are seen where
-// they take a good part of one.
+// seamWeight is the weight of a seam's token in a column, so that joins are visible if they
+// take a good part of one.
 const seamWeight = 4
 
 func sourceOf(s *api.Span) int {
@@ -49,9 +49,9 @@ const (
 	mostWidth  = 400
 )
 
-// Draw draws a prompt of so many tokens on columns of width, with colours or without. Each
-// column shows where most of its tokens come from; a source that would show nowhere, as one
-// narrow seam, gets the column in which it has most.
+// Draw draws a prompt of a number of tokens on width columns, with or without colours. Each
+// column shows the source of most of its tokens. A source that would be invisible, such as
+// a narrow seam, gets the column in which it has most.
 func Draw(prompt int, spans []api.Span, width int, colour bool) string {
 	width = min(max(width, leastWidth), mostWidth)
 	if prompt <= 0 {
@@ -88,7 +88,7 @@ func Draw(prompt int, spans []api.Span, width int, colour bool) string {
 	return b.String()
 }
 
-// columns says which source each column shows.
+// columns returns the source that each column shows.
 func columns(prompt int, spans []api.Span, width int) []int {
 	shares := make([][]int, width) // tokens by source
 	for i := range shares {
@@ -102,7 +102,7 @@ func columns(prompt int, spans []api.Span, width int) []int {
 		}
 		for at := begin; at < end; {
 			column := at * width / prompt
-			// The first token of the next column.
+			// First token of the next column.
 			next := min(((column+1)*prompt+width-1)/width, end)
 			shares[column][source] += weight * (next - at)
 			at = next
@@ -133,7 +133,7 @@ func columns(prompt int, spans []api.Span, width int) []int {
 	return marks
 }
 
-// ruler names the first token and the end, and what lies at the quarters where there is room.
+// ruler labels the first token, the end, and the quarters where there is room.
 func ruler(prompt, width int) string {
 	line := []rune(strings.Repeat(" ", width))
 	put := func(at int, text string) {

@@ -1,5 +1,5 @@
-// Package top is a live screen of one node. The model knows no terminal: it is told what
-// happens, and says what is to be seen.
+// Package top is a live screen of one node. The model is independent of the terminal: it
+// receives events and returns the screen's content.
 package top
 
 import (
@@ -12,34 +12,34 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// Snapshot is what a node said at one time.
+// Snapshot is the state of a node at one time.
 type Snapshot struct {
 	At          time.Time
 	Overview    api.Overview
-	Told        bool // the node tells of usage, requests and history
+	Told        bool // the node reports usage, requests and history
 	Counters    map[string]float64
 	Requests    []api.Request
 	Usage       []api.Usage
 	Connections []api.Connection
 }
 
-// Source asks a node.
+// Source queries a node.
 type Source func(context.Context) (*Snapshot, error)
 
-// Options say what is shown, and how.
+// Options define what is shown, and how.
 type Options struct {
 	Source Source
 	Every  time.Duration
 	Colour bool
 }
 
-// Bounds of the time between two questions that keys set.
+// Bounds of the query interval set by keys.
 const (
 	leastEvery = 500 * time.Millisecond
 	mostEvery  = time.Minute
 )
 
-// pane is what the lower part of the screen shows.
+// pane is the content of the lower part of the screen.
 type pane int
 
 const (
@@ -49,8 +49,8 @@ const (
 	panes
 )
 
-// Model is the state of a screen. Invariant: at most one question is on its way, and
-// while one is, or the screen is paused, no tick is awaited.
+// Model is the state of a screen. Invariant: at most one query is in flight, and meanwhile,
+// or while the screen is paused, no tick is awaited.
 type Model struct {
 	ctx context.Context
 	o   Options
@@ -59,13 +59,13 @@ type Model struct {
 	pane          pane
 	paused        bool
 	asking        bool
-	ticks         int // of the timer that counts; older ones are ignored
+	ticks         int // of the current timer; ticks of older ones are ignored
 
 	last, before *Snapshot // nil = nothing yet
-	err          error     // of the last question
+	err          error     // of the latest query
 }
 
-// New makes a screen that asks until the context ends.
+// New creates a screen that queries until the context ends.
 func New(ctx context.Context, o Options) *Model {
 	return &Model{ctx: ctx, o: o, width: 80, height: 24, asking: true}
 }
@@ -88,7 +88,7 @@ func (m *Model) question() tea.Cmd {
 	}
 }
 
-// ask asks now, if nothing is asked already.
+// ask queries now, unless a query is in flight.
 func (m *Model) ask() tea.Cmd {
 	if m.asking {
 		return nil
@@ -97,7 +97,7 @@ func (m *Model) ask() tea.Cmd {
 	return m.question()
 }
 
-// wait sets the timer anew.
+// wait restarts the timer.
 func (m *Model) wait() tea.Cmd {
 	m.ticks++
 	n := m.ticks
@@ -116,7 +116,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if msg.err == nil {
 			m.before, m.last = m.last, msg.snapshot
 			if m.before != nil && m.before.Overview.Status.BootEpoch != m.last.Overview.Status.BootEpoch {
-				m.before = nil // counters have begun anew
+				m.before = nil // the counters have restarted
 			}
 		}
 		if errors.Is(msg.err, context.Canceled) {

@@ -16,14 +16,14 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// View implements tea.Model. It takes the whole screen, and gives it back.
+// View implements tea.Model. It uses the alternate screen.
 func (m *Model) View() tea.View {
 	v := tea.NewView(m.screen())
 	v.AltScreen = true
 	return v
 }
 
-// screen is what is to be seen, a line for each of the terminal's.
+// screen returns the content, one line per line of the terminal.
 func (m *Model) screen() string {
 	lines := m.head()
 	if m.last != nil {
@@ -78,7 +78,7 @@ func (m *Model) head() []string {
 	return append(lines, "")
 }
 
-// served is the hit ratio, the time saved and rates.
+// served formats the hit ratio, the time saved and rates.
 func (m *Model) served() []string {
 	o := &m.last.Overview
 	if !m.last.Told {
@@ -112,7 +112,7 @@ func at(series []float64, i int) float64 {
 	return 0
 }
 
-// rates are what came between the last two answers.
+// rates formats the increments between the latest two snapshots.
 func (m *Model) rates() string {
 	if m.before == nil {
 		return "rates            after the next answer"
@@ -132,7 +132,7 @@ func (m *Model) rates() string {
 		show.Bytes(int64(per("disk_read_bytes"))), show.Bytes(int64(per("disk_written_bytes"))))
 }
 
-// tiers has a bar for each pool.
+// tiers formats a bar for each pool.
 func (m *Model) tiers() []string {
 	const width = 30
 	var lines []string
@@ -158,7 +158,7 @@ func (m *Model) tiers() []string {
 	return lines
 }
 
-// lower is the pane that is chosen.
+// lower formats the selected pane.
 func (m *Model) lower() []string {
 	var page *show.Page
 	s := m.last
@@ -192,8 +192,8 @@ func (m *Model) lower() []string {
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-// spark draws a series in one line, its last values where they do not all fit. Top is the
-// greatest value that there can be; 0 = the greatest there is. No number is no mark.
+// spark draws the last values of a series in one line. top is the greatest possible value;
+// 0 = the maximum of the series. NaN is drawn as a blank.
 func spark(series []float64, top float64, width int) string {
 	marks := []rune(" ▁▂▃▄▅▆▇█")
 	series = series[max(0, len(series)-width):]
