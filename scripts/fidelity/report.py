@@ -22,6 +22,8 @@ from ways import FULL, PACKED, PREFIX, ROWS, SPLICED
 ADDED, WHOLE = "naive addition", "whole tuples, edges again"
 LINES = (FULL, SPLICED, WHOLE, ADDED)
 BLOCK = re.compile(r"(<!-- fidelity: ([a-z -]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+LAYER_OF_PRIMED = re.compile("primed, exact .* of layer")
+"""Rows that say the same as those of notes captured in isolation."""
 Json = Mapping[str, object]
 Estimate = Mapping[str, float]
 
@@ -214,7 +216,7 @@ def distances(name: str) -> Callable[[Results, str], str]:
         result = results[_suffix(name, model)]
         rows = []
         for w in ways_of(result):
-            if w["name"] == FULL:
+            if w["name"] == FULL or LAYER_OF_PRIMED.match(str(w["name"])):
                 continue
             e: Mapping[str, Estimate] = w  # type: ignore[assignment]
             off = e["distance"]
