@@ -11,27 +11,27 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// AcquireOptions go with Acquire and Load. The zero value is usable.
+// AcquireOptions are options of Acquire and Load. The zero value is usable.
 type AcquireOptions struct {
-	// TTL is the life of the leases. 0 = the daemon's default, which no lease tells;
-	// more than the daemon's bound is ErrInvalid.
+	// TTL is the lifetime of the leases. 0 = the daemon's default, which leases do not
+	// report; more than the daemon's bound is ErrInvalid.
 	TTL     time.Duration
 	Digests bool // ask for digests, so that Read and Verify can check
 
-	// All leases every key or none. Without room for all of them beside what is
-	// leased, every row is ErrFull or ErrBusy, and nothing was evicted or read
-	// for them. Where one is a miss, the others' rows are ErrCanceled. Of Acquire
-	// only, and for at most wire.MaxKeys keys.
+	// All leases every key or none. Without room for all of them next to what is leased
+	// already, every row is ErrFull or ErrBusy, and nothing was evicted or read for them. If
+	// one key misses, the rows of the others are ErrCanceled. Used by Acquire only, for at
+	// most wire.MaxKeys keys.
 	All bool
 
-	// Wait bounds each request of the call; 0 = Timeouts.Lookup. What a match
-	// found in wire.TierDisk has to be read first, which takes about a
-	// millisecond per MiB, and what it found in wire.TierPeer has to be fetched: what does not come in time is a miss, and is read all
-	// the same for whoever asks next. A daemon that has stalled costs as much.
+	// Wait bounds each request of the call; 0 = Timeouts.Lookup. Entries that Match found in
+	// wire.TierDisk are read first, at about a millisecond per MiB; those in wire.TierPeer
+	// are fetched. An entry that does not arrive in time is a miss, but its read continues,
+	// so that a later call finds it. A stalled daemon also costs this much.
 	Wait time.Duration
 }
 
-// timeout is the bound of one acquire or load.
+// timeout returns the bound of one acquire or load.
 func (c *Client) timeout(o AcquireOptions) time.Duration {
 	if o.Wait > 0 {
 		return o.Wait
@@ -39,7 +39,7 @@ func (c *Client) timeout(o AcquireOptions) time.Duration {
 	return c.opt.Timeouts.Lookup
 }
 
-// Lease is one segment held for reading.
+// A Lease is one segment leased for reading.
 type Lease struct {
 	held
 	object
@@ -48,28 +48,28 @@ type Lease struct {
 	packed profile.Packed
 }
 
-// Release gives the lease back. Its memory must not be used any more. The first
-// call counts, others do nothing. A daemon that does not answer within
-// Timeouts.Lookup is told again when it does.
+// Release releases the lease. Its memory must not be used any more. Calls after the first do
+// nothing. If the daemon does not answer within Timeouts.Lookup, the release is sent again
+// later.
 func (l *Lease) Release() {
 	if l != nil {
 		l.release()
 	}
 }
 
-// Valid reports whether the lease's bytes are still those that were leased: not
-// released, its TTL not over if one was asked for, and the connection it was made on has not ended, or the daemon's
-// process is dead, so that nobody writes any more. Leases do not outlive a
-// connection that a living daemon ended, or Client.Close.
+// Valid reports whether the lease's bytes are unchanged: it was not released, its TTL (if
+// any) has not expired, and its connection is open or the daemon's process is dead, so that
+// no writer is left. Leases do not outlive Client.Close or a connection that a living daemon
+// ended.
 func (l *Lease) Valid() bool { return l != nil && l.valid() }
 
-// Errors are how far the lease's transitions and end-states are from those published at
-// most, as of profile.Packed; 0 where they are the same.
+// Errors returns bounds on the difference between the lease's transitions and end-states and
+// the published ones, as in profile.Packed; 0 if they are identical.
 func (l *Lease) Errors() (transition, state float32) { return l.packed.Errors() }
 
-// Same reports whether two leases are of the same bytes of one arena. Of a segment that
-// was leased all the while they are, if they were acquired by the same client of the same
-// daemon.
+// Same reports whether two leases are of the same bytes of one arena. That holds for a
+// segment that stayed leased in between, if both were acquired by the same client from the
+// same daemon.
 func (l *Lease) Same(as *Lease) bool {
 	return l.a == as.a && l.Begin == as.Begin && l.Tokens == as.Tokens && slices.Equal(l.extents, as.extents)
 }
@@ -81,14 +81,14 @@ func (l *Lease) base() *held {
 	return &l.held
 }
 
-// Acquired is one row of Acquire: a lease, or why there is none.
+// Acquired is one row of Acquire: a lease, or the reason for its absence.
 type Acquired struct {
 	Lease *Lease
 	Err   error // ErrMiss, ErrBusy, …
 }
 
-// Acquire leases segments, one row per key. The error is for the whole call; no
-// lease is held then.
+// Acquire leases segments, one row per key. The error is for the whole call; after it no
+// lease is held.
 func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]Acquired, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -118,9 +118,9 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 	return out, nil
 }
 
-// acquire asks for as many rows of todo as fit and returns those to ask for
-// again: rows beyond the request, and rows that were busy while others got
-// through, which is what a full reply looks like.
+// acquire asks for as many rows of todo as fit and returns those to ask for again: rows
+// beyond the request, and rows that were busy while others succeeded, as happens when the
+// reply is full.
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	until := o.until()
@@ -150,8 +150,8 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	return m.leases(r, reply, until, now, todo[len(now):], out)
 }
 
-// until is when leases that are asked for now end: their life is counted from when the
-// daemon gives them, which is later.
+// until returns when the client stops relying on leases that it requests now; zero = no limit.
+// The daemon counts their lifetime from the grant, which is later.
 func (o *AcquireOptions) until() time.Time {
 	if o.TTL <= 0 {
 		return time.Time{}
@@ -159,7 +159,7 @@ func (o *AcquireOptions) until() time.Time {
 	return time.Now().Add(o.TTL)
 }
 
-// leases turns the rows of a reply into leases.
+// leases converts the rows of a reply into leases.
 func (m *Model) leases(r *registration, reply *wire.AcquireReply, until time.Time, now, rest []int, out []Acquired) (again []int, err error) {
 	extent, digest, packed, got := uint32(0), uint32(0), uint32(0), 0
 	for row, i := range now {
@@ -188,7 +188,7 @@ func (m *Model) leases(r *registration, reply *wire.AcquireReply, until time.Tim
 		extent, digest = extent+e, digest+d
 	}
 	if got == 0 {
-		again = nil // busy for another reason than room in the reply
+		again = nil // busy for a reason other than room in the reply
 	}
 	return append(again, rest...), nil
 }
@@ -202,7 +202,7 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
 	}
 	layout := m.layouts.of(m.profile, l.Tokens)
-	if packed != "" { // laid out by what is in it, and not remembered
+	if packed != "" { // its layout depends on the packing, so it is not remembered
 		var err error
 		if layout, err = m.profile.PackedLayout(l.Tokens, packed); err != nil {
 			return nil, err

@@ -10,28 +10,29 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Buffer is the rows of recent tokens that the daemon keeps beside a state: drafts
-// behind accepted ones. It ends with its Release or with the connection. Like a
-// Slot it is for one goroutine at a time.
+// A Buffer holds the rows of recent tokens that the daemon keeps next to a state: accepted
+// tokens, then drafts. It ends with its Release or with the connection. Like a Slot it is for
+// one goroutine at a time.
 type Buffer struct {
 	held
 	begin, accepted, end int
 	lost                 bool
 }
 
-// Begin is the prompt position of the first row: the tokens that the base covers.
+// Begin returns the prompt position of the first row, which is the number of tokens that the
+// base covers.
 func (b *Buffer) Begin() int { return b.begin }
 
-// Accepted is up to which token rows are certain, End behind which the drafts end.
+// Accepted returns the position up to which token rows are certain. Drafts follow, up to End.
 func (b *Buffer) Accepted() int { return b.accepted }
 
-// End is the prompt position that the next appended row stands for.
+// End returns the prompt position of the next appended row.
 func (b *Buffer) End() int { return b.end }
 
 // Valid is Lease.Valid for a buffer.
 func (b *Buffer) Valid() bool { return b != nil && !b.lost && b.valid() }
 
-// Release gives the buffer and its rows back; see Lease.Release.
+// Release releases the buffer and its rows; see Lease.Release.
 func (b *Buffer) Release() {
 	if b != nil {
 		b.release()
@@ -47,16 +48,16 @@ func (b *Buffer) base() *held {
 
 // OpenQuery opens a buffer.
 type OpenQuery struct {
-	// From is what the rows move on: a checkpoint of Begin tokens, a slot that
-	// begins with profile.CheckpointLayout(0), which is copied, or zero states.
+	// From is the base of the rows: a checkpoint of Begin tokens, a slot that begins with
+	// profile.CheckpointLayout(0), which is copied, or zero states.
 	From     From
 	Begin    int // prompt position of the first row
-	Capacity int // most rows that it holds
+	Capacity int // maximum number of rows
 }
 
-// OpenBuffer opens a buffer without rows. What it begins from may be released
-// then. It takes memory for its capacity from the tenant's share of the private
-// pool, or is ErrFull or ErrQuota.
+// OpenBuffer opens a buffer without rows. Its base may be released afterwards. Memory for its
+// capacity is reserved in the tenant's share of the private pool; ErrFull or ErrQuota if
+// there is none.
 func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if q.Begin < 0 || q.Capacity < 1 || q.Begin > maxInt32 || q.Capacity > maxInt32 {
 		return nil, invalid("buffer of %d rows from token %d", q.Capacity, q.Begin)
@@ -90,9 +91,9 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 const maxInt32 = 1<<31 - 1
 
 // Append adds the rows of the next tokens as drafts; rows are laid out by
-// profile.BufferLayout(n). ErrFull when they do not fit beside those there; after
-// that, ErrInvalid and ErrBusy the buffer is as before. After any other error
-// nobody knows, and the buffer can only be released.
+// profile.BufferLayout(n). ErrFull if they do not fit. After ErrFull, ErrInvalid and ErrBusy
+// the buffer is unchanged. After any other error its content is unknown, and it can only be
+// released.
 func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error {
 	if err := m.checkRows(n, rows); err != nil {
 		return err
@@ -107,16 +108,15 @@ func (m *Model) checkRows(n int, rows []byte) error {
 	return nil
 }
 
-// Tree is drafts that branch: what a verification computes at once with a mask of
-// ancestors.
+// A Tree is a tree of drafts, which one verification computes with a mask of ancestors.
 type Tree struct {
 	Parents []int  // of each draft: the number of an earlier one, or -1 for the buffer's end
 	Rows    []byte // of all drafts, by profile.BufferLayout(len(Parents))
 }
 
 // AppendPath adds the rows of one path of a tree, from its root down, as Append adds
-// consecutive ones. The other branches are not sent: the daemon has no use for a
-// token that cannot follow another. ErrInvalid when path is no path of the tree.
+// consecutive ones. The other branches are not sent, because the daemon cannot use a token
+// that does not follow the previous one. ErrInvalid if path is not a path of the tree.
 func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) error {
 	if err := m.checkRows(len(t.Parents), t.Rows); err != nil {
 		return err
@@ -135,7 +135,8 @@ func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) 
 	})
 }
 
-// check wants each draft behind its parent, and a path of parents and children.
+// check checks that each draft comes after its parent, and that path is a chain of parents
+// and children.
 func (t *Tree) check(path []int) error {
 	for i, parent := range t.Parents {
 		if parent < -1 || parent >= i {
@@ -194,8 +195,9 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
-// FlushDue says that the certain rows of a buffer take as much memory as states do: a
-// Replay with Flush gives memory back from here on, at the price of the tokens before.
+// FlushDue reports whether the certain rows of a buffer take as much memory as states do.
+// From then on a Replay with Flush frees memory, but earlier tokens can no longer be
+// replayed.
 func (m *Model) FlushDue(b *Buffer) bool {
 	return b.accepted-b.begin >= max(1, m.profile.RowBytes().Smaller())
 }
@@ -203,13 +205,13 @@ func (m *Model) FlushDue(b *Buffer) bool {
 // ReplayQuery asks for states out of a buffer.
 type ReplayQuery struct {
 	Token int   // tokens before it are in the states; at most Accepted
-	Flush bool  // the rows before Token become part of the base and leave the buffer
+	Flush bool  // the rows before Token become part of the base and are removed from the buffer
 	Into  *Slot // see ComposeQuery
 }
 
-// Replay answers the states and convolution tails behind an accepted token, by
-// profile.CheckpointLayout(0): what decoding token by token gives, to the bit. A
-// flush that fails is as in Append.
+// Replay returns the states and convolution tails after an accepted token, by
+// profile.CheckpointLayout(0). They equal those of decoding token by token, to the bit.
+// Errors of a flush are as in Append.
 func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, error) {
 	if q.Token < b.begin || q.Token > b.accepted {
 		return nil, invalid("replay to token %d of a buffer of [%d, %d)", q.Token, b.begin, b.accepted)
@@ -228,7 +230,8 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	return slot, err
 }
 
-// replay asks for states out of rows; failed is told of a request that was sent.
+// replay requests states computed from rows. failed is called with the error if a request was
+// sent.
 func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayRequest, to *Slot, failed func(error)) (*Slot, error) {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -253,13 +256,13 @@ func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayReque
 	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, to, false)
 }
 
-// stagedRows is rows that fill writes to staging.
+// stagedRows are rows that fill writes to staging.
 type stagedRows struct {
 	bytes int64
 	fill  func([]byte)
 }
 
-// append sends rows, if any; want is what the buffer holds then.
+// append sends rows, if any. want is the expected content of the buffer afterwards.
 func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows *stagedRows, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -284,9 +287,9 @@ func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendReque
 	return bufferReply(a, wire.OpAppend, body, want)
 }
 
-// bufferReply decodes what a buffer holds after a request. That follows from what
-// was asked for, so nothing but want is believed; its Buffer is 0 for a new one,
-// which may have any number.
+// bufferReply decodes the buffer's state after a request. The state follows from the request,
+// so a reply that differs from want is refused. want.Buffer is 0 for a new buffer, which may
+// have any number.
 func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
 	if err := a.Decode(op, reply, body); err != nil {
@@ -319,18 +322,18 @@ func (m *Model) use(b *Buffer) (*registration, uint64, error) {
 	return r, id, nil
 }
 
-// state is what the daemon was last heard to hold of a buffer.
+// state returns the buffer's state as the daemon last reported it.
 func (b *Buffer) state(id uint64) wire.AppendReply {
 	return wire.AppendReply{Buffer: id, Begin: uint32(b.begin), Accepted: uint32(b.accepted), End: uint32(b.end)}
 }
 
-// apply takes over what a reply says.
+// apply stores the state that a reply reports.
 func (b *Buffer) apply(reply *wire.AppendReply) {
 	b.begin, b.accepted, b.end = int(reply.Begin), int(reply.Accepted), int(reply.End)
 }
 
-// outcome ends a call. After an error that leaves it open whether the daemon has
-// done it, the buffer is lost.
+// outcome ends a call. If the error leaves it open whether the daemon executed the request,
+// the buffer is lost.
 func (b *Buffer) outcome(reply *wire.AppendReply, err error) error {
 	if err != nil {
 		b.lost = b.lost || unsure(err)
@@ -340,7 +343,7 @@ func (b *Buffer) outcome(reply *wire.AppendReply, err error) error {
 	return nil
 }
 
-// unsure says that nobody knows what a failed request has done.
+// unsure reports whether it is unknown what a failed request has done.
 func unsure(err error) bool {
 	return !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrQuota)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// Client is a connection to the daemon that outlives daemons.
+// A Client is a connection to the daemon that survives restarts of the daemon.
 type Client struct {
 	opt  Options
 	ctx  context.Context // ends with Close
@@ -36,9 +36,9 @@ type Client struct {
 	}
 }
 
-// Open starts a client. It makes one attempt to attach, bounded by
-// Timeouts.Attach, and goes on trying in the background: that no daemon is there
-// is not an error. Close must be called at the end.
+// Open starts a client. It makes one attempt to attach, bounded by Timeouts.Attach, and
+// retries in the background, so a missing daemon is not an error. Close must be called at the
+// end.
 func Open(o Options) (*Client, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (c *Client) run(a *link.Attachment) {
 	backoff := backoffFirst
 	for c.ctx.Err() == nil {
 		if a == nil {
-			// Jitter keeps the clients of a node from coming all at once.
+			// Jitter keeps the clients of a node from attaching all at once.
 			if !c.pause(backoff/2 + rand.N(backoff/2)) {
 				return
 			}
@@ -87,7 +87,7 @@ func (c *Client) run(a *link.Attachment) {
 	}
 }
 
-// pause waits for d; false when the client is closed.
+// pause waits for d. It returns false if the client was closed.
 func (c *Client) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -99,7 +99,7 @@ func (c *Client) pause(d time.Duration) bool {
 	}
 }
 
-// attach makes one attempt and publishes what it found; nil = nothing.
+// attach makes one attempt to attach. It returns nil if it fails.
 func (c *Client) attach() *link.Attachment {
 	path := c.opt.Socket
 	if path == "" {
@@ -119,8 +119,8 @@ func (c *Client) attach() *link.Attachment {
 	return a
 }
 
-// publish makes a the current attachment and watches it; false when the client
-// is closed.
+// publish makes a the current attachment and watches it. It returns false if the client is
+// closed.
 func (c *Client) publish(a *link.Attachment) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +162,7 @@ func (c *Client) failed(err error) {
 	}
 }
 
-// lost is told once per attachment that it has ended.
+// lost handles the end of an attachment. It is called once per attachment.
 func (c *Client) lost(a *link.Attachment, cause error) {
 	c.mu.Lock()
 	closed := c.mu.closed
@@ -190,7 +190,7 @@ func (c *Client) Attached() bool {
 	return c.mu.current != nil
 }
 
-// Epoch is the boot epoch of the attached daemon, 0 without one.
+// Epoch returns the boot epoch of the attached daemon, 0 without one.
 func (c *Client) Epoch() uint64 {
 	if a := c.current(); a != nil {
 		return a.Epoch
@@ -198,7 +198,7 @@ func (c *Client) Epoch() uint64 {
 	return 0
 }
 
-// Server is the name and version of the attached daemon, empty without one.
+// Server returns the name and version of the attached daemon, empty without one.
 func (c *Client) Server() string {
 	if a := c.current(); a != nil {
 		return a.Server
@@ -212,8 +212,8 @@ func (c *Client) current() *link.Attachment {
 	return c.mu.current
 }
 
-// WaitAttached blocks until a daemon is attached. It is for programs that want
-// to wait; an engine just calls and takes misses.
+// WaitAttached blocks until a daemon is attached. It is for programs that want to wait; an
+// engine calls without waiting and treats errors as misses.
 func (c *Client) WaitAttached(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -236,12 +236,11 @@ func (c *Client) WaitAttached(ctx context.Context) error {
 	}
 }
 
-// Close ends the client: the daemon takes back its leases, staging and slots.
-// Calls in progress return ErrUnavailable. Leases that are not released lose
-// their bytes (see Lease.Valid) but stay mapped until they are, so that a view
-// that is still in use is wrong at worst, not a fault. Close waits for the daemon
-// to let go of engine memory for at most Timeouts.Transfer. Calls after the first
-// do nothing.
+// Close ends the client. The daemon reclaims its leases, staging and slots. Calls in progress
+// return ErrUnavailable. Leases that are not released become invalid (see Lease.Valid) but
+// stay mapped until they are, so that a view still in use reads wrong bytes at worst and does
+// not fault. Close waits at most Timeouts.Transfer for the daemon to release engine memory.
+// Calls after the first do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Slot is a result of Compose, Rotate or Assemble in memory that only this
-// client sees. Unlike a lease it is for one goroutine at a time.
+// A Slot is a result of Compose, Rotate or Assemble in memory that only this client sees.
+// Unlike a lease it is for one goroutine at a time.
 type Slot struct {
 	held
 	off, n  int64
@@ -20,9 +20,8 @@ type Slot struct {
 	corrupt bool
 }
 
-// Bytes is a view of the result, valid until Release or until the slot is given
-// as Into again; nil after Release, when the slot is not valid any more and when
-// it is on the device.
+// Bytes returns a view of the result, valid until Release or until the slot is given as Into
+// again. It returns nil after Release, for an invalid slot, and for one on the device.
 func (s *Slot) Bytes() []byte {
 	if s == nil || s.corrupt || s.device || s.keep() != nil {
 		return nil
@@ -31,8 +30,8 @@ func (s *Slot) Bytes() []byte {
 	return s.a.Slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
 }
 
-// Ref names a result on the device, for operations of Options.Device; absent where
-// Bytes is the way in, and when the slot is not valid. What reads it ends before
+// Ref names a result on the device, for operations of Options.Device. It is absent for a slot
+// in host memory, see Bytes, and for an invalid one. Operations that read it must end before
 // Release.
 func (s *Slot) Ref() gpuipc.Ref {
 	if s == nil || s.corrupt || !s.device || s.keep() != nil {
@@ -42,7 +41,7 @@ func (s *Slot) Ref() gpuipc.Ref {
 	return gpuipc.Ref{Region: s.a.Device.Private, Extents: []gpuipc.Extent{{Off: s.off, Len: s.n}}}
 }
 
-// Release gives the slot back; see Lease.Release.
+// Release releases the slot; see Lease.Release.
 func (s *Slot) Release() {
 	if s != nil {
 		s.release()
@@ -64,15 +63,15 @@ type ComposeQuery struct {
 	Layer int // a linear layer, or AllLayers
 	From  From
 	Plan  Plan
-	// Into is a slot to write into instead of a new one, nil = a new one. After
-	// an error that is not ErrInvalid, ErrBusy or ErrFull it holds nothing and
-	// can only be released.
+	// Into is a slot to write into instead of a new one, nil = a new one. After an error
+	// other than ErrInvalid, ErrBusy or ErrFull the slot has no content and can only be
+	// released.
 	Into *Slot
 }
 
-// Compose answers the states by profile.StatesLayout(Layer, computed spans): for
-// each asked layer the F32 state before each computed span, then the final one.
-// A last span without input ends the walk: the final state is the one before it.
+// Compose returns the states by profile.StatesLayout(Layer, computed spans): for each
+// requested layer the F32 state before each computed span, then the final one. If the last
+// span is computed and has no input, the final state is the one before it.
 func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -111,9 +110,9 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	return r.slot(k.Op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
 }
 
-// stageInputs copies the inputs of a plan into staging. The daemon reads as much
-// as the layers need from where an input begins: one of another length would be
-// completed by whatever lies behind it.
+// stageInputs copies the inputs of a plan into staging. The daemon reads the length that the
+// layers need, starting where an input begins, so an input of another length would be
+// completed with unrelated bytes.
 func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Call, q *ComposeQuery) ([]uint64, error) {
 	spans := q.Plan.Spans
 	inputs := make([]uint64, len(spans))
@@ -153,8 +152,8 @@ func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Cal
 	return inputs, nil
 }
 
-// into returns the lease of the slot to write into; without one a late reply
-// brings a lease to give back.
+// into returns the lease of the slot to write into. Without a slot, a late reply brings a
+// lease that must be released.
 func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 	if s == nil {
 		k.Late.GiveBack = true
@@ -166,15 +165,15 @@ func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 	return s.lease(a)
 }
 
-// spoil marks a slot that a request may have written to, in part or still.
+// spoil marks a slot that a request may have written partly or may still be writing.
 func (s *Slot) spoil(err error) {
 	if s != nil && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) {
 		s.corrupt = true
 	}
 }
 
-// slot checks where the daemon says a result is. A result that is not in the
-// slots, such as that of a rotate into engine memory, is nil.
+// slot checks where the daemon says a result is. It returns nil for a result that is not in
+// the slots, such as that of a rotate into engine memory.
 func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot, device bool) (*Slot, error) {
 	a := r.a
 	if reply.Lease == 0 && reply.Bytes == 0 {
@@ -211,22 +210,21 @@ type RotateQuery struct {
 	Blocks []uint32
 }
 
-// Rotate places rows for one attention layer or all: into a slot, K then V of
-// each layer by profile.RowsLayout, or into engine memory, where the rows of the
-// checkpoint that the plan begins from are placed too; the Slot is nil then.
-// Inputs of the plan's spans are not looked at, so that the plan of a Compose
-// will do.
+// Rotate places rows for one attention layer or all. It writes to a slot, K then V of each
+// layer by profile.RowsLayout, or to engine memory, where it also places the rows of the
+// checkpoint that the plan begins from; the Slot is nil then. Inputs of the plan's spans are
+// ignored, so the plan of a Compose can be used.
 //
-// When a call into engine memory is given up the error is a *PendingWrite.
+// The error of an abandoned call into engine memory is a *PendingWrite.
 func (m *Model) Rotate(ctx context.Context, q *RotateQuery) (*Slot, error) {
 	return m.rotate(ctx, wire.OpRotate, q)
 }
 
-// Assemble is Compose and Rotate of all layers in one request, for plans whose
-// only computed span is the last. The slot is laid out by
-// profile.CheckpointLayout(rows), or CheckpointLayout(0) with Blocks.
+// Assemble is Compose and Rotate of all layers in one request, for plans whose only computed
+// span is the last. The slot is laid out by profile.CheckpointLayout(rows), or
+// CheckpointLayout(0) with Blocks.
 //
-// When a call into engine memory is given up the error is a *PendingWrite.
+// The error of an abandoned call into engine memory is a *PendingWrite.
 func (m *Model) Assemble(ctx context.Context, q *RotateQuery) (*Slot, error) {
 	return m.rotate(ctx, wire.OpAssemble, q)
 }

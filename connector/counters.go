@@ -6,24 +6,24 @@ import (
 	"github.com/spliced-kv/spliced/connector/internal/link"
 )
 
-// Counters say what a client has seen since Open.
+// Counters are counts of a client since Open.
 type Counters struct {
 	Attached    uint64 // times a daemon was found
 	Lost        uint64 // times it went away or broke the protocol
 	Malformed   uint64 // frames that broke the protocol
 	Calls       uint64 // requests that were sent for callers
 	Unavailable uint64 // calls that found no daemon
-	Late        uint64 // calls that were given up at their deadline
-	Canceled    uint64 // calls that were given up by their context
-	LateReplies uint64 // replies that came after their caller had left
+	Late        uint64 // calls abandoned at their deadline
+	Canceled    uint64 // calls abandoned because their context ended
+	LateReplies uint64 // replies that arrived after their caller had returned
 	Unknown     uint64 // replies to no request of ours
 	Stalled     uint64 // calls that failed at once because the daemon had stopped answering
-	GaveBack    uint64 // leases and reservations returned afterwards: they came late, or the daemon had not taken them
-	Waits       uint64 // calls that had to wait for a place among those in flight
+	GaveBack    uint64 // leases and reservations returned afterwards: they came late, or the daemon refused the first return
+	Waits       uint64 // calls that waited because too many were in flight
 	Unsent      uint64 // cancels and releases that could not be sent at once
 	Corrupt     uint64 // chunks whose digest did not match when they were read
-	Advised     uint64 // advices given
-	Unadvised   uint64 // times that there was no daemon to give one, or not in time
+	Advised     uint64 // successful calls of Advise
+	Unadvised   uint64 // calls of Advise without a daemon or without a reply in time
 }
 
 type counters struct {

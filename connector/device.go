@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// Kernels is the PTX text of the attached daemon's kernels; nil without device
-// memory. It is not to be changed.
+// Kernels returns the PTX text of the attached daemon's kernels, nil without device memory.
+// It must not be changed.
 func (c *Client) Kernels() []byte {
 	if a := c.current(); a != nil && a.Device != nil {
 		return a.Device.Kernels
@@ -17,9 +17,9 @@ func (c *Client) Kernels() []byte {
 	return nil
 }
 
-// Order is the order page of the attached daemon in this process: the client's
-// slot is written with it, or on a stream at its address. False without device
-// memory. It is good until the attachment ends, see Client.Epoch.
+// Order returns the order page of the attached daemon as mapped in this process. The client's
+// slot is written through it, or by a stream at its address. It returns false without device
+// memory. The page is valid until the attachment ends, see Client.Epoch.
 func (c *Client) Order() (*order.Page, bool) {
 	if a := c.current(); a != nil && a.Device != nil {
 		return a.Device.Order, true
@@ -27,10 +27,9 @@ func (c *Client) Order() (*order.Page, bool) {
 	return nil, false
 }
 
-// ReleaseBehind gives device leases of one tenant back when this process's slot
-// of the order page has reached after; 0 = at once. Then the daemon writes signal
-// into its own, unless it is 0. It returns when that was done. With ErrLate
-// nothing was; the leases are held as before.
+// ReleaseBehind releases device leases of one tenant once this process's slot of the order
+// page has reached after; 0 = at once. The daemon then writes signal to its own slot, unless
+// signal is 0. The call returns after that. After ErrLate nothing was released.
 func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases ...*DeviceLease) error {
 	r, err := m.enter()
 	if err != nil {
@@ -61,7 +60,7 @@ func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases 
 	if err := r.a.CheckRows(wire.OpOrder, len(reply.Codes), len(q.Leases)); err != nil {
 		return err
 	}
-	for _, l := range held { // a lease that expired meanwhile is over too
+	for _, l := range held { // a lease that expired in between has ended too
 		if !l.released.Swap(true) {
 			l.a.Release()
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// DeviceLease is one segment held on the device.
+// A DeviceLease is one segment leased on the device.
 type DeviceLease struct {
 	held
 	Begin   int // first interior token, local to the segment
@@ -20,23 +20,22 @@ type DeviceLease struct {
 	digests []uint64
 }
 
-// AcquiredDevice is one row of AcquireDevice: a lease, or why there is none.
+// AcquiredDevice is one row of AcquireDevice: a lease, or the reason for its absence.
 type AcquiredDevice struct {
 	Lease *DeviceLease
 	Err   error
 }
 
-// Layout lists the parts; they are shared and must not be changed.
+// Layout returns the list of parts. They are shared and must not be changed.
 func (l *DeviceLease) Layout() profile.Layout { return l.layout }
 
-// Digests are those of the segment in memory, one for each chunk of each part;
-// nil unless asked for.
+// Digests returns the digests of the segment in host memory, one for each chunk of each part;
+// nil unless requested.
 func (l *DeviceLease) Digests() []uint64 { return l.digests }
 
-// Part names part i in the arena as this process has mapped it, for operations of
-// Options.Device; absent after Release or for a part that does not exist. Work
-// that reads it ends before Release, or before the number that ReleaseBehind
-// waits for.
+// Part names part i in the arena as mapped by this process, for operations of Options.Device.
+// It is absent after Release or for a part that does not exist. Work that reads it must end
+// before Release, or before the number that ReleaseBehind waits for.
 func (l *DeviceLease) Part(i int) gpuipc.Ref {
 	if i < 0 || i >= len(l.layout.Parts) || l.released.Load() {
 		return gpuipc.Ref{}
@@ -46,7 +45,7 @@ func (l *DeviceLease) Part(i int) gpuipc.Ref {
 	return whole.Slice(p.Off, p.Len)
 }
 
-// Release is Lease.Release: nothing on the device may read the lease any more.
+// Release is Lease.Release. Work on the device must not read the lease any more.
 func (l *DeviceLease) Release() {
 	if l != nil {
 		l.release()
@@ -63,10 +62,10 @@ func (l *DeviceLease) base() *held {
 	return &l.held
 }
 
-// AcquireDevice leases segments on the device, one row per key, at most
-// wire.MaxKeys. What is not there yet is copied there: with o.Wait the call waits
-// for that so long, without it such a row is a miss. ErrUnsupported: this client
-// has no device memory of the daemon.
+// AcquireDevice leases segments on the device, one row per key, at most wire.MaxKeys.
+// Segments that are not on the device yet are copied there. The call waits up to o.Wait for
+// the copies; without o.Wait such a row is a miss. ErrUnsupported: this client has no device
+// memory of the daemon.
 func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]AcquiredDevice, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -108,7 +107,7 @@ func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o 
 	return rows, err
 }
 
-// deviceLeases turns the rows of a reply into leases.
+// deviceLeases converts the rows of a reply into leases.
 func (m *Model) deviceLeases(r *registration, reply *wire.AcquireReply) ([]AcquiredDevice, error) {
 	out := make([]AcquiredDevice, len(reply.Codes))
 	extent, digest := uint32(0), uint32(0)

@@ -2,8 +2,8 @@ package connector
 
 import "github.com/spliced-kv/spliced/connector/internal/link"
 
-// The kinds of failure, one for each code of the protocol. To an engine all of
-// them mean: compute it yourself. Replies of a daemon wrap them with its text.
+// The kinds of failure, one for each code of the protocol. An engine handles all of them by
+// computing the state itself. Errors that the daemon reports wrap them with its text.
 var (
 	ErrMiss        = link.ErrMiss
 	ErrInvalid     = link.ErrInvalid
@@ -21,9 +21,9 @@ var (
 	ErrQuota       = link.ErrQuota
 )
 
-// PendingWrite is the error of a Rotate or Assemble into engine memory that was
-// given up while the daemon may still be writing. The blocks it named must stay
-// out of use until its Wait returns nil; Done is closed when Wait would not block.
+// PendingWrite is the error of a Rotate or Assemble into engine memory that was abandoned
+// while the daemon may still be writing. The named blocks must not be used until its Wait
+// returns nil; Done is closed when Wait would not block.
 //
 //	var p *connector.PendingWrite
 //	if errors.As(err, &p) {

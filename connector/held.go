@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// held is what leases of segments, checkpoints and slots have in common: an id
-// that the daemon knows, and mappings that stay until release.
+// held is the common part of leases of segments, checkpoints and slots: an id that the daemon
+// knows, and mappings that stay until release.
 type held struct {
 	a        *link.Attachment
 	tenant   uint32
 	id       uint64
-	until    time.Time // it ends then, if a life was asked for
+	until    time.Time // end of the lease, if a TTL was requested
 	released atomic.Bool
 }
 
-// lease returns the id for a request on a; ErrGone after release or on another
+// lease returns the id for a request on a. It returns ErrGone after release or on another
 // attachment.
 func (h *held) lease(a *link.Attachment) (uint64, error) {
 	switch {
@@ -32,13 +32,12 @@ func (h *held) lease(a *link.Attachment) (uint64, error) {
 	return h.id, nil
 }
 
-// keep lets a call use the memory while it runs; the caller releases the
-// attachment.
+// keep retains the memory for the duration of a call. The caller releases the attachment.
 func (h *held) keep() error {
 	if h.released.Load() || !h.a.Retain() {
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	}
-	// Release may have come between the two.
+	// Release may have run between the two.
 	if h.released.Load() {
 		h.a.Release()
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
@@ -50,8 +49,8 @@ func (h *held) keep() error {
 	return nil
 }
 
-// changed is an error when the memory may hold something else by now. Asked
-// again after a copy it vouches for what was copied.
+// changed returns an error if the memory may have been reused. Called again after a copy, it
+// confirms what was copied.
 func (h *held) changed() error {
 	if !h.until.IsZero() && !time.Now().Before(h.until) {
 		return fmt.Errorf("lease %d has expired: %w", h.id, ErrGone)
@@ -81,8 +80,7 @@ func (h *held) release() {
 // releasable is a *Lease, *Checkpoint or *Slot.
 type releasable interface{ base() *held }
 
-// Release gives many leases back in one request, or a few. Nil ones are passed
-// over.
+// Release releases one or more leases, in as few requests as possible. It ignores nil ones.
 func Release[T releasable](leases ...T) {
 	var first *held // of the batch that ids are
 	var ids []uint64
@@ -93,7 +91,7 @@ func Release[T releasable](leases ...T) {
 		for range ids {
 			first.a.Release()
 		}
-		ids = nil // the former may still be owed
+		ids = nil // the previous batch may still be waiting to be sent
 	}
 	for _, l := range leases {
 		h := l.base()
@@ -108,20 +106,20 @@ func Release[T releasable](leases ...T) {
 	flush()
 }
 
-// extents are runs of a region that make one linear object.
+// extents are the runs of a region that make up one linear object.
 type extents []gpuipc.Extent
 
-// absent is the offset of an extent that is not in memory: a node that others
-// extend may have lost its states.
+// absent is the offset of an extent that is not in memory: a checkpoint node that others
+// extend may have dropped its states.
 const absent = -1
 
-// newExtents checks what the daemon says about an object of n bytes against the
-// region it lies in, and cuts what is over.
+// newExtents checks the extents of an object of n bytes against its region, and cuts off
+// excess bytes.
 func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
 	return newExtentsWithHoles(off, length, n, region, false)
 }
 
-// newExtentsWithHoles is newExtents where holes says that bytes may be absent.
+// newExtentsWithHoles is newExtents; holes allows bytes to be absent.
 func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
 	list := make(extents, 0, len(off))
 	left := n
@@ -147,7 +145,7 @@ func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool)
 	return list, nil
 }
 
-// held tells whether bytes [off, off+n) of the object are in memory.
+// held reports whether bytes [off, off+n) of the object are in memory.
 func (e extents) held(off, n int64) bool {
 	for _, run := range e {
 		if run.Off == absent && off < run.Len && off+n > 0 {
@@ -158,7 +156,7 @@ func (e extents) held(off, n int64) bool {
 	return true
 }
 
-// view is bytes [off, off+n) of the object if they lie in one run.
+// view returns bytes [off, off+n) of the object if they lie in one run.
 func (e extents) view(mem []byte, off, n int64) ([]byte, bool) {
 	for _, run := range e {
 		if off < run.Len {
@@ -172,7 +170,7 @@ func (e extents) view(mem []byte, off, n int64) ([]byte, bool) {
 	return nil, n == 0
 }
 
-// copyOut copies bytes from off on into dst.
+// copyOut copies bytes starting at off into dst.
 func (e extents) copyOut(dst, mem []byte, off int64) {
 	for _, run := range e {
 		if len(dst) == 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// layouts remembers segment layouts by interior tokens: a model of many layers
-// has hundreds of parts, and an engine asks for few lengths over and over.
+// layouts caches segment layouts by number of interior tokens. A model with many layers has
+// hundreds of parts, and an engine uses few lengths.
 type layouts struct {
 	mu struct {
 		sync.Mutex
@@ -15,7 +15,7 @@ type layouts struct {
 	}
 }
 
-// maxLayouts bounds what is remembered; beyond it all are forgotten (a guess).
+// maxLayouts bounds the cache, which is cleared when it is full (a guess).
 const maxLayouts = 256
 
 // of returns the layout for n interior tokens. Its parts are shared and must not

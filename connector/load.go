@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Checkpoint is a saved prefix held for reading: a chain of nodes from the start
-// of the prompt to its last token.
+// A Checkpoint is a saved prefix leased for reading: a chain of nodes from the start of the
+// prompt to its last token.
 type Checkpoint struct {
 	held
 	Kind   Accept // Exact, Spliced or Rows
@@ -19,18 +19,18 @@ type Checkpoint struct {
 	Nodes  []Node
 }
 
-// Node is one link of a checkpoint: the attention rows of tokens [Begin, End).
-// States and convolution tails count in the last node only; those of other nodes
-// may not be in memory, and Part and Read refuse them then. One of kind Rows has none,
-// and the rows of linear layers in their place (profile.EdgeLayout).
+// A Node is one link of a checkpoint: the attention rows of tokens [Begin, End). Only the
+// states and convolution tails of the last node are used. Those of other nodes may not be in
+// memory; Part and Read refuse them then. A node of kind Rows has rows of linear layers
+// instead (profile.EdgeLayout).
 type Node struct {
 	object
 	Kind       Accept
 	Begin, End int
 }
 
-// States is the number of tokens of which the checkpoint has states: those behind are
-// rebuilt from rows, by ReplayRows.
+// States returns the number of tokens covered by the checkpoint's stored states. States of
+// later tokens are rebuilt from rows, by ReplayRows.
 func (c *Checkpoint) States() int {
 	for i := len(c.Nodes) - 1; i >= 0; i-- {
 		if c.Nodes[i].Kind != Rows {
@@ -40,9 +40,9 @@ func (c *Checkpoint) States() int {
 	return 0
 }
 
-// ReplayRows answers the states and convolution tails behind a token of a checkpoint that
-// is kept as rows, of States() to Tokens, by profile.CheckpointLayout(0): those of
-// decoding token by token, to the bit. into is as in ComposeQuery.
+// ReplayRows returns the states and convolution tails after a token of a checkpoint that is
+// stored as rows, from States() to Tokens, by profile.CheckpointLayout(0). They equal those
+// of decoding token by token, to the bit. into is as in ComposeQuery.
 func (m *Model) ReplayRows(ctx context.Context, c *Checkpoint, token int, into *Slot) (*Slot, error) {
 	if c.Kind != Rows || token < c.States() || token > c.Tokens {
 		return nil, invalid("replay to token %d of a checkpoint with states of %d and %d tokens", token, c.States(), c.Tokens)
@@ -59,7 +59,7 @@ func (m *Model) ReplayRows(ctx context.Context, c *Checkpoint, token int, into *
 	return m.replay(ctx, r, &wire.ReplayRequest{Buffer: lease, Token: uint32(token)}, into, func(error) {})
 }
 
-// Release gives the checkpoint back; see Lease.Release.
+// Release releases the checkpoint; see Lease.Release.
 func (c *Checkpoint) Release() {
 	if c != nil {
 		c.release()
@@ -76,11 +76,11 @@ func (c *Checkpoint) base() *held {
 	return &c.held
 }
 
-// Last is the node whose states and convolution tails are the checkpoint's.
+// Last returns the node whose states and convolution tails are the checkpoint's.
 func (c *Checkpoint) Last() *Node { return &c.Nodes[len(c.Nodes)-1] }
 
-// Load leases the checkpoint of a prefix; false when there is none of an
-// accepted kind.
+// Load leases the checkpoint of a prefix. It returns false if there is none of an accepted
+// kind.
 func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept, o AcquireOptions) (*Checkpoint, bool, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -117,8 +117,7 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	return point, true, nil
 }
 
-// checkpoint checks a reply: nodes that join to [0, tokens), each of its
-// layout's size.
+// checkpoint checks a reply: nodes must join to [0, tokens), each of its layout's size.
 func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint, error) {
 	kinds := reply.Rows.Kinds
 	if !reply.Rows.Present { // all have states
@@ -163,7 +162,7 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 	return c, nil
 }
 
-// layoutOf is that of a node that holds so many tokens.
+// layoutOf returns the layout of a node of this kind with this many rows.
 func (m *Model) layoutOf(kind Accept, rows int) profile.Layout {
 	if kind == Rows {
 		return m.profile.EdgeLayout(rows)
@@ -171,7 +170,7 @@ func (m *Model) layoutOf(kind Accept, rows int) profile.Layout {
 	return m.profile.CheckpointLayout(rows)
 }
 
-// rows refuses a node whose attention rows are not all in memory.
+// rows returns an error if some attention rows of a node are not in memory.
 func (e extents) rows(layout *profile.Layout) error {
 	for i := range layout.Parts {
 		if p := &layout.Parts[i]; (p.Kind == profile.PartK || p.Kind == profile.PartV) && !e.held(p.Off, p.Len) {

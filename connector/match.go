@@ -11,19 +11,19 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Accept says which kinds of checkpoint a request takes, as bits.
+// Accept is a set of kinds of checkpoint that a request accepts, as bits.
 type Accept uint8
 
-// Exact checkpoints are what full prefill gives; Spliced ones went through the
-// composition of segments. One of Rows is exact too, and has no states: Replay rebuilds
-// those of any of its tokens.
+// Exact checkpoints hold what a full prefill gives. Spliced ones went through the composition
+// of segments. Rows are exact too, but hold no states: Replay rebuilds those of any of their
+// tokens.
 const (
 	Exact   = Accept(wire.AcceptExact)
 	Spliced = Accept(wire.AcceptSpliced)
 	Rows    = Accept(wire.AcceptRows)
 )
 
-// known is the kinds that a daemon knows.
+// known returns the kinds that the daemon supports.
 func (k Accept) known(a *link.Attachment) Accept {
 	if !a.HasRows {
 		k &^= Rows
@@ -38,45 +38,45 @@ type MatchQuery struct {
 	Positions []uint32             // ascending; tokens covered by each of Prefixes
 	Prefixes  []profile.PrefixHash // as many as Positions
 	Keys      []profile.SegmentKey
-	// Others is empty, or has for each key the key of the segment's other variant, after a primer
-	// or without one; zero = there is none. It is looked up where the key misses, by daemons that
-	// know primers.
+	// Others is empty, or has for each key the key of the segment's other variant, with or
+	// without a primer; zero = there is none. Daemons that support primers look it up where
+	// the key misses.
 	Others []profile.SegmentKey
-	// Prompt asks which held segments stand in these tokens, at most wire.MaxPrompt,
-	// behind the prefix that is found and not before Begin; nil = none. A daemon that
-	// cannot look answers none. It looks only once a call, for the first 1024 prefixes.
+	// Prompt asks which cached segments occur in these tokens, at most wire.MaxPrompt, after
+	// the prefix that is found and not before Begin; nil = none. A daemon that cannot search
+	// returns none. The search runs once per call, with the first 1024 prefixes.
 	Prompt []uint32
 	Begin  int
-	// SeamTokens is the seam width of those behind token 0.
+	// SeamTokens is the seam width of segments after token 0.
 	SeamTokens int
-	// Primer names the primer that segments of Prompt should have from token PrimedFrom on;
-	// zero = none. Segments before it should have none. Either accepts the other variant where
-	// the preferred one is not cached.
+	// Primer is the primer that segments of Prompt should have from token PrimedFrom on; zero
+	// = none. Earlier segments should have none. Both accept the other variant if the
+	// preferred one is not cached.
 	Primer     profile.PrimerID
 	PrimedFrom int
 	Either     bool
 }
 
-// KnownSegment is a held segment that stands in a prompt: tokens [Start, Start+Tokens).
+// A KnownSegment is a cached segment that occurs in a prompt as tokens [Start, Start+Tokens).
 type KnownSegment struct {
 	Start, Tokens int
 	Primed        bool // it was captured after the query's primer
 	Key           profile.SegmentKey
 	Tier          uint8 // wire.Tier…
-	Interior      int   // tokens that are not computed again
+	Interior      int   // tokens that are not recomputed
 }
 
-// Found answers a MatchQuery. It keeps its memory from one Match to the next.
+// Found is the result of a MatchQuery. It keeps its memory from one Match to the next.
 type Found struct {
 	PrefixTokens int    // 0 = no checkpoint
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
-	PrefixKind   Accept // what it is
-	PrefixStates int    // tokens that it has states of; those behind are rows
-	PrefixReason uint8  // wire.Reason…: why no longer position hit
-	PrefixTier   uint8  // wire.Tier…: where it lies
+	PrefixKind   Accept // kind of the checkpoint
+	PrefixStates int    // tokens covered by its states; later ones are rows
+	PrefixReason uint8  // wire.Reason…: why no longer prefix hit
+	PrefixTier   uint8  // wire.Tier…: tier of the checkpoint
 	Segments     []SegmentFound
 	Known        []KnownSegment // ascending, without overlaps
-	Untried      int            // tokens at which not all lengths were tried: too many segments begin alike
+	Untried      int            // positions at which not all lengths were tried, because too many segments begin alike
 }
 
 // SegmentFound is one row of Found. The fields hold numbers of package wire.
@@ -86,21 +86,20 @@ type SegmentFound struct {
 	Reason uint8 // wire.Reason…: why it is a miss
 	Other  bool  // the row is about Others[i]: it is a hit and Keys[i] is not
 	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
-	// Error bounds how far what is kept of a hit is from what was written, relative to its
-	// norm (of transitions: to 1), see profile.Packed; 0 = it is that.
+	// Error bounds the difference between the stored form of a hit and the published one,
+	// relative to its norm (of transitions: to 1), see profile.Packed; 0 = identical.
 	Error float64
 }
 
 // Hit reports whether the segment can be acquired.
 func (s SegmentFound) Hit() bool { return s.Status == wire.StatusHit }
 
-// matchRows is how many keys and how many prefixes one request carries: twice
-// 1024 hashes with their positions fill little more than half a frame.
+// matchRows is the maximum number of keys and of prefixes in one request: twice 1024 hashes
+// with their positions fill little more than half a frame.
 const matchRows = 1024
 
-// Match looks up q. After an error found holds only misses, so that a caller may
-// go on without looking at it. A call with few keys and a warm found does not
-// allocate.
+// Match looks up q. After an error found holds only misses, so that a caller may continue
+// without checking the error. A call with few keys and a reused found does not allocate.
 func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	found.reset(len(q.Keys))
 	if len(q.Positions) != len(q.Prefixes) {
@@ -140,7 +139,7 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	}
 }
 
-// match asks for one part of a query, whose rows begin at key and prefix.
+// match requests one part of a query, whose rows begin at key and prefix.
 func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
@@ -212,8 +211,8 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	return nil
 }
 
-// addKnown takes over the segments that were found in a prompt. An older daemon finds those
-// without a primer: they are left out where they will not do.
+// addKnown stores the segments that were found in a prompt. An older daemon only finds
+// segments without a primer; they are dropped where the query does not accept them.
 func (f *Found) addKnown(a *link.Attachment, reply *wire.MatchReply, q *MatchQuery) error {
 	m := &reply.Known
 	f.Untried += int(m.Untried)
@@ -238,7 +237,7 @@ func (f *Found) addKnown(a *link.Attachment, reply *wire.MatchReply, q *MatchQue
 	return nil
 }
 
-// reset makes f n misses.
+// reset sets f to n misses.
 func (f *Found) reset(n int) {
 	s := f.Segments[:0]
 	if cap(s) < n {
@@ -249,7 +248,7 @@ func (f *Found) reset(n int) {
 	*f = Found{Segments: s, Known: f.Known[:0]}
 }
 
-// wireHashes is the same memory under the codec's type.
+// wireHashes returns the same memory as the codec's type.
 func wireHashes[T ~[32]byte](v []T) [][32]byte {
 	return unsafe.Slice((*[32]byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v))
 }

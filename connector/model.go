@@ -16,23 +16,22 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Binding is what one engine process adds to a profile. The zero value is rank 0
-// of the client's first tenant, not paged.
+// Binding holds what one engine process adds to a profile. The zero value is rank 0 of the
+// client's first tenant, not paged.
 type Binding struct {
 	Tenant string // one of Options.Tenants by name
 	Rank   int    // tensor-parallel rank
 
 	BlockTokens int    // engine block size; 0 = not paged
-	Connector   string // names and versions, for people; at most wire.MaxName bytes
+	Connector   string // names and versions, shown to people; at most wire.MaxName bytes
 	Engine      string
 
-	// Memory is the engine's own KV memory, for Rotate and Assemble to write
-	// into; nil = none.
+	// Memory is the engine's KV memory, which Rotate and Assemble write to; nil = none.
 	Memory *Memory
 
-	// SegmentBytes and CheckpointBytes, when not 0, are what the engine itself
-	// computes for ProbeTokens interior tokens and one rank; the daemon refuses
-	// a profile whose sizes differ. 0 = taken from the profile.
+	// SegmentBytes and CheckpointBytes, if not 0, are the sizes that the engine computes for
+	// ProbeTokens interior tokens and one rank. The daemon refuses a profile whose sizes
+	// differ. 0 = computed from the profile.
 	ProbeTokens     int
 	SegmentBytes    int64
 	CheckpointBytes int64
@@ -40,19 +39,19 @@ type Binding struct {
 
 // Memory describes engine memory by block table.
 type Memory struct {
-	// File is a memfd with F_SEAL_SHRINK and without holes: the daemon fills none,
-	// and fails a request that names one. It is duplicated: the caller keeps it.
+	// File is a memfd with F_SEAL_SHRINK and without holes. The daemon does not fill holes,
+	// and fails a request that names one. The file is duplicated; the caller keeps it.
 	File   *os.File
 	Bytes  int64
 	Layers []wire.MemoryLayer
 }
 
-// probeTokens is the interior for which sizes are compared when the engine names
-// none. Odd, so that a per-token size off by a padding shows.
+// probeTokens is the number of interior tokens for which sizes are compared if the engine
+// sets none. It is odd, so that padding in a per-token size shows up.
 const probeTokens = 509
 
-// Model is a profile registered for one tenant and rank. It stays good across
-// restarts of the daemon.
+// A Model is a profile registered for one tenant and rank. It stays valid across restarts of
+// the daemon.
 type Model struct {
 	client  *Client
 	profile *profile.Profile
@@ -69,7 +68,7 @@ type Model struct {
 	}
 }
 
-// registration is a model at one attachment. The fields after done are set
+// A registration is a model registered on one attachment. The fields after done are set
 // before done is closed.
 type registration struct {
 	a       *link.Attachment
@@ -78,10 +77,10 @@ type registration struct {
 	profile uint32
 	memory  uint32
 	err     error
-	last    error // why the one before it failed, until done
+	last    error // why the previous registration failed, until done
 }
 
-// failed reports whether there was no answer.
+// failed reports whether the registration got no answer.
 func (r *registration) failed() bool {
 	select {
 	case <-r.done:
@@ -91,15 +90,15 @@ func (r *registration) failed() bool {
 	}
 }
 
-// refused reports whether the daemon said no, as opposed to not answering.
+// refused reports whether the daemon refused, as opposed to not answering.
 func (r *registration) refused() bool {
 	return r.err != nil && !errors.Is(r.err, ErrUnavailable) && !errors.Is(r.err, ErrLate) &&
 		!errors.Is(r.err, ErrBusy) && !errors.Is(r.err, ErrCanceled) && !errors.Is(r.err, ErrStale)
 }
 
-// Register makes a Model. Without a daemon it succeeds and the profile is
-// registered when one is found; a daemon that refuses it now is an error. A
-// client holds at most 64 models.
+// Register makes a Model. Without a daemon it succeeds, and the profile is registered once
+// one is found. If a daemon refuses the profile now, that is an error. A client has at most
+// 64 models.
 func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 	m, err := c.newModel(p, b)
 	if err != nil {
@@ -122,7 +121,7 @@ func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 	case a == nil:
 		return m, nil
 	}
-	// The reply is awaited wherever it is asked for: run may be first.
+	// The reply is awaited by whichever goroutine requested it: run may have been first.
 	r := m.attach(a)
 	<-r.done
 	if r.refused() {
@@ -197,8 +196,8 @@ func (m *Model) keepMemory(e *Memory) error {
 	return nil
 }
 
-// attach registers the model with a, once: whoever comes second gets the same
-// registration and waits for done. One that got no answer is tried again.
+// attach registers the model with a, once. Concurrent callers get the same registration and
+// wait for done. A registration that got no answer is retried.
 func (m *Model) attach(a *link.Attachment) *registration {
 	m.mu.Lock()
 	r := &registration{a: a, done: make(chan struct{})}
@@ -225,7 +224,7 @@ func (m *Model) attach(a *link.Attachment) *registration {
 	return r
 }
 
-// register asks the daemon.
+// register sends the registration request.
 func (m *Model) register(r *registration) error {
 	var fds []int
 	if m.request.MemoryBytes > 0 {
@@ -258,7 +257,7 @@ func (m *Model) register(r *registration) error {
 	return nil
 }
 
-// duplicate makes a descriptor of the engine memory that Close cannot take away
+// duplicate duplicates the descriptor of the engine memory, so that Close cannot close it
 // while it is being sent.
 func (m *Model) duplicate() (*os.File, error) {
 	m.mu.Lock()
@@ -282,7 +281,7 @@ func (m *Model) close() {
 	}
 }
 
-// registerAll registers every model with a; false when one got no answer.
+// registerAll registers every model with a. It returns false if one got no answer.
 func (c *Client) registerAll(a *link.Attachment) bool {
 	c.mu.Lock()
 	models := slices.Clone(c.mu.models)
@@ -303,8 +302,8 @@ func (c *Client) unregister(m *Model) {
 	m.close()
 }
 
-// enter returns the registration for one call and keeps its mappings; the caller
-// releases its attachment.
+// enter returns the registration for one call and retains its mappings. The caller releases
+// its attachment.
 func (m *Model) enter() (*registration, error) {
 	m.mu.Lock()
 	r := m.mu.reg
@@ -332,14 +331,14 @@ func (m *Model) enter() (*registration, error) {
 	return r, nil
 }
 
-// Profile is the profile the model was made of.
+// Profile returns the model's profile.
 func (m *Model) Profile() *profile.Profile { return m.profile }
 
-// Rank is the tensor-parallel rank of the binding.
+// Rank returns the tensor-parallel rank of the binding.
 func (m *Model) Rank() int { return m.binding.Rank }
 
-// Ready reports whether calls can be answered now: nil, the reason why the
-// daemon refuses the profile, or ErrUnavailable.
+// Ready returns nil if calls can be answered now, else the reason why the daemon refuses the
+// profile, or ErrUnavailable.
 func (m *Model) Ready() error {
 	r, err := m.enter()
 	if err != nil {
@@ -377,15 +376,15 @@ func (m *Model) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Salt is the tenant's salt, which goes into segment keys and prefix hashes. It
-// comes from the daemon: false until one was attached for the first time.
+// Salt returns the tenant's salt, which is part of segment keys and prefix hashes. The daemon
+// provides it, so the result is false until the first attachment.
 func (m *Model) Salt() ([]byte, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.salt, m.mu.salt != nil
 }
 
-// SegmentKey names a segment of this model and tenant; false without a salt.
+// SegmentKey returns the key of a segment of this model and tenant; false without a salt.
 func (m *Model) SegmentKey(s profile.SegmentSpec, tokens []uint32) (profile.SegmentKey, bool) {
 	salt, ok := m.Salt()
 	if !ok {
@@ -394,7 +393,7 @@ func (m *Model) SegmentKey(s profile.SegmentSpec, tokens []uint32) (profile.Segm
 	return m.profile.SegmentKey(salt, s, tokens), true
 }
 
-// PrefixHashes names the leading tokens of a prompt at each of the ascending
+// PrefixHashes returns the hashes of a prompt's leading tokens at each of the ascending
 // positions; false without a salt.
 func (m *Model) PrefixHashes(blockTokens int, tokens []uint32, positions []int) ([]profile.PrefixHash, bool) {
 	salt, ok := m.Salt()

@@ -7,15 +7,15 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// object is the bytes of a segment or of one node of a checkpoint.
+// object is the data of a segment or of one node of a checkpoint.
 type object struct {
 	held    *held
 	layout  profile.Layout
 	extents extents
-	digests []uint64 // one per chunk of each part, in order; nil = not asked for
+	digests []uint64 // one per chunk of each part, in order; nil = not requested
 }
 
-// newObject checks digests against the layout.
+// newObject makes an object and checks its digests against the layout.
 func newObject(h *held, layout profile.Layout, e extents, digests []uint64) (object, error) {
 	o := object{held: h, layout: layout, extents: e}
 	if len(digests) == 0 {
@@ -32,16 +32,16 @@ func newObject(h *held, layout profile.Layout, e extents, digests []uint64) (obj
 	return o, nil
 }
 
-// Layout lists the parts; they are shared and must not be changed.
+// Layout returns the list of parts. They are shared and must not be changed.
 func (o *object) Layout() profile.Layout { return o.layout }
 
-// Bytes is the size of all parts.
+// Bytes returns the size of all parts.
 func (o *object) Bytes() int64 { return o.layout.Bytes }
 
-// Part is the bytes of part i: a view where they lie in one run, which is the
-// rule, else a copy. It is nil for a part that does not exist or, of a checkpoint's
-// inner nodes, is not in memory, after Release, and when the lease is not valid any more. Whoever uses a view asks Valid after its
-// last use: only then was what it read what was leased.
+// Part returns the bytes of part i: usually a view, or a copy if the part does not lie in one
+// run. It returns nil for a part that does not exist or is not in memory (inner nodes of a
+// checkpoint), after Release, and for a lease that is no longer valid. After the last use of
+// a view check Valid: only if it holds were the bytes those that were leased.
 func (o *object) Part(i int) []byte {
 	if !o.has(i) || o.held.keep() != nil {
 		return nil
@@ -60,7 +60,7 @@ func (o *object) Part(i int) []byte {
 	return v
 }
 
-// Whole reports whether part i lies in one run, so that Part is a view of it.
+// Whole reports whether part i lies in one run, so that Part returns a view of it.
 func (o *object) Whole(i int) bool {
 	if !o.has(i) {
 		return false
@@ -70,15 +70,15 @@ func (o *object) Whole(i int) bool {
 	return ok
 }
 
-// has tells whether part i exists and is in memory.
+// has reports whether part i exists and is in memory.
 func (o *object) has(i int) bool {
 	return i >= 0 && i < len(o.layout.Parts) && o.extents.held(o.layout.Parts[i].Off, o.layout.Parts[i].Len)
 }
 
-// Read copies part i into dst, which must have its size. With digests each chunk
-// of the copy is checked while it is in the cache: damage is ErrCorrupt, and dst
-// must not be used then. nil means that dst holds what was leased, ErrGone that
-// the lease ended before or meanwhile.
+// Read copies part i into dst, which must have its size. With digests each chunk is checked
+// while it is in the CPU cache; a mismatch is ErrCorrupt. nil means that dst holds what was
+// leased, ErrGone that the lease ended before or during the call. After an error dst must not
+// be used.
 func (o *object) Read(i int, dst []byte) error {
 	if !o.has(i) {
 		return invalid("read: part %d of %d does not exist or is not in memory", i, len(o.layout.Parts))
@@ -107,11 +107,11 @@ func (o *object) Read(i int, dst []byte) error {
 	return o.held.changed()
 }
 
-// hasRows tells keys and values from states.
+// hasRows reports whether a part holds keys or values, not states.
 func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
 
-// Floats reads part i as F32 numbers, in the order of its shape, whether it is packed or not;
-// dst has as many. Errors are those of Read.
+// Floats reads part i, packed or not, as F32 numbers in the order of its shape; dst has as
+// many. Errors are those of Read.
 func (o *object) Floats(i int, dst []float32) error {
 	if i < 0 || i >= len(o.layout.Parts) {
 		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))
@@ -127,8 +127,8 @@ func (o *object) Floats(i int, dst []float32) error {
 	return nil
 }
 
-// Verify computes the digests of all parts in memory again: nil, ErrCorrupt, or ErrInvalid when they
-// were not asked for.
+// Verify recomputes the digests of all parts in memory. It returns nil, ErrCorrupt, or
+// ErrInvalid if they were not requested.
 func (o *object) Verify() error {
 	if o.digests == nil {
 		return invalid("verify: no digests were asked for")
@@ -164,7 +164,7 @@ func (o *object) Verify() error {
 	return o.held.changed()
 }
 
-// check compares one chunk with digest at.
+// check compares one chunk with the digest at index at.
 func (o *object) check(run []byte, part, chunk, at int) error {
 	if o.digests == nil {
 		return nil

@@ -17,40 +17,39 @@ import (
 
 // Options configure a Client. The zero value is usable.
 type Options struct {
-	// Socket is the daemon's path. Empty = DefaultSocket(), asked again at each
-	// attempt to attach.
+	// Socket is the daemon's path. Empty = DefaultSocket(), evaluated again at each attempt
+	// to attach.
 	Socket string
 
-	// DaemonUID is the user id that the daemon runs as. A client stays away from a
-	// socket where another user answers. nil = $SPLICED_DAEMON_UID; where that is not
-	// set either, root and the owner of the socket's directory are believed if nobody
-	// else could have put the socket there, and nobody if somebody could, as in a
-	// volume that containers of a pod share.
+	// DaemonUID is the user id of the daemon. A client does not use a socket on which another
+	// user answers. nil = $SPLICED_DAEMON_UID. If that is not set either, root and the owner
+	// of the socket's directory are trusted, provided that no other user could have put the
+	// socket there. Otherwise no user is trusted, as in a volume that containers of a pod
+	// share.
 	DaemonUID *uint32
 
-	// Name and version of the engine, shown to people; at most wire.MaxName
-	// bytes. Empty = the program's name.
+	// Name and version of the engine, shown to people; at most wire.MaxName bytes. Empty =
+	// the program's name.
 	Name string
 
-	// Tenants this client speaks for, at most wire.MaxTenants. Empty = the
-	// daemon's default tenant, under the name "".
+	// Tenants of this client, at most wire.MaxTenants. Empty = the daemon's default tenant,
+	// under the name "".
 	Tenants []Tenant
 
-	// StagingBytes and SlotBytes are wished sizes of this connection's staging
-	// and slot regions; 0 = the daemon's defaults. The daemon may grant less.
+	// StagingBytes and SlotBytes are the requested sizes of this connection's staging and
+	// slot regions; 0 = the daemon's defaults. The daemon may grant less.
 	StagingBytes int64
 	SlotBytes    int64
 
-	// Device, if set, is the GPU of this client: where the daemon shares memory of
-	// the same one, it is mapped, and AcquireDevice gives leases in it. A process that
-	// reads two GPUs has two clients. It stays
-	// the caller's, and is closed after the client and all leases. Without a daemon
-	// that can share it everything else works.
+	// Device, if set, is the GPU of this client. If the daemon shares memory of the same GPU,
+	// it is mapped, and AcquireDevice grants leases in it; otherwise everything else still
+	// works. A process that reads two GPUs uses two clients. The caller owns Device and
+	// closes it after the client and all leases.
 	Device gpuipc.Accelerator
 
 	Timeouts Timeouts
 
-	// Log gets one line when a daemon is found, lost, or refuses us. The zero
+	// Log gets one line when a daemon is found, is lost, or refuses the client. The zero
 	// value is silent.
 	Log zerolog.Logger
 }
@@ -61,8 +60,8 @@ type Tenant struct {
 	Token string
 }
 
-// Timeouts bound calls by kind, from the call to its return. A context can only
-// shorten them. A tick of the kernel's timer (at most 4 ms) may come on top.
+// Timeouts bound calls by kind, from the call to its return. A context can only shorten them.
+// A tick of the kernel's timer (at most 4 ms) may be added.
 type Timeouts struct {
 	Lookup   time.Duration // match, acquire and load (see AcquireOptions.Wait), release, stats; 0 = 50 ms
 	Transfer time.Duration // each message of put, save, compose, rotate, assemble; 0 = 2 s
@@ -72,15 +71,15 @@ type Timeouts struct {
 // Bounds that no option changes.
 const (
 	backoffFirst = 10 * time.Millisecond  // between attempts to attach,
-	backoffMost  = 500 * time.Millisecond // doubled up to this; so that a restarted daemon is found within 1 s
+	backoffMost  = 500 * time.Millisecond // the delay doubles up to this, so that a restarted daemon is found within 1 s
 
 	maxModels = 64 // registered profiles of one client
 )
 
-// DefaultSocket is $SPLICED_SOCKET, and where that is not set where a daemon listens
-// that was not told otherwise: the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID in which a socket
-// exists, or the first of them. The last counts only if it is ours: other users
-// may make directories in /tmp too.
+// DefaultSocket returns $SPLICED_SOCKET. If it is not set, it returns the default path of a
+// daemon: the socket in the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID
+// that has one, or in /run/spliced if none has. The last one counts only if we own it,
+// because other users may make directories in /tmp.
 func DefaultSocket() string {
 	if path := os.Getenv("SPLICED_SOCKET"); path != "" {
 		return path
@@ -101,7 +100,7 @@ func DefaultSocket() string {
 	return candidates[0]
 }
 
-// Validate lists everything that is wrong with o.
+// Validate lists all invalid settings of o.
 func (o *Options) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -134,7 +133,7 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// withDefaults returns o with its zero values filled in.
+// withDefaults returns o with its zero values replaced by defaults.
 func (o Options) withDefaults() Options {
 	if o.Name == "" {
 		o.Name = filepath.Base(os.Args[0])

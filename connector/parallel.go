@@ -10,51 +10,52 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// SegmentIDs is a segment by its geometry and token ids.
+// SegmentIDs is a segment given by its geometry and token ids.
 type SegmentIDs struct {
 	Spec   profile.SegmentSpec
 	Tokens []uint32 // all Spec.Tokens ids
 }
 
-// ParallelQuery asks who computes the missing segments of a prompt.
+// ParallelQuery asks which engines compute the missing segments of a prompt.
 type ParallelQuery struct {
-	Segments []SegmentIDs // 1 to wire.MaxPlanRows, each once, wire.MaxPrompt tokens in all
-	Pieces   bool         // segments may be cut in two, and this engine can do either piece
+	Segments []SegmentIDs // 1 to wire.MaxPlanRows, each once, at most wire.MaxPrompt tokens in total
+	Pieces   bool         // segments may be cut in two, and this engine can compute either piece
 	Queued   time.Duration
-	Within   time.Duration // what is not here then is late; 0 = the daemon's default
+	Within   time.Duration // rows not present by then are late; 0 = the daemon's default
 }
 
-// Parallel says who computes what. With ID 0 nothing was begun, and all that is not here is
-// the engine's own.
+// Parallel is a plan of which engine computes what. With ID 0 no plan was started, and the
+// engine computes all missing segments.
 type Parallel struct {
 	ID       uint64
-	Alone    uint8         // wire.Alone…: why nothing was begun
-	Expected time.Duration // until all rows are here
+	Alone    uint8         // wire.Alone…: why no plan was started
+	Expected time.Duration // until all rows are present
 	Serial   time.Duration // the same if this engine computes them all
 	Rows     []ParallelRow // one for each segment
 	Own      []OwnSegment  // what this engine computes and publishes, in this order
-	Combine  string        // node at which the rows would be together earliest; empty = this one
+	Combine  string        // node at which all rows would be present earliest; empty = this one
 }
 
 // ParallelRow is one segment of a plan.
 type ParallelRow struct {
-	// Worker 0 = the asking engine, which has it in Own unless it is here already; else a
-	// number of an engine of this plan.
+	// Worker is 0 for the asking engine, which has the row in Own unless it is present
+	// already; otherwise it is a number of an engine of this plan.
 	Worker   uint32
-	Expected time.Duration // until it is here
+	Expected time.Duration // until the row is present
 }
 
-// OwnSegment is what the asking engine computes of a row: tokens [Begin, End). From Begin
-// above 0 on it goes on from the segment of the tokens before, see Row.Left; an End below
-// the row's tokens is a first piece, which is published as a segment of its own.
+// OwnSegment is the asking engine's share of a row: tokens [Begin, End). If Begin is above 0,
+// it continues from the segment of the tokens before, see Row.Left. If End is below the row's
+// tokens, it is a first piece, which is published as a separate segment.
 type OwnSegment struct{ Row, Begin, End int }
 
-// LeftPiece is the geometry of the first tokens of a segment that is computed in two pieces.
+// LeftPiece returns the geometry of the first tokens of a segment that is computed in two
+// pieces.
 func LeftPiece(of profile.SegmentSpec, cut int) profile.SegmentSpec {
 	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }
 
-// Progress is what happened to a row of a plan: wire.Progress….
+// Progress is an event of a row of a plan: wire.Progress….
 type Progress struct {
 	Row  int
 	What uint8
@@ -65,32 +66,33 @@ type Job struct {
 	ID uint64
 	SegmentIDs
 	Key profile.SegmentKey
-	// Begin above 0: go on at that token, from the segment Left of the tokens before it,
-	// which Acquire gives.
+	// Begin above 0: continue at that token, from the segment Left of the tokens before it,
+	// which Acquire returns.
 	Begin  int
 	Left   profile.SegmentKey
-	Within time.Duration // after that nobody waits for it
+	Within time.Duration // after that the result is not needed
 }
 
 // WorkerQuery asks for jobs.
 type WorkerQuery struct {
-	Jobs     int // most at once, those included that the engine has; 1 to wire.MaxWorkerJobs
+	Jobs     int // most at once, including those that the engine has; 1 to wire.MaxWorkerJobs
 	Pieces   bool
-	Primers  []profile.PrimerID // after which it is able to capture segments; at most wire.MaxPrimers
-	Queued   time.Duration      // other work that the engine does first
-	Declined []uint64           // jobs that it does not do
-	Wait     time.Duration      // most that the answer takes
+	Primers  []profile.PrimerID // primers after which the engine can capture segments; at most wire.MaxPrimers
+	Queued   time.Duration      // duration of other work that the engine does first
+	Declined []uint64           // jobs that the engine refuses
+	Wait     time.Duration      // maximum wait for the answer
 }
 
-// Jobs answers a WorkerQuery.
+// Jobs is the answer to a WorkerQuery.
 type Jobs struct {
-	New       []Job    // in the order to do them
-	Withdrawn []uint64 // nobody waits for these any more
+	New       []Job    // in the order of execution
+	Withdrawn []uint64 // jobs that are no longer needed
 	Open      int      // jobs that the engine has
 }
 
 // PlanSegments asks which engines compute the missing segments of a prompt, and has the
-// others begin. Their rows are then to be watched. It waits for Timeouts.Transfer at most.
+// others begin. Their rows are then watched with WatchPlan. It waits for Timeouts.Transfer at
+// most.
 func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, error) {
 	request, tokens, err := m.planRequest(q)
 	if err != nil {
@@ -157,7 +159,8 @@ func (m *Model) planRequest(q *ParallelQuery) (*wire.PlanRequest, []uint32, erro
 	return request, tokens, nil
 }
 
-// parallelOf turns a reply into a Parallel; false for one that names what was not asked.
+// parallelOf converts a reply into a Parallel. It returns false for a reply that does not fit
+// the query.
 func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
 	p = Parallel{
 		ID: reply.Plan, Alone: reply.Alone, Expected: micros(reply.Micros), Serial: micros(reply.AloneMicros), Combine: reply.Combine,
@@ -178,9 +181,9 @@ func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
 	return p, true
 }
 
-// WatchPlan waits until something has happened to rows that others compute, wait at most.
-// open is how many nothing final happened to yet. ErrGone: the plan is over. ErrBusy: it is
-// watched already.
+// WatchPlan waits, up to wait, for events of rows that other engines compute. open is the
+// number of rows without a final event. ErrGone: the plan is over. ErrBusy: another call
+// watches it.
 func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) (list []Progress, open int, err error) {
 	reply, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait)
 	if err != nil {
@@ -192,16 +195,16 @@ func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) 
 	return list, int(reply.Open), nil
 }
 
-// EndPlan ends a plan: what others still do for it is withdrawn, and rows that are here are
-// no longer kept from leaving.
+// EndPlan ends a plan. Work that other engines still do for it is withdrawn, and finished
+// rows are no longer protected from eviction.
 func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
 	_, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, End: 1}, 0)
 	return err
 }
 
-// WatchJobs makes this client a worker of the model, for some seconds behind each answer,
-// and waits for jobs or for their end. A job is done once Put has published its segment, or
-// has said ErrExists. ErrBusy: the client waits for jobs already.
+// WatchJobs makes this client a worker of the model, until some seconds after each answer,
+// and waits for jobs or their withdrawal. A job is done once Put has published its segment or
+// returned ErrExists. ErrBusy: another call of the client waits for jobs.
 func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs || len(q.Primers) > wire.MaxPrimers {
 		return Jobs{}, invalid("watch: %d jobs at once, %d declined, most %d; %d primers, most %d",
@@ -217,7 +220,7 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	jobs := Jobs{Withdrawn: reply.Withdrawn, Open: int(reply.Open)}
 	ids := reply.IDs
 	for i := range reply.Jobs {
-		n := int(reply.Tokens[i]) // they divide IDs
+		n := int(reply.Tokens[i]) // each divides IDs
 		spec := profile.SegmentSpec{Role: profile.Role(reply.Roles[i]), Head: int(reply.Heads[i]), Tail: int(reply.Tails[i]), Tokens: n}
 		if reply.Primers.Present {
 			spec.Primer = reply.Primers.IDs[i]
@@ -231,13 +234,14 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	return jobs, nil
 }
 
-// EndWork ends being a worker: jobs that are not done are computed elsewhere.
+// EndWork ends this client's role as a worker. Unfinished jobs are computed elsewhere.
 func (m *Model) EndWork(ctx context.Context) error {
 	_, err := m.watch(ctx, &wire.WatchRequest{End: 1}, 0)
 	return err
 }
 
-// watch gives the daemon an eighth of the time more than it is to wait, and Timeouts.Lookup.
+// watch sends a request that the daemon may hold for wait. Its timeout is a quarter
+// longer than wait, plus Timeouts.Lookup or 1 s, whichever is longer.
 func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration) (*wire.WatchReply, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -261,7 +265,7 @@ func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Durat
 	return reply, nil
 }
 
-// microseconds is a duration as the wire has it, cut to what fits.
+// microseconds converts a duration to the wire's unit and clamps it to the range.
 func microseconds(d time.Duration) uint32 {
 	return uint32(min(max(d.Microseconds(), 0), math.MaxUint32))
 }

@@ -12,20 +12,20 @@ const AllLayers = profile.AllLayers
 // Span is a run of prompt tokens [Start, Start+Count): the interior of a leased
 // segment, or tokens that the engine computes.
 type Span struct {
-	Lease *Lease // with Resident nil, nil = the engine computes these tokens
-	// Resident is a segment held on the device. The daemon then works there: all
-	// segments of the plan are on the device, what it begins from is, and so is
-	// the Slot. Computed spans have no Input then.
+	Lease *Lease // if Resident is nil too, the engine computes these tokens
+	// Resident is a segment leased on the device. The operation then runs on the device: all
+	// segments of the plan, its base and the Slot are there. Computed spans have no Input
+	// then.
 	Resident *DeviceLease
 	Start    int
 	Count    int
-	// Input is (T, S) of a computed span in F32, by profile.SeamLayout of the
-	// asked layers. Compose needs it for every computed span but the last; it is
-	// copied into staging.
+	// Input is (T, S) of a computed span in F32, by profile.SeamLayout of the requested
+	// layers. Compose needs it for every computed span but the last, and copies it into
+	// staging.
 	Input []byte
 }
 
-// holder is the lease of a segment; nil for computed tokens.
+// holder returns the lease of a segment, nil for computed tokens.
 func (s *Span) holder() *held {
 	if s.Resident != nil {
 		return s.Resident.base()
@@ -49,16 +49,16 @@ type Plan struct {
 	Spans      []Span
 }
 
-// From is where a plan begins: at a zero state (the zero value), at a loaded
-// checkpoint of Begin tokens, or at states that an earlier call left in a slot.
+// From is the base of a plan: a zero state (the zero value), a loaded checkpoint of Begin
+// tokens, or states that an earlier call stored in a slot.
 type From struct {
 	Checkpoint *Checkpoint
 	Slot       *Slot
 	SlotOff    int64 // offset of the states in Slot.Bytes
 }
 
-// encode fills the wire's columns. Inputs are the staging offsets of the spans,
-// or nil for none.
+// encode fills the wire's columns. Inputs are the staging offsets of the spans, or nil for
+// none.
 func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 	n := len(p.Spans)
 	if n > wire.MaxSpans {

@@ -12,13 +12,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Source is where the bytes of an object come from: one of the two fields.
+// Source provides the bytes of an object: one of the two fields is set.
 type Source struct {
 	// Parts holds each part of the layout, in order.
 	Parts [][]byte
-	// Fill writes the bytes of part p from off on into dst, which is shared
-	// memory: each byte is best written once and not read back. Calls come in
-	// order of parts and offsets, in runs of at most gpuipc.ChunkBytes.
+	// Fill writes the bytes of part p starting at off into dst, which is shared memory: write
+	// each byte once and do not read it back. Calls come in order of parts and offsets, in
+	// runs of at most gpuipc.ChunkBytes.
 	Fill func(p profile.Part, i int, off int64, dst []byte) error
 }
 
@@ -50,23 +50,23 @@ type PutQuery struct {
 	Spec   profile.SegmentSpec
 	Tokens []uint32   // all Spec.Tokens ids
 	Source Source     // by profile.SegmentLayout of the interior
-	Level  wire.Level // how safe the segment has to be before Put returns; 0 = as the daemon is configured
+	Level  wire.Level // durability that the segment must reach before Put returns; 0 = as the daemon is configured
 }
 
-// Stored says what one rank's share has led to.
+// Stored reports the effect of one rank's share.
 type Stored struct {
-	// Published: it completed the object. With several ranks only the last one's
-	// share does, and only that one's Level counts.
+	// Published: the share completed the object. With several ranks only the last share does,
+	// and only its Level counts.
 	Published bool
-	// Level is what the published object has reached: less than what was asked
-	// for where the daemon has no disk, one in trouble, or too slow a one for
-	// Timeouts.Transfer. 0 when it was not published by this share.
+	// Level is the level that the published object has reached. It is lower than requested if
+	// the daemon has no disk, a failing one, or one too slow for Timeouts.Transfer. 0 if this
+	// share did not publish the object.
 	Level wire.Level
 }
 
-// Put publishes one rank's share of a segment. ErrExists means that somebody
-// else holds or fills it; nothing is to be done then. A level that was not
-// reached is not an error: see Stored.
+// Put publishes one rank's share of a segment. ErrExists means that another client has
+// published or is filling it, and that no action is needed. A level that was not reached is
+// not an error: see Stored.
 func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 	if err := m.profile.CheckSpec(q.Spec); err != nil {
 		return Stored{}, fmt.Errorf("put: %v: %w", err, ErrInvalid)
@@ -79,21 +79,21 @@ func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 	return w.write(ctx, func() (uint64, error) { return w.reserve(ctx, q) })
 }
 
-// SaveQuery is one rank's share of a checkpoint to keep.
+// SaveQuery is one rank's share of a checkpoint to store.
 type SaveQuery struct {
 	Hash   profile.PrefixHash // of the first Tokens tokens
 	Tokens int
 	Kind   Accept // Exact, Spliced or Rows: what the values are
-	// Parent is the checkpoint that this one extends, zero = none, and
-	// ParentTokens what it covers. Only rows behind it are stored.
+	// Parent is the checkpoint that this one extends, zero = none, and ParentTokens the
+	// number of tokens that it covers. Only rows after it are stored.
 	Parent       profile.PrefixHash
 	ParentTokens int
 	Source       Source     // by profile.CheckpointLayout(Tokens - ParentTokens), or EdgeLayout for Rows
 	Level        wire.Level // as in PutQuery
 }
 
-// Save keeps one rank's share of a checkpoint; see Put. ErrBusy also means that the
-// parent lies on disk and is being read: save again a little later.
+// Save stores one rank's share of a checkpoint; see Put. ErrBusy also means that the parent
+// is on disk and is being read: retry a little later.
 func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	rows := q.Tokens - q.ParentTokens
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {
@@ -106,9 +106,8 @@ func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	return w.write(ctx, func() (uint64, error) { return w.save(ctx, q) })
 }
 
-// writer carries one object into staging and commits it, batch by batch. Two
-// batches are on their way at a time: while the daemon copies one the next is
-// filled.
+// writer copies one object into staging and commits it, batch by batch. Two batches are in
+// flight at a time: while the daemon copies one, the next is filled.
 type writer struct {
 	m      *Model
 	r      *registration
@@ -121,19 +120,18 @@ type writer struct {
 	stored      Stored
 }
 
-// One commit carries a quarter of the object, within these bounds: enough that
-// the round trip does not show, little enough that filling one batch overlaps
-// the daemon's copy of another where a core is free. A chunk is never divided.
-// Measured flat from 512 KiB to 8 MiB on two busy cores.
+// One commit carries a quarter of the object, within these bounds: enough to hide the round
+// trip, little enough that filling one batch overlaps the daemon's copy of another if a core
+// is free. A chunk is never divided. Measured: flat from 512 KiB to 8 MiB on two busy cores.
 const (
 	batchLeast = 512 << 10
 	batchMost  = 2 << 20
 )
 
-// batchBytes is how much the next commit may carry.
+// batchBytes returns the maximum size of the next commit.
 func (w *writer) batchBytes() int64 {
 	batch := min(max(w.layout.Bytes/4, batchLeast), batchMost)
-	// Two batches fly at once, and other writers want room too.
+	// Two batches are in flight at once, and other writers need room too.
 	return min(batch, max(w.r.a.Staging.Size()/4, gpuipc.ChunkBytes))
 }
 
@@ -164,7 +162,7 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (sto
 	return w.stored, nil
 }
 
-// reserve puts the token ids into staging and asks for room.
+// reserve copies the token ids into staging and requests a reservation.
 func (w *writer) reserve(ctx context.Context, q *PutQuery) (uint64, error) {
 	primed := q.Spec.Primer != profile.PrimerID{}
 	if primed && !w.r.a.HasPrimers {
@@ -244,8 +242,8 @@ func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Messag
 	return w.reservation, nil
 }
 
-// commitAll fills and commits all chunks. While one batch flies the next one
-// takes only what staging is free: waiting for more would be waiting for itself.
+// commitAll fills and commits all chunks. While one batch is in flight, the next one only
+// uses staging that is free: waiting for more would mean waiting for itself.
 func (w *writer) commitAll(ctx context.Context) error {
 	var flying *link.Call
 	defer func() {
@@ -269,11 +267,11 @@ func (w *writer) commitAll(ctx context.Context) error {
 	}
 }
 
-// errCrowded: no staging is free now.
+// errCrowded is returned when no staging is free now.
 var errCrowded = fmt.Errorf("staging is in use: %w", ErrBusy)
 
-// fill writes the next batch into staging and sends its commit; nil when there
-// is nothing left.
+// fill writes the next batch into staging and sends its commit. It returns nil after the last
+// chunk.
 func (w *writer) fill(ctx context.Context, wait bool) (*link.Call, error) {
 	c, a := w.m.client, w.r.a
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -290,7 +288,7 @@ func (w *writer) fill(ctx context.Context, wait bool) (*link.Call, error) {
 	if err := w.fillBatch(ctx, k, &request, wait); err != nil || len(request.Digest) == 0 {
 		return nil, err
 	}
-	k.Arm(ctx, c.opt.Timeouts.Transfer) // what the source took is not the daemon's
+	k.Arm(ctx, c.opt.Timeouts.Transfer) // time spent in the source does not count against the daemon
 	if err := a.Start(ctx, k, w.r.tenant, &request, nil); err != nil {
 		return nil, err
 	}
@@ -317,7 +315,7 @@ func (w *writer) fillBatch(ctx context.Context, k *link.Call, request *wire.Comm
 	return nil
 }
 
-// nextBytes is the size of the next chunk, 0 at the end.
+// nextBytes returns the size of the next chunk, 0 at the end.
 func (w *writer) nextBytes() int64 {
 	for w.part < len(w.layout.Parts) {
 		if n := w.layout.Parts[w.part].Len - int64(w.chunk)*gpuipc.ChunkBytes; n > 0 {
@@ -356,7 +354,7 @@ func (w *writer) fillChunk(ctx context.Context, k *link.Call, request *wire.Comm
 	return nil
 }
 
-// await waits for a commit and gives its call back.
+// await waits for a commit and returns its call to the pool.
 func (w *writer) await(ctx context.Context, k *link.Call) error {
 	a := w.r.a
 	defer w.m.client.calls.Put(k)
@@ -388,7 +386,7 @@ func (w *writer) await(ctx context.Context, k *link.Call) error {
 	return nil
 }
 
-// abort gives the reservation back.
+// abort returns the reservation.
 func (w *writer) abort() {
 	w.r.a.GiveBack(wire.OpAbort, w.r.tenant, []uint64{w.reservation})
 }

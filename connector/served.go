@@ -9,39 +9,40 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Served is how one prompt was served: what of it came from where, and what that took.
-// What is neither of the engine's, of the prefix nor of a segment was computed.
+// Served reports how one prompt was served: the origin of its tokens, and the time that it
+// took. Tokens from neither the engine's cache, the prefix nor a segment were computed.
 type Served struct {
 	Way    uint8 // wire.Way…
 	Tokens int   // of the prompt
 	Engine int   // first tokens, from the engine's own cache
 	Prefix int   // more, from a checkpoint
-	// Of the checkpoint that was used, and why no longer one was, as Match answered.
+	// Tier of the checkpoint that was used, and the reason why no longer one was, as Match
+	// returned them.
 	PrefixTier, PrefixReason uint8
-	Segments                 []ServedSegment // that the prompt was cut into: ascending, apart
+	Segments                 []ServedSegment // segments of the prompt: ascending, without overlaps
 	Bytes                    int64           // of states and rows that were read or composed
 
-	Match time.Duration // until it was decided how
+	Match time.Duration // until the way was chosen
 	Wait  time.Duration // for bytes, from then on
 	First time.Duration // from the request's arrival to its first token; 0 = not known
-	// WayMicros is what Advise predicted, by way minus one; nil = not asked.
+	// WayMicros are the times that Advise predicted, by way minus one; nil = not asked.
 	WayMicros []float64
 
-	Request string // the engine's name of it, for people; at most wire.MaxName bytes
+	Request string // the engine's name of the request, shown to people; at most wire.MaxName bytes
 	Trace   string // a traceparent of W3C Trace Context; empty = none
 }
 
-// ServedSegment is the tokens [Begin, Begin+Tokens) of a prompt, of which Reused from At
-// on came from the segment of Key, and lie behind the prefix.
+// ServedSegment is the tokens [Begin, Begin+Tokens) of a prompt. Reused tokens of it,
+// starting at At, came from the segment of Key and lie after the prefix.
 type ServedSegment struct {
 	Begin, Tokens int
 	At, Reused    int
 	Key           profile.SegmentKey
-	Tier, Reason  uint8 // as Match answered
+	Tier, Reason  uint8 // as Match returned them
 }
 
-// Served tells the daemon how a prompt was served, once its first token is there, and
-// answers the number that it is listed under. Nothing that is computed waits for it.
+// Served reports to the daemon how a prompt was served, once its first token is computed, and
+// returns the number under which the report is listed. Computation does not wait for it.
 func (m *Model) Served(ctx context.Context, s *Served) (number uint64, err error) {
 	q := wire.ServedRequest{
 		Way: s.Way, PrefixTier: s.PrefixTier, PrefixReason: s.PrefixReason, MatchMicros: microsOf(s.Match), WaitMicros: microsOf(s.Wait),
@@ -89,7 +90,7 @@ func (m *Model) Served(ctx context.Context, s *Served) (number uint64, err error
 	return reply.Number, nil
 }
 
-// microsOf is a time in microseconds, at least 1 of what took any.
+// microsOf returns a duration in microseconds, at least 1 for any positive one.
 func microsOf(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0

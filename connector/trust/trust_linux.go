@@ -1,11 +1,10 @@
-// Package trust says whether whoever answers on a unix socket may be taken for the
-// daemon. A client asks before it sends a token or uses an answer: whoever can put a
-// socket of his own in the place of the daemon's would get both.
+// Package trust checks whether the process that answers on a unix socket may be taken for the
+// daemon. A client checks before it sends a token or uses an answer: a process that can
+// replace the daemon's socket by another one would get both.
 //
-// Where nobody but root, the client itself and the owner of the socket's directory
-// can change any part of the path, that owner and root are believed. Elsewhere, as in
-// a volume that the containers of a pod share, only the user id that the client was
-// told to expect is.
+// If only root, the client and the owner of the socket's directory can change parts of the
+// path, that owner and root are trusted. Otherwise, as in a volume that the containers of a
+// pod share, only the user id that the client was configured to expect is trusted.
 package trust
 
 import (
@@ -22,13 +21,13 @@ import (
 // UIDEnv is the environment variable with the user id of the daemon.
 const UIDEnv = "SPLICED_DAEMON_UID"
 
-// ErrStranger means that somebody answers who may not be the daemon.
+// ErrStranger means that the process that answers is not known to be the daemon.
 var ErrStranger = errors.New("not known to be the daemon")
 
-// Check looks at who listens at the other end of fd, which was connected to path.
-// expected is the only user id to believe; nil stands for UIDEnv, and where that is
-// not set for what the path says. Errors are one line that says what to do, and
-// ErrStranger but for failing system calls.
+// Check checks the process at the other end of fd, which was connected to path. expected is
+// the only trusted user id. nil stands for UIDEnv or, if that is not set, for the users that
+// the path allows. Errors are one line that says what to do. They wrap ErrStranger, except
+// for failed system calls.
 func Check(fd int, path string, expected *uint32) error {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -56,7 +55,7 @@ func Check(fd int, path string, expected *uint32) error {
 	return nil
 }
 
-// fromEnv is the user id that the environment names; nil = none.
+// fromEnv returns the user id that the environment names; nil = none.
 func fromEnv() (*uint32, error) {
 	text := os.Getenv(UIDEnv)
 	if text == "" {
@@ -70,8 +69,8 @@ func fromEnv() (*uint32, error) {
 	return &uid, nil
 }
 
-// ownerOf returns the owner of the directory of path. The error says what somebody
-// else than root, self and that owner could have replaced.
+// ownerOf returns the owner of the directory of path. The error names what a user other than
+// root, self and that owner could have replaced.
 func ownerOf(path string, self uint32) (uint32, error) {
 	w := walk{self: self}
 	if err := w.to(path); err != nil {
@@ -86,8 +85,8 @@ func ownerOf(path string, self uint32) (uint32, error) {
 	return owner, nil
 }
 
-// walk goes through the directories that the kernel goes through, also those of
-// symbolic links. It ends where others may replace an entry, or may have made it.
+// walk visits the directories that the kernel visits for a path, including those of symbolic
+// links. It ends where other users may replace an entry or may have created it.
 type walk struct {
 	self  uint32
 	steps []step
@@ -101,7 +100,7 @@ type step struct {
 	st  unix.Stat_t
 }
 
-// mostLinks is as many symbolic links as the kernel follows.
+// mostLinks is the number of symbolic links that the kernel follows.
 const mostLinks = 40
 
 // to walks from "/" to the directory of path.
@@ -136,7 +135,7 @@ func (w *walk) to(path string) error {
 	return nil
 }
 
-// next goes on to an entry of the last directory.
+// next resolves an entry of the last directory.
 func (w *walk) next(path string) error {
 	in := &w.steps[len(w.steps)-1]
 	var st unix.Stat_t
@@ -176,6 +175,6 @@ func (w *walk) enter(dir string) error {
 	return nil
 }
 
-// shared reports whether others than the owner may write in a directory. The bits of
-// the group hold the most that an access list grants.
+// shared reports whether users other than the owner may write in a directory. The group bits
+// are the maximum that an access list grants.
 func shared(st *unix.Stat_t) bool { return st.Mode&0o022 != 0 }

@@ -22,7 +22,7 @@ import (
 // zero bytes; then it is scalars and columns like a body. Invariant: a body has one encoding only, so
 // that decode followed by append gives the same bytes.
 
-// element is what a column can hold.
+// element is a type that a column can have.
 type element interface {
 	uint8 | uint16 | uint32 | uint64 | float64 | [32]byte
 }
@@ -106,7 +106,7 @@ func put[T element](w *writer, v []T) {
 	w.align(8)
 }
 
-// reader walks one body. The first failure sticks; reads after it give zero.
+// reader decodes one body. The first failure sticks; later reads return zero.
 type reader struct {
 	message string
 	body    []byte
@@ -179,11 +179,11 @@ func (r *reader) hash(field string) (v [32]byte) {
 	return v
 }
 
-// more reports whether something is left. It is small, so that it is inlined.
+// more reports whether bytes are left. It is small, so that it is inlined.
 func (r *reader) more() bool { return r.err == nil && r.off < len(r.body) }
 
-// section reports whether the section of a feature's bit comes next, and steps into
-// it. What is no section is left for end to refuse.
+// section reports whether the section of a feature's bit comes next, and enters it. Anything
+// else is left for end to refuse.
 func (r *reader) section(bit uint32) bool {
 	at := r.off + -r.off&7
 	if len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
@@ -258,14 +258,14 @@ func (r *reader) texts(field string, rows, most int) []string {
 	return v
 }
 
-// same checks that a column has the n rows that the message has.
+// same checks that a column has the message's n rows.
 func (r *reader) same(field string, got, n int) {
 	if got != n {
 		r.fail(field, "%d rows, want %d", got, n)
 	}
 }
 
-// only is n where a column has its elements, else none.
+// only returns n where a column has its elements, else 0.
 func only(has bool, n int) int {
 	if has {
 		return n
@@ -284,7 +284,7 @@ func (r *reader) sum(field string, counts []uint32, n int) {
 	}
 }
 
-// end checks that nothing is left and returns the first failure.
+// end checks that no bytes are left and returns the first failure.
 func (r *reader) end() error {
 	r.align("end", 8)
 	if left := len(r.body) - r.off; left != 0 {
@@ -293,7 +293,7 @@ func (r *reader) end() error {
 	return r.err
 }
 
-// rawBytes is the memory of v.
+// rawBytes returns the memory of v.
 func rawBytes[T element](v []T) []byte {
 	p := (*byte)(unsafe.Pointer(unsafe.SliceData(v)))
 	return unsafe.Slice(p, len(v)*int(unsafe.Sizeof(*new(T))))
@@ -306,8 +306,8 @@ func nativeLittle() bool {
 	return *(*byte)(unsafe.Pointer(&one)) == 1
 }
 
-// swap turns each element of size bytes around. Elements that are arrays of
-// bytes have size 1 here and stay as they are.
+// swap reverses each element of size bytes. Elements that are arrays of bytes have size 1
+// here and stay unchanged.
 func swap(b []byte, size int) {
 	for ; len(b) >= size && size > 1; b = b[size:] {
 		slices.Reverse(b[:size])

@@ -1,10 +1,10 @@
-// Package wire is the local protocol between a client and the daemon: frames,
-// messages and codes. docs/protocol.md draws the bytes.
+// Package wire is the local protocol between a client and the daemon: frames, messages and
+// codes. docs/protocol.md shows the byte layout.
 //
-// Package schema describes messages, operations, numbers and bounds; the files
-// named *_gen.go are generated from it. Written by hand are the header and the
-// cursor that generated codecs read and write scalars and columns with.
+// Package schema describes messages, operations, numbers and bounds; the files named *_gen.go
+// are generated from it. The header is written by hand, and so is the cursor that generated
+// codecs use to read and write scalars and columns.
 //
-// Codecs write and read fixed-layout little-endian messages without
-// allocation; decoded slices are views of the frame and live as long as it.
+// Codecs read and write fixed-layout little-endian messages without allocation. Decoded
+// slices are views of the frame and stay valid as long as it.
 package wire

@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is wrapped by every error about bytes that break the layout. The
-// text names the message, the field and the value. Its answer is Invalid.
+// ErrMalformed is wrapped by every error about bytes that break the layout. The text names
+// the message, the field and the value. It is answered with Invalid.
 var ErrMalformed = errors.New("malformed frame")
 
-// ErrVersion is wrapped when a header carries a version that this package does
-// not speak. Its answer is Unsupported.
+// ErrVersion is wrapped when a header carries a version that this package does not support.
+// It is answered with Unsupported.
 var ErrVersion = errors.New("unsupported version")
 
 // ErrTooLarge is wrapped when a message does not fit a frame.
@@ -111,8 +111,8 @@ func ParseHeader(frame []byte) (h Header, body []byte, err error) {
 	return h, body, err
 }
 
-// AppendFrame appends the header h and the body m to b and sets the length.
-// A nil m is an empty body. On ErrTooLarge b comes back as it was.
+// AppendFrame appends the header h and the body m to b and sets the length. A nil m is an
+// empty body. On ErrTooLarge it returns b unchanged.
 func AppendFrame(b []byte, h *Header, m Message) ([]byte, error) {
 	start := len(b)
 	b = AppendHeader(b, h)

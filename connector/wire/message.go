@@ -2,9 +2,9 @@ package wire
 
 //go:generate go run ./internal/wiregen ../..
 
-// Message is the body of a frame. Append appends the encoded body to b, which
-// may already hold a header. Decode reads a whole body; its slices are views of
-// it, and after an error the message holds nothing to be used.
+// Message is the body of a frame. Append appends the encoded body to b, which may already
+// hold a header. Decode reads a whole body; its slices are views of the body. After an error
+// the message must not be used.
 type Message interface {
 	Append(b []byte) []byte
 	Decode(body []byte) error

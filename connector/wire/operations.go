@@ -5,14 +5,14 @@ import (
 	"strconv"
 )
 
-// Rules are what the header of a request of one op has to keep to.
+// Rules are the requirements on the header of a request of one op.
 type Rules struct {
 	Tenant        bool // it names a tenant of the connection
-	Descriptors   bool // descriptors may come along
-	WhileStopping bool // it is served while the daemon stops, since it ends things
+	Descriptors   bool // it may carry descriptors
+	WhileStopping bool // it is served while the daemon stops, since it ends something
 }
 
-// operation is what the protocol says of one op.
+// operation describes one op of the protocol.
 type operation struct {
 	name     string
 	rules    Rules
@@ -37,11 +37,11 @@ func (o Op) String() string {
 	return "op " + strconv.Itoa(int(o))
 }
 
-// Rules returns what a request of o has to keep to; o is Known.
+// Rules returns the requirements on requests of o; o is Known.
 func (o Op) Rules() Rules { return operations[o].rules }
 
-// New returns an empty message of the op and kind; false for an unknown op. Some
-// operations share a reply.
+// New returns an empty message of the op and kind; false for an unknown op. Some operations
+// share a reply type.
 func New(op Op, kind Kind) (Message, bool) {
 	if !op.Known() || kind > Reply {
 		return nil, false
@@ -49,8 +49,8 @@ func New(op Op, kind Kind) (Message, bool) {
 	return operations[op].messages[kind](), true
 }
 
-// Descriptors is how many descriptors come with a message that names chunks:
-// one for each with WayDescriptor, and extra ones of its own.
+// Descriptors returns the number of descriptors of a message that names chunks: one for each
+// with WayDescriptor, plus extra ones.
 func Descriptors(way uint8, chunks, extra int) (int, error) {
 	if chunks > MaxChunks {
 		return 0, fmt.Errorf("%d chunks, most %d: %w", chunks, MaxChunks, ErrTooLarge)

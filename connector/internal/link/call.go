@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Call is one request and its reply. Calls are pooled: buffers and messages keep
-// their memory.
+// A Call is one request and its reply. Calls are pooled: buffers and messages keep their
+// memory.
 type Call struct {
 	Op       wire.Op
 	id       uint64
@@ -22,12 +22,12 @@ type Call struct {
 	// Guarded by flight.mu until done is signalled or answered was seen true.
 	answered bool
 	reply    []byte // the reply's frame
-	err      error  // the connection failed instead
+	err      error  // set if the connection failed instead
 
-	Abandoned bool // its caller has left; what late names is not the caller's any more
+	Abandoned bool // its caller has returned; resources listed in Late no longer belong to it
 
 	done  chan struct{} // signalled once per answer, unless the caller read it itself
-	timer *time.Timer   // nil until the caller first has to wait for another reader
+	timer *time.Timer   // nil until the caller first waits for another reader
 
 	// Messages of the paths that must not allocate.
 	Match      wire.MatchRequest
@@ -39,7 +39,7 @@ type Call struct {
 // Pool keeps calls that are not in use. The zero pool is empty.
 type Pool struct{ calls sync.Pool }
 
-// Get sets up a call: it may take timeout, or as long as ctx has left.
+// Get prepares a call with the given timeout, shortened by the deadline of ctx.
 func (p *Pool) Get(ctx context.Context, timeout time.Duration) *Call {
 	k, ok := p.calls.Get().(*Call)
 	if !ok {
@@ -49,15 +49,15 @@ func (p *Pool) Get(ctx context.Context, timeout time.Duration) *Call {
 	return k
 }
 
-// Put gives a call back. Invariant: nothing refers to it any more: it was
-// answered, or its entry was cut loose.
+// Put returns a call to the pool. Invariant: no reference to it is left, because it was
+// answered or its entry no longer refers to it.
 func (p *Pool) Put(k *Call) {
 	k.id, k.answered, k.Abandoned, k.err, k.Late = 0, false, false, nil, Late{}
 	p.calls.Put(k)
 }
 
-// ReturnStaging frees the staging of a call that was answered or never sent. One
-// that was given up keeps it until its reply (see Late).
+// ReturnStaging frees the staging of a call that was answered or never sent. An abandoned
+// call keeps its staging until its reply (see Late).
 func (a *Attachment) ReturnStaging(k *Call) {
 	if !k.Abandoned {
 		a.Staging.Free(k.Late.Staged...)
@@ -73,24 +73,24 @@ func (k *Call) Arm(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// Late is what has to happen when the reply comes after its caller left.
+// Late lists what to do when a reply arrives after its caller has returned.
 type Late struct {
 	tenant   uint32
-	GiveBack bool            // leases or reservations in the reply are to be returned
-	Cancel   bool            // the daemon is to be told to stop
-	Staged   []gpuipc.Extent // staging that the request names
+	GiveBack bool            // leases or reservations in the reply must be returned
+	Cancel   bool            // the daemon must be told to stop
+	Staged   []gpuipc.Extent // staging that the request uses
 	Memory   bool            // the request writes into engine memory
 
-	// Set when the caller has left.
+	// Set when the caller has returned.
 	pending *PendingWrite // waits for this reply
 	asked   bool          // cancel has been sent; guarded by flight.mu
 
-	// Set for requests of the attachment itself.
+	// Set for requests that the attachment sends itself.
 	own     bool
 	cancels uint64        // the request that this one cancels
 	stops   *PendingWrite // waits for the reply to this cancel
 
-	returns []uint64 // leases or reservations that the request gives back
+	returns []uint64 // leases or reservations that the request returns
 }
 
 // header returns the parsed reply. The frame was checked when it arrived.

@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// DeviceMemory is what the daemon shares of its GPU, mapped here.
+// DeviceMemory is the GPU memory that the daemon shares, as mapped here.
 type DeviceMemory struct {
 	Arena   gpuipc.Region
 	Private gpuipc.Region
@@ -21,12 +21,12 @@ type DeviceMemory struct {
 	Kernels []byte // PTX text
 }
 
-// attachRequest is the id of the second and last request that is sent before
-// others may be; theirs are larger.
+// attachRequest is the id of the second and last setup request. Later requests have larger
+// ids.
 const attachRequest = 2
 
-// attachDevice asks for device memory and maps it. After an error nothing of it
-// stays, and unless that is errNoReply the connection is as good as before.
+// attachDevice requests device memory and maps it. After an error nothing stays mapped. The
+// connection remains usable unless the error is errNoReply.
 func (a *Attachment) attachDevice(device gpuipc.Accelerator, deadline time.Time) error {
 	if !a.hasDevice {
 		return fmt.Errorf("attach-device: the daemon shares no memory of a GPU: %w", ErrUnsupported)
@@ -53,13 +53,13 @@ func (a *Attachment) attachDevice(device gpuipc.Accelerator, deadline time.Time)
 		a.Device, err = mapDevice(a.host.Context, device, &m, files, deadline)
 	}
 	for _, f := range files {
-		f.Close() // those that are mapped are closed already
+		f.Close() // mapped files are closed already
 	}
 	return err
 }
 
-// mapDevice maps both runs of chunks. What it has taken of files it closes, with
-// or without an error.
+// mapDevice maps both runs of chunks. It closes the files that it has used, with or without
+// an error.
 func mapDevice(ctx context.Context, device gpuipc.Accelerator, m *wire.AttachDeviceReply, files []*os.File, deadline time.Time) (*DeviceMemory, error) {
 	want, err := wire.Descriptors(m.Way, len(m.ChunkBytes), wire.AttachDescriptors)
 	if err != nil || len(files) != want {
@@ -85,10 +85,10 @@ func mapDevice(ctx context.Context, device gpuipc.Accelerator, m *wire.AttachDev
 	return d, nil
 }
 
-// maxKernels is far more than the kernels' text has.
+// maxKernels is far more than the size of the kernels' text.
 const maxKernels = 64 << 20
 
-// shares divides the chunks of a reply.
+// shares splits the chunks of a reply into public and private ones.
 func shares(m *wire.AttachDeviceReply, files []*os.File) (public, private gpuipc.Share) {
 	list := make([]gpuipc.Chunk, len(m.ChunkBytes))
 	for i, bytes := range m.ChunkBytes {
@@ -107,7 +107,7 @@ func shares(m *wire.AttachDeviceReply, files []*os.File) (public, private gpuipc
 	return public, private
 }
 
-// letGo passes the waits of our own streams for a daemon that is gone.
+// letGo ends waits of our streams for a daemon that is gone.
 func (d *DeviceMemory) letGo(h *Host) {
 	ctx, stop := context.WithTimeout(context.Background(), h.AttachTimeout)
 	defer stop()

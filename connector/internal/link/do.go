@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// Do sends the request m and returns the body of its reply, a view that lives as
-// long as c. A reply with a code is an error of its kind.
+// Do sends the request m and returns the body of its reply, a view that is valid as long as
+// c. A reply with an error code is an error of that kind.
 func (a *Attachment) Do(ctx context.Context, c *Call, tenant uint32, m wire.Message, fds []int) ([]byte, error) {
 	if err := a.Start(ctx, c, tenant, m, fds); err != nil {
 		return nil, err
@@ -28,8 +28,8 @@ func (a *Attachment) Result(ctx context.Context, c *Call) ([]byte, error) {
 	return body, nil
 }
 
-// Decode reads a reply. One that cannot be read ends the attachment: nobody
-// knows what the daemon holds for us now.
+// Decode reads a reply. An unreadable reply ends the attachment, because it is then unknown
+// what the daemon has granted.
 func (a *Attachment) Decode(op wire.Op, m wire.Message, body []byte) error {
 	if err := m.Decode(body); err != nil {
 		a.BrokeProtocol(err)
@@ -46,7 +46,7 @@ func (a *Attachment) CheckRows(op wire.Op, got, want int) error {
 	return a.Malformed("%s: reply of %d rows, want %d", op, got, want)
 }
 
-// Malformed ends the attachment over a reply that makes no sense.
+// Malformed ends the attachment because of a reply that makes no sense.
 func (a *Attachment) Malformed(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	a.BrokeProtocol(err)

@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// The kinds of failure, one for each code of the protocol. To an engine all of
-// them mean: compute it yourself. Replies of a daemon wrap them with its text.
+// The kinds of failure, one for each code of the protocol. An engine handles all of them by
+// computing the state itself. Errors that the daemon reports wrap them with its text.
 var (
 	ErrMiss        = errors.New("miss")
 	ErrInvalid     = errors.New("invalid")
@@ -35,8 +35,7 @@ var kinds = [...]error{
 	wire.Late: ErrLate, wire.Quota: ErrQuota,
 }
 
-// Kind returns the sentinel of a code; a code of a later version is
-// ErrUnsupported.
+// Kind returns the sentinel of a code. Unknown codes, of later versions, are ErrUnsupported.
 func Kind(code wire.Code) error {
 	if int(code) < len(kinds) {
 		return kinds[code]
@@ -44,7 +43,7 @@ func Kind(code wire.Code) error {
 	return ErrUnsupported
 }
 
-// Refusal is the error for a reply that carries a code and a text.
+// Refusal returns the error for a reply with an error code and a text.
 func Refusal(op wire.Op, code wire.Code, body []byte) error {
 	if text := wire.ErrorText(body); text != "" {
 		return fmt.Errorf("%s: %s: %w", op, text, Kind(code))

@@ -8,18 +8,18 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// flight is the table of requests on one connection that have no reply yet.
-// A request id is a sequence number and the index of its entry, so that a reply
-// finds its entry without a search and one of an earlier request is told apart:
+// flight is the table of requests on one connection that have no reply yet. A request id is a
+// sequence number and the index of its entry. A reply finds its entry without a search, and
+// one to an earlier request is recognized:
 //
 //	63            16 15     0
 //	+---------------+--------+
 //	|   sequence    | entry  |
 //	+---------------+--------+
 //
-// An entry lives until its reply came, also when its caller has left: only so
-// can staging and destinations be kept aside for as long as the daemon may use
-// them. Invariant: an index is in free or own exactly while its entry has id 0.
+// An entry stays until its reply has arrived, even if its caller has returned. Staging and
+// destinations stay reserved as long as the daemon may use them. Invariant: an index is in
+// free or own exactly while its entry has id 0.
 type flight struct {
 	free chan uint16 // for callers
 	own  chan uint16 // for cancels and releases of the attachment itself
@@ -29,19 +29,19 @@ type flight struct {
 		entries []entry
 		seq     uint64
 		orphans int   // entries without a caller
-		ended   error // no more requests
+		ended   error // set when no more requests are accepted
 	}
 }
 
 type entry struct {
 	id   uint64
 	op   wire.Op
-	c    *Call // nil when its caller has left
-	late *Late // then: what the reply sets off
+	c    *Call // nil when its caller has returned
+	late *Late // set then: what to do with the reply
 }
 
-// OwnEntries are kept from callers, so that cancels and releases get through
-// when callers fill the table.
+// OwnEntries are reserved for cancels and releases, so that these get through when callers
+// fill the table.
 const OwnEntries = 4
 
 // init makes a table of n entries.
@@ -63,8 +63,7 @@ func (f *flight) putBack(i uint16) {
 	}
 }
 
-// add makes entry i that of a call, or of nobody when c is nil, and returns the
-// request id.
+// add assigns entry i to a call, or to no caller if c is nil, and returns the request id.
 func (f *flight) add(i uint16, op wire.Op, c *Call, l *Late) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +80,7 @@ func (f *flight) add(i uint16, op wire.Op, c *Call, l *Late) (uint64, error) {
 	return id, nil
 }
 
-// remove takes back a request that was never sent.
+// remove removes a request that was never sent.
 func (f *flight) remove(id uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,8 +106,8 @@ func (f *flight) clearLocked(e *entry) {
 	f.putBack(i)
 }
 
-// take accepts a reply. For a caller that waits it stores the frame, and wakes
-// it unless it is self; for one that has left it returns what to do.
+// take accepts a reply. If a caller waits for it, take stores the frame and wakes the caller
+// unless it is self. If its caller has returned, take returns what to do.
 func (f *flight) take(h wire.Header, frame []byte, self *Call) (l *Late, known bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,8 +135,8 @@ func answerLocked(c, self *Call) {
 	}
 }
 
-// answered reports whether c has been answered and takes its signal, so that the
-// call can be used again.
+// answered reports whether c has been answered. It consumes the signal, so that the call can
+// be reused.
 func (f *flight) answered(c *Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +150,7 @@ func (f *flight) answered(c *Call) bool {
 	return true
 }
 
-// leave makes the entry of c nobody's. False: it has been answered after all.
+// leave detaches c from its entry. It returns false if c was answered in the meantime.
 func (f *flight) leave(c *Call, l *Late) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,9 +168,9 @@ func (f *flight) leave(c *Call, l *Late) bool {
 	return true
 }
 
-// end refuses requests from now on and answers all callers with err. Callers
-// that write into engine memory keep their entry: a dead connection says nothing
-// about the writes, only a hang-up does (see attachment.hangup).
+// end refuses further requests and answers all callers with err. Callers that write into
+// engine memory keep their entry: a failed connection does not end the writes, only a hang-up
+// does (see attachment.hangup).
 func (f *flight) end(err error) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +198,7 @@ func (f *flight) end(err error) (first bool) {
 	return true
 }
 
-// drain empties the table after end and returns what was left in it.
+// drain empties the table after end and returns its entries.
 func (f *flight) drain() []*Late {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,8 +216,8 @@ func (f *flight) drain() []*Late {
 	return left
 }
 
-// unasked returns the abandoned requests that the daemon has not been asked to
-// stop, and marks them as asked.
+// unasked returns the abandoned requests for which no cancel was sent, and marks them as
+// cancelled.
 func (f *flight) unasked() map[uint64]*Late {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,15 +245,14 @@ func (f *flight) askAgain(id uint64) {
 	}
 }
 
-// orphans is how many replies nobody waits for.
+// orphans returns the number of outstanding replies without a caller.
 func (f *flight) orphans() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.orphans
 }
 
-// writing reports whether a request without a reply may write into engine
-// memory.
+// writing reports whether a request without a reply may write into engine memory.
 func (f *flight) writing() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Host is what attachments need of the client they belong to. It does not change.
+// Host is what attachments need from the client they belong to. It does not change.
 type Host struct {
 	Context context.Context // ends when the client is closed
 
-	DaemonUID    *uint32 // the only user to believe to be the daemon; see package trust
+	DaemonUID    *uint32 // the only user trusted as the daemon; see package trust
 	Name         string
 	Tenants      []wire.TenantName
-	StagingBytes int64 // wished; 0 = the daemon's default
+	StagingBytes int64 // requested; 0 = the daemon's default
 	SlotBytes    int64
-	Device       gpuipc.Accelerator // nil = no device memory is asked for
+	Device       gpuipc.Accelerator // nil = no device memory is requested
 
 	AttachTimeout  time.Duration // of connecting and the first requests
-	ReleaseTimeout time.Duration // of giving leases back
+	ReleaseTimeout time.Duration // of returning leases
 	Log            zerolog.Logger
 
 	Calls    *Pool

@@ -9,9 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// owed are the leases and reservations that the daemon still has to be told are
-// ours no longer: they came late, or it did not take their return. What is not
-// returned would be lost to everybody for as long as the connection lives.
+// owed lists leases and reservations that must still be returned to the daemon: they came
+// late, or it did not accept their return. Without it they would be unavailable to all
+// clients for as long as the connection lives.
 //
 // Its size is bounded by what the daemon grants one connection.
 type owed struct {
@@ -21,7 +21,7 @@ type owed struct {
 	}
 }
 
-// debt is whom ids are owed to and how they are returned.
+// debt is the tenant to which ids belong, and the operation that returns them.
 type debt struct {
 	op     wire.Op // OpRelease or OpAbort
 	tenant uint32
@@ -58,9 +58,9 @@ func (o *owed) none() bool {
 	return len(o.mu.due) == 0
 }
 
-// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the
-// daemon's answer. A daemon that does not take them is told again later; one that
-// is gone has nothing to release.
+// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the daemon's answer. If
+// the daemon does not accept them, they are sent again later; a daemon that is gone has
+// nothing to release.
 func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	if a.ended.Load() {
 		return
@@ -83,7 +83,7 @@ func (a *Attachment) owe(d debt, ids []uint64) {
 	}
 }
 
-// payOwed sends what is owed; false when something is left.
+// payOwed sends the ids that are owed. It returns false if some remain.
 func (a *Attachment) payOwed() bool {
 	for {
 		d, ids := a.owed.take()

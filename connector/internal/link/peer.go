@@ -9,9 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// peer is the process that listened when we connected: the daemon, or who
-// started it. Memory that only a dead process could write does not change any
-// more.
+// peer is the process that listened when we connected: the daemon, or its parent. If it is
+// dead, memory that only it could write no longer changes.
 type peer struct {
 	fd     int // pidfd; -1 where the kernel has none
 	dead   atomic.Bool
@@ -21,14 +20,14 @@ type peer struct {
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// deathGrace is how long the end of a process may come after the end of its
-// sockets: the kernel closes those first. Guessed; it is waited for once.
+// deathGrace is how much later than its sockets a process may end: the kernel closes those
+// first. Guessed; it is waited for once.
 const deathGrace = 50 * time.Millisecond
 
 func newPeer(conn *seqpacket.Conn) *peer {
 	fd, err := unix.GetsockoptInt(conn.Fd(), unix.SOL_SOCKET, soPeerPidfd)
 	if err != nil {
-		fd = -1 // not known to be dead, ever
+		fd = -1 // its death can never be detected
 	}
 	return &peer{fd: fd}
 }

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// PendingWrite is the error of a Rotate or Assemble into engine memory that was
-// given up while the daemon may still be writing. The blocks it named must stay
-// out of use until Wait returns nil.
+// PendingWrite is the error of a Rotate or Assemble into engine memory that was abandoned
+// while the daemon may still be writing. The named blocks must not be used until Wait returns
+// nil.
 type PendingWrite struct {
 	cause error
 	id    uint64
@@ -22,20 +22,18 @@ func newPendingWrite(cause error, id uint64) *PendingWrite {
 	return &PendingWrite{cause: cause, id: id, done: make(chan struct{})}
 }
 
-// Error says why the call was given up.
+// Error returns why the call was abandoned.
 func (p *PendingWrite) Error() string { return p.cause.Error() + "; the daemon may still be writing" }
 
-// Unwrap returns why the call was given up: ErrLate, ErrCanceled or
-// ErrUnavailable.
+// Unwrap returns why the call was abandoned: ErrLate, ErrCanceled or ErrUnavailable.
 func (p *PendingWrite) Unwrap() error { return p.cause }
 
-// Done is closed when Wait would not block.
+// Done returns a channel that is closed when Wait would not block.
 func (p *PendingWrite) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the daemon cannot touch the destination any more: it
-// answered the request, acknowledged the cancel, or is gone. Any error means
-// that this is not known; ErrUnavailable that it cannot become known, because
-// the client was closed first.
+// Wait blocks until the daemon can no longer write to the destination: it answered the
+// request, acknowledged the cancel, or is gone. An error means that this is unknown;
+// ErrUnavailable that it cannot become known, because the client was closed first.
 func (p *PendingWrite) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:

@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// abandon gives c up for cause. What its reply sets off is done by whoever reads
-// it; the reaper sees to it that somebody does.
+// abandon abandons c because of cause. The reader of its reply does what Late lists; the
+// reaper makes sure that there is a reader.
 func (a *Attachment) abandon(c *Call, cause error) error {
 	err := fmt.Errorf("%s: given up: %w", c.Op, cause)
 	l := c.Late
@@ -36,16 +36,16 @@ func (a *Attachment) abandon(c *Call, cause error) error {
 	return err
 }
 
-// reap starts the reaper unless it runs. It reads replies that nobody waits for,
-// sends what could not be sent at once, and ends when nothing of either is left.
+// reap starts the reaper unless it runs. It reads replies without a waiting caller, sends
+// what could not be sent at once, and ends when neither is left.
 func (a *Attachment) reap() {
 	if !a.reaping.Swap(true) {
 		a.host.Spawn(a.reapAll)
 	}
 }
 
-// The reaper tries to send every readTick, not as fast as a daemon refuses; with
-// nothing to send it only reads.
+// The reaper tries to send every readTick, not as often as a daemon refuses. With nothing to
+// send it only reads.
 const reapRest = 500 * time.Millisecond
 
 func (a *Attachment) reapAll() {
@@ -69,7 +69,7 @@ func (a *Attachment) reapAll() {
 			continue
 		}
 		a.reaping.Store(false)
-		// A call may have been abandoned between the last two lines.
+		// A call may have been abandoned between the two previous lines.
 		if !a.unfinished() || a.reaping.Swap(true) {
 			return
 		}
@@ -78,8 +78,8 @@ func (a *Attachment) reapAll() {
 
 func (a *Attachment) unfinished() bool { return a.orphans() > 0 || !a.owed.none() }
 
-// askToStop sends a cancel for each abandoned request that has had none; false
-// when one could not be sent.
+// askToStop sends a cancel for each abandoned request that has had none. It returns false if
+// one could not be sent.
 func (a *Attachment) askToStop() bool {
 	all := true
 	for id, l := range a.unasked() {
@@ -92,7 +92,7 @@ func (a *Attachment) askToStop() bool {
 	return all
 }
 
-// post sends a request whose reply no caller waits for. It does not block.
+// post sends a request without a waiting caller. It does not block.
 func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bool {
 	var i uint16
 	select {
@@ -119,7 +119,7 @@ func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bo
 	return true
 }
 
-// lateReply does what the reply to an abandoned request sets off.
+// lateReply does what is required after the reply to an abandoned request.
 func (a *Attachment) lateReply(l *Late, h wire.Header, body []byte) {
 	if !l.own {
 		a.host.Counters.LateReplies.Add(1)
@@ -135,13 +135,13 @@ func (a *Attachment) lateReply(l *Late, h wire.Header, body []byte) {
 		a.giveBack(l, h.Op, body)
 	}
 	if len(l.returns) > 0 && h.Code != wire.OK && worthRetry(Kind(h.Code)) {
-		a.owed.add(debt{h.Op, l.tenant}, l.returns) // the reaper sends it, in its own time
+		a.owed.add(debt{h.Op, l.tenant}, l.returns) // the reaper sends it later
 		a.reap()
 	}
 }
 
-// cancelAnswered handles the reply to a cancel. The daemon answers it when the
-// request cannot touch its destination any more, whatever the outcome.
+// cancelAnswered handles the reply to a cancel. The daemon sends it once the request can no
+// longer touch its destination, whatever the outcome.
 func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 	switch code {
 	case wire.OK:
@@ -153,8 +153,8 @@ func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 	}
 }
 
-// giveBack returns what a late reply granted. A reply that cannot be read is
-// left to the lease's time-out.
+// giveBack returns what a late reply granted. If the reply cannot be read, its leases end by
+// expiry.
 func (a *Attachment) giveBack(l *Late, op wire.Op, body []byte) {
 	leases, reservations := Granted(op, body)
 	if len(leases) > 0 {
@@ -165,7 +165,7 @@ func (a *Attachment) giveBack(l *Late, op wire.Op, body []byte) {
 	}
 }
 
-// Granted lists the leases and reservations in a reply.
+// Granted returns the leases and reservations in a reply.
 func Granted(op wire.Op, body []byte) (leases, reservations []uint64) {
 	switch op {
 	case wire.OpAcquire, wire.OpAcquireDevice:
@@ -202,7 +202,7 @@ func Granted(op wire.Op, body []byte) (leases, reservations []uint64) {
 	return leases, reservations
 }
 
-// withCode copies the ids of the rows that are OK.
+// withCode returns the ids of the rows that are OK.
 func withCode(codes []uint16, ids []uint64) []uint64 {
 	var granted []uint64
 	for i, id := range ids {

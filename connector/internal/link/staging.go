@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Staging hands out parts of one connection's staging region, first fit. Parts
-// start at multiples of profile.PartAlign.
+// Staging allocates parts of one connection's staging region, first fit. Parts start at
+// multiples of profile.PartAlign.
 //
 // Invariant: holes are sorted, disjoint and never adjacent.
 type Staging struct {
@@ -21,7 +21,7 @@ type Staging struct {
 	mu struct {
 		sync.Mutex
 		holes  []gpuipc.Extent
-		freed  chan struct{} // closed and replaced whenever room appears
+		freed  chan struct{} // closed and replaced when memory is freed
 		closed bool
 	}
 }
@@ -35,8 +35,8 @@ func newStaging(mem []byte) *Staging {
 	return s
 }
 
-// Alloc returns n bytes. It waits for room until deadline (ErrBusy) or the end
-// of ctx; more than the whole region is ErrFull.
+// Alloc allocates n bytes. It waits for room until deadline (ErrBusy) or the end of ctx. A
+// request larger than the region is ErrFull.
 func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
 	for {
 		e, freed, err := s.try(n)
@@ -56,13 +56,13 @@ func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuip
 	}
 }
 
-// TryAlloc is alloc that does not wait.
+// TryAlloc is Alloc that does not wait.
 func (s *Staging) TryAlloc(n int64) (e gpuipc.Extent, ok bool, err error) {
 	e, freed, err := s.try(n)
 	return e, freed == nil && err == nil, err
 }
 
-// try returns a part, or what to wait for.
+// try allocates n bytes, or returns a channel to wait for.
 func (s *Staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 	want := padded(n)
 	if n < 0 || want > int64(len(s.mem)) {
@@ -89,13 +89,13 @@ func (s *Staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 	return gpuipc.Extent{}, s.mu.freed, nil
 }
 
-// padded is the room that n bytes take.
+// padded returns the room that n bytes take.
 func padded(n int64) int64 { return (max(n, 1) + profile.PartAlign - 1) &^ (profile.PartAlign - 1) }
 
-// Size is that of the region.
+// Size returns the size of the region.
 func (s *Staging) Size() int64 { return int64(len(s.mem)) }
 
-// Unused is how many bytes are free, and a channel that is closed when more are.
+// Unused returns the number of free bytes, and a channel that is closed when there are more.
 func (s *Staging) Unused() (n int64, more <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,10 +105,10 @@ func (s *Staging) Unused() (n int64, more <-chan struct{}) {
 	return n, s.mu.freed
 }
 
-// Bytes is the memory of e.
+// Bytes returns the memory of e.
 func (s *Staging) Bytes(e gpuipc.Extent) []byte { return s.mem[e.Off : e.Off+e.Len : e.Off+e.Len] }
 
-// Free gives back what alloc returned.
+// Free frees parts that Alloc or TryAlloc returned.
 func (s *Staging) Free(parts ...gpuipc.Extent) {
 	if len(parts) == 0 {
 		return
@@ -136,7 +136,7 @@ func (s *Staging) insertLocked(e gpuipc.Extent) {
 	}
 }
 
-// close wakes everybody who waits.
+// close wakes all waiters.
 func (s *Staging) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// errStalled is what calls get from a daemon that has stopped answering.
+// errStalled is the error of calls to a daemon that has stopped answering.
 var errStalled = fmt.Errorf("the daemon has stopped answering: %w", ErrUnavailable)
 
-// After stallCalls calls in a row that got no answer while nothing at all came
-// from the daemon, further ones fail at once instead of costing their time-out
-// each. Any frame ends that. The replies that are outstanding would do; a call
-// each stallProbe is let through all the same, in case they never come.
+// After stallCalls consecutive calls without an answer or any other frame from the daemon,
+// further calls fail at once instead of waiting for their timeout. Any frame ends this state.
+// Replies that are still outstanding suffice, but one call per stallProbe is let through in
+// case they never come.
 const (
 	StallCalls = 3           // one may be bad luck (a guess)
-	stallProbe = time.Second // bounds how long a miss may be needless
+	stallProbe = time.Second // bounds how long calls miss after the daemon has recovered
 )
 
-// stall watches for a daemon that is connected and silent.
+// stall detects a daemon that is connected but silent.
 type stall struct {
 	frames atomic.Uint64 // received so far
 	on     atomic.Bool
-	probe  atomic.Int64 // when the next call may try, Unix nanoseconds
+	probe  atomic.Int64 // when the next probe is allowed, Unix nanoseconds
 
 	mu struct {
 		sync.Mutex
-		frames uint64 // when the first of late came
+		frames uint64 // when the first of late was counted
 		late   int
 	}
 }
 
-// heard notes a frame.
+// heard records a frame.
 func (s *stall) heard() {
 	s.frames.Add(1)
 	if s.on.Load() {
@@ -40,7 +40,7 @@ func (s *stall) heard() {
 	}
 }
 
-// missed notes a call without an answer.
+// missed records a call without an answer.
 func (s *stall) missed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *stall) missed() {
 	}
 }
 
-// refuses reports whether a call should not even try.
+// refuses reports whether a call should fail without being sent.
 func (s *stall) refuses() bool {
 	if !s.on.Load() {
 		return false

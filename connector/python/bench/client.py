@@ -1,10 +1,10 @@
-"""Round trips of the client, beside what the socket itself takes.
+"""Round trips of the client, compared with those of the bare socket.
 
     python bench/client.py --daemon ../../bin/spliced
     python bench/client.py --socket /run/spliced/spliced.sock --json
 
-The floor is an echo of the same bytes between two Python processes. The daemon must know nothing
-of the model "bench" that matters: it gets one segment of it.
+The lower bound is an echo of the same bytes between two Python processes. The daemon must not
+serve a real model "bench": one segment of it is stored.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TOKENS = 256
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--daemon", help="program to start for the measurement")
@@ -77,13 +77,13 @@ def main() -> None:
 
 @contextmanager
 def given(path: str) -> Iterator[str]:
-    """A daemon that runs already."""
+    """Uses a running daemon."""
     yield path
 
 
 @contextmanager
 def running(program: str) -> Iterator[str]:
-    """A daemon of our own."""
+    """Starts a daemon."""
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory) / "s.sock")
         flags = [f"-socket={path}", "-http=off", "-arena=64MiB", "-private=64MiB"]
@@ -96,7 +96,7 @@ def running(program: str) -> Iterator[str]:
 
 
 def measure(path: str, count: int) -> dict[str, dict[str, float]]:
-    """Percentiles of each kind of round trip, in microseconds."""
+    """Returns percentiles of each kind of round trip, in microseconds."""
     rows = {f"echo of {size} bytes": echo(size, count) for size in (64, 1120)}
     client = Client(Options(socket=path, name="bench", timeout=1.0))
     try:
@@ -112,7 +112,7 @@ def measure(path: str, count: int) -> dict[str, dict[str, float]]:
 
 
 def calls(model: Model, count: int) -> dict[str, dict[str, float]]:
-    """Round trips to the daemon."""
+    """Measures round trips to the daemon."""
     spec = model.profile.first_spec(TOKENS)
     tokens = list(range(TOKENS))
     parts = [bytes(part.nbytes) for part in model.profile.segment_layout(spec).parts]
@@ -137,7 +137,7 @@ def calls(model: Model, count: int) -> dict[str, dict[str, float]]:
 
 
 def percentiles(call: Callable[[], object], count: int) -> dict[str, float]:
-    """Time a call."""
+    """Times a call."""
     took = []
     for _ in range(count):
         begin = time.perf_counter_ns()
@@ -148,7 +148,8 @@ def percentiles(call: Callable[[], object], count: int) -> dict[str, float]:
 
 
 def echo(size: int, count: int) -> dict[str, float]:
-    """A message there and back between two Python processes, both blocking in the socket."""
+    """Measures a message there and back between two Python processes, both blocking in the
+    socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:

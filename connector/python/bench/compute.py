@@ -1,15 +1,16 @@
-"""Where segments are put in place more quickly: by torch in the engine, or by the daemon's kernels.
+"""Compares placing segments by torch in the engine with placing them by the daemon's kernels.
 
     bin/engines/bin/python connector/python/bench/compute.py --out docs/results/compute.json
 
-Runs in the repository's root, over `bin/spliced`. Models of transformers with random weights: their
-states and rows have the shapes of the named ones, all else is narrow, so that a walk's time is
-mostly that of segments: three linear layers, and one of attention. The segments are held, and a
-question of 32 tokens follows them. What is timed is the walk over the prompt, reading the segments
-included: medians of interleaved trials on the clock, and of the processor time that both processes
-took, which other work on the machine changes less. Both have one thread. "front": one segment that
-the prompt begins with, one `assemble` request. "seams": four segments, 8 tokens on either side of a
-join computed again; one request for rows, and one per linear layer for states.
+Run it in the repository's root; it uses `bin/spliced`. The models are those of transformers with
+random weights. Their states and rows have the shapes of the named models, and everything else is
+narrow, so that a walk's time is mostly that of segments: three linear layers, and one of
+attention. The segments are cached, and a question of 32 tokens follows them. The time is that of
+the walk over the prompt, including reading the segments: medians of interleaved trials on the
+clock, and of the processor time of both processes, which depends less on other work on the
+machine. Both have one thread. "front": one segment that the prompt begins with, one `assemble`
+request. "seams": four segments, 8 tokens on either side of a join recomputed; one request for
+rows, and one per linear layer for states.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Shape:
 
 
 def gated_delta(value_heads: int) -> Shape:
-    """Qwen's layers: one of four attends."""
+    """Qwen's layers: one in four attends."""
     return Shape(
         "Qwen3_5TextConfig",
         "Qwen3_5ForCausalLM",
@@ -108,7 +109,7 @@ SHAPES = {
 
 
 def build(shape: Shape) -> transformers.PreTrainedModel:
-    """With random weights, and decays slow enough that transitions say something."""
+    """Builds it with random weights, and decays slow enough that transitions matter."""
     torch.manual_seed(1)
     config = getattr(transformers, shape.config)(**{**BODY, **shape.settings})
     model = getattr(transformers, shape.model)(config).to(torch.bfloat16).eval()
@@ -144,7 +145,7 @@ class Daemon:
             time.sleep(0.02)
 
     def seconds(self) -> float:
-        """Processor time of its threads so far."""
+        """Returns the processor time of its threads so far."""
         tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -154,7 +155,7 @@ class Daemon:
 
 
 class Timed:
-    """Adds up the time of walks."""
+    """Sums the time of walks."""
 
     def __init__(self) -> None:
         self.seconds = self.spent = 0.0
@@ -180,7 +181,7 @@ def measure(
     length: int,
     trials: int,
 ) -> dict[str, Any]:
-    """Walks of one prompt, both ways in turn."""
+    """Measures walks of one prompt, both ways in turn."""
     tokens = PLANS[plan] * length
     total = tokens + QUESTION
     seed = torch.Generator().manual_seed(length + PLANS[plan])  # no two prompts begin alike
@@ -261,7 +262,7 @@ def main(given: Sequence[str]) -> None:
 
 
 def write(path: Path | None, trials: int, rows: list[dict[str, Any]]) -> None:
-    """Writes what there is so far."""
+    """Writes the results so far."""
     if path is None:
         return
     commit = subprocess.run(
@@ -281,7 +282,7 @@ def write(path: Path | None, trials: int, rows: list[dict[str, Any]]) -> None:
 
 
 def machine() -> str:
-    """The processor, and how many there are."""
+    """Returns the processor model and the number of processors."""
     info = Path("/proc/cpuinfo").read_text()
     named = next(line for line in info.splitlines() if line.startswith("model name"))
     flags = "AVX-512" if "avx512f" in info else "AVX2"

@@ -2,12 +2,12 @@
 
     bin/engines/bin/python connector/python/bench/vllm_pages.py    # in the repository's root
 
-First the tokens of a block, which vLLM stretches in hybrids until a block of attention is as large
-as a recurrent state, beside how many segments are as long. Then 300 requests of 11 of 240
-paragraphs of XQuAD, so many at a time: the peak of blocks that their tokens of attention take with
-copies, and with shared pages; and the same with the blocks of their states, of which there are
-three to a request as Qwen3-Next has them. No engine runs and no tensor exists: a block is a number
-here.
+First the tokens of a block, next to the number of segments that are as long. In hybrids vLLM
+enlarges a block of attention until it is as large as a recurrent state. Then 300 requests of 11
+of 240 paragraphs of XQuAD, with a fixed number in flight: the peak number of attention blocks
+with copies and with shared pages, and the same including the blocks of their states, of which
+each request has three, as in Qwen3-Next. No engine runs and no tensor exists: a block is only a
+number here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ POOL = 1 << 16
 
 
 class Small(CPUAttentionBackend):  # type: ignore[misc]
-    """A kernel that takes blocks of 16, as those of GPUs do."""
+    """A kernel that requires blocks of 16, as those of GPUs do."""
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[object]:
@@ -74,7 +74,8 @@ class Small(CPUAttentionBackend):  # type: ignore[misc]
 
 
 def block_tokens(model: str, architecture: str, backend: type, least: int) -> int:
-    """Tokens of a block of attention, by vLLM's own function. least: without recurrent layers."""
+    """Returns the tokens of a block of attention, by vLLM's own function. least: without
+    recurrent layers."""
     described = json.loads((CONFIGS / f"{model}.json").read_text())
     described = described.get("text_config", described)
     described |= {"architectures": [architecture], "dtype": "bfloat16"}
@@ -132,7 +133,8 @@ class Pool:
     def admit(
         self, name: str, question: int, lengths: Sequence[tuple[int, int]], share: bool
     ) -> Any:
-        """A request of (paragraph, tokens) behind a system prompt, to the end of its answer."""
+        """Admits a request of (paragraph, tokens) after a system prompt, up to the end of its
+        answer."""
         at, wanted = SYSTEM, list[Wanted]()
         for i, (paragraph, length) in enumerate(lengths):
             interior = length - 2 * SEAM
@@ -161,7 +163,7 @@ class Pool:
 
 
 def peaks(block: int, at_once: int, name: str, share: bool) -> tuple[int, int]:
-    """The most blocks in use: of attention, and with the states."""
+    """Returns the peak of blocks in use: of attention, and including the states."""
     paragraphs = [row[0] for row in numbers("xquad_lengths.txt")]
     pool, running = Pool(block), deque[Any]()
     attention = every = 0

@@ -1,11 +1,11 @@
-"""vLLM with shared pages beside copies: blocks in use, and the time of a step that decodes.
+"""vLLM with shared pages compared with copies: blocks in use, and the time of a decoding step.
 
     cd connector/python && PYTHONPATH=src:tests ../../bin/engines/bin/python \\
         bench/vllm_pages_engine.py --requests 24
 
-One engine on a CPU with the model of scripts/tinyhybrid and a daemon, so many requests at once of
-11 of 15 segments of 200 tokens; rounds with copies and with shared pages take turns. A step counts
-while all requests are in it.
+One engine on a CPU with the model of scripts/tinyhybrid and a daemon. The given number of
+requests run at once, each of 11 of 15 segments of 200 tokens; rounds with copies and with shared
+pages alternate. Only steps with all requests count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PICKED = 11
 
 
 def request_of(number: int) -> tuple[list[int], list[int]]:
-    """A prompt and its cuts."""
+    """Returns a prompt and its cuts."""
     ids, cuts = list[int](), [0]
     for i in range(PICKED):
         ids += SEGMENTS[(number * 7 + i * 3) % len(SEGMENTS)]
@@ -37,7 +37,7 @@ def request_of(number: int) -> tuple[list[int], list[int]]:
 
 
 def blocks(engine: Engine) -> int:
-    """Different blocks that rows of requests lie in."""
+    """Returns the number of different blocks that hold rows of requests."""
     pages = find_manager(engine.core.scheduler.kv_cache_manager)
     if pages is None:
         raise RuntimeError("no shared pages")
@@ -46,7 +46,7 @@ def blocks(engine: Engine) -> int:
 
 
 def run(engine: Engine, name: str, requests: int, tokens: int) -> tuple[float, int]:
-    """Milliseconds of a step (median), and the most blocks."""
+    """Returns the median milliseconds of a step, and the most blocks."""
     from vllm import SamplingParams
 
     llm: Any = engine.llm.llm_engine

@@ -3,9 +3,9 @@
     cd connector/python && PYTHONPATH=src:tests ../../bin/engines/bin/python \\
         bench/vllm_states.py --models long,qwen3_5,mamba2,bailing_2.5 --states bfloat16,float32
 
-Starts engines of vLLM on a CPU, one after another. Each answer ends at the end of a block; the next
-turn continues there. Its log-probabilities are compared with those behind the
-same tokens computed as a prompt, and these with a prefill that was cut at every block. Printed are
+Starts engines of vLLM on a CPU, one after another. Each answer ends at the end of a block; the
+next turn continues there. Its log-probabilities are compared with those after the same tokens
+computed as a prompt, and these with a prefill that was cut at every block. The printed values are
 the root mean squares of the differences in units of the spread of the log-probabilities.
 """
 
@@ -35,7 +35,7 @@ PROMPTS, TAILS, TAIL = 4, 4, 24
 
 
 def keep_asked_type(asked: str) -> None:
-    """vLLM makes the states of other layers than GDN float32 on processors with bfloat16."""
+    """On processors with bfloat16, vLLM sets the states of layers other than GDN to float32."""
     from vllm.platforms.cpu import CpuPlatform
 
     check = CpuPlatform.check_and_update_config
@@ -52,7 +52,7 @@ def start(name: str, states: str, directory: Path) -> Engine:
     options: dict[str, object] = {
         "max_logprobs": -1,
         "mamba_ssm_cache_dtype": states,
-        "prefix_cache_retention_interval": None,  # states of answers are kept too
+        "prefix_cache_retention_interval": None,  # states of answers are cached too
     }
     if name in TRAINED:
         return Engine(Setup(str(TRAINED[name]), options=options))
@@ -71,7 +71,7 @@ def start(name: str, states: str, directory: Path) -> Engine:
 
 
 def said(name: str, tokens: int, seed: int) -> list[int]:
-    """A prompt: held-out notes of a trained model's own, or random tokens."""
+    """Returns a prompt: held-out notes of a trained model, or random tokens."""
     if name not in TRAINED:
         return prompt(tokens, seed=seed)
     sys.path.insert(0, str(ROOT / "scripts/tinyhybrid"))
@@ -86,7 +86,7 @@ def said(name: str, tokens: int, seed: int) -> list[int]:
 
 
 def ask(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, salts: Sequence[str]) -> Any:
-    """Sampled answers, in one batch."""
+    """Returns sampled answers, in one batch."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(max_tokens=tokens, detokenize=False, temperature=1.0, ignore_eos=True)
@@ -100,7 +100,7 @@ def ask(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, salts: Se
 def logits(
     engine: Engine, prompts: Sequence[Sequence[int]], salt: str, cached: int
 ) -> list[Tensor]:
-    """Returns the next tokens' log-probabilities. The first `cached` tokens have to be cached."""
+    """Returns the next tokens' log-probabilities. The first `cached` tokens must be cached."""
     from vllm import SamplingParams
 
     sampling = SamplingParams(max_tokens=1, detokenize=False, temperature=0, logprobs=-1)
@@ -138,7 +138,7 @@ def measure(engine: Engine, name: str, answers: Sequence[int]) -> dict[int, dict
             history = ids + list(answer.outputs[0].token_ids)[:n]
             for at in range(block, end + 1, block):  # a prefill that is cut at each block
                 ask(engine, [[*history[:at], 5]], 1, [f"{salt} split"])
-            ask(engine, [[*history, 5]], 1, [f"{salt} whole"])  # and one that is not
+            ask(engine, [[*history, 5]], 1, [f"{salt} whole"])  # and one without cuts
             tails = [history + said(name, TAIL, 9000 + tail) for tail in range(TAILS)]
             whole = logits(engine, tails, f"{salt} whole", end)
             for way in rows:
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--answers", default="16,64,256,600", help="their tokens")
     parser.add_argument("--one", action="store_true", help="in this process")
     given = parser.parse_args()
-    if not given.one:  # an engine leaves much behind: each has a process of its own
+    if not given.one:  # an engine leaves much allocated, so each has its own process
         for model in given.models.split(","):
             for states in given.states.split(","):
                 command = [sys.executable, __file__, "--one", f"--models={model}"]

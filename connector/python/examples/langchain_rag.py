@@ -1,9 +1,9 @@
-"""A LangChain pipeline in front of a vLLM server with the connector.
+"""A LangChain pipeline that uses a vLLM server with the connector.
 
     python langchain_rag.py [URL]                     # pip install langchain-openai
 
-Nothing is to be said. `extra_body` picks among the finders that the server was started with, for
-an application that knows better than the server's default.
+No setting is required. `extra_body` selects among the finders that the server was started with,
+for an application that knows better than the server's default.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""A LlamaIndex response synthesiser in front of a vLLM server with the connector.
+"""A LlamaIndex response synthesiser that uses a vLLM server with the connector.
 
     python llamaindex_rag.py [URL] [MODEL]            # pip install llama-index-llms-openai-like
 
-The synthesiser puts the documents together, with a blank line between; the server finds them there.
+The synthesiser joins the documents with a blank line between them, and the server finds them
+there.
 """
 
 import sys

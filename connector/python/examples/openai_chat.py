@@ -1,10 +1,10 @@
-"""The OpenAI client in front of a vLLM server with the connector.
+"""The OpenAI client with a vLLM server that has the connector.
 
     python openai_chat.py [URL]                       # pip install openai
 
-Asks one question twice, with its documents in another order. Nothing here knows of segments: the
-server finds them (its setting `find`). With TOKENIZER set to the model's directory the requests
-name their cuts themselves, which needs spliced-connector and transformers.
+Asks one question twice, with its documents in another order. The client does not know about
+segments: the server finds them (its setting `find`). With TOKENIZER set to the model's directory
+the requests name their cuts themselves, which needs spliced-connector and transformers.
 """
 
 import os
@@ -23,7 +23,7 @@ def messages(notes: list[str]) -> list[dict[str, object]]:
 
 
 def cuts(said: list[dict[str, object]]) -> dict[str, object]:
-    """What a client says that knows where its documents lie; nothing by default."""
+    """Returns the cuts of a client that knows where its documents are; nothing by default."""
     directory = os.environ.get("TOKENIZER")
     if not directory:
         return {}

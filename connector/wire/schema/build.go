@@ -1,6 +1,6 @@
 package schema
 
-// What follows makes the tables of messages short.
+// Constructors that keep the tables of messages short.
 
 type option func(*Field)
 

@@ -8,7 +8,7 @@ func messages() []Message {
 	return all
 }
 
-// leased is how a reply lists extents and digests of n rows.
+// leased returns the items with which a reply lists extents and digests of n rows.
 func leased(rowsOf, most string) []Item {
 	return body(
 		u32s("ExtentCount", most, rows(rowsOf), divides("ExtentOff")),

@@ -9,7 +9,7 @@ var Wire = Protocol{
 	Operations: operations,
 }
 
-// Numbers are never used again for something else.
+// Numbers are never reused.
 var operations = []Operation{
 	{Number: 1, Name: "hello", Request: "HelloRequest", Reply: "HelloReply", ReplyDescriptors: "three descriptors"},
 	{Number: 2, Name: "profile", Request: "ProfileRequest", Reply: "ProfileReply", RequestDescriptors: "at most one descriptor"},

@@ -1,6 +1,6 @@
 package schema
 
-// Protocol is the whole description.
+// Protocol is the complete description.
 type Protocol struct {
 	Constants  []Constant
 	Enums      []Enum
@@ -11,18 +11,18 @@ type Protocol struct {
 
 // Constant is a number with a name: a bound, a size or a version.
 type Constant struct {
-	Name  string // as Go has it; Python has MAX_KEYS for MaxKeys
+	Name  string // in Go form; Python has MAX_KEYS for MaxKeys
 	Value int
 	Doc   string
 	Bound bool // listed in docs/protocol.md as a bound
 }
 
-// Enum is a set of named numbers. Those of the ops come from Operations.
+// Enum is a set of named numbers. The values of the enum of ops are taken from Operations.
 type Enum struct {
-	Name   string // of the Go type where Own, and in docs/protocol.md
+	Name   string // of the Go type if Own, and in docs/protocol.md
 	Prefix string // of the Go constants
-	Type   string // the Go type underneath
-	Own    bool   // a Go type of its own, else constants of Type
+	Type   string // the underlying Go type
+	Own    bool   // declares a Go type, else constants of Type
 	Named  bool   // the Go type has String and Known
 	Bits   bool   // a set of bits
 	Python string // class in Python; "" = none
@@ -36,12 +36,12 @@ type Value struct {
 	Name   string // without the prefix
 	Number uint64
 	Doc    string
-	Then   string // codes: what a client does
+	Then   string // for codes: what a client should do
 	Python string // "" = as Name
 }
 
-// Struct is a Go type that several columns or scalars of a message make up.
-// Python's messages are flat.
+// Struct is a Go type that groups several columns or scalars of a message. Python's messages
+// are flat.
 type Struct struct {
 	Name   string
 	Doc    string
@@ -52,18 +52,18 @@ type Struct struct {
 type Message struct {
 	Name string
 	Doc  string // follows the name
-	// Like names a message that this one embeds and whose layout it has.
+	// Like names a message that this one embeds and whose layout it shares.
 	Like     string
 	Body     []Item
 	Sections []Section
 }
 
-// Section is what an optional part of a message holds. It ends its message, after
-// the sections before it, and travels only between peers that agreed on Feature.
+// Section is an optional part of a message. It follows the fields and earlier sections, and
+// is only sent between peers that agreed on Feature.
 type Section struct {
 	Name    string // of the field
 	Struct  string // its Go type and Python class
-	Feature string // value of the enum Feature; its bit is what the section begins with
+	Feature string // value of the enum Feature; the section begins with its bit
 	Doc     string
 	Body    []Item
 }
@@ -71,7 +71,7 @@ type Section struct {
 // Item is a Field or a Check.
 type Item interface{ item() }
 
-// Kind is how a field travels.
+// Kind is the encoding of a field.
 type Kind int
 
 // Scalars, then columns.
@@ -91,7 +91,7 @@ const (
 	Hashes
 	Text  // a column of bytes
 	Texts // u32 lengths, then all bytes joined
-	Blobs // the same, of bytes that are no text
+	Blobs // the same, of bytes that are not text
 )
 
 // Column reports whether fields of k are columns.
@@ -99,15 +99,15 @@ func (k Kind) Column() bool { return k >= U8s }
 
 // Field is one scalar or column.
 type Field struct {
-	// Name is the Go field. "Plan.Begin" is a field of a struct, "Memory[].Layer" a
-	// column that is that field of every element.
+	// Name is the Go field. "Plan.Begin" is a field of a struct, "Memory[].Layer" a column
+	// with that field of every element.
 	Name string
 	Kind Kind
 	Type string // of a Name with a dot: the struct's name
-	Most string // columns: most elements, an expression of constants
-	Each string // texts and blobs: most bytes of one
-	// Rows is the column that has as many elements, OrNone that none at all are
-	// right too. Divides is the column whose parts these counts are.
+	Most string // columns: maximum number of elements, an expression of constants
+	Each string // texts and blobs: maximum bytes of one
+	// Rows is the column with the same number of elements; OrNone allows none at all. Divides
+	// is the column that these counts divide into parts.
 	Rows    string
 	OrNone  bool
 	Divides string
@@ -116,22 +116,22 @@ type Field struct {
 	Doc     string
 }
 
-// Check is a rule that Rows and Divides cannot say. It holds at its place: after
-// the fields before it, before those behind. Rows and Divides are checked after
-// the last field of the body, Rows first.
+// Check is a rule that Rows and Divides cannot express. It is checked at its position,
+// between the fields before and after it. Rows and Divides are checked after the last field
+// of the body, Rows first.
 type Check struct {
 	Field string
-	// One of these.
-	Exactly string   // so many elements
+	// One of these is set.
+	Exactly string   // number of elements of the column
 	OneOf   []string // the scalar is one of these values
-	Within  string   // the scalar is at most the elements of this column
+	Within  string   // the scalar is at most the number of elements of this column
 	Only    *Only
-	// OrNone, of Exactly: or none at all.
+	// OrNone, for Exactly: no elements are allowed as well.
 	OrNone bool
 }
 
-// Only says that a column belongs to one value of a scalar: Times elements for
-// each of Rows then, none otherwise.
+// Only makes a column depend on the value of a scalar: it has Times elements for each of Rows
+// if the scalar has this value, else none.
 type Only struct {
 	Scalar, Is  string
 	Rows, Times string // Times "" = 1
@@ -143,11 +143,11 @@ func (Check) item() {}
 // Operation is one op.
 type Operation struct {
 	Number         int
-	Name           string // attach-device; Go has OpAttachDevice
+	Name           string // attach-device; in Go OpAttachDevice
 	Request, Reply string
-	// Tenant: the header names a tenant of the connection. Stopping: served while
-	// the daemon stops, since it ends things.
+	// Tenant: the header names a tenant of the connection. Stopping: served while the daemon
+	// stops, since the operation ends something.
 	Tenant, Stopping bool
-	// Descriptors that come along, in words; "" = none are allowed.
+	// Accompanying descriptors, in words; "" = none are allowed.
 	RequestDescriptors, ReplyDescriptors string
 }

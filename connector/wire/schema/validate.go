@@ -6,8 +6,8 @@ import (
 	"regexp"
 )
 
-// Validate finds what would make a codec that does not compile, or one that reads
-// something else than another writes. It reports everything it finds.
+// Validate finds errors that would give a codec that does not compile, or two codecs that
+// differ. It reports all of them.
 func (p *Protocol) Validate() error {
 	v := validation{names: map[string]bool{}, features: map[string]bool{}, messages: map[string]*Message{}}
 	for _, c := range p.Constants {
@@ -102,8 +102,8 @@ func (v *validation) message(m *Message) {
 
 var identifier = regexp.MustCompile(`[A-Za-z]\w*`)
 
-// body checks fields and returns its columns. A section's rows may be those of
-// outer, the columns of its message.
+// body checks fields and returns its columns. A section's rows may be columns of its message,
+// outer.
 func (v *validation) body(in string, items []Item, outer map[string]Kind) map[string]Kind {
 	fields := map[string]Kind{}
 	columns := map[string]Kind{}

@@ -11,26 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kinds of failure. Other errors are system call errors of a connection
-// that cannot be used further.
+// The kinds of failure. Other errors are system call errors, after which a connection cannot
+// be used.
 var (
 	// ErrClosed: closed here, closed by the peer, or the peer is gone. An empty
 	// message counts as closing, since a reader cannot tell the two apart.
 	ErrClosed = errors.New("connection closed")
 	// ErrTimeout: nothing was received or sent in time; the connection is fine.
 	ErrTimeout = errors.New("timed out")
-	// ErrTruncated: the message did not fit the buffer; its rest is lost.
+	// ErrTruncated: the message did not fit the buffer; the excess is lost.
 	ErrTruncated = errors.New("message truncated")
 	// ErrDescriptors: more descriptors, or other control data, than allowed.
 	ErrDescriptors = errors.New("unexpected control data")
-	// ErrNoRoom: descriptors came along that this process may have, but has no room
-	// for: its table is full. The message's bytes have arrived.
+	// ErrNoRoom: the message carried allowed descriptors, but this process's table is full.
+	// The message's bytes have arrived.
 	ErrNoRoom = errors.New("no room for descriptors")
 )
 
-// MaxDescriptors is how many descriptors one message may carry: as many as
-// Linux takes (SCM_MAX_FD). What comes in is bound to FewDescriptors until
-// AllowDescriptors says otherwise, so that a stranger cannot fill our table.
+// MaxDescriptors is the maximum number of descriptors in one message, which is that of Linux
+// (SCM_MAX_FD). Received messages are limited to FewDescriptors until AllowDescriptors
+// changes it, so that an untrusted peer cannot fill our table.
 const (
 	MaxDescriptors = 253
 	FewDescriptors = 8
@@ -42,7 +42,7 @@ type Conn struct {
 	gate gate
 
 	recvTimeout atomic.Int64 // as set on fd, in ns; 0 = none
-	descriptors atomic.Int32 // as allowed in one message; 0 = FewDescriptors
+	descriptors atomic.Int32 // maximum in one message; 0 = FewDescriptors
 }
 
 // New takes over fd, a connected SOCK_SEQPACKET socket, and makes it blocking
@@ -58,8 +58,7 @@ func New(fd int) (*Conn, error) {
 	return c, nil
 }
 
-// Dial connects to path. A full backlog makes it wait for at most timeout (0 =
-// no bound).
+// Dial connects to path. If the backlog is full, it waits for at most timeout (0 = no bound).
 func Dial(path string, timeout time.Duration) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -69,11 +68,11 @@ func Dial(path string, timeout time.Duration) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// connect on a unix socket honours the send time-out.
+	// connect on a unix socket honours the send timeout.
 	for begun := time.Now(); ; {
 		left := timeout
 		if timeout > 0 {
-			left = max(timeout-time.Since(begun), 1) // signals must not begin it afresh
+			left = max(timeout-time.Since(begun), 1) // signals must not restart it
 		}
 		if err = c.SetSendTimeout(left); err != nil {
 			break
@@ -109,7 +108,7 @@ func Pair() (a, b *Conn, err error) {
 	return a, b, nil
 }
 
-// Fd returns the descriptor for socket options; it is valid until Close.
+// Fd returns the descriptor, for socket options; it is valid until Close.
 func (c *Conn) Fd() int { return c.fd }
 
 func (c *Conn) leave() {
@@ -118,8 +117,8 @@ func (c *Conn) leave() {
 	}
 }
 
-// Close ends the connection; calls that are blocked in it return ErrClosed.
-// Calls after the first do nothing.
+// Close ends the connection. Calls that are blocked in it return ErrClosed. Calls of Close
+// after the first do nothing.
 func (c *Conn) Close() error {
 	if c.gate.shut.Swap(true) {
 		return nil
@@ -132,8 +131,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Send sends one message; fds, if any, are duplicated into the peer and stay
-// the caller's. A full socket buffer makes it wait for the send time-out.
+// Send sends one message. fds, if any, are duplicated into the peer and remain the caller's.
+// If the socket buffer is full, it waits for at most the send timeout.
 func (c *Conn) Send(frame []byte, fds []int) error { return c.send(frame, fds, 0) }
 
 // TrySend is Send that returns ErrTimeout instead of waiting.
@@ -163,8 +162,8 @@ func (c *Conn) send(frame []byte, fds []int, flags int) error {
 	}
 }
 
-// sendTo and recvMsg tell Go's scheduler of calls that may block only: it costs as
-// much as a tenth of such a call.
+// sendTo and recvMsg notify Go's scheduler only of calls that may block: the notification
+// takes up to a tenth of the time of such a call.
 func sendTo(fd int, frame []byte, flags int) (errno unix.Errno) {
 	if flags&unix.MSG_DONTWAIT != 0 {
 		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)), uintptr(flags), 0, 0)
@@ -236,17 +235,16 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 			break
 		}
 		if errno == unix.ECONNRESET && !reset {
-			// The peer closed without having read everything. Frames that it
-			// sent before lie behind this error, which is told once.
+			// The peer closed without having read everything. Frames that it sent earlier are
+			// queued after this error, which is reported once.
 			reset = true
 			continue
 		}
 		if errno != unix.EINTR {
 			return 0, nil, recvError(errno)
 		}
-		// A signal: the kernel starts the time-out afresh, which signals that
-		// come at a steady pace could make endless. Let the caller, who knows
-		// its deadline, decide.
+		// A signal: the kernel restarts the timeout, so signals at a steady pace could make
+		// the wait endless. Return to the caller, which knows its deadline.
 		if c.recvTimeout.Load() != 0 {
 			return 0, nil, ErrTimeout
 		}
@@ -273,8 +271,8 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 	return int(got), fds, err
 }
 
-// AllowDescriptors says how many descriptors a message may carry from now on, at
-// most MaxDescriptors. A Recv that waits already takes as many as it did.
+// AllowDescriptors sets how many descriptors a message may carry from now on, at most
+// MaxDescriptors. A Recv that is already waiting keeps the previous limit.
 func (c *Conn) AllowDescriptors(n int) { c.descriptors.Store(int32(min(n, MaxDescriptors))) }
 
 func (c *Conn) mostDescriptors() int {
@@ -287,8 +285,8 @@ func (c *Conn) mostDescriptors() int {
 // controlBytes is controlRoom(MaxDescriptors).
 const controlBytes = (16 + 4*MaxDescriptors + 7) &^ 7
 
-// controlRoom is the room for one SCM_RIGHTS of n descriptors: a header of 16
-// bytes and 4 bytes for each, up to a multiple of 8. The kernel drops what is over.
+// controlRoom returns the room for one SCM_RIGHTS of n descriptors: a header of 16 bytes and
+// 4 bytes for each, rounded up to a multiple of 8. The kernel drops excess descriptors.
 func controlRoom(n int) int { return 16 + (4*n+7)&^7 }
 
 func recvError(errno unix.Errno) error {
@@ -302,7 +300,7 @@ func recvError(errno unix.Errno) error {
 	}
 }
 
-// rights takes the descriptors out of control data; nothing else is allowed.
+// rights extracts the descriptors from control data; any other content is an error.
 func rights(control []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -323,9 +321,9 @@ func rights(control []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// SetRecvTimeout bounds each later Recv, 0 = no bound. A call may end early
-// with ErrTimeout, and up to a timer tick (4 ms at most) late. Setting the value
-// that is already set costs no system call.
+// SetRecvTimeout bounds each later Recv, 0 = no bound. A call may end early with ErrTimeout,
+// and up to a timer tick (4 ms at most) late. Setting the current value again costs no system
+// call.
 func (c *Conn) SetRecvTimeout(d time.Duration) error {
 	if c.recvTimeout.Load() == int64(d) {
 		return nil
@@ -346,7 +344,7 @@ func (c *Conn) setTimeout(option int, d time.Duration) error {
 	}
 	defer c.leave()
 	if d < 0 || d > 0 && d < time.Microsecond {
-		d = time.Microsecond // 0 would mean for ever
+		d = time.Microsecond // 0 would mean no bound
 	}
 	tv := unix.NsecToTimeval(int64(d))
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, option, &tv); err != nil {
@@ -355,22 +353,21 @@ func (c *Conn) setTimeout(option int, d time.Duration) error {
 	return nil
 }
 
-// AwaitHangup blocks until the peer will send nothing more (it closed, called
-// CloseWrite or is gone), or until Close. It does not read, and messages do not
-// wake it.
+// AwaitHangup blocks until the peer can send nothing more (it closed, called CloseWrite or is
+// gone), or until Close. It does not read, and messages do not wake it.
 func (c *Conn) AwaitHangup() error {
 	_, err := c.poll(unix.POLLRDHUP, -1)
 	return err
 }
 
-// Readable reports whether a message lies ready, or the connection has ended.
+// Readable reports whether a message is queued or the connection has ended.
 func (c *Conn) Readable() bool {
 	n, err := c.poll(unix.POLLIN, 0)
 	return n > 0 || err != nil
 }
 
-// AwaitWritable waits until TrySend is worth another try or the connection has
-// ended, for at most d; ErrTimeout after that.
+// AwaitWritable waits, for at most d, until a retry of TrySend may succeed or the connection
+// has ended. It returns ErrTimeout after d.
 func (c *Conn) AwaitWritable(d time.Duration) error {
 	// Rounded up: a wait of 0 ms would make the caller spin.
 	n, err := c.poll(unix.POLLOUT, int((d+time.Millisecond-1)/time.Millisecond))
@@ -380,7 +377,7 @@ func (c *Conn) AwaitWritable(d time.Duration) error {
 	return err
 }
 
-// poll waits for events or a hang-up for ms milliseconds, -1 = for ever.
+// poll waits up to ms milliseconds, -1 = no bound, for events or a hang-up.
 func (c *Conn) poll(events int16, ms int) (n int, err error) {
 	if !c.gate.enter() {
 		return 0, ErrClosed
@@ -395,12 +392,12 @@ func (c *Conn) poll(events int16, ms int) (n int, err error) {
 		case err != unix.EINTR:
 			return 0, fmt.Errorf("poll: %w", err)
 		case ms >= 0:
-			return 0, nil // early is fine, for ever is not
+			return 0, nil // early is fine, no bound is not
 		}
 	}
 }
 
-// CloseWrite tells the peer that nothing more will come; receiving goes on.
+// CloseWrite signals the peer that no more messages will come. Receiving continues.
 func (c *Conn) CloseWrite() error {
 	if !c.gate.enter() {
 		return ErrClosed
@@ -412,7 +409,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// CloseAll closes descriptors that nobody wants.
+// CloseAll closes descriptors that are not needed.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)

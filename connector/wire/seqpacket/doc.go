@@ -1,12 +1,11 @@
-// Package seqpacket carries frames and descriptors over SOCK_SEQPACKET unix
-// sockets with blocking system calls.
+// Package seqpacket carries frames and descriptors over SOCK_SEQPACKET unix sockets with
+// blocking system calls.
 //
-// A blocking read on both ends answers a small request in about half the time
-// that Go's net package needs, because no poller stands between the wake-up and
-// the caller (see BenchmarkEcho). The price is one thread per blocked call, and
-// that a call ends only by a message, its time-out, or Close.
+// With a blocking read on both ends, a small request takes about half the time that it takes
+// with Go's net package, because no poller is involved in waking the caller (see
+// BenchmarkEcho). In return, each blocked call occupies a thread, and only a message, its
+// timeout or Close can end it.
 //
-// Frames keep their boundaries. Send may be called by several goroutines at
-// once, and so may Recv, each message going to one of them. Descriptors that
-// Recv returns belong to the caller.
+// Frames keep their boundaries. Send may be called concurrently, and so may Recv; each
+// message goes to one of the callers. Descriptors that Recv returns belong to the caller.
 package seqpacket

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CloseRead wakes calls that wait to receive, here, and ends sending for the
-// peer, who does not see the end of the connection by it. What was sent before
-// can still be received, until Recv returns ErrClosed.
+// CloseRead wakes local calls that wait to receive, and stops the peer from sending; the peer
+// does not see it as the end of the connection. Messages that were sent earlier can still be
+// received, until Recv returns ErrClosed.
 func (c *Conn) CloseRead() error {
 	if !c.gate.enter() {
 		return ErrClosed
@@ -20,13 +20,13 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// drainFrames bounds Drain: a peer that keeps sending is not waited for. It is
-// more than the kernel queues for one socket.
+// drainFrames bounds Drain, in case a peer keeps sending. It is more than the kernel queues
+// for one socket.
 const drainFrames = 4096
 
-// Drain throws away what has been received and not read, descriptors too. A
-// socket that is closed with frames unread takes the frames that its peer has
-// not read with it: the peer gets a reset in their place.
+// Drain discards received messages that were not read, including their descriptors. If a
+// socket is closed with unread frames, the frames that its peer has not read are lost as
+// well: the peer gets a reset instead.
 func (c *Conn) Drain() {
 	if !c.gate.enter() {
 		return

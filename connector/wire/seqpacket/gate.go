@@ -2,11 +2,10 @@ package seqpacket
 
 import "sync/atomic"
 
-// gate counts the calls inside a descriptor. Without it a number that the
-// kernel gives out again after Close could be read by a call that had not
-// returned yet.
+// gate counts the calls that use a descriptor. Without it, a call that has not returned yet
+// could use a number that the kernel reassigned after Close.
 //
-// Invariant: users never rises from zero; whoever brings it to zero closes the
+// Invariant: users never rises from zero. The call that brings it to zero closes the
 // descriptor.
 type gate struct {
 	users atomic.Int32 // calls inside, plus one until shut

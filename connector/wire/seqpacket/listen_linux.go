@@ -7,16 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener accepts connections on a path. It neither removes a path that is in
-// its way nor its own when it closes: whether a path is stale is for the owner
-// of the directory to say.
+// Listener accepts connections on a path. It removes neither a path that exists already nor
+// its own when it closes: whether a path is stale is decided by the owner of the directory.
 type Listener struct {
 	fd   int
 	gate gate
 }
 
-// Listen binds path with the permissions mode (before anybody can connect) and
-// accepts from then on.
+// Listen binds path with the permissions mode (before any client can connect) and then
+// accepts connections.
 func Listen(path string, mode uint32, backlog int) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -24,8 +23,8 @@ func Listen(path string, mode uint32, backlog int) (*Listener, error) {
 	}
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
 	if err == nil {
-		// Until listen is called a connect is refused, so that the wider mode
-		// that bind gave the path was never of use to anybody.
+		// Connects are refused until listen is called, so the wider mode that bind gave the
+		// path could not be used.
 		if err = unix.Chmod(path, mode); err == nil {
 			err = unix.Listen(fd, backlog)
 		}

@@ -1,16 +1,16 @@
-"""Says whether an installed engine still has the interfaces that our adapters rely on.
+"""Checks whether an installed engine still has the interfaces that the adapters rely on.
 
 `python -m spliced_connector.drift vllm` imports the engine, describes everything named in
 `TARGETS` and compares it with `recorded/vllm.json`, a description of a release that the adapters
-were run with. Each difference is one line; the exit status is 0 without any, 1 with some, 2 when
-the engine cannot be imported. `--record` writes the description of the installed release in place
-of comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel, and
-imports nothing; that is a report, whose exit status is 0 whatever it finds.
+were run with. Each difference is one line. The exit status is 0 without any, 1 with some, 2 if
+the engine cannot be imported. `--record` writes the description of the installed release instead
+of comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel,
+and imports nothing; that is a report, and its exit status is always 0.
 
 An interface is described by what a caller or a subclass depends on: abstract methods, names and
 kinds of parameters, fields of records, members of enumerations, attributes that a constructor
 sets, and the shapes that the engine's own functions give for one small model. Annotations and
-defaults are left out: they change without breaking anybody.
+defaults are left out, because their changes break no caller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MISSING = "missing"
 
 
 def describe(target: Target) -> dict[str, str]:
-    """What the installed engine has for one target, as flat facts: name to text."""
+    """Returns the facts of the installed engine about one target: name to text."""
     name = f"{target.module}.{target.name}"
     try:
         value = getattr(importlib.import_module(target.module), target.name)
@@ -56,7 +56,7 @@ def describe(target: Target) -> dict[str, str]:
 
 
 def describe_class(cls: type, target: Target) -> dict[str, str]:
-    """Facts of a class: what it leaves abstract, its records, and the named methods."""
+    """Returns the facts of a class: its abstract methods, its records, and the named methods."""
     facts: dict[str, str] = {}
     if abstract := getattr(cls, "__abstractmethods__", None):
         facts["abstract methods"] = ", ".join(sorted(abstract))
@@ -76,7 +76,7 @@ def describe_class(cls: type, target: Target) -> dict[str, str]:
 
 
 def public_methods(cls: type) -> list[str]:
-    """Names of the methods and properties that a class has itself."""
+    """Returns the names of the methods and properties that the class itself defines."""
     return [
         name
         for name, value in vars(cls).items()
@@ -90,7 +90,8 @@ def wanted(name: str, members: Sequence[str]) -> bool:
 
 
 def fields(cls: type) -> list[str]:
-    """Names of the fields of a dataclass, a named tuple or a msgspec record; else none."""
+    """Returns the names of the fields of a dataclass, a named tuple or a msgspec record; else
+    none."""
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
     names: tuple[str, ...] = getattr(cls, "_fields", getattr(cls, "__struct_fields__", ()))
@@ -106,7 +107,8 @@ def kind_of(static: object, value: object) -> str:
 
 
 def signature(function: object) -> str:
-    """Parameters without annotations and default values, e.g. `(self, request, *, rank=)`."""
+    """Returns parameters without annotations and default values, e.g. `(self, request, *,
+    rank=)`."""
     if not callable(function):
         return "not callable"
     try:
@@ -128,7 +130,7 @@ class Given:
 
 
 def run(value: object, call: Call) -> str:
-    """The answer of a function of the engine that gives a shape, or how it failed."""
+    """Returns the result of a function of the engine that gives a shape, or how it failed."""
     try:
         answer = getattr(value, call.method)(*call.arguments)
     except Exception as error:  # any failure of foreign code is a fact to compare
@@ -146,7 +148,7 @@ def installed_version(engine: str) -> str:
 
 
 def inspect_engine(engine: str) -> dict[str, str]:
-    """All facts of the installed engine."""
+    """Returns all facts of the installed engine."""
     facts: dict[str, str] = {}
     for target in TARGETS[engine]:
         facts |= describe(target)
@@ -154,7 +156,7 @@ def inspect_engine(engine: str) -> dict[str, str]:
 
 
 def compare(recorded: dict[str, str], installed: dict[str, str]) -> list[str]:
-    """One line per fact that differs."""
+    """Returns one line per fact that differs."""
     lines = []
     for name in sorted(recorded.keys() | installed.keys()):
         before, now = recorded.get(name, MISSING), installed.get(name, MISSING)
@@ -170,7 +172,7 @@ def compare(recorded: dict[str, str], installed: dict[str, str]) -> list[str]:
 
 
 def report(engine: str, path: Path, root: Path) -> None:
-    """Prints how the sources of a release differ from what is recorded."""
+    """Prints how the sources of a release differ from the recorded facts."""
     recorded = json.loads(path.read_text())
     found = Sources(root).describe(TARGETS[engine])
     before = found.comparable(recorded["facts"])

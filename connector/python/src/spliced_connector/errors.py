@@ -6,7 +6,7 @@ from spliced_connector.codes import Code as Code
 
 
 def code_name(code: int) -> str:
-    """The name of a code, or its number when a newer daemon sent one that we do not know."""
+    """Returns the name of a code, or its number if it is unknown because a newer daemon sent it."""
     try:
         return Code(code).name.lower()
     except ValueError:
@@ -14,7 +14,7 @@ def code_name(code: int) -> str:
 
 
 class SplicedError(Exception):
-    """Something the caller has to handle. `code` is one of `Code`, or a newer number."""
+    """An error that the caller must handle. `code` is one of `Code`, or a newer number."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code_name(code)}: {text}" if text else code_name(code))
@@ -23,14 +23,14 @@ class SplicedError(Exception):
 
 
 class WireError(SplicedError):
-    """Bytes that break the layout, or a message that fits no frame."""
+    """Bytes that break the layout, or a message that does not fit a frame."""
 
     def __init__(self, text: str, code: int = Code.INVALID) -> None:
         super().__init__(code, text)
 
 
 class ProfileError(SplicedError):
-    """An identity, segment or config that can never be right. Lists every problem found."""
+    """An identity, segment or config that can never be valid. Lists every problem found."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Code.INVALID, text)

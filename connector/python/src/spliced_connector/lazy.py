@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for.
+"""Packages whose names are imported at first use.
 
 Importing such a package, or a module of it that needs neither, imports no torch and no engine.
 """
@@ -11,10 +11,11 @@ from importlib import import_module
 
 
 def attribute(package: str, modules: Mapping[str, str], name: str) -> object:
-    """The `__getattr__` of a package; `modules` says which names each of its modules defines."""
+    """Implements `__getattr__` of a package; `modules` lists the names that each of its modules
+    defines."""
     for module, names in modules.items():
         if name in names.split():
             value: object = getattr(import_module(f"{package}.{module}"), name)
-            setattr(sys.modules[package], name, value)  # it is not asked for again
+            setattr(sys.modules[package], name, value)  # later accesses do not call this again
             return value
     raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What `spliced_connector.sglang` was called: settings of running engines name it."""
+"""The former name of `spliced_connector.sglang`, used in settings of running engines."""
 
 from spliced_connector.sglang.backend import SplicedHiCache
 

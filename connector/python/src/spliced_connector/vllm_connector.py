@@ -1,4 +1,4 @@
-"""What `spliced_connector.vllm` was called: settings of running engines name it."""
+"""The former name of `spliced_connector.vllm`, used in settings of running engines."""
 
 from spliced_connector.vllm.connector import SplicedConnector
 

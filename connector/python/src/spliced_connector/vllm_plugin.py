@@ -1,4 +1,4 @@
-"""What `spliced_connector.vllm.plugin` was called: installed entry points may name it."""
+"""The former name of `spliced_connector.vllm.plugin`, used in installed entry points."""
 
 from spliced_connector.vllm.plugin import register
 

@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/schema"
 )
 
-// goCodec writes Append and Decode of every message. What they call is cursor.go
-// of package wire.
+// goCodec generates Append and Decode of every message. They call functions of cursor.go of
+// package wire.
 func goCodec(p *schema.Protocol) ([]byte, error) {
 	s := newSource("math")
 	for i := range p.Messages {
@@ -109,7 +109,7 @@ func (s *source) appendBody(items []schema.Item, in string) error {
 	return nil
 }
 
-// appendPart writes one column of a table.
+// appendPart generates the encoding of one column of a table.
 func (s *source) appendPart(f *schema.Field, rows, part string) error {
 	switch f.Kind {
 	case schema.U32s, schema.U64s:
@@ -146,8 +146,8 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 		return err
 	}
 	for _, sec := range m.Sections {
-		// What an earlier frame left behind is cleared only where there was any: most
-		// frames have no section, and their path is hot.
+		// Data of an earlier frame is cleared only if there is any: most frames have no
+		// section, and their path is hot.
 		s.line("if m.%s.Present { m.%s = %s{} }", sec.Name, sec.Name, sec.Struct)
 		s.line("if r.more() && r.section(%d) {", featureBit(p, sec.Feature))
 		s.line("m.%s.Present = true", sec.Name)
@@ -163,18 +163,18 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 	return d.end()
 }
 
-// decoding writes what reads one body into the fields behind in. Rows may lie in
+// decoding generates the code that reads one body into the fields of in. Rows may be in
 // outer, the body of the message that a section belongs to.
 type decoding struct {
 	*source
 	outer  []schema.Item
 	in     string
-	prefix string // of the words of a section's fields
+	prefix string // for the words of a section's fields
 }
 
 func (d *decoding) items(items []schema.Item) error {
 	size := 0
-	var group []schema.Field // columns of one struct, whose rows are checked behind its last
+	var group []schema.Field // columns of one struct, whose rows are checked after its last
 	for _, it := range items {
 		if f, ok := it.(schema.Field); len(group) > 0 && (!ok || structOf(&f) != structOf(&group[0])) {
 			d.rows(group)
@@ -226,8 +226,8 @@ func (d *decoding) items(items []schema.Item) error {
 	return nil
 }
 
-// structOf is the struct that a field is of; "" for a message's own and for those
-// of tables.
+// structOf returns the name of the struct that a field is part of; "" for a message's own
+// fields and those of tables.
 func structOf(f *schema.Field) string {
 	if _, _, ok := table(f.Name); ok {
 		return ""
@@ -239,7 +239,7 @@ func structOf(f *schema.Field) string {
 	return outer
 }
 
-// rows checks the rows of a struct's columns.
+// rows generates the checks of the rows of a struct's columns.
 func (d *decoding) rows(group []schema.Field) {
 	for _, f := range group {
 		if f.Rows != "" {
@@ -248,7 +248,7 @@ func (d *decoding) rows(group []schema.Field) {
 	}
 }
 
-// column is the call that reads one.
+// column returns the call that reads one.
 func column(f *schema.Field, name string) string {
 	switch f.Kind {
 	case schema.Text:
@@ -260,13 +260,13 @@ func column(f *schema.Field, name string) string {
 	}
 }
 
-// local is the variable that holds a column of a table until all are read.
+// local returns the variable that holds a column of a table until all are read.
 func local(name string) string {
 	name = strings.ReplaceAll(name, "[].", "")
 	return strings.ToLower(name[:1]) + name[1:]
 }
 
-// length is the expression for the elements of a column.
+// length returns the expression for the number of elements of a column.
 func (d *decoding) length(items []schema.Item, name string) (string, error) {
 	if _, err := fieldOf(items, name); err == nil {
 		return fmt.Sprintf("len(%s%s)", d.in, name), nil
@@ -277,8 +277,8 @@ func (d *decoding) length(items []schema.Item, name string) (string, error) {
 	return fmt.Sprintf("len(m.%s)", name), nil
 }
 
-// counts checks the rows and divisions that items has not: all rows first, those
-// that may be none with their division.
+// counts generates the remaining checks of rows and divisions: all rows first, optional ones
+// together with their division.
 func (d *decoding) counts(items []schema.Item) error {
 	fields := fieldsOf(items)
 	for _, f := range fields {
@@ -346,7 +346,7 @@ func (d *decoding) check(items []schema.Item, c *schema.Check) error {
 	return nil
 }
 
-// end returns, after it has made the rows of tables.
+// end generates the return, after the rows of tables are built.
 func (d *decoding) end() error {
 	tables := map[string][]schema.Field{}
 	var order []string

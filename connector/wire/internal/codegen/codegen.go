@@ -1,5 +1,5 @@
-// Package codegen writes the codecs of both languages and the tables of
-// docs/protocol.md from package schema.
+// Package codegen generates the codecs of both languages and the tables of docs/protocol.md
+// from package schema.
 package codegen
 
 import (
@@ -23,8 +23,8 @@ const (
 	page      = "docs/protocol.md"
 )
 
-// Files generates everything. It reads docs/protocol.md below root, of which it
-// rewrites what lies between markers.
+// Files generates all files. It reads docs/protocol.md below root and replaces the content
+// between its markers.
 func Files(p *schema.Protocol, root string) ([]File, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err

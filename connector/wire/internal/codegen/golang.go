@@ -41,7 +41,7 @@ func (s *source) comment(text string) {
 
 func (s *source) format() ([]byte, error) { return format.Source(s.Bytes()) }
 
-// goNumbers writes constants, enums and their names.
+// goNumbers generates constants, enums and their names.
 func goNumbers(p *schema.Protocol) ([]byte, error) {
 	s := newSource("strconv")
 	s.comment("Bounds and sizes of the protocol. A count beyond its bound is ErrMalformed; most are guesses with room to spare, chosen so that one full column still fits a frame.")
@@ -56,7 +56,7 @@ func goNumbers(p *schema.Protocol) ([]byte, error) {
 	return s.format()
 }
 
-// entry is a constant or field with its comment, behind it where it is short.
+// entry writes a constant or field with its comment, on the same line if it is short.
 func (s *source) entry(text, doc string) {
 	switch {
 	case doc == "":
@@ -97,7 +97,7 @@ func (s *source) enum(e *schema.Enum) {
 	}
 }
 
-// names writes the texts of an enum with a type of its own.
+// names writes the texts of an enum that has its own type.
 func (s *source) names(e *schema.Enum) {
 	table := strings.ToLower(e.Name[:1]) + e.Name[1:] + "Names"
 	last := uint64(0)
@@ -124,7 +124,7 @@ func (s *source) names(e *schema.Enum) {
 	s.line("}")
 }
 
-// goOperations writes the ops and the table that the daemon dispatches by.
+// goOperations generates the ops and the table that the daemon dispatches by.
 func goOperations(p *schema.Protocol) ([]byte, error) {
 	s := newSource()
 	s.line("// Op is an operation code.")
@@ -170,7 +170,7 @@ var goTypes = map[schema.Kind]string{
 // goParts are the types of a Texts or Blobs column in an element of a table.
 var goParts = map[schema.Kind]string{schema.Texts: "string", schema.Blobs: "[]byte"}
 
-// goMessages writes the types.
+// goMessages generates the message types.
 func goMessages(p *schema.Protocol) ([]byte, error) {
 	s := newSource()
 	for _, t := range p.Structs {
@@ -214,7 +214,7 @@ func (s *source) message(m *schema.Message) {
 	}
 }
 
-// fields writes the fields of a body; those of one struct or table are one.
+// fields writes the fields of a body. Those of one struct or table become one field.
 func (s *source) fields(items []schema.Item) {
 	written := map[string]bool{}
 	for _, f := range fieldsOf(items) {

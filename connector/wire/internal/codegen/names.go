@@ -28,17 +28,17 @@ func snake(name string) string { return strings.Join(wordsOf(name), "_") }
 
 func upper(name string) string { return strings.ToUpper(snake(name)) }
 
-// dashed is how ops, codes and features are called: crc32-digests.
+// dashed returns the form in which ops, codes and features are written: crc32-digests.
 func dashed(name string) string { return strings.Join(wordsOf(name), "-") }
 
-// messageName is what errors call a message: attach-device request.
+// messageName returns the name of a message in errors: attach-device request.
 func messageName(name string) string {
 	w := wordsOf(name)
 	last := len(w) - 1
 	return strings.Join(w[:last], "-") + " " + w[last]
 }
 
-// words is what errors and docs call a field.
+// words returns the name of a field in errors and docs.
 func words(f *schema.Field) string {
 	if f.Words != "" {
 		return f.Words
@@ -46,7 +46,7 @@ func words(f *schema.Field) string {
 	return strings.Join(wordsOf(strings.NewReplacer(".", " ", "[]", "").Replace(f.Name)), " ")
 }
 
-// pythonName is the field of the Python message.
+// pythonName returns the name of the field in the Python message.
 func pythonName(f *schema.Field) string {
 	name := f.Python
 	if name == "" {
@@ -66,7 +66,7 @@ func opName(name string) string {
 	return "Op" + b.String()
 }
 
-// fieldOf finds the field of a Go name.
+// fieldOf returns the field with a Go name.
 func fieldOf(items []schema.Item, name string) (*schema.Field, error) {
 	for _, it := range items {
 		if f, ok := it.(schema.Field); ok && f.Name == name {
@@ -76,7 +76,7 @@ func fieldOf(items []schema.Item, name string) (*schema.Field, error) {
 	return nil, fmt.Errorf("no field %s", name)
 }
 
-// fieldsOf are the fields among items, in order.
+// fieldsOf returns the fields among items, in order.
 func fieldsOf(items []schema.Item) []schema.Field {
 	var fields []schema.Field
 	for _, it := range items {
@@ -90,7 +90,7 @@ func fieldsOf(items []schema.Item) []schema.Field {
 // table splits a name like Memory[].Layer.
 func table(name string) (field, part string, ok bool) { return strings.Cut(name, "[].") }
 
-// enum finds an enum of the description, which is known to be there.
+// enum returns an enum of the description, which must exist.
 func enum(p *schema.Protocol, name string) *schema.Enum {
 	for i := range p.Enums {
 		if p.Enums[i].Name == name {
@@ -109,7 +109,7 @@ func message(p *schema.Protocol, name string) *schema.Message {
 	panic("codegen: no message " + name)
 }
 
-// body is the items of a message, its own or those of the one it is like.
+// body returns the items of a message, its own or those of the message that it is like.
 func body(p *schema.Protocol, m *schema.Message) []schema.Item {
 	if m.Like != "" {
 		return message(p, m.Like).Body
@@ -117,7 +117,7 @@ func body(p *schema.Protocol, m *schema.Message) []schema.Item {
 	return m.Body
 }
 
-// featureBit is the number of a feature's bit.
+// featureBit returns the number of a feature's bit.
 func featureBit(p *schema.Protocol, name string) int {
 	for _, v := range enum(p, "Feature").Values {
 		if v.Name == name {
@@ -131,7 +131,7 @@ func featureBit(p *schema.Protocol, name string) int {
 	panic("codegen: no feature " + name)
 }
 
-// sizeOf is the bytes of a scalar, and what it is aligned to.
+// sizeOf returns the size and alignment of a scalar.
 func sizeOf(k schema.Kind) (size, align int) {
 	switch k {
 	case schema.U8:
@@ -147,7 +147,7 @@ func sizeOf(k schema.Kind) (size, align int) {
 	}
 }
 
-// scalars measures a body's scalars: its bytes, and whether columns follow.
+// scalars returns the size of a body's scalars, and whether columns follow.
 func scalars(items []schema.Item) (size int, columns bool) {
 	for _, f := range fieldsOf(items) {
 		if f.Kind.Column() {
@@ -159,7 +159,7 @@ func scalars(items []schema.Item) (size int, columns bool) {
 	return size, false
 }
 
-// sentence begins with a capital and ends with a full stop.
+// sentence returns text with an initial capital and a final full stop.
 func sentence(text string) string {
 	if text == "" {
 		return ""

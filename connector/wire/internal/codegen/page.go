@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/schema"
 )
 
-// What lies between a line "<!-- wire: TOPIC -->" and the next "<!-- end -->" is
-// generated. Topics: operations, codes, features, bounds, enum NAME, and
-// messages OP... for the layout of the messages of these operations.
+// Lines between "<!-- wire: TOPIC -->" and the next "<!-- end -->" are generated. Topics:
+// operations, codes, features, bounds, enum NAME, and messages OP... for the layout of the
+// messages of these operations.
 const (
 	topicBegin = "<!-- wire: "
 	topicEnd   = "<!-- end -->"
@@ -45,7 +45,7 @@ func protocolPage(p *schema.Protocol, text string) (string, error) {
 	return strings.Join(out, "\n"), complete(p, shown)
 }
 
-// complete looks for what the page does not show.
+// complete returns an error for anything that the page does not show.
 func complete(p *schema.Protocol, shown map[string]bool) error {
 	for _, name := range []string{"operations", "codes", "features", "bounds"} {
 		if !shown[name] {
@@ -155,8 +155,8 @@ type row struct {
 	lines [][]string // scalars, then columns
 }
 
-// layouts draws the messages of some operations. A reply that an operation drawn
-// elsewhere has too is drawn here as well.
+// layouts draws the messages of some operations. A reply that is drawn elsewhere for another
+// operation is repeated here.
 func layouts(p *schema.Protocol, ops []string) ([]string, error) {
 	var rows []row
 	drawn := map[string]int{} // replies: index in rows

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/schema"
 )
 
-// Generated Python is laid out as `ruff format` does it, in lines of pythonColumns.
+// Generated Python is formatted as `ruff format` does it, in lines of pythonColumns.
 const pythonColumns = 100
 
 func newPython(doc string) *source {
@@ -21,7 +21,7 @@ func newPython(doc string) *source {
 	return s
 }
 
-// docstring writes text, on one line where it fits.
+// docstring writes text, on one line if it fits.
 func (s *source) docstring(indent, text string) {
 	if line := indent + `"""` + text + `"""`; len([]rune(line)) <= pythonColumns {
 		s.line("%s", line)
@@ -39,7 +39,7 @@ func (s *source) docstring(indent, text string) {
 	s.line(`%s"""`, indent)
 }
 
-// pythonDoc is a text of the schema without what only Go readers know.
+// pythonDoc returns a text of the schema without Go package names.
 func pythonDoc(text string) string {
 	return strings.NewReplacer("profile.", "", "gpuipc.", "").Replace(text)
 }
@@ -92,7 +92,7 @@ func pythonEnums(p *schema.Protocol, wanted func(*schema.Enum) bool) []schema.En
 	return found
 }
 
-// pythonCodes is apart: errors need it, and the codec needs errors.
+// pythonCodes generates a separate module: errors need it, and the codec needs errors.
 func pythonCodes(p *schema.Protocol) ([]byte, error) {
 	s := newPython("Outcomes of the protocol.")
 	s.enums(pythonEnums(p, func(e *schema.Enum) bool { return e.Name == "Code" }))
@@ -126,7 +126,7 @@ func pythonNumbers(p *schema.Protocol) ([]byte, error) {
 	return s.Bytes(), nil
 }
 
-// pythonTypes says how a field is declared: its type, and the function of schema.py.
+// pythonTypes maps kinds to declarations: the type of a field, and the function of schema.py.
 var pythonTypes = map[schema.Kind][2]string{
 	schema.U8: {"int", "u8"}, schema.U16: {"int", "u16"}, schema.U32: {"int", "u32"}, schema.I32: {"int", "i32"},
 	schema.U64: {"int", "u64"}, schema.F64: {"float", "f64"}, schema.Hash: {"bytes", "hash32"},
@@ -174,7 +174,7 @@ func pythonMessages(p *schema.Protocol) ([]byte, error) {
 	return s.Bytes(), nil
 }
 
-// numbersUsed are the names of numbers.py that bounds and checks need.
+// numbersUsed returns the names of numbers.py that bounds and checks need.
 func numbersUsed(p *schema.Protocol) []string {
 	used := map[string]bool{"Op": true}
 	add := func(expression string) {
@@ -211,7 +211,7 @@ func numbersUsed(p *schema.Protocol) []string {
 	return isort(slices.Collect(maps.Keys(used)))
 }
 
-// isort orders names as ruff's imports and __all__ are: constants, classes, others.
+// isort orders names as ruff orders imports and __all__: constants, classes, others.
 func isort(names []string) []string {
 	rank := func(name string) int {
 		switch {
@@ -232,7 +232,7 @@ func isort(names []string) []string {
 	return names
 }
 
-// pythonNumber is a Go constant under its Python name.
+// pythonNumber returns the Python name of a Go constant.
 func pythonNumber(p *schema.Protocol, name string) string {
 	for _, e := range p.Enums {
 		for _, v := range e.Values {
@@ -273,7 +273,7 @@ func (s *source) class(p *schema.Protocol, title, name, base, doc string, items,
 	return s.checks(p, items)
 }
 
-// declaration is one field of a class.
+// declaration returns the declaration of one field of a class.
 func (s *source) declaration(p *schema.Protocol, f *schema.Field, items, outer []schema.Item) (string, error) {
 	typ := pythonTypes[f.Kind]
 	var args []string
@@ -306,7 +306,7 @@ func (s *source) declaration(p *schema.Protocol, f *schema.Field, items, outer [
 	return line, nil
 }
 
-// checks writes the method that holds a message's Checks.
+// checks writes the method that contains a message's Checks.
 func (s *source) checks(p *schema.Protocol, items []schema.Item) error {
 	begun := false
 	for _, it := range items {
@@ -356,7 +356,7 @@ func (s *source) checks(p *schema.Protocol, items []schema.Item) error {
 	return nil
 }
 
-// pythonPackage writes wire/__init__.py: the door of the package.
+// pythonPackage generates wire/__init__.py, which exports the names of the package.
 func pythonPackage(p *schema.Protocol) ([]byte, error) {
 	s := &source{}
 	s.line("# %s", notice)

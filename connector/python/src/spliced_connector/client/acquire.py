@@ -39,7 +39,7 @@ def acquire(
     digests: bool = False,
     life: float = 0.0,
 ) -> list[Segment | None]:
-    """Lease segments, None for each that is not to be had. Raises `SplicedError`."""
+    """Leases segments. Returns None for each that is not available. Raises `SplicedError`."""
     if together and len(keys) > MAX_KEYS:
         raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
     flags = int(digests), int(together)
@@ -65,7 +65,7 @@ def acquire_device(
     digests: bool = False,
     life: float = 0.0,
 ) -> list[DeviceSegment | None]:
-    """`acquire` of copies on the GPU; without `fetch` it does not wait for those to be made."""
+    """`acquire` of copies on the GPU. Without `fetch` it does not wait for copies to be made."""
     device = memory_of(r)
     if together and len(keys) > MAX_KEYS:
         raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
@@ -83,7 +83,7 @@ def acquire_device(
 
 
 def memory_of(r: Registration) -> DeviceMemory:
-    """Memory of the GPU. Raises `SplicedError(UNAVAILABLE)` where none is attached."""
+    """Returns memory of the GPU. Raises `SplicedError(UNAVAILABLE)` if none is attached."""
     device = device_of(r.attachment)
     if device is None:
         raise SplicedError(Code.UNAVAILABLE, "no memory of a GPU is attached")
@@ -92,7 +92,7 @@ def memory_of(r: Registration) -> DeviceMemory:
 
 @dataclass(frozen=True)
 class _Row:
-    """What a reply says of one segment."""
+    """The part of a reply that concerns one segment."""
 
     rows: tuple[int, int]
     stored: Stored
@@ -105,7 +105,7 @@ def _lease(
     arena: int,
     make: Callable[[HeldAt, bytes, _Row], H],
 ) -> list[H | None]:
-    """Ask until every key is decided."""
+    """Repeats the request until every key is decided."""
     out: list[H | None] = [None] * len(keys)
     todo = list(range(len(keys)))
     try:
@@ -130,9 +130,9 @@ def _rows(
     arena: int,
     make: Callable[[HeldAt, bytes, _Row], H],
 ) -> list[int]:
-    """Turn the rows of a reply into segments; the keys to ask for again.
+    """Converts the rows of a reply into segments. Returns the keys to ask for again.
 
-    Those are the busy ones while others got through, which is what a full reply looks like.
+    Those are the busy ones if others succeeded, as happens when the reply is full.
     """
     again = []
     extent = digest = how = 0
@@ -156,7 +156,7 @@ def _rows(
         elif code == Code.BUSY:
             again.append(i)
         extent, digest, how = ends
-    return again if len(again) < len(now) else []  # busy for another reason than room
+    return again if len(again) < len(now) else []  # busy for a reason other than room
 
 
 def _segment(
@@ -168,7 +168,7 @@ def _segment(
     digests: slice,
     packed: bytes,
 ) -> _Row:
-    """Check a row. Raises ValueError."""
+    """Checks a row. Raises ValueError."""
     tokens = reply.tokens[row]
     if not 1 <= tokens <= MAX_TOKENS:
         raise ValueError(f"a segment of {tokens} tokens")
@@ -184,7 +184,7 @@ def _segment(
 def load(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> Checkpoint:
-    """Lease the checkpoint of a prefix. Raises `SplicedError`, MISS where there is none."""
+    """Leases the checkpoint of a prefix. Raises `SplicedError`, MISS if there is none."""
     accept = known_kinds(r, accept)
     request = LoadRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
     reply = r.exchange.request(r.call(Op.LOAD, wait, gives_back=True), request, LoadReply)
@@ -195,7 +195,7 @@ def load(
 def load_device(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> DeviceCheckpoint:
-    """`load` of a copy on the GPU, which is made where there is none; it has states."""
+    """`load` of a copy on the GPU, which is made if there is none. The copy has states."""
     device = memory_of(r)
     accept &= ~Accept.ROWS
     request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
@@ -208,7 +208,7 @@ def load_device(
 def _chain(
     r: Registration, reply: LoadReply, accept: Accept, arena: int
 ) -> tuple[HeldAt, Accept, tuple[tuple[int, int], ...], list[Stored]]:
-    """Check a reply to load."""
+    """Checks a reply to load."""
     try:
         nodes, stored = _nodes(r, reply, arena)
     except ValueError as err:
@@ -221,7 +221,7 @@ def _chain(
 
 
 def _kinds(reply: LoadReply) -> bytes:
-    """What each node is."""
+    """Returns the kind of each node."""
     if reply.rows is None:  # all have states
         return bytes([reply.kind] * len(reply.node_begin))
     return bytes(reply.rows.kinds)
@@ -230,7 +230,7 @@ def _kinds(reply: LoadReply) -> bytes:
 def _nodes(
     r: Registration, reply: LoadReply, arena: int
 ) -> tuple[list[tuple[int, int]], list[Stored]]:
-    """Check a chain: nodes that join to [0, tokens), each of its layout's size.
+    """Checks a chain: nodes must join to [0, tokens), each of its layout's size.
 
     Raises ValueError.
     """
@@ -246,7 +246,7 @@ def _nodes(
         layout = (profile.edge_layout if rows else profile.checkpoint_layout)(end - begin)
         extents = slice(extent, extent + reply.extent_count[i])
         digests = slice(digest, digest + reply.digest_count[i])
-        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # which needs its states
+        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # the next needs its states
         offsets, lengths = reply.extent_off[extents], reply.extent_len[extents]
         where = runs(offsets, lengths, layout.nbytes, arena, holes=holes)
         _check_rows(layout, where)
@@ -259,7 +259,7 @@ def _nodes(
 
 
 def _check_rows(layout: Layout, where: list[Extent]) -> None:
-    """Refuse a node whose attention rows are not all in memory."""
+    """Refuses a node if some of its attention rows are not in memory."""
     for part in layout.parts:
         if part.kind in ("K", "V") and not present(where, part.offset, part.nbytes):
             raise ValueError(f"{part.kind} of layer {part.layer} is not in memory")

@@ -1,4 +1,4 @@
-"""Rows of recent tokens that the daemon keeps beside a state: drafts behind accepted ones."""
+"""Rows of recent tokens that the daemon keeps next to a state: accepted tokens, then drafts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNCHANGED = {Code.INVALID, Code.BUSY, Code.FULL, Code.QUOTA}
 
 
 class Buffer(Held):
-    """The rows behind a state. It ends with its release or with the connection.
+    """The rows after a state. A buffer ends with its release or with the connection.
 
     For one thread at a time.
     """
@@ -33,9 +33,9 @@ class Buffer(Held):
     def __init__(self, held: tuple[Attachment, int, int, float], begin: int) -> None:
         super().__init__(*held)
         self.begin = self.accepted = self.end = begin
-        """Prompt positions: of the first row, behind the last certain row, behind the drafts."""
+        """Prompt positions: of the first row, after the last certain row, after the drafts."""
         self.lost = False
-        """A request that failed may have changed it: it can only be released."""
+        """A failed request may have changed the buffer, so it can only be released."""
 
     def lease_on(self, attachment: Attachment) -> int:
         if self.lost:
@@ -43,12 +43,12 @@ class Buffer(Held):
         return super().lease_on(attachment)
 
     def settle(self, err: SplicedError) -> None:
-        """Note that a request has failed."""
+        """Records that a request has failed."""
         self.lost = self.lost or err.code not in _UNCHANGED
 
 
 def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> Buffer:
-    """Open a buffer without rows. Raises `SplicedError`."""
+    """Opens a buffer without rows. Raises `SplicedError`."""
     if not 0 <= begin <= _MOST or not 1 <= capacity <= _MOST:
         raise SplicedError(Code.INVALID, f"buffer of {capacity} rows from token {begin}")
     _, base, offset = encode_origin(r, origin)
@@ -64,7 +64,7 @@ def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> B
 
 
 def append(r: Registration, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> None:
-    """Add the rows of the next n tokens as drafts. Raises `SplicedError`."""
+    """Adds the rows of the next n tokens as drafts. Raises `SplicedError`."""
     _send(r, buffer, n, [_flat(r, n, rows)])
 
 
@@ -75,7 +75,7 @@ def append_path(
     path: Sequence[int],
     rows: bytes | bytearray | memoryview,
 ) -> None:
-    """Add the rows of one path of a tree of drafts, from its root down. Raises `SplicedError`."""
+    """Adds the rows of one path of a tree of drafts, from its root down. Raises `SplicedError`."""
     flat = _flat(r, len(parents), rows)
     _check_path(parents, path)
     pieces: list[memoryview] = []
@@ -91,7 +91,7 @@ def append_path(
 
 
 def _flat(r: Registration, n: int, rows: bytes | bytearray | memoryview) -> memoryview:
-    """Rows of n tokens as bytes."""
+    """Returns the rows of n tokens as bytes."""
     try:
         flat = memoryview(rows).cast("B")
     except (TypeError, ValueError) as err:
@@ -103,7 +103,8 @@ def _flat(r: Registration, n: int, rows: bytes | bytearray | memoryview) -> memo
 
 
 def _check_path(parents: Sequence[int], path: Sequence[int]) -> None:
-    """Each draft comes behind its parent, and a path goes from parent to child."""
+    """Checks that each draft comes after its parent, and that the path goes from parent to
+    child."""
     for i, parent in enumerate(parents):
         if not -1 <= parent < i:
             raise SplicedError(Code.INVALID, f"draft {i} follows draft {parent}")
@@ -118,7 +119,7 @@ def _check_path(parents: Sequence[int], path: Sequence[int]) -> None:
 
 
 def _send(r: Registration, buffer: Buffer, n: int, pieces: Sequence[memoryview]) -> None:
-    """Add n rows, given in pieces that follow each other."""
+    """Adds n rows, given as consecutive pieces."""
     lease = buffer.lease_on(r.attachment)
     call = r.call(Op.APPEND, r.options.transfer_timeout, cancel=True)
     staging = r.attachment.staging
@@ -140,7 +141,7 @@ def _send(r: Registration, buffer: Buffer, n: int, pieces: Sequence[memoryview])
 
 
 def accept(r: Registration, buffer: Buffer, n: int) -> None:
-    """Keep the first n drafts and drop the others. Raises `SplicedError`."""
+    """Keeps the first n drafts and drops the others. Raises `SplicedError`."""
     if not 0 <= n <= _MOST:
         raise SplicedError(Code.INVALID, f"{n} drafts")
     lease = buffer.lease_on(r.attachment)
@@ -158,7 +159,7 @@ def accept(r: Registration, buffer: Buffer, n: int) -> None:
 def replay(
     r: Registration, buffer: Buffer, token: int, into: Slot | None, *, flush: bool
 ) -> Slot | None:
-    """The states behind an accepted token. Raises `SplicedError`."""
+    """Returns the states after an accepted token. Raises `SplicedError`."""
     if not buffer.begin <= token <= buffer.accepted:
         text = f"token {token} of a buffer of [{buffer.begin}, {buffer.accepted})"
         raise SplicedError(Code.INVALID, f"replay to {text}")
@@ -179,7 +180,8 @@ def replay(
 def replay_rows(
     r: Registration, checkpoint: Checkpoint, token: int, into: Slot | None
 ) -> Slot | None:
-    """The states behind a token of a checkpoint that is kept as rows. Raises `SplicedError`."""
+    """Returns the states after a token of a checkpoint that is stored as rows. Raises
+    `SplicedError`."""
     if checkpoint.kind != Accept.ROWS or not checkpoint.states <= token <= checkpoint.tokens:
         text = f"token {token} of [{checkpoint.states}, {checkpoint.tokens}] kept as rows"
         raise SplicedError(Code.INVALID, f"replay to {text}")
@@ -191,7 +193,7 @@ def replay_rows(
 
 
 def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply) -> None:
-    """Take over what a reply says."""
+    """Stores the state that a reply reports."""
     try:
         _check(r, reply, want)
     except SplicedError as err:
@@ -201,6 +203,6 @@ def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply
 
 
 def _check(r: Registration, reply: AppendReply, want: AppendReply) -> None:
-    """What a buffer holds follows from what was asked for: nothing else is believed."""
+    """Checks the reported state of a buffer, which follows from the request."""
     if reply != want or reply.end > _MOST:
         raise r.exchange.garbage(f"a buffer as {reply}, want {want}")

@@ -1,9 +1,9 @@
-"""The client of the daemon: one connection that outlives daemons.
+"""The client of the daemon: one connection that survives restarts of the daemon.
 
-It is made to sit inside an engine. Every call ends within a bound, a dead or slow daemon reads as
-a miss, and nothing of its trouble is raised: one thread attaches, and attaches again after a
-restart, while calls made meanwhile fail at once. Changes of condition are logged, one line each,
-to the logger "spliced"; everything else is counted.
+It is made to run inside an engine. Every call ends within a bound, a dead or slow daemon reads as
+a miss, and its failures are not raised. One thread attaches, and attaches again after a restart;
+until then calls fail at once. State changes are logged, one line each, to the logger "spliced";
+everything else is counted.
 
     client = Client(Options(socket=path, name="engine 1.0"))
     model = client.model(identity, block_tokens=16)
@@ -11,12 +11,12 @@ to the logger "spliced"; everything else is counted.
     for segment in model.acquire(keys):
         ...
         if segment is not None and segment.release():
-            ...  # what was copied out of it holds
+            ...  # what was copied out of it is valid
 
-Memory: segments, checkpoints and slots give views of memory that the daemon owns and that is
-mapped here for reading. Their bytes count only when `release` answers True.
+Memory: segments, checkpoints and slots give views of memory that the daemon owns, mapped here for
+reading. Bytes read from them are valid only if `release` returns True.
 
-A forked child has no connection: there all calls are misses. It may make a client of its own.
+A forked child has no connection: all its calls are misses. It may create its own client.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from spliced_connector.errors import SplicedError
 from spliced_connector.gpu import DeviceEngineMemory
 from spliced_connector.model import Identity, Profile
 
-_MARGIN = 0.1  # for the thread to say what has become of the first attempt, in seconds
+_MARGIN = 0.1  # seconds for the thread to report the result of the first attempt
 
 
 class Client:
-    """A connection to the daemon. All methods may be called by several threads at once.
+    """A connection to the daemon. All methods may be called concurrently.
 
-    It makes one attempt to attach, bounded by `Options.attach_timeout`, and goes on trying in the
-    background: that no daemon is there is not an error.
+    It makes one attempt to attach, bounded by `Options.attach_timeout`, and retries in the
+    background, so a missing daemon is not an error.
     """
 
     def __init__(self, options: Options = Options()) -> None:  # noqa: B008
@@ -62,13 +62,13 @@ class Client:
         engine: str = "",
         memory: EngineMemory | DeviceEngineMemory | None = None,
     ) -> Model:
-        """A model for one tenant and rank, registered at every daemon that is found.
+        """Returns a model for one tenant and rank, registered at every daemon that is found.
 
-        `tenant` is one of `Options.tenants`; empty where that has no empty name is the first.
-        `connector` and `engine` are names and versions for people. `memory` is what
-        `Model.place` writes into; on a GPU it is registered once memory of the daemon's is
-        attached. Raises `ProfileError` or ValueError for what can never be
-        right. A client has at most 64 models.
+        `tenant` is one of `Options.tenants`. If it is empty and no tenant has the empty name, it
+        is the first one. `connector` and `engine` are names and versions, shown to people.
+        `Model.place` writes to `memory`; on a GPU it is registered once the daemon's
+        memory is attached. Raises `ProfileError` or ValueError for arguments that can never be
+        valid. A client has at most 64 models.
         """
         profile = identity if isinstance(identity, Profile) else Profile(identity)
         enrolment = Enrolment(
@@ -95,12 +95,13 @@ class Client:
 
     @property
     def attached(self) -> bool:
-        """Whether a daemon is attached now."""
+        """Returns whether a daemon is attached now."""
         current = self._keeper.current
         return current is not None and not current.ended and not self._keeper.inert
 
     def wait_attached(self, timeout: float) -> bool:
-        """Wait until a daemon is attached. An engine just calls and takes misses."""
+        """Waits until a daemon is attached. An engine calls without waiting and treats failures
+        as misses."""
         keeper = self._keeper
         if keeper.inert:
             return False
@@ -110,12 +111,12 @@ class Client:
 
     @property
     def device(self) -> DeviceMemory | None:
-        """Memory of the daemon's GPU, None without one or before it is attached."""
+        """Returns the memory of the daemon's GPU, None without one or before it is attached."""
         current = self._keeper.current
         return device_of(current) if current is not None and self.attached else None
 
     def wait_device(self, timeout: float) -> DeviceMemory | None:
-        """Wait until memory of a GPU is attached, or it is known that there is none."""
+        """Waits until memory of a GPU is attached, or it is known that there is none."""
         keeper = self._keeper
         if keeper.device is None or keeper.inert:
             return None
@@ -130,7 +131,7 @@ class Client:
 
     @property
     def device_state(self) -> str:
-        """Why there is no memory of a GPU, in one line; empty when there is."""
+        """Returns why there is no memory of a GPU, in one line; empty if there is."""
         keeper = self._keeper
         if self.device is not None:
             return ""
@@ -140,12 +141,12 @@ class Client:
 
     @property
     def counters(self) -> Counters:
-        """What the client has seen so far."""
+        """Returns the counts of the client."""
         return self._keeper.tally.snapshot()
 
     @property
     def state(self) -> str:
-        """The condition in one line, for people."""
+        """Returns the state in one line, for people."""
         keeper = self._keeper
         if keeper.inert:
             return "inert: a forked child has no connection"
@@ -156,12 +157,12 @@ class Client:
 
     @property
     def epoch(self) -> int:
-        """Boot epoch of the attached daemon, 0 without one."""
+        """Returns the boot epoch of the attached daemon, 0 without one."""
         current = self._keeper.current
         return current.epoch if current is not None and self.attached else 0
 
     def stats(self) -> dict[str, float]:
-        """The daemon's counters and gauges, empty without one."""
+        """Returns the daemon's counters and gauges, empty without a daemon."""
         current = self._keeper.current
         if not self.attached or current is None or not current.retain():
             self._keeper.tally.add("unavailable")
@@ -174,12 +175,13 @@ class Client:
             current.release()
 
     def close(self) -> None:
-        """End the connection: the daemon takes back everything of ours. Calls in progress fail.
+        """Ends the connection. The daemon reclaims all resources of the client. Calls in progress
+        fail.
 
-        Memory of a GPU is unmapped once all that this process has queued there has run.
+        GPU memory is unmapped once all work that this process has queued there has run.
 
-        Leases that are not released are not good any more. It waits at most
-        `Options.transfer_timeout` for the daemon to let go of engine memory.
+        Leases that are not released become invalid. Waits at most `Options.transfer_timeout` for
+        the daemon to release engine memory.
         """
         self._finalizer.detach()
         self._keeper.close()

@@ -1,4 +1,4 @@
-"""Having the daemon compose states and place keys and values."""
+"""Requests that have the daemon compose states and place keys and values."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PlanSpan:
     segment: Segment | DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: Bytes | Sequence[Bytes] | None = None
-    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the asked layers, or the parts
-    of that one by one. Compose needs it for every computed span but the last. Not for segments on
-    a GPU: `device_splice`."""
+    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the requested layers, or its
+    parts one by one. Compose needs it for every computed span but the last. Not for segments on a
+    GPU, see `device_splice`."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a plan begins: at a zero state, at a loaded checkpoint of `Plan.begin` tokens, or at
-    states that an earlier call left in a slot."""
+    """The base of a plan: a zero state, a loaded checkpoint of `Plan.begin` tokens, or states
+    that an earlier call stored in a slot."""
 
     checkpoint: Checkpoint | DeviceCheckpoint | None = None
     slot: Slot | None = None
     slot_offset: int = 0
-    """Of the states in `Slot.view()`."""
+    """Offset of the states in `Slot.view()`."""
 
 
 class Placed(Write):
-    """What has become of a placement in engine memory, and with it of the blocks it named."""
+    """The outcome of a placement in engine memory, and thereby of the blocks that it named."""
 
     slot: Slot | None = None
-    """States and convolution tails, where they were asked for."""
+    """States and convolution tails, if they were requested."""
 
 
 def compose(
@@ -86,7 +86,7 @@ def compose(
     into: Slot | None,
     wait: float | None = None,
 ) -> Slot | None:
-    """Move a running state over a plan. wait: seconds, None as the client is set. Raises
+    """Moves a running state over a plan. wait: seconds, None as the client is configured. Raises
     `SplicedError`."""
     call = _call(r, Op.COMPOSE, into, wait)
     kind, lease, offset = encode_origin(r, origin)
@@ -103,7 +103,7 @@ def compose(
 
 
 def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> DeviceMemory | None:
-    """The GPU's memory, where results of a plan lie there."""
+    """Returns the GPU's memory if the results of a plan are placed there."""
     named = [span.segment for span in plan.spans] + [origin.checkpoint, origin.slot, into]
     return device_of(r.attachment) if any(isinstance(held, DeviceHeld) for held in named) else None
 
@@ -117,8 +117,8 @@ def rotate(
     into: Slot | None,
     wait: float | None = None,
 ) -> Slot | None:
-    """Place keys and values, and with op ASSEMBLE states, in a slot. wait: as in `compose`. Raises
-    `SplicedError`."""
+    """Places keys and values, and with op ASSEMBLE states, in a slot. wait: as in `compose`.
+    Raises `SplicedError`."""
     call = _call(r, op, into, wait)
     request = _rotate_request(r, op, plan, layer, origin, _target(r, into), None)
     try:
@@ -133,7 +133,7 @@ def rotate(
 def place(
     r: Registration, plan: Plan, blocks: Sequence[int], layer: int, origin: Origin, states: bool
 ) -> Placed:
-    """Place keys and values in engine memory. What fails is said by the result."""
+    """Places keys and values in engine memory. Failures are reported in the result."""
     op = Op.ASSEMBLE if states else Op.ROTATE
     placed = Placed()
     call = r.call(op, r.options.transfer_timeout, gives_back=True, cancel=True)
@@ -199,7 +199,7 @@ def _rotate_request(
 
 
 def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], list[int]]:
-    """The spans as they travel. Raises `SplicedError`."""
+    """Returns the spans in wire form. Raises `SplicedError`."""
     if len(plan.spans) > MAX_SPANS or not 0 <= plan.begin <= plan.end <= MAX_TOKENS:
         text = f"plan of {len(plan.spans)} spans over [{plan.begin}, {plan.end})"
         raise SplicedError(Code.INVALID, text)
@@ -216,7 +216,7 @@ def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], 
 
 
 def encode_origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
-    """Kind, lease and offset as they travel. Raises `SplicedError`."""
+    """Returns kind, lease and offset in wire form. Raises `SplicedError`."""
     if origin.checkpoint is not None and origin.slot is not None:
         raise SplicedError(Code.INVALID, "a plan begins from a checkpoint and from a slot")
     if origin.checkpoint is not None:
@@ -237,10 +237,10 @@ def _target(r: Registration, into: Slot | None) -> int:
 def _stage_inputs(
     r: Registration, call: Call, plan: Plan, layer: int, wait: float | None
 ) -> list[int]:
-    """Copy the inputs of a plan into staging; their offsets.
+    """Copies the inputs of a plan into staging. Returns their offsets.
 
-    The daemon reads as much as the layers need from where an input begins: one of another length
-    would be completed by whatever lies behind it.
+    The daemon reads the length that the layers need, starting where an input begins. An input of
+    another length would be completed with unrelated bytes.
     """
     layout = r.enrolment.profile.seam_layout(layer)
     size = layout.nbytes
@@ -264,13 +264,13 @@ def _stage_inputs(
             memory[at + off : at + off + part.nbytes] = part
         offsets.append(room.offset + at)
         at += size
-    # The daemon's time begins when everything lies there.
+    # The daemon's time starts when all inputs are in staging.
     call.deadline = time.monotonic() + _seconds(r, wait)
     return offsets
 
 
 def _flat(span: PlanSpan, layout: Layout) -> list[tuple[int, memoryview]] | None:
-    """The input of a span and where it belongs: as a whole, or part by part."""
+    """Returns the input of a span and its offsets: as a whole, or part by part."""
     if span.input is None:
         return None
     whole = isinstance(span.input, Bytes)
@@ -288,7 +288,7 @@ def _flat(span: PlanSpan, layout: Layout) -> list[tuple[int, memoryview]] | None
 
 
 def run_into(r: Registration, op: Op, request: ReplayRequest, into: Slot | None) -> ComposeReply:
-    """Send a request that answers a slot. Raises `SplicedError`."""
+    """Sends a request whose reply names a slot. Raises `SplicedError`."""
     return _computed(r, _call(r, op, into), request, into)
 
 
@@ -305,7 +305,7 @@ def _computed(
 
 
 def _mark_corrupt(into: Slot | None, err: SplicedError) -> None:
-    """Mark a slot that a request may have written to, in part or still."""
+    """Marks a slot that a request may have written partly or may still be writing."""
     if into is not None and err.code not in _UNTOUCHED:
         into.corrupt = True
 
@@ -319,7 +319,7 @@ def result_slot(
     into: Slot | None,
     device: DeviceMemory | None = None,
 ) -> Slot | None:
-    """Where the daemon says a result is; None for one that is not in the slots."""
+    """Returns where the daemon says a result is; None if it is not in the slots."""
     if lease == 0 and nbytes == 0:
         return None
     size = len(r.attachment.slots) if device is None else device.private.nbytes

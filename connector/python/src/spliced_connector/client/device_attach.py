@@ -1,4 +1,4 @@
-"""Attaching memory of the daemon's GPU: the request, and mapping what comes back."""
+"""Attaching memory of the daemon's GPU: the request, and mapping the memory in its reply."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from spliced_connector.wire.numbers import ATTACH_DESCRIPTORS, HANDLE_BYTES, ORD
 
 _F_GET_SEALS = 1034
 _SEALS = 0x2 | 0x4 | 0x8  # of shrinking, growing and writing
-_PTX_MOST = 16 << 20  # a guess, far above what kernels take
+_PTX_MOST = 16 << 20  # a guess, far above the kernels' size
 
 _SLOTS = 2
-"""Of the order page: the client's and the daemon's."""
+"""Slots of the order page: the client's and the daemon's."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Gpu:
 
 
 def open_gpu(options: DeviceOptions) -> Gpu:
-    """Load the driver and find the device. Raises `NoDriverError`, `CudaError`."""
+    """Loads the driver and finds the device. Raises `NoDriverError`, `CudaError`."""
     driver = load(options.library)
     device = find_device(driver, options.uuid)
     uuid = dict(driver.devices())[device]
@@ -52,7 +52,7 @@ def open_gpu(options: DeviceOptions) -> Gpu:
 
 
 class Mapping:
-    """What a reply to attach-device has been turned into."""
+    """The mappings of a reply to attach-device."""
 
     def __init__(self, gpu: Gpu, reply: AttachDeviceReply, descriptors: list[int]) -> None:
         """Raises `SplicedError`; nothing stays mapped then."""
@@ -80,7 +80,7 @@ class Mapping:
 
 
 def attach_device(attachment: Attachment, gpu: Gpu, options: DeviceOptions) -> Mapping:
-    """Ask the daemon for memory and map it. Raises `SplicedError`."""
+    """Requests memory from the daemon and maps it. Raises `SplicedError`."""
     call = Call(Op.ATTACH_DEVICE, time.monotonic() + options.attach_timeout, Late())
     descriptors: list[int] = []
     call.descriptors = descriptors
@@ -93,7 +93,7 @@ def attach_device(attachment: Attachment, gpu: Gpu, options: DeviceOptions) -> M
 
 
 def _check(gpu: Gpu, reply: AttachDeviceReply, descriptors: list[int]) -> None:
-    """Refuse a reply that does not hold together."""
+    """Refuses an inconsistent reply."""
     by_descriptor = reply.way == ShareWay.DESCRIPTOR
     want = ATTACH_DESCRIPTORS + (len(reply.chunk_bytes) if by_descriptor else 0)
     public = sum(reply.chunk_bytes[: reply.public_chunks])
@@ -124,7 +124,7 @@ def _map(gpu: Gpu, reply: AttachDeviceReply, rows: slice, descriptors: list[int]
 
 
 def _read_ptx(descriptor: int) -> bytes:
-    """The text of the kernels, which nobody can change while it is read."""
+    """Returns the text of the kernels, from a file that cannot change while it is read."""
     try:
         seals = fcntl.fcntl(descriptor, _F_GET_SEALS)
         nbytes = os.fstat(descriptor).st_size

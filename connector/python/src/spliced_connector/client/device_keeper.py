@@ -1,4 +1,4 @@
-"""Keeps memory of the engine's GPU attached, at whatever daemon the client is attached to."""
+"""Keeps memory of the engine's GPU attached, at the daemon that the client is attached to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("spliced")
 
 
 class DeviceKeeper:
-    """Attaches and attaches again, in threads of its own."""
+    """Attaches and re-attaches, in separate threads."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DeviceKeeper:
         self.why = "not tried yet"
         """Why there is no memory."""
         self.tried: Attachment | None = None
-        """The last attachment whose memory was asked for."""
+        """The last attachment whose memory was requested."""
         self._options = options
         self._timeout = timeout
         self._changed = changed
@@ -39,7 +39,7 @@ class DeviceKeeper:
         self._threads = DeviceThreads()
 
     def attach(self, attachment: Attachment) -> None:
-        """Have the memory of a daemon attached; `changed` is notified then."""
+        """Starts attaching the memory of a daemon; `changed` is notified afterwards."""
         if attachment.retain():
             self._threads.order.do(partial(self._attach, attachment))
 
@@ -77,5 +77,5 @@ class DeviceKeeper:
         log.info("attached %d bytes of the daemon's GPU", mapping.arena.nbytes)
 
     def close(self, timeout: float) -> None:
-        """End the threads, after what was asked of them."""
+        """Ends the threads, after their pending work."""
         self._threads.close(timeout)

@@ -1,7 +1,7 @@
-"""What is held of the device arena: copies of segments and checkpoints on the GPU.
+"""Leases in the device arena: copies of segments and checkpoints on the GPU.
 
-Streams run behind the calls that fill them. So a lease ends by `release_after`, which ties it to
-the stream that reads it; `release` is for a stream that has been waited for.
+Streams run later than the calls that fill them. So a lease ends by `release_after`, which ties it
+to the stream that reads it. `release` is for a stream that was synchronized.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spliced_connector.gpu import DevicePtr, Run, Stream, joined
 from spliced_connector.model import Layout
 
 HeldAt = tuple[Attachment, int, int, float]
-"""Attachment, tenant, lease, time-out."""
+"""Attachment, tenant, lease, timeout."""
 
 
 class DeviceHeld(Held):
@@ -33,18 +33,19 @@ class DeviceHeld(Held):
     def __del__(self) -> None:
         if not self._released and self._pid == os.getpid():
             self._released = True
-            # Some stream may still read it. Without a lock: this may run inside of any function.
+            # A stream may still read it. Takes no lock, because this may run inside any function.
             self.device.releases.drop(self._tenant, self._lease)
 
 
 def release_after(
     stream: Stream, objects: Sequence[DeviceHeld], *, signal: bool = False
 ) -> Passing | None:
-    """Give leases of one client and tenant back when a stream has passed this point.
+    """Returns leases of one client and tenant once a stream has passed this point.
 
-    They cannot be used from now on, except by what is queued. It does not wait; `Passing.good`
-    says later whether the bytes were good throughout. None for no leases. Raises ValueError for
-    leases of different clients, `CudaError`, after which they are as before.
+    They must not be used any more, except by work that is queued already. It does not wait;
+    `Passing.good` reports later whether the bytes were valid throughout. None for no leases.
+    Raises ValueError for leases of different clients, and `CudaError`, after which they are
+    unchanged.
     """
     if not objects:
         return None
@@ -62,7 +63,7 @@ def release_after(
 
 
 def _runs(stored: Stored, device: DeviceMemory, i: int) -> list[Run]:
-    """Where part i lies."""
+    """Returns where part i lies."""
     part = stored.layout.parts[i]
     if not present(stored.extents, part.offset, part.nbytes):
         raise SplicedError(Code.GONE, f"part {i} is not in memory")
@@ -82,7 +83,7 @@ def _runs(stored: Stored, device: DeviceMemory, i: int) -> list[Run]:
 
 
 class DeviceSegment(DeviceHeld):
-    """One segment held on the GPU."""
+    """One segment leased on the GPU."""
 
     def __init__(
         self, held: HeldAt, device: DeviceMemory, key: bytes, rows: tuple[int, int], stored: Stored
@@ -90,22 +91,23 @@ class DeviceSegment(DeviceHeld):
         super().__init__(held, device)
         self.key = key
         self.begin, self.tokens = rows
-        """First interior token, local to the segment, and how many there are."""
+        """First interior token, local to the segment, and number of interior tokens."""
         self._stored = stored
 
     @property
     def layout(self) -> Layout:
-        """Where the parts are."""
+        """Returns where the parts are."""
         return self._stored.layout
 
     def runs(self, i: int) -> list[Run]:
-        """Where the bytes of part i lie, in order. Raises `SplicedError(GONE)` after release."""
+        """Returns where the bytes of part i lie, in order. Raises `SplicedError(GONE)` after
+        release."""
         self._memory()
         return _runs(self._stored, self.device, i)
 
 
 class DeviceCheckpoint(DeviceHeld):
-    """A saved prefix held on the GPU: nodes from the start of the prompt to its last token."""
+    """A saved prefix leased on the GPU: nodes from the start of the prompt to its last token."""
 
     def __init__(
         self,
@@ -123,18 +125,18 @@ class DeviceCheckpoint(DeviceHeld):
 
     @property
     def tokens(self) -> int:
-        """Tokens that it covers."""
+        """Number of tokens that it covers."""
         return self.nodes[-1][1]
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """Where the parts of each node are."""
+        """Returns where the parts of each node are."""
         return tuple(stored.layout for stored in self._nodes)
 
     def runs(self, node: int, i: int) -> list[Run]:
-        """Where part i of a node lies, as `DeviceSegment.runs`.
+        """Returns where part i of a node lies, as `DeviceSegment.runs`.
 
-        States and convolution tails count in the last node only.
+        Only the states and convolution tails of the last node are used.
         """
         self._memory()
         return _runs(self._nodes[node], self.device, i)
@@ -143,8 +145,8 @@ class DeviceCheckpoint(DeviceHeld):
 class DeviceSlot(DeviceHeld, Slot):
     """A result of compose, rotate or assemble in the private chunks of this client.
 
-    The daemon has written it when the call returns: no stream needs to wait. For one thread at a
-    time.
+    The daemon has written it before the call returns, so no stream needs to wait. For one thread
+    at a time.
     """
 
     def __init__(self, held: HeldAt, device: DeviceMemory) -> None:
@@ -152,11 +154,12 @@ class DeviceSlot(DeviceHeld, Slot):
         self.device = device
 
     def view(self) -> memoryview:
-        """Not to be had: the bytes are on the GPU, at `address`."""
+        """Raises: the bytes are on the GPU, at `address`."""
         raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no view")
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
-        """Where bytes of it lie. Raises `SplicedError`: GONE after release, INVALID outside."""
+        """Returns the address of some of its bytes. Raises `SplicedError`: GONE after release,
+        INVALID outside."""
         self._memory()
         if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")

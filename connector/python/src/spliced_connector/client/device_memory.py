@@ -1,8 +1,8 @@
-"""Memory of a GPU that the daemon lends to this process: the device arena and private chunks.
+"""GPU memory that the daemon lends to this process: the device arena and private chunks.
 
-One `DeviceMemory` belongs to one connection. When that ends nothing is given by it any more; it is
-unmapped when the last lease is released and everything queued on the GPU has run, because an
-access to unmapped memory would end the engine's context.
+One `DeviceMemory` belongs to one connection. When that ends, it grants nothing more. It is
+unmapped when the last lease is released and all queued GPU work has run, because an access to
+unmapped memory would end the engine's context.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("spliced")
 
 
 class _Keep:
-    """A user of the mappings. It may be destroyed inside of any function."""
+    """A user of the mappings. It may be destroyed inside any function."""
 
     def __init__(self, attachment: Attachment, thread: DeviceThread) -> None:
         self._thread: DeviceThread | None = None
@@ -46,7 +46,7 @@ class _Keep:
 
 
 class DeviceMemory:
-    """What one connection has of the daemon's GPU. Any thread may use it."""
+    """The memory of the daemon's GPU that one connection maps. Any thread may use it."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class DeviceMemory:
         mapping: Mapping,
         timeout: float,
     ) -> None:
-        """`timeout` is of one attempt to tell the daemon that leases have ended."""
+        """`timeout` bounds one attempt to return leases to the daemon."""
         self.gpu = gpu
         self.attachment = attachment
         self.arena = mapping.arena
-        """Mapped for reading; that nobody writes to it is left to the client."""
+        """Mapped for reading; the client must not write to it."""
         self.private = mapping.private
-        """Slots, staging and the order page, which only this connection has."""
+        """Slots, staging and the order page, private to this connection."""
         self.epoch = mapping.epoch
         self.staging = mapping.staging
         """The offset and size of the part of `private` that inputs are written to."""
@@ -77,20 +77,21 @@ class DeviceMemory:
 
     @property
     def kernels(self) -> Kernels:
-        """The daemon's kernels in this process. Raises `SplicedError` saying why there are none."""
+        """Returns the daemon's kernels in this process. Raises `SplicedError` with the reason if
+        there are none."""
         if self._kernels is None:
             raise SplicedError(Code.UNAVAILABLE, self._no_kernels)
         return self._kernels
 
     @property
     def has_kernels(self) -> bool:
-        """Whether `kernels` has them."""
+        """Returns whether `kernels` has them."""
         return self._kernels is not None
 
     def load_kernels(self) -> None:
-        """Compile them, before any engine waits for it. Memory is of use without them.
+        """Compiles them before an engine has to wait for it. The memory can be used without them.
 
-        It takes seconds where the driver has not kept what it compiled before: see docs/gpu.md.
+        It takes seconds unless the driver has cached an earlier compilation: see docs/gpu.md.
         """
         try:
             self._kernels = Kernels(self.gpu.context, self.ptx)
@@ -99,11 +100,12 @@ class DeviceMemory:
             log.warning("no kernels of the cache daemon on this GPU: %s", err.text)
 
     def array(self, runs: Sequence[Run], shape: tuple[int, ...], dtype: DType) -> DeviceArray:
-        """Bytes that lie in one run, such as a part of a `DeviceSegment`, for `torch.from_dlpack`.
+        """Returns bytes that lie in one run, such as a part of a `DeviceSegment`, for
+        `torch.from_dlpack`.
 
-        It keeps the mapping, not the lease: its bytes count while that is held. Nothing keeps a
-        consumer from writing to it, which would corrupt what others read. Raises
-        `SplicedError(INVALID)`.
+        The array keeps the mapping, not the lease: its bytes are valid only while the lease
+        lasts. A consumer is not prevented from writing to it, which would corrupt what others
+        read. Raises `SplicedError(INVALID)`.
         """
         if len(runs) != 1:
             raise SplicedError(Code.INVALID, f"{len(runs)} runs, want one: gather them first")
@@ -114,17 +116,17 @@ class DeviceMemory:
         return array
 
     def keep(self) -> object:
-        """Something that keeps the mappings for as long as it lives.
+        """Returns an object that keeps the mappings for as long as it lives.
 
-        Raises `SplicedError(UNAVAILABLE)` when they are gone.
+        Raises `SplicedError(UNAVAILABLE)` if they are gone.
         """
         return _Keep(self.attachment, self._thread)
 
     def wait(self, stream: Stream, passing: Passing) -> None:
-        """Have a stream wait until the daemon has the leases back, or is gone.
+        """Makes a stream wait until the daemon has the leases back, or is gone.
 
-        `release_after` was told that it signals. Where the GPU has no memory operations on
-        streams, or `gpu.most_waiting()` streams wait already, this waits on the host. Raises
+        `release_after` must have been called with a signal. If the GPU has no memory operations
+        on streams, or `gpu.most_waiting()` streams wait already, this waits on the host. Raises
         `CudaError`, `SplicedError`: INVALID, UNSUPPORTED for a stream that captures a graph.
         """
         self.releases.wait(stream, passing)
@@ -132,11 +134,11 @@ class DeviceMemory:
     # The end.
 
     def ended(self) -> None:
-        """Let streams go on that wait for the daemon. It does not wait."""
+        """Ends the waits of streams for the daemon. It does not wait."""
         self.releases.ended()
 
     def retire(self, then: Callable[[], None]) -> None:
-        """Unmap once everything queued has run, and call `then`."""
+        """Unmaps it once all queued work has run, and calls `then`."""
         self._waiter.do(partial(self._retire, then))
 
     def _retire(self, then: Callable[[], None]) -> None:
@@ -148,7 +150,7 @@ class DeviceMemory:
             then()
 
     def close(self) -> None:
-        """Unmap it. Raises `CudaError`."""
+        """Unmaps it. Raises `CudaError`."""
         said = list(filter(None, map(quiet, (self._unmap, self.gpu.context.close))))
         if said:
             raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
@@ -166,5 +168,5 @@ class DeviceMemory:
 
 
 def device_of(attachment: Attachment) -> DeviceMemory | None:
-    """Memory of the GPU that a connection has, None without."""
+    """Returns the GPU memory of a connection, None without."""
     return attachment.device if isinstance(attachment.device, DeviceMemory) else None

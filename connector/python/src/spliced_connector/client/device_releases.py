@@ -1,9 +1,9 @@
 """Leases of device memory that end when a stream has passed a point.
 
-    MARKED --order--> TOLD                 the daemon knows from its page when the stream has passed
+    MARKED --order--> TOLD                 the daemon sees on its page when the stream has passed
     MARKED --order refused, or no page--> WAITED --release--> TOLD   we wait on the host instead
 
-Told is also what a daemon that is gone need not be told.
+TOLD also covers a daemon that is gone and need not be notified.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from spliced_connector.gpu import (
 from spliced_connector.wire import CodesReply, Op, OrderRequest
 from spliced_connector.wire.numbers import MAX_IDS
 
-_PAUSE = 0.05  # between attempts to tell a daemon that does not take requests, in seconds
+_PAUSE = 0.05  # between attempts to reach a daemon that does not accept requests, in seconds
 
 _ASK_AGAIN = {Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE}
 
 
 class Passing:
-    """Leases that the daemon takes back when a stream has passed a point."""
+    """Leases that the daemon reclaims when a stream has passed a point."""
 
     def __init__(self, tenant: int, leases: Sequence[int], after: int, signal: int) -> None:
         self.tenant = tenant
         self.leases = leases
         self.after = after
         self.signal = signal
-        """What the daemon writes into its slot then, 0 for nothing."""
+        """What the daemon then writes into its slot, 0 for nothing."""
         self.event: Event | None = None
         self._done = threading.Event()
         self._good: tuple[bool, ...] = (False,) * len(leases)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the stream has passed and the daemon has answered, or is gone."""
+        """Waits until the stream has passed and the daemon has answered, or is gone."""
         return self._done.wait(timeout)
 
     @property
     def good(self) -> tuple[bool, ...]:
-        """For each lease whether its bytes were good until the stream had passed; False before."""
+        """For each lease whether its bytes were valid until the stream had passed; False before."""
         return self._good
 
     def answer(self, good: Sequence[bool]) -> None:
-        """Say what became of it."""
+        """Sets the outcome."""
         self._good = tuple(good)
         self._done.set()
 
 
 class _RefusedError(Exception):
-    """The daemon takes no order for these leases, and never will."""
+    """The daemon accepts no order for these leases, and never will."""
 
 
 class DeviceReleases:
@@ -80,7 +80,7 @@ class DeviceReleases:
         order: OrderPage | None,
         timeout: float,
     ) -> None:
-        """`timeout` is of one attempt to tell the daemon."""
+        """`timeout` bounds one attempt to notify the daemon."""
         self._attachment = attachment
         self._context = context
         self._order = order
@@ -95,7 +95,7 @@ class DeviceReleases:
         self._most_waiting = most_waiting()
 
     def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
-        """Have leases released when a stream has passed this point. It does not wait.
+        """Has leases released when a stream has passed this point. It does not wait.
 
         The caller is a user of the mappings, which ends for each lease with its release. Raises
         `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
@@ -129,7 +129,7 @@ class DeviceReleases:
                 pass
 
     def _may_wait(self, stream: Stream, passing: Passing) -> bool:
-        """Whether the stream may be one of those that wait; the host has to, where it may not."""
+        """Returns whether the stream itself may wait; otherwise the host has to."""
         with self._waits_lock:
             self._waits = [wait for wait in self._waits if not wait[1].wait(0)]
             if len({stream, *(other for other, _ in self._waits)}) > self._most_waiting:
@@ -138,22 +138,22 @@ class DeviceReleases:
             return True
 
     def drop(self, tenant: int, lease: int) -> None:
-        """Release a lease that was forgotten, behind all that is queued. Takes no lock."""
+        """Releases a forgotten lease, after all queued work. Takes no lock."""
         self._dropped.append((tenant, lease))
         self._waiter.do(self._release_dropped)
 
     def ended(self) -> None:
-        """Let streams go on that wait for the daemon, which is gone. It does not wait."""
+        """Ends the waits of streams for a daemon that is gone. It does not wait."""
         self._ended.set()
         if self._order is not None:
-            # Here and now: our threads may be behind the very streams that wait.
+            # In this thread: our other threads may be waiting for the very streams that wait.
             with contextlib.suppress(CudaError):
                 self._order.let_go()
 
-    # Of the thread that tells the daemon. It waits for no stream.
+    # Run by the thread that notifies the daemon. It waits for no stream.
 
     def _tell(self) -> None:
-        """Tell the daemon of all that has been marked meanwhile."""
+        """Notifies the daemon of all points that were marked since."""
         waiting: list[Passing] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -174,11 +174,12 @@ class DeviceReleases:
                 self._answer(batch, good)
 
     def _send_order(self, order: OrderPage, batch: list[Passing]) -> list[bool]:
-        """Ask until the stream has passed, or the connection has ended: whether each was good.
+        """Asks until the stream has passed, or the connection has ended. Returns whether each
+        lease was valid.
 
         Raises `_RefusedError`, `SplicedError`.
         """
-        # Two threads may have marked in one order and come here in the other.
+        # Two threads may have marked in one order and arrived here in the other.
         after = max(passing.after for passing in batch)
         signal = batch[-1].signal
         ids = [lease for passing in batch for lease in passing.leases]
@@ -188,13 +189,13 @@ class DeviceReleases:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
             try:
                 exchange.start(call, request)
-                # The daemon says at its deadline that the stream has not passed.
+                # If the stream has not passed by its deadline, the daemon answers that.
                 call.deadline += self._timeout
                 codes = exchange.result(call, CodesReply).codes
             except SplicedError as err:
                 refused = err.code not in _ASK_AGAIN
-                # Streams must not wait for ever for a daemon that does not answer, or will not
-                # write. One that answers late has only not seen our stream pass yet.
+                # Streams must not wait indefinitely for a daemon that does not answer, or will
+                # not write. A late answer only means that our stream has not passed yet.
                 if signal and (refused or call.reply is None):
                     with contextlib.suppress(CudaError):
                         order.let_go(signal)
@@ -207,10 +208,10 @@ class DeviceReleases:
             return [code == Code.OK for code in codes]
         return [self._attachment.intact] * len(ids)
 
-    # Of the thread that waits for streams.
+    # Run by the thread that waits for streams.
 
     def _release_behind(self, batch: list[Passing]) -> None:
-        """Wait on the host for the streams, then release."""
+        """Waits on the host for the streams, then releases."""
         ids = [lease for passing in batch for lease in passing.leases]
         good = [False] * len(ids)
         try:
@@ -222,7 +223,7 @@ class DeviceReleases:
             elif self._attachment.ended:
                 good = [self._attachment.intact] * len(ids)
         except SplicedError:
-            pass  # it is not known what the streams have read
+            pass  # it is unknown what the streams have read
         self._answer(batch, good)
 
     def _wait_passed(self, batch: list[Passing]) -> None:
@@ -242,7 +243,7 @@ class DeviceReleases:
                     driver.synchronize_all()
                 self._attachment.drop(Return(Op.RELEASE, tenant), lease)
 
-    # Of both.
+    # Run by both.
 
     def _answer(self, batch: list[Passing], good: Sequence[bool]) -> None:
         self._attachment.tally.add("doubtful", good.count(False))
@@ -260,10 +261,10 @@ def _leases(batch: Sequence[Passing]) -> int:
 
 
 def _together(waiting: Sequence[Passing]) -> int:
-    """How many of the first go into one request.
+    """Returns how many of the first ones go into one request.
 
-    None behind one that signals: its stream may be waiting for that signal in front of what was
-    marked later.
+    Nothing follows one that signals: its stream may be waiting for that signal before it reaches
+    the points that were marked later.
     """
     n, ids = 1, len(waiting[0].leases)
     while n < len(waiting) and not waiting[n - 1].signal:

@@ -1,7 +1,7 @@
 """Splicing segments on the GPU by kernels on the engine's own stream.
 
-What is queued reads leased copies and writes the engine's memory; the daemon takes no part in it.
-The leases end by `release_after` on the same stream, and what was computed counts if that says so.
+Queued kernels read leased copies and write the engine's memory, without the daemon. The leases
+end by `release_after` on the same stream, and the results are valid if that reports so.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class DeviceSpan:
     segment: DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: DevicePtr = _NOWHERE
-    """Where (T, S) of a computed span are, in F32, by `Profile.seam_layout` of the asked layers, S
-    at the true positions. Compose needs it for every computed span but the last."""
+    """Address of (T, S) of a computed span, in F32, by `Profile.seam_layout` of the requested
+    layers, with S at the true positions. Compose needs it for every computed span but the last."""
     before: DevicePtr = _NOWHERE
-    """Where compose puts the states before a computed span, by `Profile.states_layout(layer, 0)`;
-    0 = not wanted."""
+    """Where compose writes the states before a computed span, by `Profile.states_layout(layer,
+    0)`; 0 = not wanted."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A request's block table in the engine's memory, of the tokens from 0 on."""
+    """A request's block table in the engine's memory, starting at token 0."""
 
     memory: DeviceEngineMemory
     table: tuple[int, ...]
@@ -67,11 +67,12 @@ def compose(
     layer: int = ALL_LAYERS,
     origin: DeviceCheckpoint | DevicePtr | None = None,
 ) -> None:
-    """Queue the move of running states over spans.
+    """Queues moving running states over spans.
 
-    `into` is where the last states go, F32, by `Profile.states_layout(layer, 0)`; `origin` where
-    those before the first span lie, in the same layout, and may be `into`; None is zero states.
-    Raises `SplicedError`: INVALID, GONE for a lease that ended, or of the driver.
+    `into` is the address of the last states, F32, by `Profile.states_layout(layer, 0)`. `origin`
+    is the address of the states before the first span, in the same layout, and may equal `into`;
+    None is zero states. Raises `SplicedError`: INVALID, GONE for a lease that ended, or of the
+    driver.
     """
     device = _checked(spans, origin if isinstance(origin, DeviceCheckpoint) else None)
     for i, span in enumerate(spans):
@@ -97,10 +98,11 @@ def place(
     layer: int = ALL_LAYERS,
     origin: DeviceCheckpoint | None = None,
 ) -> None:
-    """Queue the copy of keys and values into the engine's blocks, keys turned to their place.
+    """Queues copying keys and values into the engine's blocks, with keys rotated to their
+    positions.
 
-    The rows of `origin` are placed too: they stand at their positions already. Rows of computed
-    spans are left to the engine. Raises as `compose`.
+    The rows of `origin` are placed too, without rotation. Rows of computed spans are left to the
+    engine. Raises as `compose`.
     """
     device = _checked(spans, origin)
     operands = _Operands()
@@ -119,7 +121,7 @@ def place(
 
 
 class _Operands:
-    """What launches read: where it lies, and its place in the list of addresses."""
+    """Operands of launches: their addresses, and their indices in the list of addresses."""
 
     def __init__(self) -> None:
         self.runs: list[list[Run]] = []
@@ -130,9 +132,9 @@ class _Operands:
 
 
 def _checked(spans: Sequence[DeviceSpan], origin: DeviceCheckpoint | None) -> DeviceMemory:
-    """The device of all leases. Raises `SplicedError(INVALID)` for spans that cannot stand so."""
+    """Returns the device of all leases. Raises `SplicedError(INVALID)` for invalid spans."""
     at = origin.tokens if origin is not None else spans[0].start if spans else 0
-    behind = 0  # the segments so far
+    behind = 0  # end of the segments so far
     devices = [origin.device] if origin is not None else []
     for i, span in enumerate(spans):
         if span.start != at or not 0 < span.count <= MAX_TOKENS - at:
@@ -167,7 +169,7 @@ def _part(layout: Layout, layer: int, kind: str) -> tuple[int, Part]:
 
 
 def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
-    """Of a layer's keys by a distance in tokens."""
+    """Returns the rotation of a layer's keys by a distance in tokens."""
     rope = profile.rope(layer)
     if not rope.dims or not distance:
         return None
@@ -175,7 +177,7 @@ def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
 
 
 class _StateJob:
-    """The move of one layer's state, before it is known where gathered operands lie."""
+    """The move of one layer's state, before the addresses of gathered operands are known."""
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class _StateJob:
         return ComposeStep(at + t.offset, at + s.offset, before, t.dtype, s.dtype)
 
     def build(self, at: list[DevicePtr]) -> ComposeJob:
-        """The job, its operands at these addresses."""
+        """Returns the job with its operands at these addresses."""
         transition = self._profile.identity.layers[self._layer].linear.family.transition
         heads, dk, dv = self._state.shape
         origin = at[self._from] if self._from >= 0 else self._origin
@@ -236,7 +238,7 @@ class _StateJob:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Keys or values of one layer that go to the engine."""
+    """Keys or values of one layer to copy to the engine."""
 
     part: Part
     runs: list[Run]
@@ -247,7 +249,7 @@ class _Rows:
     def job(
         self, blocks: Blocks, layer: DeviceLayer, operands: _Operands
     ) -> Callable[[list[DevicePtr]], RotateJob]:
-        """The job, once it is known where gathered operands lie."""
+        """Returns the job, once the addresses of gathered operands are known."""
         rows, heads, dim = self.part.shape
         keys = self.part.kind == "K"
         target = RotateTarget(
@@ -262,7 +264,7 @@ class _Rows:
 
 
 def _check_inside(blocks: Blocks, t: RotateTarget, rows: int, heads: int, row_bytes: int) -> None:
-    """Refuse rows that would go beside the engine's memory."""
+    """Refuses rows outside the engine's memory."""
     n = t.block_rows
     used = t.blocks[t.first_row // n : -(-(t.first_row + rows) // n)] if n > 0 else ()
     if not used or len(used) * n < t.first_row % n + rows or min(used) < 0:
@@ -281,7 +283,7 @@ def _rows(
     spans: Sequence[DeviceSpan],
     origin: DeviceCheckpoint | None,
 ) -> Iterator[_Rows]:
-    """What goes to the engine of one layer."""
+    """Returns the rows of one layer to copy to the engine."""
     if origin is not None:
         for node, (begin, end) in enumerate(origin.nodes):
             for kind in "KV":

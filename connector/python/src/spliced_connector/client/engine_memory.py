@@ -41,7 +41,8 @@ class EngineMemory:
 
 
 def engine_memfd(nbytes: int, name: str = "engine-kv") -> int:
-    """Make a memfd that the daemon accepts as engine memory, with all its pages. Raises OSError."""
+    """Makes a memfd that the daemon accepts as engine memory, with all its pages. Raises
+    OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
@@ -53,7 +54,7 @@ def engine_memfd(nbytes: int, name: str = "engine-kv") -> int:
 
 
 def duplicate(descriptor: int) -> int:
-    """A second descriptor of the same file. Raises `SplicedError(INVALID)`."""
+    """Returns a second descriptor of the same file. Raises `SplicedError(INVALID)`."""
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
     except OSError as err:

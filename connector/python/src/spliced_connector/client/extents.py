@@ -8,13 +8,14 @@ from spliced_connector.client.connection.staging import Extent
 from spliced_connector.client.terms import NONE64
 
 ABSENT = -1
-"""The offset of bytes that are not in memory: a node that others extend may lose its states."""
+"""The offset of bytes that are not in memory: a node that others extend may have dropped its
+states."""
 
 
 def runs(
     offsets: Sequence[int], lengths: Sequence[int], nbytes: int, region: int, *, holes: bool = False
 ) -> list[Extent]:
-    """Check what the daemon says about an object of `nbytes` and cut what is over.
+    """Checks the extents of an object of `nbytes` and cuts off excess bytes.
 
     With `holes` bytes may be absent. Raises ValueError.
     """
@@ -38,7 +39,7 @@ def runs(
 
 
 def present(extents: Sequence[Extent], offset: int, nbytes: int) -> bool:
-    """Whether bytes [offset, offset + nbytes) of an object are in memory."""
+    """Returns whether bytes [offset, offset + nbytes) of an object are in memory."""
     for run in extents:
         if run.offset == ABSENT and offset < run.nbytes and offset + nbytes > 0:
             return False
@@ -47,7 +48,8 @@ def present(extents: Sequence[Extent], offset: int, nbytes: int) -> bool:
 
 
 def cut(extents: Sequence[Extent], memory: memoryview, offset: int, nbytes: int) -> memoryview:
-    """Bytes [offset, offset + nbytes) of an object: a view if they lie in one run, else a copy."""
+    """Returns bytes [offset, offset + nbytes) of an object: a view if they lie in one run, else a
+    copy."""
     pieces = []
     for run in extents:
         if nbytes == 0:

@@ -1,4 +1,4 @@
-"""The thread that keeps a client attached and does what no caller waits for."""
+"""The thread that keeps a client attached and does work without a waiting caller."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from spliced_connector.errors import SplicedError
 
 log = logging.getLogger("spliced")
 
-# Between attempts to attach, doubled from the first to the last, so that a daemon that was
-# started again is found within a second.
+# Delay between attempts to attach, doubled from the first to the last, so that a restarted daemon
+# is found within a second.
 _BACKOFF_FIRST = 0.01
 _BACKOFF_MOST = 0.5
 
 WRONG_SECONDS = 60.0
-"""Between two logged requests that are wrong (a guess)."""
+"""Delay between two logged errors about invalid requests (a guess)."""
 
-_IDLE = 60.0  # nothing is waited for that would not wake the thread
+_IDLE = 60.0  # every event that matters wakes the thread
 
 _MODELS_MOST = 64
 
@@ -38,9 +38,9 @@ _HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class _Wakeup:
-    """What wakes the thread.
+    """Wakes the thread.
 
-    It is closed when nobody holds it: a thread that is about to set it does, so that its
+    It is closed when the last reference is gone. A thread that is about to set it has one, so its
     descriptor cannot be reused by then.
     """
 
@@ -48,7 +48,7 @@ class _Wakeup:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set(self) -> None:
-        with contextlib.suppress(OSError):  # set more often than it counts
+        with contextlib.suppress(OSError):  # set more often than the counter can hold
             os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
@@ -74,12 +74,12 @@ class Keeper:
         self.closing = False
         self._attempts = 0
         self._enrolments: list[Enrolment] = []
-        self._attachments: list[Attachment] = []  # of the thread
-        self._logged = ""  # logged last
+        self._attachments: list[Attachment] = []  # used by the thread only
+        self._logged = ""  # last logged
         self._now = time.monotonic
         self._full_until = 0.0
-        self._quiet_until, self._unlogged = 0.0, 0  # of requests that are wrong
-        self._complaints: dict[Enrolment, str] = {}  # logged last of each that is not registered
+        self._quiet_until, self._unlogged = 0.0, 0  # of invalid requests
+        self._complaints: dict[Enrolment, str] = {}  # last logged, by unregistered model
         self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
@@ -90,15 +90,15 @@ class Keeper:
         _keepers.add(self)
         self._thread.start()
 
-    # For callers.
+    # Called by callers.
 
     @property
     def inert(self) -> bool:
-        """Whether this is a forked child, which has no connection of its own."""
+        """Returns whether this is a forked child, which has no connection."""
         return self.pid != os.getpid()
 
     def wake(self) -> bool:
-        """Have the thread look around; False when it has ended. Takes no lock."""
+        """Wakes the thread. Returns False if it has ended. Takes no lock."""
         wakeup = self._wakeup
         if wakeup is None:
             return False
@@ -106,12 +106,12 @@ class Keeper:
         return True
 
     def wait_tried(self, timeout: float) -> None:
-        """Wait for the first attempt to attach."""
+        """Waits for the first attempt to attach."""
         with self.changed:
             self.changed.wait_for(lambda: self._attempts > 0 or self.closing, timeout)
 
     def enrol(self, enrolment: Enrolment) -> None:
-        """Have a model registered at every attachment; waits for the first answer.
+        """Registers a model at every attachment from now on; waits for the first answer.
 
         Raises ValueError for too many models.
         """
@@ -132,7 +132,7 @@ class Keeper:
         return bool(enrolment.trouble) or not enrolment.due(self.current)
 
     def close(self) -> None:
-        """End the thread and every connection; waits for at most about the transfer time-out."""
+        """Ends the thread and every connection; waits for at most about the transfer timeout."""
         if self.inert:
             return
         with self.changed:
@@ -148,10 +148,10 @@ class Keeper:
             self.wake()
 
     def forked(self) -> None:
-        """Let go of the parent's connection, in a child that has just been forked.
+        """Drops the parent's connection in a child that has just been forked.
 
-        Otherwise the daemon would not see the parent's end. Locks may be held by threads that are
-        not here.
+        Otherwise the daemon would not notice the parent's end. Locks may be held by threads that
+        do not exist in the child.
         """
         self.tally.forked()
         self.changed = threading.Condition()
@@ -162,8 +162,8 @@ class Keeper:
             enrolment.close()
 
     def log_wrong(self, text: str) -> None:
-        """Logs a request that could never be right, one in `WRONG_SECONDS`: texts name numbers of
-        prompts, so that no two need be equal."""
+        """Logs an invalid request, at most one per `WRONG_SECONDS`: texts contain numbers of
+        prompts, so equal ones cannot be recognized."""
         now = self._now()
         if now < self._quiet_until:
             self._unlogged += 1
@@ -173,14 +173,14 @@ class Keeper:
         log.error("a request to the cache daemon is wrong: %s%s", text, more)
 
     def full_due(self) -> bool:
-        """Whether to log again that the daemon stores nothing more."""
+        """Returns whether to log again that the daemon stores nothing more."""
         now = self._now()
         due = now >= self._full_until
         if due:
             self._full_until = now + WRONG_SECONDS
         return due
 
-    # Of the thread.
+    # Run by the thread.
 
     def _run(self) -> None:
         try:
@@ -229,7 +229,7 @@ class Keeper:
         return True
 
     def _failed(self, why: str) -> None:
-        """Say why there is no daemon, once per reason."""
+        """Logs why there is no daemon, once per reason."""
         if why != self._logged and not self.closing:
             self._logged = why
             log.warning("no cache daemon, going on without: %s", why)
@@ -246,7 +246,8 @@ class Keeper:
             self.changed.notify_all()
 
     def _register(self, attachment: Attachment) -> float:
-        """Register what is due; when to look again, if nothing wakes us before."""
+        """Registers models that are due. Returns when to try again, if no event wakes the thread
+        before."""
         with self.changed:
             due = [e for e in self._enrolments if e.due(attachment)]
         now = time.monotonic()
@@ -276,7 +277,7 @@ class Keeper:
             log.warning("the cache daemon refuses the profile, no hits for %s", complaint)
 
     def _serve(self, wait: float) -> None:
-        """Serve the connections for at most so many seconds."""
+        """Serves the connections for at most `wait` seconds."""
         ready = select.poll()
         wakeup = self._wakeup
         if wakeup is not None:
@@ -311,7 +312,7 @@ class Keeper:
             time.sleep(0.001)  # a caller reads, and finds the same
 
     def _shut_down(self) -> None:
-        """End everything, after what may still write into engine memory."""
+        """Ends everything, after requests that may still write into engine memory."""
         until = time.monotonic() + self.options.transfer_timeout
         for attachment in self._attachments:
             if not attachment.gone:
@@ -330,13 +331,11 @@ class Keeper:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()
         self._wakeup = None
-        for (
-            attachment
-        ) in self._attachments:  # what was dropped before the thread could not be woken any more
+        for attachment in self._attachments:  # dropped after the last wake
             attachment.collect()
 
     def _lent(self) -> bool:
-        """Whether a daemon that has not ended its side may touch memory of the engine."""
+        """Returns whether a daemon that has not closed its side may touch engine memory."""
         there = [a for a in self._attachments if not a.gone]
         if any(a.exchange.flight.writing() for a in there):
             return True
@@ -344,7 +343,7 @@ class Keeper:
 
 
 def _jitter(seconds: float) -> float:
-    """Keeps the clients of a node from coming all at once."""
+    """Keeps the clients of a node from attaching all at once."""
     return random.uniform(seconds / 2, seconds)
 
 

@@ -1,4 +1,4 @@
-"""Held segments that stand somewhere in a prompt, found by its tokens."""
+"""Cached segments that occur anywhere in a prompt, found by its tokens."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from spliced_connector.model import NOTHING, token_bytes
 from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrimers, MatchPrompt, numbers
 
 MAX_PROMPT = numbers.MAX_PROMPT
-"""Tokens of a prompt that is looked through."""
+"""Number of tokens of a prompt that are searched."""
 
 
 @dataclass(frozen=True)
 class KnownQuery:
-    """A prompt in which held segments are looked for, wherever they begin."""
+    """A prompt in which cached segments are searched, at any position."""
 
     tokens: Sequence[int]
     """At most `MAX_PROMPT`."""
     begin: int = 0
-    """Segments begin there at the earliest, and behind the prefix that is found."""
+    """Segments begin there at the earliest, and after the prefix that is found."""
     seam_tokens: int = 0
-    """Seam width of the segments behind token 0."""
+    """Seam width of segments after token 0."""
     primer: bytes = b""
-    """Digest of the primer after which segments are preferred that begin at `primed_from` or later;
-    empty = none. At token 0 there is no segment with one."""
+    """Digest of the primer that segments beginning at `primed_from` or later should have; empty =
+    none. A segment at token 0 never has one."""
     primed_from: int = 0
-    """Segments that begin before it are preferred without a primer."""
+    """Segments that begin earlier should have no primer."""
     either: bool = True
-    """The other variant of a segment is accepted where the preferred one is not cached."""
+    """The other variant of a segment is accepted if the preferred one is not cached."""
 
     def prefers_primed(self, start: int) -> bool:
-        """Whether a segment that begins at a token is preferred as it is after the primer."""
+        """Returns whether the primed variant is preferred for a segment that begins at a token."""
         return bool(self.primer) and start > 0 and start >= self.primed_from
 
 
 @dataclass(frozen=True)
 class KnownSegment:
-    """Tokens [start, start + tokens) of the prompt are a segment that is held."""
+    """Tokens [start, start + tokens) of the prompt are a cached segment."""
 
     start: int
     tokens: int
@@ -48,18 +48,18 @@ class KnownSegment:
     tier: int
     """A `Tier`."""
     interior: int
-    """Tokens that are not computed again."""
+    """Number of tokens that are not recomputed."""
     primed: bool = False
     """It was captured after the primer of the query."""
 
     @property
     def end(self) -> int:
-        """The token behind it."""
+        """Returns the position after its last token."""
         return self.start + self.tokens
 
 
 def stage(r: Registration, call: Call, query: KnownQuery) -> tuple[MatchPrompt, MatchKnownQuery]:
-    """The question, with the token ids in staging, which is the call's. Raises `SplicedError`."""
+    """Builds the query, with the token ids in the call's staging. Raises `SplicedError`."""
     n = len(query.tokens)
     if not 1 <= n <= MAX_PROMPT:
         raise SplicedError(Code.INVALID, f"known: {n} tokens, want 1 to {MAX_PROMPT}")
@@ -80,10 +80,10 @@ def stage(r: Registration, call: Call, query: KnownQuery) -> tuple[MatchPrompt, 
 def found(
     r: Registration, query: KnownQuery, reply: MatchKnown | None, primers: MatchPrimers | None
 ) -> tuple[KnownSegment, ...]:
-    """Check an answer: an engine would place a state at the wrong tokens.
+    """Checks an answer: otherwise an engine could place a state at the wrong tokens.
 
-    An older daemon (`primers` is None) finds segments without a primer: they are left out where
-    the query does not take them.
+    An older daemon (`primers` is None) finds segments without a primer. They are dropped where
+    the query does not accept them.
     """
     if reply is None:
         raise r.exchange.garbage("match: no answer to known")

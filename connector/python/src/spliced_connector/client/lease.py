@@ -1,4 +1,4 @@
-"""What is held of the daemon's memory: segments, checkpoints and slots."""
+"""Leases of the daemon's memory: segments, checkpoints and slots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spliced_connector.wire.numbers import MAX_IDS
 class Held:
     """A lease: an id that the daemon knows, and mappings that stay until release.
 
-    One that is dropped without release is given back when it is collected.
+    A lease that is dropped without release is returned when it is garbage-collected.
     """
 
     def __init__(self, attachment: Attachment, tenant: int, lease: int, timeout: float) -> None:
@@ -39,20 +39,20 @@ class Held:
 
     @property
     def valid(self) -> bool:
-        """Whether the bytes are still those that were leased, as far as is known here."""
+        """Returns whether the bytes are unchanged, as far as the client knows."""
         return not self._released and self._pid == os.getpid() and self._attachment.intact
 
     def release(self) -> bool:
-        """Give it back: True when its bytes were good for the whole lease.
+        """Releases it. Returns True if its bytes were valid for the whole lease.
 
-        False after a restart of a daemon that lives on, after a drop, when the daemon does not
-        answer in time, and in a forked child: what was read must not be used then. Views stay
-        readable but may hold something else.
+        Returns False after a restart of the connection to a living daemon, after a drop, if the
+        daemon does not answer in time, and in a forked child. What was read must not be used
+        then. Views stay readable but may hold other bytes.
         """
         return release_all([self])[0]
 
     def lease_on(self, attachment: Attachment) -> int:
-        """The id for a request. Raises `SplicedError(GONE)` after release or a restart."""
+        """Returns the id for a request. Raises `SplicedError(GONE)` after release or a restart."""
         if self._released or self._pid != os.getpid():
             raise SplicedError(Code.GONE, f"lease {self._lease} is released")
         if self._attachment is not attachment:
@@ -67,15 +67,15 @@ class Held:
     def __del__(self) -> None:
         if not self._released and self._pid == os.getpid():
             self._released = True
-            # Without a lock: this may run inside of any function.
+            # Takes no lock: this may run inside any function.
             self._attachment.drop(Return(Op.RELEASE, self._tenant), self._lease)
 
 
-_once = threading.Lock()  # two threads may release the same
+_once = threading.Lock()  # two threads may release the same lease
 
 
 def _forked() -> None:
-    """In a child, whose parent may have held the lock."""
+    """In a forked child, whose parent may have held the lock."""
     global _once
     _once = threading.Lock()
 
@@ -84,7 +84,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def take(held: Held) -> bool:
-    """Take over a lease that is to be released: False when somebody has, or it was forked."""
+    """Claims a lease for release. Returns False if another thread has, or the process was
+    forked."""
     if held._pid != os.getpid():
         return False
     with _once:
@@ -93,7 +94,8 @@ def take(held: Held) -> bool:
 
 
 def release_all(objects: Sequence[Held | None]) -> list[bool]:
-    """Give many back with few requests; for each, what its `release` would say. None is False."""
+    """Releases many leases with few requests. Returns for each what its `release` would; False
+    for None."""
     good = [False] * len(objects)
     batches: dict[tuple[int, int], list[int]] = {}
     for i, held in enumerate(objects):
@@ -112,14 +114,14 @@ def release_all(objects: Sequence[Held | None]) -> list[bool]:
 
 
 def _release(objects: Sequence[Held | None], rows: list[int], good: list[bool]) -> None:
-    """Release what belongs to one attachment and tenant."""
+    """Releases the leases of one attachment and tenant."""
     batch = [(i, held) for i in rows if (held := objects[i]) is not None]
     first = batch[0][1]
     attachment = first._attachment
     ids = [held._lease for _, held in batch]
     codes = attachment.give_back(Return(Op.RELEASE, first._tenant), ids, first._timeout)
     if codes is None:
-        # What the daemon does not say is known only of one that is dead.
+        # Without the daemon's answer the outcome is known only if it is dead.
         verdict = attachment.ended and attachment.intact
         answers = [verdict] * len(ids)
     else:
@@ -131,7 +133,7 @@ def _release(objects: Sequence[Held | None], rows: list[int], good: list[bool]) 
 
 
 class Stored:
-    """The bytes of a segment, or of one node of a checkpoint."""
+    """The data of a segment, or of one node of a checkpoint."""
 
     __slots__ = ("digests", "extents", "layout")
 
@@ -169,7 +171,7 @@ class Stored:
 
 
 class Segment(Held):
-    """One segment held for reading."""
+    """One segment leased for reading."""
 
     def __init__(
         self,
@@ -181,38 +183,38 @@ class Segment(Held):
         super().__init__(*held)
         self.key = key
         self.begin, self.tokens = rows
-        """First interior token, local to the segment, and how many there are."""
+        """First interior token, local to the segment, and number of interior tokens."""
         self._stored = stored
 
     @property
     def layout(self) -> Layout:
-        """Where the parts are."""
+        """Returns where the parts are."""
         return self._stored.layout
 
     @property
     def errors(self) -> tuple[float, float]:
-        """How far T, and S or keys and values, may be from what was published, as of
-        `Layout.errors`; 0 where they are the same."""
+        """Returns bounds on the difference of T, and of S or keys and values, from the published
+        ones, as in `Layout.errors`; 0 if they are identical."""
         return self._stored.layout.errors
 
     def part(self, i: int) -> memoryview:
-        """The bytes of part i, read-only: a view where they lie in one run, else a copy. Of a part
-        that is packed they are those that are kept; `walk.unpack` reads them.
+        """Returns the bytes of part i, read-only: a view if they lie in one run, else a copy. Of
+        a packed part they are the stored bytes; `walk.unpack` reads them.
 
-        They count only if `release` answers True. Raises `SplicedError(GONE)` after release.
+        They are valid only if `release` returns True. Raises `SplicedError(GONE)` after release.
         """
         return self._stored.part(self._memory().arena, i)
 
     def view(self) -> memoryview | None:
-        """All bytes in the layout's order, None where they lie in several runs."""
+        """Returns all bytes in the layout's order, None if they lie in several runs."""
         memory = self._memory().arena
         extents = self._stored.extents
         return cut(extents, memory, 0, self.layout.nbytes) if len(extents) == 1 else None
 
     def verify(self) -> bool | None:
-        """Whether the bytes in memory have the digests that were acquired with them.
+        """Returns whether the bytes in memory match the digests that were acquired with them.
 
-        None without digests, and where xxhash is not installed.
+        None without digests, and if xxhash is not installed.
         """
         attachment = self._memory()
         good = self._stored.good(attachment.arena)
@@ -222,7 +224,7 @@ class Segment(Held):
 
 
 class Checkpoint(Held):
-    """A saved prefix held for reading: nodes from the start of the prompt to its last token."""
+    """A saved prefix leased for reading: nodes from the start of the prompt to its last token."""
 
     def __init__(
         self,
@@ -237,17 +239,18 @@ class Checkpoint(Held):
         self.nodes = nodes
         """The tokens [begin, end) whose attention rows each node has."""
         self.kinds = kinds
-        """What each node is: one of `Accept.ROWS` has rows of linear layers, and no states."""
+        """The kind of each node: one of `Accept.ROWS` has rows of linear layers, and no states."""
         self._nodes = stored
 
     @property
     def tokens(self) -> int:
-        """Tokens that it covers."""
+        """Number of tokens that it covers."""
         return self.nodes[-1][1]
 
     @property
     def states(self) -> int:
-        """Tokens of which it has states; those behind are rebuilt by `Model.replay_rows`."""
+        """Number of tokens that its states cover; later states are rebuilt by
+        `Model.replay_rows`."""
         whole = [
             end
             for (_, end), kind in zip(self.nodes, self.kinds, strict=True)
@@ -257,14 +260,14 @@ class Checkpoint(Held):
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """Where the parts of each node are."""
+        """Returns where the parts of each node are."""
         return tuple(stored.layout for stored in self._nodes)
 
     def part(self, node: int, i: int) -> memoryview:
-        """The bytes of part i of a node, as `Segment.part`.
+        """Returns the bytes of part i of a node, as `Segment.part`.
 
-        States and convolution tails count in the last node only. Those of others may not be in
-        memory: `SplicedError(GONE)`.
+        Only the states and convolution tails of the last node are used. Those of others may not
+        be in memory: `SplicedError(GONE)`.
         """
         return self._nodes[node].part(self._memory().arena, i)
 
@@ -287,14 +290,14 @@ class Slot(Held):
     def __init__(self, held: tuple[Attachment, int, int, float]) -> None:
         super().__init__(*held)
         self.offset = self.nbytes = 0
-        """In the slots region."""
+        """Offset in the slots region."""
         self.rows = 0
         """Rows that rotate or assemble packed."""
         self.corrupt = False
-        """A request that failed may have written to it, in part or still."""
+        """A failed request may have written it partly or may still be writing."""
 
     def place(self, offset: int, nbytes: int, rows: int) -> None:
-        """Take over what a reply says."""
+        """Stores the position that a reply reports."""
         self.offset, self.nbytes, self.rows = offset, nbytes, rows
         self.corrupt = False
 
@@ -304,7 +307,8 @@ class Slot(Held):
         return super().lease_on(attachment)
 
     def view(self) -> memoryview:
-        """The result, until release or until the slot is given to another call to write into."""
+        """Returns the result, valid until release or until the slot is given to another call to
+        write into."""
         memory = self._memory().slots
         if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")

@@ -19,39 +19,39 @@ _ROWS = 1024
 
 @dataclass(frozen=True)
 class Match:
-    """What is held of a prompt. A hit is a hint: only acquire and load hold something."""
+    """What is cached of a prompt. A hit is a hint: only acquire and load lease something."""
 
     prefix_tokens: int = 0
     """Tokens of the longest saved prefix, 0 = none."""
     prefix_index: int = -1
-    """Which of the positions that is."""
+    """Index of its position."""
     prefix_kind: Accept = Accept.NONE
     prefix_reason: int = Reason.NONE
-    """Why no longer position hit."""
+    """Why no longer prefix hit."""
     prefix_tier: int = Tier.NONE
     status: Sequence[int] = ()
-    """One `Status` for each key; the next three go with it."""
+    """One `Status` for each key; the next three are parallel to it."""
     tier: Sequence[int] = ()
     reason: Sequence[int] = ()
     tokens: Sequence[int] = ()
-    """Interior tokens of a hit; 0 where not known, in tier PEER only."""
+    """Interior tokens of a hit; 0 if not known, in tier PEER only."""
     trouble: str = ""
-    """Why everything is a miss, empty when the daemon has answered."""
+    """Why everything is a miss, empty if the daemon has answered."""
     known: Sequence[KnownSegment] = ()
-    """Held segments in the prompt that was given, ascending and without overlaps."""
+    """Cached segments in the given prompt, ascending and without overlaps."""
     known_reason: int = Reason.NONE
-    """`Reason.OFF`: none are told, since the profile is switched off for splicing."""
+    """`Reason.OFF`: none are reported, since splicing is switched off for the profile."""
     prefix_states: int = 0
-    """Tokens of the prefix that there are states of; those behind are rows, see `Accept.ROWS`."""
+    """Number of tokens that the prefix's states cover; later ones are rows, see `Accept.ROWS`."""
     error: Sequence[float] = ()
-    """With `status`: bounds how far what is kept of a hit is from what was written, relative to its
-    norm (of transitions: to 1); 0 = it is that."""
+    """Parallel to `status`: bounds the difference between the stored form of a hit and the
+    published one, relative to its norm (of transitions: to 1); 0 = identical."""
     variant: Sequence[int] = ()
-    """With `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`: it is a hit and
-    `keys[i]` is not."""
+    """Parallel to `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`: it is a hit
+    and `keys[i]` is not."""
 
     def hit(self, i: int) -> bool:
-        """Whether the segment of key i can be acquired."""
+        """Returns whether the segment of key i can be acquired."""
         return self.status[i] == Status.HIT
 
     @property
@@ -60,25 +60,25 @@ class Match:
         return [status == Status.HIT for status in self.status]
 
     def within(self, most: float | None) -> list[bool]:
-        """For each key, whether it is a hit and off by no more than `most` (None: anything)."""
+        """Returns for each key whether it is a hit with an error of at most `most` (None: any)."""
         if most is None:
             return self.hits
         return [hit and error <= most for hit, error in zip(self.hits, self.error, strict=True)]
 
     def near_variants(self, most: float | None) -> list[int]:
-        """`variant`, with the first in the place of one that is `within` no such bound."""
+        """Returns `variant`, with the first for keys that are not `within` the bound."""
         if not any(self.variant):
             return []
         return [v if near else 0 for v, near in zip(self.variant, self.within(most), strict=True)]
 
 
 def known_kinds(r: Registration, accept: Accept) -> Accept:
-    """Those kinds of checkpoints that the daemon knows."""
+    """Returns the kinds of checkpoints that the daemon supports."""
     return accept if r.attachment.greeting.rows else accept & ~Accept.ROWS
 
 
 def misses(keys: int, trouble: str) -> Match:
-    """A match that found nothing."""
+    """Returns a match that found nothing."""
     nothing = bytes(keys)
     none = (0,) * keys
     return Match(
@@ -101,7 +101,7 @@ def match(
     known: KnownQuery | None = None,
     others: Sequence[bytes] = (),
 ) -> Match:
-    """Look up a prompt. Raises `SplicedError`."""
+    """Looks up a prompt. Raises `SplicedError`."""
     if len(others) not in (0, len(keys)):
         raise SplicedError(Code.INVALID, f"{len(others)} other variants of {len(keys)} keys")
     if not r.attachment.greeting.primers:
@@ -148,7 +148,7 @@ def _match(
     known: KnownQuery | None,
     others: Sequence[bytes],
 ) -> Match:
-    """Ask for one part of a query, whose prefixes begin at `begin`."""
+    """Requests one part of a query, whose prefixes begin at `begin`."""
     call = r.call(Op.MATCH, r.options.timeout)
     request = MatchRequest(
         r.profile,
@@ -200,7 +200,8 @@ def _match(
 def _primers(
     r: Registration, known: KnownQuery | None, others: Sequence[bytes]
 ) -> MatchPrimersQuery | None:
-    """The section that asks for variants; None = there are none, or the daemon knows none."""
+    """Returns the section that asks for variants; None without variants or if the daemon does not
+    know them."""
     primed = known is not None and bool(known.primer)
     if not r.attachment.greeting.primers or not (primed or others):
         return None
@@ -211,7 +212,7 @@ def _primers(
 
 
 def _errors(r: Registration, m: MatchReply) -> Sequence[float]:
-    """How far off the hits are. Of an older daemon they may be by the tolerances."""
+    """Returns the errors of the hits. For an older daemon these are bounded by the tolerances."""
     if m.estimates is not None:
         return m.estimates.error
     most = r.enrolment.profile.identity.most_error

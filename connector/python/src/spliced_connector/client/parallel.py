@@ -1,10 +1,10 @@
 """Segments that the engines of several nodes compute for each other.
 
-A plan says who computes which of the segments that a prompt misses, and has the others begin; a
-watch tells what has become of them. An engine with time to spare watches for jobs: each is a
-segment that it computes alone and publishes, as if a request of its own had missed it.
+A plan assigns the segments that a prompt misses to engines, and has the others begin. A watch
+reports their progress. An engine with time to spare watches for jobs. Each job is a segment that
+it computes in isolation and publishes, as if one of its requests had missed it.
 
-Token ids leave the node for this, so that the tenant has to be allowed it, at both daemons.
+Token ids leave the node for this, so both daemons must allow it for the tenant.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from spliced_connector.wire.numbers import (
 
 LATE_SHARE = 0.5
 LATE_LEAST = 0.2
-"""A plan is waited for until it is late by this share of the time that it was to take, and by so
-many seconds at least (guesses, as its time is one)."""
+"""A plan is waited for until it is late by this share of its expected time, and at least by this
+many seconds (guesses, as the expected time is one)."""
 
 _WAIT_MOST = 30.0
-_ANSWERED_IN = 8 / 7  # of its wait, so that the daemon uses all of it
+_ANSWERED_IN = 8 / 7  # timeout over wait, so that the daemon can use the whole wait
 _MICROS_MOST = 2**32 - 1
 
 
@@ -56,7 +56,7 @@ class Missing:
 
 
 def plannable(missing: Iterable[Missing]) -> list[Missing]:
-    """Returns those that one plan may name, the first ones: no other engine computes the rest."""
+    """Returns the first ones that one plan may name: the rest is not offered to other engines."""
     chosen: list[Missing] = []
     room = MAX_PROMPT
     for one in missing:
@@ -69,50 +69,51 @@ def plannable(missing: Iterable[Missing]) -> list[Missing]:
 
 @dataclass(frozen=True)
 class Assigned:
-    """Who computes a segment, and in how many seconds it is expected to be acquirable here."""
+    """The engine that computes a segment, and in how many seconds it is expected to be available
+    here."""
 
     key: bytes
     worker: int
-    """0 is the engine that asked, other numbers are those of other engines in this plan."""
+    """0 is the asking engine, other numbers are other engines of this plan."""
     own: bool
-    """That engine is to compute it. Not so with worker 0: it is here already."""
+    """That engine is to compute it. False with worker 0: it is present already."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """Who computes the segments of a prompt, in the order in which they were asked for."""
+    """Which engine computes each segment of a prompt, in the order of the query."""
 
     id: int
-    """0: nothing was begun, all of them are the engine's own that asked."""
+    """0: no plan was started, and the asking engine computes all of them."""
     alone: int
-    """An `Alone`: why nothing was begun."""
+    """An `Alone`: why no plan was started."""
     rows: tuple[Assigned, ...]
     own: tuple[int, ...]
-    """Indices of the rows that the engine computes itself, in the order to do it."""
+    """Indices of the rows that the engine computes itself, in the order of execution."""
     seconds: float
-    """What all of it is expected to take."""
+    """Expected time of all of it."""
     alone_seconds: float
-    """What it would take the engine by itself."""
+    """Expected time if the engine computes all of it."""
     combine: str
-    """The node where all would be together the earliest; empty for this one."""
+    """The node where all segments would be present earliest; empty for this one."""
     at: Attachment = field(repr=False, compare=False)
     """The connection that it ends with."""
 
     @property
     def away(self) -> frozenset[bytes]:
-        """Keys of the segments that others compute."""
+        """Returns keys of the segments that others compute."""
         return frozenset(row.key for row in self.rows if row.worker)
 
     @property
     def own_keys(self) -> tuple[bytes, ...]:
-        """Keys of `own`."""
+        """Returns keys of `own`."""
         return tuple(self.rows[i].key for i in self.own)
 
 
 @dataclass(frozen=True)
 class PlanNews:
-    """What has become of a plan's segments since the last watch, by key."""
+    """Events of a plan's segments since the last watch, by key."""
 
     committed: frozenset[bytes] = frozenset()
     """They can be acquired."""
@@ -122,7 +123,7 @@ class PlanNews:
 
 @dataclass(frozen=True)
 class Job:
-    """A segment that another engine wants: compute it alone and publish it."""
+    """A segment that another engine needs: compute it in isolation and publish it."""
 
     id: int
     key: bytes
@@ -130,18 +131,18 @@ class Job:
     tokens: tuple[int, ...]
     """All `spec.tokens` ids."""
     begin: int
-    """0: all of it is computed. Else it goes on at this token behind the segment `left`, of the
-    tokens before it; only a worker that said so is asked."""
+    """0: all of it is computed. Otherwise continue at this token from the segment `left` of the
+    tokens before; only workers that have announced this get such jobs."""
     left: bytes
     deadline: float
-    """When nobody waits for it any more, in seconds of `time.monotonic`."""
+    """When its result is no longer needed, a time of `time.monotonic`."""
     at: Attachment = field(repr=False, compare=False)
     """The connection that it ends with."""
 
 
 @dataclass(frozen=True)
 class JobNews:
-    """New jobs, in the order to do them, and ids of former ones that nobody waits for any more."""
+    """New jobs, in the order of execution, and ids of earlier ones that are no longer needed."""
 
     jobs: tuple[Job, ...] = ()
     withdrawn: frozenset[int] = frozenset()
@@ -150,7 +151,7 @@ class JobNews:
 def plan(
     r: Registration, missing: Sequence[Missing], queued: float, within: float, wait: float
 ) -> WorkPlan:
-    """Ask who computes what. Raises `SplicedError`."""
+    """Asks which engine computes what. Raises `SplicedError`."""
     salt = r.attachment.greeting.grants[r.enrolment.tenant].salt
     ids = [one.tokens for one in missing]
     if not 1 <= len(missing) <= MAX_PLAN_ROWS or sum(map(len, ids)) > MAX_PROMPT:
@@ -185,7 +186,7 @@ def plan(
 def _planned(
     r: Registration, reply: PlanReply, keys: Sequence[bytes], tokens: Sequence[int]
 ) -> WorkPlan:
-    """Check a reply: an engine would wait for a segment that nobody computes."""
+    """Checks a reply: otherwise an engine could wait for a segment that no engine computes."""
     own = tuple(reply.own_rows)
     whole = all(
         row < len(keys) and (begin, end) == (0, tokens[row])
@@ -215,7 +216,7 @@ def _planned(
 
 
 def watch(r: Registration, plan: WorkPlan, wait: float, *, end: bool = False) -> PlanNews:
-    """Wait for what becomes of a plan. Raises `SplicedError`."""
+    """Waits for events of a plan. Raises `SplicedError`."""
     if plan.at is not r.attachment:
         raise SplicedError(Code.UNAVAILABLE, "watch: the plan's connection has ended")
     call, wait_ms = _long(r, wait)
@@ -240,7 +241,7 @@ def jobs(
     end: bool = False,
     primers: Collection[bytes] = (),
 ) -> JobNews:
-    """Wait for jobs. Raises `SplicedError`."""
+    """Waits for jobs. Raises `SplicedError`."""
     if len(primers) > MAX_PRIMERS or any(len(digest) != len(NOTHING) for digest in primers):
         text = f"watch: {len(primers)} digests of primers, most {MAX_PRIMERS}"
         raise SplicedError(Code.INVALID, text)
@@ -281,7 +282,7 @@ def jobs(
 
 
 def _stage(r: Registration, call: Call, ids: bytes) -> int:
-    """Puts token ids into staging, which is the call's; their offset."""
+    """Copies token ids into the call's staging. Returns their offset."""
     staging = r.attachment.staging
     part = staging.allocate(len(ids), call.deadline)
     call.late.staged = [part]
@@ -290,7 +291,7 @@ def _stage(r: Registration, call: Call, ids: bytes) -> int:
 
 
 def _long(r: Registration, wait: float) -> tuple[Call, int]:
-    """A call that the daemon answers within so many seconds, and these in milliseconds."""
+    """Returns a call that the daemon answers within `wait` seconds, and these in milliseconds."""
     wait = min(max(wait, 0.0), _WAIT_MOST)
     call = r.call(Op.WATCH, wait * _ANSWERED_IN + r.options.timeout, cancel=True)
     return call, math.ceil(wait * 1e3)
@@ -301,27 +302,27 @@ def _micros(seconds: float) -> int:
 
 
 class Watches(Protocol):
-    """Who can be asked about a plan: the client's model."""
+    """Sends requests about a plan: the client's model."""
 
     def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None: ...
 
 
 class Following:
-    """What becomes of the segments of a plan that others compute, up to a bound.
+    """Progress of a plan's segments that others compute, with bounded waits.
 
-    Each of them comes or is lost within the plan's time and some more; a daemon that is gone loses
-    all that are left. Not for several threads at once.
+    Each segment arrives or is lost within the plan's time plus a margin. If the daemon is gone,
+    all that are left are lost. Not for several threads at once.
     """
 
     def __init__(self, model: Watches, plan: WorkPlan) -> None:
         self.plan = plan
         self.left = plan.away if plan.id else frozenset()
-        """Keys of which nothing is known yet."""
+        """Keys without an event so far."""
         self._model = model
         self._until = time.monotonic() + plan.seconds + max(LATE_LEAST, LATE_SHARE * plan.seconds)
 
     def watch(self, wait: float) -> PlanNews:
-        """Wait at most so many seconds for something to become of one, or of the last."""
+        """Waits at most `wait` seconds for an event."""
         if not self.left:
             return PlanNews()
         time_left = self._until - time.monotonic()
@@ -333,7 +334,7 @@ class Following:
         return PlanNews(came, lost)
 
     def close(self) -> None:
-        """Let go of what others still compute."""
+        """Withdraws what others still compute."""
         if self.left:
             self.left = frozenset()
             self._model.watch(self.plan, 0.0, end=True)

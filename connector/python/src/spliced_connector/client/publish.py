@@ -1,4 +1,4 @@
-"""Storing segments and checkpoints: room for them, their bytes, their digests."""
+"""Storing segments and checkpoints: reservation, bytes, digests."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from spliced_connector.wire import (
 from spliced_connector.wire.numbers import MAX_COMMIT_ROWS
 
 Fill: TypeAlias = Callable[[int, memoryview], None]
-"""Writes the bytes of a part from an offset on into shared memory, all of the destination."""
+"""Writes the bytes of a part, starting at an offset, into shared memory; it fills the
+destination."""
 
 Source: TypeAlias = bytes | bytearray | memoryview | Fill
 """The bytes of a part: anything C-contiguous with a buffer, or a function that writes them."""
 
-# One commit carries a quarter of an object, within these bounds: enough that the round trip does
-# not show, little enough that filling one overlaps the daemon's copy of another.
+# One commit carries a quarter of an object, within these bounds: enough to hide the round trip,
+# little enough that filling one overlaps the daemon's copy of another.
 _BATCH_LEAST = 512 << 10
 _BATCH_MOST = 2 << 20
 _AT_ONCE = 2  # while the daemon copies one batch the next is filled
@@ -62,25 +63,26 @@ class NewSegment:
 
 @dataclass(frozen=True)
 class NewCheckpoint:
-    """One rank's share of a checkpoint to keep."""
+    """One rank's share of a checkpoint to store."""
 
     hash: bytes
     """Of the first `tokens` tokens."""
     tokens: int
     parent_hash: bytes
-    """The checkpoint that this one extends, `keys.NOTHING` for none. Only rows behind it are
+    """The checkpoint that this one extends, `keys.NOTHING` for none. Only rows after it are
     stored."""
     parent_tokens: int
     kind: Accept
     parts: Sequence[Source]
     """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them, or `edge_layout` for
-    `Accept.ROWS`; out of a buffer, those of that layout that belong to attention layers."""
+    `Accept.ROWS`; with a buffer, only those parts that belong to attention layers."""
     buffer: Buffer | None = None
-    """Has the rows of linear layers, accepted, of what is kept as `Accept.ROWS`."""
+    """Holds the accepted rows of linear layers of a checkpoint that is stored as `Accept.ROWS`."""
 
 
 def publish(r: Registration, new: NewSegment, level: Level) -> None:
-    """Publish a segment. Raises `SplicedError`: EXISTS when somebody else holds or fills it."""
+    """Publishes a segment. Raises `SplicedError`: EXISTS if another client has published or is
+    filling it."""
     problem = r.enrolment.profile.spec_problem(new.spec)
     if problem is not None:
         raise SplicedError(Code.INVALID, problem)
@@ -111,7 +113,7 @@ def publish(r: Registration, new: NewSegment, level: Level) -> None:
 
 
 def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
-    """Keep a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
+    """Stores a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
     rows = new.tokens - new.parent_tokens
     if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
         text = f"save: {new.tokens} tokens behind parent_tokens of {new.parent_tokens}"
@@ -151,7 +153,7 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
 
 @dataclass
 class _Batch:
-    """Chunks that one commit hands over."""
+    """Chunks of one commit."""
 
     parts: list[int] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
@@ -160,7 +162,7 @@ class _Batch:
 
 
 class _Writer:
-    """Carries one object into staging and commits it, batch by batch."""
+    """Copies one object into staging and commits it, batch by batch."""
 
     def __init__(
         self,
@@ -170,8 +172,8 @@ class _Writer:
         level: Level,
         copied: Collection[int] = (),
     ) -> None:
-        """copied: layers whose parts the daemon has. Raises `SplicedError(INVALID)` for parts that
-        do not fit the layout."""
+        """copied: layers whose parts the daemon has. Raises `SplicedError(INVALID)` for parts
+        that do not fit the layout."""
         self._r = r
         self._layout = layout
         self._level = level
@@ -186,7 +188,7 @@ class _Writer:
         self._reservation = 0
 
     def write(self, call: Call, request: ReserveRequest | SaveRequest) -> None:
-        """Reserve, fill and commit. On any error nothing stays reserved."""
+        """Reserves, fills and commits. After any error nothing stays reserved."""
         self._reserve(call, request)
         done = False
         try:
@@ -225,8 +227,8 @@ class _Writer:
         flying: deque[tuple[Call, int]] = deque()
         try:
             for batch in self._batches():
-                # While one flies the next takes only what staging is free: waiting for more
-                # would be waiting for itself.
+                # While one batch is in flight, the next only uses staging that is free: waiting
+                # for more would mean waiting for itself.
                 call = self._fill(batch, wait=not flying)
                 while call is None:
                     self._await(*flying.popleft())
@@ -241,7 +243,7 @@ class _Writer:
                 self._let_go(*left)
 
     def _let_go(self, call: Call, rows: int) -> None:
-        """Wait for a commit whose outcome does not count any more: an abort comes after it."""
+        """Waits for a commit whose outcome no longer matters, because an abort follows."""
         try:
             self._await(call, rows)
         except SplicedError:
@@ -250,7 +252,7 @@ class _Writer:
     def _batches(self) -> list[_Batch]:
         staging = len(self._r.attachment.staging.region)
         most = min(max(self._layout.nbytes // 4, _BATCH_LEAST), _BATCH_MOST)
-        # Two batches fly at once, and other writers want room too.
+        # Two batches are in flight at once, and other writers need room too.
         most = min(most, max(staging // 4, CHUNK_BYTES))
         batches = [_Batch()]
         for i in self._sources:
@@ -269,7 +271,8 @@ class _Writer:
         return [batch for batch in batches if batch.parts]
 
     def _fill(self, batch: _Batch, *, wait: bool) -> Call | None:
-        """Write a batch into staging and send its commit; None when there is no room now."""
+        """Writes a batch into staging and sends its commit. Returns None if there is no room
+        now."""
         r = self._r
         staging = r.attachment.staging
         seconds = r.options.transfer_timeout
@@ -304,7 +307,7 @@ class _Writer:
             offsets,
             digests,
         )
-        # What a source took is not the daemon's.
+        # Time spent in a source does not count against the daemon.
         call = r.call(Op.COMMIT, seconds, cancel=True)
         call.late.staged = [room]
         try:
@@ -322,7 +325,7 @@ class _Writer:
             target[:] = source[offset : offset + len(target)]
 
     def _await(self, call: Call, rows: int) -> None:
-        """Wait for a commit. Raises `SplicedError` unless every row is OK."""
+        """Waits for a commit. Raises `SplicedError` unless every row is OK."""
         r = self._r
         try:
             reply = r.exchange.result(call, CommitReply)
@@ -336,7 +339,7 @@ class _Writer:
 
 
 def _digest(r: Registration) -> Digest:
-    """What this connection's digests are. Raises `SplicedError(UNSUPPORTED)`."""
+    """Returns the digest function of this connection. Raises `SplicedError(UNSUPPORTED)`."""
     if r.attachment.greeting.crc32:
         return crc32
     digest = xxh3()
@@ -347,7 +350,7 @@ def _digest(r: Registration) -> Digest:
 
 
 def _flat(source: Source, nbytes: int, i: int) -> memoryview | Fill:
-    """The bytes of a part in one dimension. Raises `SplicedError(INVALID)`."""
+    """Returns the bytes of a part in one dimension. Raises `SplicedError(INVALID)`."""
     if callable(source):
         return source
     try:

@@ -1,4 +1,4 @@
-"""A model's place at the daemon: what it is registered as, and how it comes to that."""
+"""Registration of a model at the daemon."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from spliced_connector.wire import (
 )
 from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
 
-# The interior for which sizes are compared with the daemon's. Odd, so that a size per token that
-# is off by a padding shows.
+# The number of interior tokens for which sizes are compared with the daemon's. It is odd, so that
+# padding in a per-token size shows up.
 _PROBE_TOKENS = 509
 
 _kept: list[DeviceEngineMemory] = []
-"""Memory that a daemon may still have open: freeing it may take the GPU from that daemon."""
+"""Memory that a daemon may still have open: freeing it could make the GPU fail for that daemon."""
 
 _NO_ANSWER = {Code.UNAVAILABLE, Code.LATE, Code.BUSY, Code.CANCELED, Code.STALE}
 
 
 @dataclass(frozen=True)
 class Registration:
-    """A model at one attachment."""
+    """A model registered on one attachment."""
 
     attachment: Attachment
     enrolment: Enrolment
@@ -62,14 +62,14 @@ class Registration:
     def call(
         self, op: int, seconds: float, *, gives_back: bool = False, cancel: bool = False
     ) -> Call:
-        """A request of this model that ends after so many seconds."""
+        """Returns a request of this model with this timeout."""
         late = Late(self.tenant, gives_back=gives_back, cancel=cancel)
         return Call(op, time.monotonic() + seconds, late)
 
     def free_staging(self, call: Call) -> None:
-        """Free the staging of a call that was answered or never sent.
+        """Frees the staging of a call that was answered or never sent.
 
-        One that was given up keeps it until its reply.
+        An abandoned call keeps its staging until its reply.
         """
         if not call.left:
             self.attachment.staging.free(call.late.staged)
@@ -77,7 +77,7 @@ class Registration:
 
 
 class Enrolment:
-    """What is registered at every attachment."""
+    """A model to register at every attachment."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Enrolment:
         engine: str = "",
         memory: EngineMemory | DeviceEngineMemory | None = None,
     ) -> None:
-        """Raises ValueError for what can never be right."""
+        """Raises ValueError for arguments that can never be valid."""
         if not 0 <= rank < profile.identity.tp_size:
             raise ValueError(f"rank {rank} of {profile.identity.tp_size}")
         if not 0 <= block_tokens < 2**31:
@@ -109,17 +109,18 @@ class Enrolment:
         self.refusal = ""
         """Why the daemon refuses the profile."""
         self.trouble = ""
-        """Why it is not registered, for good or for now; empty when it is, or was not asked for."""
+        """Why it is not registered, permanently or for now; empty if it is, or if it was not
+        tried."""
         self.not_before = 0.0
-        """When to ask again, after the daemon did not answer."""
+        """When to try again, after the daemon did not answer."""
         self._refused_by: Attachment | None = None
         self._descriptor = -1
         self._exported: DeviceEngineMemory | None = None
         self._asked: DeviceMemory | None = None
         self._exports: list[Attachment] = []
         self.memory_trouble = ""
-        """Why the daemon has not taken the engine's memory of a GPU; empty when it was not asked,
-        or has."""
+        """Why the daemon has not accepted the engine's GPU memory; empty if it has, or was not
+        asked."""
         if isinstance(memory, DeviceEngineMemory):
             if memory.exported.epoch == 0:
                 raise ValueError("memory of a GPU that is not exported")
@@ -147,7 +148,7 @@ class Enrolment:
         )
 
     def due(self, attachment: Attachment) -> bool:
-        """Whether it is still to be registered there."""
+        """Returns whether it must still be registered there."""
         if self._refused_by is attachment:
             return False
         if self.registration is None or self.registration.attachment is not attachment:
@@ -155,16 +156,16 @@ class Enrolment:
         return self._to_export(attachment) is not None
 
     def _to_export(self, attachment: Attachment) -> DeviceMemory | None:
-        """The device at which the engine's memory is still to be registered."""
+        """Returns the device at which the engine's memory must still be registered."""
         device = device_of(attachment)
         if self._exported is None or device is None or self._asked is device:
             return None
         return device
 
     def register(self, attachment: Attachment, options: Options) -> str | None:
-        """Ask the daemon: None when it took the profile, else why not.
+        """Registers the model. Returns None if the daemon accepted the profile, else why not.
 
-        `due` says afterwards whether to ask again.
+        Afterwards `due` returns whether to try again.
         """
         known = self.registration
         if known is not None and known.attachment is attachment:
@@ -193,7 +194,7 @@ class Enrolment:
         return self._export(self.registration)
 
     def _export(self, r: Registration) -> str | None:
-        """Register the engine's device memory, once a device is attached."""
+        """Registers the engine's device memory, once a device is attached."""
         device = self._to_export(r.attachment)
         if device is None or self._exported is None:
             return None
@@ -214,7 +215,7 @@ class Enrolment:
             reply = r.exchange.request(call, request, RegisterDeviceReply)
         except SplicedError as err:
             if err.code in (Code.LATE, Code.BUSY):
-                self._asked = None  # it is the same memory when it is asked again
+                self._asked = None  # the next attempt registers the same memory
             self.memory_trouble = f"memory of the engine's GPU: {err}"
             return self.memory_trouble
         self.memory_trouble = ""
@@ -226,11 +227,11 @@ class Enrolment:
 
     @property
     def exporting(self) -> bool:
-        """Whether a daemon may have the engine's memory of a GPU open."""
+        """Returns whether a daemon may have the engine's GPU memory open."""
         return any(not attachment.parted for attachment in self._exports)
 
     def close(self) -> None:
-        """Give the engine's memory back. That of a GPU which a daemon may have open is kept."""
+        """Frees the engine's memory, except GPU memory that a daemon may have open."""
         if self._exported is not None and self.exporting:
             _kept.append(self._exported)
         self._exported = None
@@ -241,7 +242,7 @@ class Enrolment:
 
 
 class _Columns(TypedDict):
-    """Layers of engine memory as they travel."""
+    """Layers of engine memory in wire form."""
 
     memory_layer: list[int]
     memory_k_base: list[int]
@@ -254,7 +255,7 @@ class _Columns(TypedDict):
 
 
 def _offsets(memory: DeviceEngineMemory) -> list[MemoryLayer]:
-    """The layers with offsets in the run of exported memory in place of addresses."""
+    """Returns the layers with offsets into the exported memory instead of addresses."""
     at = memory.exported.offset
     return [
         MemoryLayer(

@@ -39,7 +39,7 @@ _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit status: 0, or 2 with a line about what is wrong."""
+    """Runs the command. Returns the exit status: 0, or 2 with a line about the error."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _finder(options: argparse.Namespace, tokenizer: Tokenizer) -> Finder:
-    """The finders that a server would have. Raises ValueError."""
+    """Returns the finders that a server would have. Raises ValueError."""
     separators = tuple(options.separator)
     settings = ServingSettings(weights="", find=options.find, separators=separators)
     try:
@@ -123,8 +123,8 @@ def _finder(options: argparse.Namespace, tokenizer: Tokenizer) -> Finder:
 def _primers(
     options: argparse.Namespace, model: Loaded, tokenizer: Callable[[], Tokenizer]
 ) -> Mapping[str, Primer]:
-    """The primers by the names that settings give them. Without --primer a model that can have none
-    is measured without one; otherwise raises ValueError."""
+    """Returns the primers by their names in settings. Without --primer, a model that cannot have
+    one is measured without; otherwise raises ValueError."""
     found: dict[str, Primer] = {}
     for given in options.primer or [DEFAULT]:
         name = given if given == DEFAULT else str(Path(given).absolute())
@@ -141,7 +141,7 @@ def _primers(
 def _usable(
     reader: Reader, meter: Meter, options: argparse.Namespace
 ) -> tuple[list[Sample], list[Skipped]]:
-    """The first prompts that can be measured, and those between them that cannot."""
+    """Returns the first prompts that can be measured, and the skipped ones between them."""
     samples: list[Sample] = []
     skipped: list[Skipped] = []
     for sample in reader.read(options.prompts):
@@ -155,7 +155,7 @@ def _usable(
 
 
 def _measured(meter: Meter, samples: Sequence[Sample], ways: Sequence[Way]) -> list[Measured]:
-    """Measures prompts; fewer of them where the user interrupts."""
+    """Measures prompts; only some of them if the user interrupts."""
     found: list[Measured] = []
     progress = Progress([len(s.ids) for s in samples], sys.stderr, time.monotonic)
     try:
@@ -191,7 +191,8 @@ def _finders(text: str) -> tuple[str, ...]:
 
 
 def _shares(text: str) -> tuple[float, ...]:
-    """Values of refresh, in ascending order. 1 is the full prefill, which is measured anyway."""
+    """Returns values of refresh, in ascending order. 1 is the full prefill, which is always
+    measured."""
     try:
         shares = {float(share) for share in text.split(",")}
     except ValueError:

@@ -17,7 +17,7 @@ from spliced_connector.walk import Architecture, Naming, architecture
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model. ends: tokens that end an answer. longest: tokens of a context at most, 0 where the
+    """A model. ends: tokens that end an answer. longest: maximum tokens of a context, 0 if the
     config does not say. vocabulary: token ids are below it."""
 
     arch: Architecture
@@ -30,9 +30,9 @@ class Loaded:
 def load(directory: Path, dtype: str = "auto", device: str = "cpu") -> Loaded:
     """Loads a model. dtype: "auto" for that of the checkpoint, or torch's name of one.
 
-    The identity names the config in place of the weights: nothing of it may be shared. Raises
-    UnsupportedError for a model whose segments cannot be reused, OSError or ValueError for a
-    directory without a model, and ValueError for a device that cannot have it.
+    The identity names the config instead of the weights, so no data may be shared under it.
+    Raises UnsupportedError for a model whose segments cannot be reused, OSError or ValueError for
+    a directory without a model, and ValueError for a device that cannot hold it.
     """
     kind = dtype if dtype == "auto" else getattr(torch, dtype)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=kind, local_files_only=True)
@@ -51,7 +51,7 @@ def load(directory: Path, dtype: str = "auto", device: str = "cpu") -> Loaded:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Loads a model's tokenizer. Raises ValueError where there is none."""
+    """Loads a model's tokenizer. Raises ValueError if there is none."""
     try:
         return cast(Tokenizer, AutoTokenizer.from_pretrained(directory, local_files_only=True))
     except (OSError, ValueError) as err:
@@ -59,7 +59,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def _ends(*named: int | Sequence[int] | None) -> frozenset[int]:
-    """Returns the first of a model's settings that names tokens."""
+    """Returns the token ids of the first given setting of a model."""
     for ids in named:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)

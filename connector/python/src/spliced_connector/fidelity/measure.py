@@ -42,9 +42,9 @@ _Segments = Mapping[int, Captured]
 class Meter:
     """Measures prompts with one model.
 
-    seam: tokens computed again on each side of a join. answer: tokens of an answer at most; it ends
-    with a token that ends answers. primers: by the name that ways give them. Segments with fewer
-    than primer_after tokens before them are captured without a primer.
+    seam: tokens recomputed on each side of a join. answer: maximum tokens of an answer; it ends
+    with a token that ends answers. primers: by their names in ways. Segments with fewer than
+    primer_after tokens before them are captured without a primer.
     """
 
     model: Loaded
@@ -70,7 +70,7 @@ class Meter:
 
     def measure(self, sample: Sample, ways: Sequence[Way]) -> Measured:
         """Serves a usable prompt in each way. Segments are captured once for neighboring ways of
-        one primer. Raises ValueError where a way gives no numbers."""
+        one primer. Raises ValueError for a way that gives no numbers."""
         with torch.no_grad():
             prompt = self._divide(sample)
             ids = torch.tensor(sample.ids, device=self.model.device)
@@ -88,7 +88,7 @@ class Meter:
                 segments = alone
                 if primer:
                     segments = alone | self._captured(prompt, ids, self.primers[primer])
-                served: dict[Prompt, Reading] = {}  # shares may come to the same whole segments
+                served: dict[Prompt, Reading] = {}  # shares may select the same whole segments
                 for way in some:
                     reused = self._divide(sample, way.refresh)
                     if reused not in served:
@@ -115,7 +115,7 @@ class Meter:
         return Context(self.model.arch, len(ids) + self.answer, self.model.device)
 
     def _primed(self, prompt: Prompt) -> list[Piece]:
-        """The segments that a primer is for."""
+        """Returns the segments that a primer is for."""
         return [
             piece
             for piece in _reusable(prompt)
@@ -123,7 +123,7 @@ class Meter:
         ]
 
     def _captured(self, prompt: Prompt, ids: Tensor, primer: Primer | None) -> dict[int, Captured]:
-        """Captures all segments alone, or those that a primer is for after it."""
+        """Captures all segments in isolation, or those that a primer is for after it."""
         found: dict[int, Captured] = {}
         for some in _batches(_reusable(prompt) if primer is None else self._primed(prompt)):
             wanted = [(ids[p.start : p.end], p.spec) for p in some if p.spec is not None]
@@ -132,8 +132,8 @@ class Meter:
         return found
 
     def _after_prefix(self, ids: Tensor, sample: Sample, answer: Tensor) -> Reading:
-        """Serves a prompt from the state before its second segment, or its first one if that does
-        not lead the prompt."""
+        """Serves a prompt from the state before its second segment, or before its first one if
+        the prompt does not begin with it."""
         context = self._context(ids)
         at = next(cut for cut in sample.cuts if cut)
         self._walk(ids, [_computed(0, at)], {}, context)
@@ -161,7 +161,7 @@ class Meter:
         return rows[-1:]
 
     def _greedy(self, ids: Tensor, row: Tensor, context: Context) -> Tensor:
-        """The model's greedy answer behind a context, up to a token that ends it."""
+        """Returns the model's greedy answer after a context, up to a token that ends it."""
         every = ids
         while True:
             token = self.model.arch.logits(row)[0].argmax()
@@ -173,8 +173,8 @@ class Meter:
     def _read(
         self, ids: Tensor, answer: Tensor, row: Tensor, context: Context, computed: int
     ) -> Reading:
-        """Reads a given answer behind a context, all tokens of it in one walk: in every way alike,
-        so that the walk's own rounding is no difference."""
+        """Reads a given answer after a context, all its tokens in one walk. All ways do the same,
+        so that the walk's rounding makes no difference."""
         if len(answer) > 1:
             row = torch.cat((row, prefill(self.model.arch, torch.cat((ids, answer[:-1])), context)))
         log_p = torch.log_softmax(self.model.arch.logits(row).double(), -1)
@@ -190,7 +190,7 @@ def _reusable(prompt: Prompt) -> list[Piece]:
 
 
 def _batches(wanted: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Segments that pass the layers together: bounds what a layer holds at once."""
+    """Groups segments that pass the layers together, which bounds the memory of a layer."""
     some: list[Piece] = []
     for piece in wanted:
         if some and sum(p.tokens for p in some) + piece.tokens > PREFILL_ROWS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 _KNOWN = 3
-"""Prompts before a time is expected: the first one also loads and compiles kernels."""
+"""Number of prompts before a time is estimated: the first one also loads and compiles kernels."""
 
 _EVERY = 10.0
 """Seconds between two lines."""
@@ -23,7 +23,7 @@ class Progress:
         self._last = self._began
 
     def done(self) -> None:
-        """Notes that one more prompt is measured."""
+        """Records that one more prompt is measured."""
         self._n += 1
         now, total = self._clock(), len(self._tokens)
         due = now - self._last >= _EVERY or self._n in (_KNOWN, total)

@@ -4,10 +4,10 @@
     {"segments": ["instruction", "passage", ..., "question"]}
     {"messages": [{"role": "user", "content": "..."}], "tools": [...]}
 
-cuts are positions as a request to a server names them; the question follows the last. segments are
-pieces of one text, which is tokenized whole; `text` may stand next to them, or alone. messages go
-through the chat template, and `tools`, `documents` and `chat_template_kwargs` with them. Where a
-prompt names no cuts, the finders look for them, as in a server.
+cuts are positions as a request to a server names them; the question follows the last. segments
+are pieces of one text, which is tokenized whole. `text` may be given as well, or alone. messages
+go through the chat template, and `tools`, `documents` and `chat_template_kwargs` with them. For a
+prompt without cuts the finders search them, as in a server.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Reader:
         _not_empty(ids)
         if not begins:
             raise ValueError("the tokenizer does not show where tokens begin: give ids and cuts")
-        # Special tokens have no place in the text: one behind it would show place 0.
+        # Special tokens have no position in the text: one at its end would have position 0.
         places = list(accumulate(begins, max))
         edges = accumulate(len(text) for text in texts[:-1])
         cuts = sorted({0, *(bisect_left(places, edge) for edge in edges)})
@@ -143,7 +143,7 @@ class Reader:
                 tokenize=False,
                 **{"add_generation_prompt": True, **variables, **given},
             )
-        except Exception as err:  # of the template's own choosing
+        except Exception as err:  # templates may raise anything
             raise ValueError(f"messages: the chat template refuses them: {err}") from err
         return _not_empty(tokenizer.encode(text, add_special_tokens=False))
 

@@ -12,7 +12,7 @@ from spliced_connector.fidelity.ways import FULL, TODAY, Kind, Measured, Skipped
 from spliced_connector.serving.settings import ServingSettings
 
 LEAST_PROMPTS = 20
-"""Fewer give no recommendation: a bootstrap over a handful of prompts is too sure of itself."""
+"""With fewer prompts nothing is recommended: a bootstrap over a handful is too sure of itself."""
 
 LEAST_AGREEMENT = 0.9
 """Share of equal first tokens below which the report warns: with the model of
@@ -120,9 +120,9 @@ def _percent(e: Estimate) -> str:
 
 
 def recommended(rows: Sequence[Figures]) -> Figures | None:
-    """Returns the way to use; None for captures alone, and with too few prompts.
+    """Returns the way to use; None for captures in isolation, and with too few prompts.
 
-    A primer is taken if it is nearer than none beyond the paired 95 % interval, the nearest of
+    A primer is chosen if it is nearer than none beyond the paired 95 % interval, the nearest of
     those; a refresh if its best way is nearer than the best way with less refresh, likewise.
     """
     chosen = today = _row(rows, TODAY)
@@ -147,7 +147,7 @@ def _nearest(alone: Figures, rows: Sequence[Figures]) -> Figures:
 
 
 def _nearer(one: Figures, other: Figures) -> bool:
-    """Whether a way has a smaller distance than another beyond the paired 95 % interval."""
+    """Returns whether a way has a smaller distance than another beyond the paired 95 % interval."""
     if not any(other.distances):
         return False
     return removed(one.distances, other.distances, draws(other.prompts)).low > 0

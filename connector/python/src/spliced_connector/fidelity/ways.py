@@ -1,4 +1,4 @@
-"""The ways of serving a prompt that are compared, and what was read of each."""
+"""The compared ways of serving a prompt, and the readings of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Returns its name in tables."""
         if self.kind is not Kind.SPLICE:
             return str(self.kind)
         primed = f"primer {self.primer}" if self.primer else "no primer"
@@ -53,8 +53,8 @@ def ways_of(primers: Sequence[str], shares: Sequence[float] = ()) -> tuple[Way, 
 class Reading:
     """One prompt in one way, over the n tokens of the full prefill's own greedy answer.
 
-    log_p: of each of these tokens, in nats, given those before it. top: the most likely token in
-    its place. computed: prompt tokens that were computed.
+    log_p: of each of these tokens, in nats, given those before it. top: the most likely token at
+    its position. computed: prompt tokens that were computed.
     """
 
     log_p: tuple[float, ...]
@@ -64,8 +64,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One prompt in all ways. segments: that can be reused; primed: of them, those that a primer is
-    for."""
+    """One prompt in all ways. segments: number that can be reused; primed: number of those that a
+    primer is for."""
 
     line: int
     tokens: int

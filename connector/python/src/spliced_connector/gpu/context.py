@@ -1,4 +1,4 @@
-"""Devices and contexts: which GPU, and whose context is current on a thread."""
+"""Devices and contexts: the GPU, and the context that is current on a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Context:
     """A context of one device: the primary one, or one that the engine made."""
 
     def __init__(self, driver: Driver, device: int, handle: int = 0) -> None:
-        """Without a handle the primary context is kept until `close`. Raises `CudaError`."""
+        """Without a handle, the primary context is retained until `close`. Raises `CudaError`."""
         self.driver = driver
         self.device = device
         self._owned = not handle
@@ -23,7 +23,7 @@ class Context:
 
     @contextmanager
     def current(self) -> Iterator[Driver]:
-        """Make it this thread's for one block. What was current before is so again."""
+        """Makes it current on this thread for one block, then restores the previous one."""
         driver = self.driver
         if driver.current_context() == self.handle:
             yield driver
@@ -36,19 +36,19 @@ class Context:
 
     @contextmanager
     def aside(self) -> Iterator[Driver]:
-        """As `current`, on a thread of ours while threads of the engine may capture graphs."""
+        """As `current`, on one of our threads while threads of the engine may capture graphs."""
         with self.current() as driver, driver.relaxed():
             yield driver
 
     def close(self) -> None:
-        """Let go of the primary context. Twice is once."""
+        """Releases the primary context. Further calls do nothing."""
         owned, self._owned = self._owned, False
         if owned:
             self.driver.release_primary(self.device)
 
 
 def find_device(driver: Driver, uuid: bytes) -> int:
-    """The device of a UUID, or the only one for an empty UUID. Raises `NoDriverError`."""
+    """Returns the device of a UUID, or the only one for an empty UUID. Raises `NoDriverError`."""
     devices = driver.devices()
     if not uuid:
         if len(devices) == 1:
@@ -62,17 +62,17 @@ def find_device(driver: Driver, uuid: bytes) -> int:
 
 
 def uuid_text(uuid: bytes) -> str:
-    """As nvidia-smi prints it."""
+    """Formats it as nvidia-smi does."""
     text = uuid.hex()
     cuts = (0, 8, 12, 16, 20, 32)
     return "GPU-" + "-".join(text[a:b] for a, b in pairwise(cuts))
 
 
 def refuse_capture(driver: Driver, stream: Stream, what: str) -> None:
-    """Refuse to queue something that a replay of the graph would do wrong.
+    """Refuses to queue work that a replay of the graph would repeat wrongly.
 
-    A graph keeps addresses of tables that are written anew for later launches, and numbers that
-    are told to the daemon once. Raises `SplicedError(UNSUPPORTED)`, `CudaError`.
+    A graph keeps addresses of tables that are rewritten for later launches, and numbers that are
+    sent to the daemon once. Raises `SplicedError(UNSUPPORTED)`, `CudaError`.
     """
     if driver.captures(stream):
         text = f"{what} on a stream that captures a CUDA graph: do it before or behind the capture"

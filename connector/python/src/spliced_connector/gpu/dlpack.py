@@ -46,7 +46,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """A DLManagedTensor: whoever takes the capsule calls the deleter once."""
+    """A DLManagedTensor: the consumer of the capsule calls the deleter once."""
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
@@ -65,7 +65,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(
 )
 
 _alive: dict[int, tuple[object, ...]] = {}
-"""By address of their struct: what consumers look at, until they call the deleter."""
+"""By address of their struct, which consumers use until they call the deleter."""
 
 
 def _forget(managed: ctypes._Pointer[_Managed]) -> None:
@@ -73,11 +73,11 @@ def _forget(managed: ctypes._Pointer[_Managed]) -> None:
 
 
 def _unused(capsule: int) -> None:
-    if _capsule_valid(capsule, _NAME):  # nobody took it
+    if _capsule_valid(capsule, _NAME):  # no consumer has taken it
         _alive.pop(_capsule_pointer(capsule, _NAME), None)
 
 
-# They are called until the process ends.
+# Kept until the process ends, because consumers may call them until then.
 _delete = _Deleter(_forget)
 _destroy = _Destructor(_unused)
 
@@ -89,15 +89,15 @@ class DeviceArray:
     address: int
     shape: tuple[int, ...]
     dtype: DType
-    """NONE is bytes."""
+    """NONE means bytes."""
     device: int
-    """Its number among those visible here."""
+    """Its number among the visible devices."""
     owner: object
     kind: int = CUDA
 
     @property
     def nbytes(self) -> int:
-        """Of all elements."""
+        """Size of all elements."""
         return math.prod(self.shape) * (self.dtype.size or 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -111,7 +111,7 @@ class DeviceArray:
         dl_device: object = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule. What is queued on streams is not waited for: leases are of bytes that stay."""
+        """Returns a capsule. Queued work is not waited for: the bytes of leases do not change."""
         if copy:
             raise BufferError("this memory is shown, not copied")
         shape = (c_int64 * len(self.shape))(*self.shape)
@@ -140,5 +140,5 @@ class DeviceArray:
 
 
 def arrays_alive() -> int:
-    """How many capsules and arrays made of them are alive."""
+    """Returns how many capsules and arrays made from them are alive."""
     return len(_alive)

@@ -1,8 +1,8 @@
 """The CUDA driver, by ctypes: nothing is loaded before `load` is called.
 
-Calls need a context that is current on the calling thread, and an engine has its own there:
-`Context.current` makes ours current for one block and puts back what was there. A call runs
-without the interpreter's lock, so that other threads go on.
+Calls need a context that is current on the calling thread, where an engine has its own:
+`Context.current` makes ours current for one block and restores the previous one. A call releases
+the interpreter's lock, so that other threads continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from spliced_connector.gpu.errors import NOT_READY, CudaError, NoDriverError
 
 DevicePtr = NewType("DevicePtr", int)
 Stream = NewType("Stream", int)
-"""A CUstream: what `torch.cuda.current_stream().cuda_stream` is. 0 is the legacy default one."""
+"""A CUstream, the value of `torch.cuda.current_stream().cuda_stream`. 0 is the legacy default
+one."""
 Event = NewType("Event", int)
 Module = NewType("Module", int)
 Function = NewType("Function", int)
@@ -27,7 +28,7 @@ Allocation = NewType("Allocation", int)
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 11080
-"""CUDA 11.8, which is what PTX ISA 7.8 needs."""
+"""CUDA 11.8, which PTX ISA 7.8 requires."""
 
 HANDLE_BYTES = 64
 
@@ -48,7 +49,7 @@ _LAUNCH_END, _LAUNCH_BUFFER, _LAUNCH_SIZE = 0, 1, 2
 
 
 class _Handle(ctypes.Structure):
-    """A CUipcMemHandle, which travels by value."""
+    """A CUipcMemHandle, which is passed by value."""
 
     _fields_ = (("words", c_uint64 * 8),)
 
@@ -141,7 +142,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
 
 @cache
 def load(library: str = LIBRARY) -> Driver:
-    """The driver, loaded and initialised once per process. Raises `NoDriverError`, `CudaError`."""
+    """Returns the driver, loaded and initialised once per process. Raises `NoDriverError`,
+    `CudaError`."""
     return Driver(library)
 
 
@@ -161,7 +163,7 @@ class Driver:
                 raise NoDriverError(f"{library} has no {name}") from err
             function.argtypes, function.restype = types, c_int
         self.imports: dict[tuple[int, bytes], tuple[DevicePtr, int]] = {}
-        """By context and handle: where an allocation is mapped, and how often it is in use."""
+        """By context and handle: the address of a mapped allocation, and its number of users."""
         self._call("cuInit", 0)
         self.version = self._int("cuDriverGetVersion")
         """As 12040 for CUDA 12.4."""
@@ -191,7 +193,7 @@ class Driver:
     # Devices and contexts.
 
     def devices(self) -> list[tuple[int, bytes]]:
-        """The devices that are visible here, and the UUID of each."""
+        """Returns the visible devices, and the UUID of each."""
         found = []
         for ordinal in range(self._int("cuDeviceGetCount")):
             device = self._int("cuDeviceGet", ordinal)
@@ -201,97 +203,97 @@ class Driver:
         return found
 
     def retain_primary(self, device: int) -> int:
-        """The primary context of a device, which is the one that torch uses."""
+        """Retains the primary context of a device, which is the one that torch uses."""
         return self._handle("cuDevicePrimaryCtxRetain", device)
 
     def release_primary(self, device: int) -> None:
-        """Undo `retain_primary`."""
+        """Undoes `retain_primary`."""
         self._call("cuDevicePrimaryCtxRelease_v2", device)
 
     def current_context(self) -> int:
-        """The context of this thread, 0 for none."""
+        """Returns the context of this thread, 0 for none."""
         return self._handle("cuCtxGetCurrent")
 
     def push_context(self, context: int) -> None:
-        """Make a context this thread's."""
+        """Makes a context current on this thread."""
         self._call("cuCtxPushCurrent_v2", context)
 
     def pop_context(self) -> None:
-        """Undo `push_context`."""
+        """Undoes `push_context`."""
         self._handle("cuCtxPopCurrent_v2")
 
     def synchronize_all(self) -> None:
-        """Wait for everything that is queued in the current context."""
+        """Waits for everything that is queued in the current context."""
         self._call("cuCtxSynchronize")
 
     # Memory.
 
     def alloc(self, nbytes: int) -> DevicePtr:
-        """Device memory of our own."""
+        """Allocates device memory."""
         return DevicePtr(self._u64("cuMemAlloc_v2", nbytes))
 
     def free(self, address: DevicePtr) -> None:
-        """Undo `alloc`."""
+        """Undoes `alloc`."""
         self._call("cuMemFree_v2", address)
 
     def lock_pages(self, address: int, nbytes: int) -> None:
-        """Have copies read host memory without staging."""
+        """Pins host memory, so that copies read it without staging."""
         self._call("cuMemHostRegister_v2", address, nbytes, 0)
 
     def unlock_pages(self, address: int) -> None:
-        """Undo `lock_pages`."""
+        """Undoes `lock_pages`."""
         self._call("cuMemHostUnregister", address)
 
     def address_range(self, address: DevicePtr) -> tuple[DevicePtr, int]:
-        """Base and size of the allocation that an address lies in."""
+        """Returns base and size of the allocation that contains an address."""
         base, size = c_uint64(), c_size_t()
         self._call("cuMemGetAddressRange_v2", byref(base), byref(size), address)
         return DevicePtr(base.value), size.value
 
     def ipc_handle(self, base: DevicePtr) -> bytes:
-        """64 bytes by which another process opens a whole allocation."""
+        """Returns 64 bytes with which another process opens a whole allocation."""
         handle = _Handle()
         self._call("cuIpcGetMemHandle", byref(handle), base)
         return bytes(handle)
 
     def ipc_open(self, handle: bytes) -> DevicePtr:
-        """Map the allocation of another process. A process opens each of them once only."""
+        """Maps the allocation of another process. A process may open each of them only once."""
         if len(handle) != HANDLE_BYTES:
             raise ValueError(f"a handle of {len(handle)} bytes")
         value = _Handle.from_buffer_copy(handle)
         return DevicePtr(self._u64("cuIpcOpenMemHandle_v2", value, _IPC_LAZY_PEER_ACCESS))
 
     def ipc_close(self, address: DevicePtr) -> None:
-        """Undo `ipc_open`."""
+        """Undoes `ipc_open`."""
         self._call("cuIpcCloseMemHandle", address)
 
     def granularity(self, device: int) -> int:
-        """Mapped memory is a multiple of it."""
+        """Returns the size of which mapped memory is a multiple."""
         properties = _Properties(_PINNED, _POSIX_FD, _Location(_DEVICE, device))
         size = c_size_t()
         self._call("cuMemGetAllocationGranularity", byref(size), byref(properties), 0)
         return size.value
 
     def import_descriptor(self, descriptor: int) -> Allocation:
-        """Physical memory from a descriptor, which stays the caller's."""
+        """Imports physical memory from a descriptor, which stays the caller's."""
         return Allocation(
             self._u64("cuMemImportFromShareableHandle", c_void_p(descriptor), _POSIX_FD)
         )
 
     def release(self, allocation: Allocation) -> None:
-        """Give a handle back; mappings keep the memory."""
+        """Releases a handle; mappings keep the memory."""
         self._call("cuMemRelease", allocation)
 
     def reserve(self, nbytes: int) -> DevicePtr:
-        """Addresses without memory behind them."""
+        """Reserves addresses without memory."""
         return DevicePtr(self._u64("cuMemAddressReserve", nbytes, 0, 0, 0))
 
     def unreserve(self, address: DevicePtr, nbytes: int) -> None:
-        """Undo `reserve`."""
+        """Undoes `reserve`."""
         self._call("cuMemAddressFree", address, nbytes)
 
     def map(self, address: DevicePtr, nbytes: int, allocation: Allocation, device: int) -> None:
-        """Put memory behind reserved addresses, for reading and writing by a device."""
+        """Maps memory at reserved addresses, for reading and writing by a device."""
         self._call("cuMemMap", address, nbytes, 0, allocation, 0)
         access = _Access(_Location(_DEVICE, device), _READ_WRITE)
         try:
@@ -301,37 +303,38 @@ class Driver:
             raise
 
     def unmap(self, address: DevicePtr, nbytes: int) -> None:
-        """Undo `map`."""
+        """Undoes `map`."""
         self._call("cuMemUnmap", address, nbytes)
 
     # Streams and events.
 
     def stream(self) -> Stream:
-        """A stream that does not wait for the default one."""
+        """Creates a stream that does not wait for the default one."""
         return Stream(self._handle("cuStreamCreate", _STREAM_NON_BLOCKING))
 
     def priorities(self) -> tuple[int, int]:
-        """The least and the greatest priority of streams; a greater one is a smaller number."""
+        """Returns the least and the greatest priority of streams; a greater priority is a smaller
+        number."""
         least, greatest = c_int(), c_int()
         self._call("cuCtxGetStreamPriorityRange", byref(least), byref(greatest))
         return least.value, greatest.value
 
     def stream_with_priority(self, priority: int) -> Stream:
-        """As `stream`, which makes streams of priority 0."""
+        """As `stream`, which creates streams of priority 0."""
         handle = self._handle("cuStreamCreateWithPriority", _STREAM_NON_BLOCKING, priority)
         return Stream(handle)
 
     def captures(self, stream: Stream) -> bool:
-        """Whether what is queued on a stream becomes part of a graph and does not run now."""
+        """Returns whether work queued on a stream is captured in a graph instead of run."""
         status = c_int()
         self._call("cuStreamIsCapturing", stream, byref(status))
         return status.value != 0
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        """For one block, let this thread make calls that a capture forbids to other threads.
+        """For one block, lets this thread make calls that a capture forbids to other threads.
 
-        They touch nothing of the capture. Without this they fail, and the capture with them.
+        They do not affect the capture. Without this they fail, and the capture with them.
         """
         mode = c_int(_CAPTURE_RELAXED)
         self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
@@ -341,39 +344,39 @@ class Driver:
             self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
 
     def destroy_stream(self, stream: Stream) -> None:
-        """Undo `stream`; what is queued still runs."""
+        """Undoes `stream`; queued work still runs."""
         self._call("cuStreamDestroy_v2", stream)
 
     def synchronize(self, stream: Stream) -> None:
-        """Wait until a stream has done everything."""
+        """Waits until a stream has finished all its work."""
         self._call("cuStreamSynchronize", stream)
 
     def idle(self, stream: Stream) -> bool:
-        """Whether a stream has done everything."""
+        """Returns whether a stream has finished all its work."""
         return self._done("cuStreamQuery", stream)
 
     def event(self) -> Event:
-        """A mark in a stream."""
+        """Creates an event."""
         return Event(self._handle("cuEventCreate", _EVENT_FLAGS))
 
     def destroy_event(self, event: Event) -> None:
-        """Undo `event`."""
+        """Undoes `event`."""
         self._call("cuEventDestroy_v2", event)
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Put the mark behind everything that is queued."""
+        """Records an event after all queued work."""
         self._call("cuEventRecord", event, stream)
 
     def passed(self, event: Event) -> bool:
-        """Whether the stream has passed the mark, or there is none yet."""
+        """Returns whether the stream has passed the event, or it was never recorded."""
         return self._done("cuEventQuery", event)
 
     def wait_event(self, event: Event) -> None:
-        """Wait until the stream has passed the mark."""
+        """Waits until the stream has passed the event."""
         self._call("cuEventSynchronize", event)
 
     def follow(self, stream: Stream, event: Event) -> None:
-        """Have a stream wait for a mark, as it is set now."""
+        """Makes a stream wait for the last recording of an event."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def _done(self, name: str, handle: int) -> bool:
@@ -386,30 +389,30 @@ class Driver:
         return True
 
     def write_value(self, stream: Stream, address: DevicePtr, value: int) -> None:
-        """Queue a write of 8 bytes, behind everything that is queued."""
+        """Queues a write of 8 bytes, after all queued work."""
         self._call("cuStreamWriteValue64_v2", stream, address, value, 0)
 
     def wait_value(self, stream: Stream, address: DevicePtr, value: int) -> None:
-        """Have a stream wait until 8 bytes are at least so much."""
+        """Makes a stream wait until 8 bytes are at least `value`."""
         self._call("cuStreamWaitValue64_v2", stream, address, value, _WAIT_GEQ)
 
     def copy_to_device(self, to: DevicePtr, source: int, nbytes: int, stream: Stream) -> None:
-        """Queue a copy from a host address, which has to stay until it is done."""
+        """Queues a copy from a host address, which must stay valid until it is done."""
         self._call("cuMemcpyHtoDAsync_v2", to, source, nbytes, stream)
 
     def copy_to_host(self, to: int, source: DevicePtr, nbytes: int, stream: Stream) -> None:
-        """Queue a copy to a host address, which has to stay until it is done."""
+        """Queues a copy to a host address, which must stay valid until it is done."""
         self._call("cuMemcpyDtoHAsync_v2", to, source, nbytes, stream)
 
     def copy(self, to: DevicePtr, source: DevicePtr, nbytes: int, stream: Stream) -> None:
-        """Queue a copy within a device."""
+        """Queues a copy within a device."""
         self._call("cuMemcpyDtoDAsync_v2", to, source, nbytes, stream)
 
     # Kernels.
 
     def load_module(self, image: bytes) -> Module:
-        """Compile PTX for the device. What the compiler complains of is in the error."""
-        image += b"\0"  # it ends where the text does
+        """Compiles PTX for the device. Messages of the compiler are in the error."""
+        image += b"\0"  # terminates the text
         log = ctypes.create_string_buffer(_JIT_LOG_BYTES)
         options = (c_int * 2)(_JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES)
         values = (c_void_p * 2)(ctypes.addressof(log), _JIT_LOG_BYTES)
@@ -421,22 +424,22 @@ class Driver:
             raise CudaError(err.call, err.result, log.value.decode("utf-8", "replace")) from err
 
     def unload_module(self, module: Module) -> None:
-        """Undo `load_module`."""
+        """Undoes `load_module`."""
         self._call("cuModuleUnload", module)
 
     def function(self, module: Module, name: str) -> Function:
-        """A kernel of a module."""
+        """Returns a kernel of a module."""
         try:
             return Function(self._handle("cuModuleGetFunction", module, name.encode()))
         except CudaError as err:
             raise CudaError(err.call, err.result, f"kernel {name}") from err
 
     def preload(self, function: Function) -> None:
-        """Have a kernel loaded now. A driver that loads lazily does it at the first launch."""
+        """Loads a kernel now. A driver that loads lazily does it at the first launch."""
         self._int("cuFuncGetAttribute", _MAX_THREADS, function)
 
     def allow_shared(self, function: Function, nbytes: int) -> None:
-        """Let a kernel have so much shared memory at launch."""
+        """Allows a kernel `nbytes` of shared memory at launch."""
         self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, nbytes)
 
     def launch(
@@ -448,7 +451,7 @@ class Driver:
         stream: Stream,
         arguments: bytes,
     ) -> None:
-        """Queue a kernel. The driver copies the arguments before it returns."""
+        """Queues a kernel. The driver copies the arguments before it returns."""
         raw = ctypes.create_string_buffer(arguments, len(arguments))
         size = c_size_t(len(arguments))
         extra = (c_void_p * 5)(

@@ -1,4 +1,4 @@
-"""What a CUDA driver answers instead of success, by name and with what helps."""
+"""Errors of the CUDA driver, by name and with remedies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _GONE = (
 # By call and result, then by result alone.
 _REMEDIES: dict[tuple[str, int], str] = {
     ("cuIpcOpenMemHandle_v2", INVALID_CONTEXT): _SAME_PID,
-    # Not documented for these calls, but said of failed imports.
+    # Not documented for these calls, but reported for failed imports.
     **{
         (call, result): _GONE
         for call in ("cuIpcOpenMemHandle_v2", "cuMemImportFromShareableHandle")
@@ -92,18 +92,18 @@ _REMEDIES: dict[tuple[str, int], str] = {
 
 
 def result_name(result: int) -> str:
-    """CUDA_ERROR_... of a result, or its number."""
+    """Returns CUDA_ERROR_... of a result, or its number."""
     name = _NAMES.get(result)
     return f"{result} CUDA_ERROR_{name}" if name else f"{result}"
 
 
 def remedy(call: str, result: int) -> str:
-    """What helps, empty where nobody knows."""
+    """Returns the remedy, empty if none is known."""
     return _REMEDIES.get((call, result)) or _REMEDIES.get(("", result), "")
 
 
 class CudaError(SplicedError):
-    """A driver call that failed: `FULL` for no memory, else `UNAVAILABLE`."""
+    """A failed driver call: `FULL` for no memory, else `UNAVAILABLE`."""
 
     def __init__(self, call: str, result: int, detail: str = "") -> None:
         parts = (f"{call}: {result_name(result)}", detail, remedy(call, result))
@@ -114,7 +114,7 @@ class CudaError(SplicedError):
 
 
 class NoDriverError(SplicedError):
-    """No driver, one that lacks what is needed, or no such device."""
+    """There is no driver, it lacks a required function, or the device does not exist."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Code.UNAVAILABLE, text)

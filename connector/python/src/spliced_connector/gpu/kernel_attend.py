@@ -1,4 +1,4 @@
-"""Launches of the kernels for attention over runs of rows where they lie.
+"""Launches of the kernels for attention over runs of rows in place.
 
 The layouts are `attending::Job`, `Run` and `Item` in gpuipc/cuda/kernels/attend.cu.
 """
@@ -25,15 +25,16 @@ from spliced_connector.gpu.launch import (
 from spliced_connector.model import DType
 
 ATTEND_LEAST = 256
-"""The fewest rows of a run that a block takes, if it has them: fewer would not pay."""
+"""The fewest rows of a run for one block, unless the run has fewer: smaller blocks would not
+pay."""
 
 _THREADS = 128
 _ROW = struct.Struct("<4Q9If")
 _RUN = struct.Struct("<10Q4I")
 _ITEM = struct.Struct("<4IiI")
-_QUERIES = 8  # of a key head that a block has
-_KEYS = 64  # of a tile
-_ITEMS = 1024  # about so many blocks share a launch's work
+_QUERIES = 8  # queries of a key head per block
+_KEYS = 64  # keys per tile
+_ITEMS = 1024  # approximate number of blocks per launch
 _MOST = 1 << 20
 _ROWS_MOST = 1 << 30
 _GRID_X_MOST = 2**31 - 1
@@ -49,7 +50,7 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class AttendRows:
-    """Where keys or values lie: block 0, or row 0, and strides in bytes."""
+    """Position of keys or values: address of block 0, or row 0, and strides in bytes."""
 
     base: int
     block_stride: int
@@ -58,7 +59,7 @@ class AttendRows:
 
     @property
     def places(self) -> int:
-        """All that decides about alignment, or-ed."""
+        """All values that affect alignment, or-ed."""
         return self.base | self.block_stride | self.row_stride | self.head_stride
 
 
@@ -66,10 +67,10 @@ class AttendRows:
 class AttendRun:
     """Rows of keys and values from position `begin` on; a query row sees rows up to its own.
 
-    Without block rows they lie behind each other, at the row stride; else row 0 is
-    `first_row` of a block table that keys and values have in common. `turn` is what the keys are
-    short of their positions, `turn_by(p, ...)` for keys that were stored as if the run began at 0
-    and that begins at p here; queries are turned by its inverse. None: keys are in place.
+    Without block rows they are consecutive, at the row stride; else row 0 is `first_row` of a
+    block table that keys and values share. `turn` is the rotation that the keys lack: `turn_by(p,
+    ...)` for keys that were stored as if the run began at 0 and that begin at p here. Queries are
+    rotated by its inverse. None: keys are at their positions.
     """
 
     rows: int
@@ -83,7 +84,7 @@ class AttendRun:
 
     @property
     def used(self) -> tuple[int, ...]:
-        """The entries of the block table that rows lie in."""
+        """Returns the entries of the block table that contain rows."""
         if self.block_rows == 0 or self.rows == 0:
             return ()
         last = (self.first_row + self.rows - 1) // self.block_rows
@@ -94,7 +95,7 @@ class AttendRun:
 class AttendJob:
     """Attention of one request's layer.
 
-    `q` [rows, heads, key_dim], turned to positions from `begin` on, and `out` [rows, heads,
+    `q` [rows, heads, key_dim], rotated to positions from `begin` on, and `out` [rows, heads,
     value_dim] are addresses of contiguous tensors of `q_dtype`; keys and values are of `dtype`.
     """
 
@@ -112,12 +113,12 @@ class AttendJob:
     runs: Sequence[AttendRun] = ()
 
     def seen(self, run: AttendRun) -> int:
-        """How many rows of a run some query row sees."""
+        """Returns how many rows of a run at least one query row sees."""
         return max(0, min(run.rows, self.begin + self.rows - run.begin))
 
     @property
     def blocks(self) -> int:
-        """How many blocks share the queries of a key head."""
+        """Returns how many blocks share the queries of a key head."""
         return -(-(self.rows * self.heads // self.key_heads) // _QUERIES)
 
     @property
@@ -128,7 +129,8 @@ class AttendJob:
 
     @cached_property
     def entry(self) -> str:
-        """The kernel: that of the type where pieces of eight numbers lie on 16 bytes."""
+        """Returns the kernel: that of the type if pieces of eight numbers are aligned to
+        16 bytes."""
         places = 0
         for run in self.runs:
             places |= run.keys.places | run.values.places
@@ -141,7 +143,7 @@ class AttendJob:
 class _Planned:
     job: AttendJob
     items: tuple[tuple[int, int, int], ...]  # run, first row, rows
-    sums: int  # where in the scratch memory
+    sums: int  # offset in the scratch memory
     scales: int
 
 
@@ -152,10 +154,10 @@ class _Plan:
 
 
 def attend_launches(jobs: Sequence[AttendJob], scratch: int) -> list[Launch]:
-    """Launches, to run in order; any number of jobs may read a run.
+    """Returns launches, to run in order; any number of jobs may read a run.
 
-    `scratch` is the address of `attend_scratch(jobs)` bytes, a multiple of 16.
-    Raises `SplicedError(INVALID)`.
+    `scratch` is the address of `attend_scratch(jobs)` bytes, a multiple of 16. Raises
+    `SplicedError(INVALID)`.
     """
     plan = _plan(jobs)
     if plan.scratch and (scratch <= 0 or scratch % 16):
@@ -180,7 +182,7 @@ def attend_launches(jobs: Sequence[AttendJob], scratch: int) -> list[Launch]:
 
 
 def attend_scratch(jobs: Sequence[AttendJob]) -> int:
-    """The bytes that launches of these jobs need beside their operands."""
+    """Returns the scratch bytes that launches of these jobs need."""
     return _plan(jobs).scratch
 
 
@@ -217,7 +219,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _problem(job: AttendJob) -> str:
-    """Why a job can never be right, empty when it can."""
+    """Returns why a job can never be valid, empty if it can."""
     shape = f"{job.rows} rows of {job.heads} heads [{job.key_dim}, {job.value_dim}]"
     shape += f", {job.key_heads} of keys, from position {job.begin} on"
     if not (

@@ -1,4 +1,4 @@
-"""Launches of the kernels that decode rows beside a state, and flush rows into it.
+"""Launches of the kernels that decode rows next to a state, and flush rows into it.
 
 The layouts are `buffering::Job` and `buffering::Pass` in gpuipc/cuda/kernels/buffer.cu.
 """
@@ -16,9 +16,9 @@ from spliced_connector.model import DType
 _THREADS = 128
 _ROW = struct.Struct("<14Q14I")
 _PASS = struct.Struct("<4I")
-_COLUMNS = 32  # of a state that a block has
+_COLUMNS = 32  # columns of a state per block
 _GROUPS = 16
-_KERNELS = (1, 4, 8)  # the entries, by the most new rows that they take at once
+_KERNELS = (1, 4, 8)  # the entries, by the maximum number of new rows
 _MOST = 1 << 16
 _ROWS_MOST = 1 << 20
 
@@ -28,8 +28,8 @@ class BufferRows:
     """New rows as an engine projects them, by address.
 
     `q` and `k` [n, key_heads, dk], `v` and `outputs` [n, heads, dv], `e` [n, heads, dk] are of
-    `dtype`; `g`, as in `BufferJob`, and `beta` [n, heads] are F32. `e` is what a delta rule reads
-    states with in place of `k`, 0 = `k`.
+    `dtype`; `g`, as in `BufferJob`, and `beta` [n, heads] are F32. A delta rule reads states with
+    `e` instead of `k`, 0 = `k`.
     """
 
     n: int = 0
@@ -45,13 +45,13 @@ class BufferRows:
 
 @dataclass(frozen=True)
 class BufferJob:
-    """One request's layer: rows are decoded beside states and appended, or flushed, or both.
+    """One request's layer: rows are decoded next to states and appended, or flushed, or both.
 
     By address: `k` [capacity, key_heads, dk] and `u` [capacity, heads, dv] of `dtype`, `g` F32
     [capacity, heads], or [capacity, heads, dk] with `per_key`; `origin` and `out` F32 [heads, dk,
-    dv]. `origin` 0 is zero states: nothing but rows is read. `out` 0 appends the new rows; else all
-    rows go from `origin` to `out`, which may be equal, and the buffer is empty then. Of rows that
-    branch a flush takes the last row and those that it descends from.
+    dv]. `origin` 0 is zero states: only rows are read. `out` 0 appends the new rows. Otherwise
+    all rows are flushed from `origin` to `out`, which may be equal, and the buffer is empty then.
+    Of rows that branch, a flush takes the last row and its ancestors.
     """
 
     heads: int
@@ -61,7 +61,7 @@ class BufferJob:
     dtype: DType
     per_key: bool
     delta: bool
-    """Values are written for what the state lacks of them."""
+    """Values are corrected by what the state already holds (delta rule)."""
     capacity: int
     pending: int
     k: int
@@ -94,7 +94,7 @@ class BufferJob:
 
     @property
     def entry(self) -> int:
-        """The most new rows of the kernel that takes a part of it."""
+        """Returns the maximum number of new rows of the kernel that takes a part of it."""
         return next((m for m in _KERNELS if self.new.n <= m), _KERNELS[-1])
 
     def shared(self, m: int) -> int:
@@ -107,7 +107,7 @@ class BufferJob:
         return 4 * n
 
     def cut(self, n: int) -> tuple[BufferJob, BufferJob | None]:
-        """The first n new rows, and the others, for which those are pending."""
+        """Splits off the first n new rows; for the remaining job they are pending."""
         new = self.new
         if new.n <= n:
             return self, None
@@ -129,7 +129,7 @@ class BufferJob:
         return first, replace(self, pending=self.pending + n, new=rest)
 
     def lineage(self, row: int) -> tuple[int, ...]:
-        """A row and those that it descends from, ascending."""
+        """Returns a row and its ancestors, ascending."""
         path = []
         while row >= 0:
             path.append(row)
@@ -137,17 +137,18 @@ class BufferJob:
         return tuple(reversed(path))
 
     def ancestors(self, row: int) -> tuple[tuple[int, ...], int]:
-        """The pending rows before a row, ascending, and a mask of the new ones."""
+        """Returns the pending ancestors of a row, ascending, and a mask of the new ones."""
         before = self.lineage(row)[:-1]
         path = tuple(at for at in before if at < self.pending)
         return path, sum(1 << (at - self.pending) for at in before if at >= self.pending)
 
 
 def buffer_launches(jobs: Sequence[BufferJob]) -> list[Launch]:
-    """Launches, to run in order, for jobs that may differ in everything and run in any order.
+    """Returns launches, to run in order, for jobs that may differ in everything and run in any
+    order.
 
-    No job may write what another reads or writes. A job of more than eight new rows takes several
-    launches. Raises `SplicedError(INVALID)`.
+    No job may write data that another reads or writes. A job of more than eight new rows takes
+    several launches. Raises `SplicedError(INVALID)`.
     """
     waves: list[dict[int, list[BufferJob]]] = []
     for i, job in enumerate(jobs):
@@ -172,7 +173,7 @@ def buffer_launches(jobs: Sequence[BufferJob]) -> list[Launch]:
 
 
 def _problem(job: BufferJob) -> str:
-    """Why a job can never be right, empty when it can."""
+    """Returns why a job can never be valid, empty if it can."""
     shape = f"{job.heads} heads of [{job.dk}, {job.dv}], {job.key_heads} of keys"
     if not all(0 < n <= _MOST for n in (job.heads, job.key_heads, job.dk, job.dv)):
         return shape
@@ -245,8 +246,8 @@ def _row(job: BufferJob, passes: int, count: int, ancestors: int) -> bytes:
 
 
 def _family(tables: Tables, job: BufferJob) -> tuple[int, int, int]:
-    """Put to the tables which pending rows the new ones descend from, what is flushed, and masks
-    of new ones."""
+    """Writes to the tables the pending ancestors of the new rows, the rows to flush, and masks of
+    new ones."""
     if job.chain:
         return 0, 0, 0
     masks = []

@@ -1,8 +1,8 @@
 """Launches of the kernels that move running states over segments.
 
 The layouts are `ComposeJob` and `ComposeStep` in gpuipc/cuda/kernels/compose_job.cu, and
-`DenseArgs` and `PackedArgs` beside the dense kernels. Which kernel takes a job, and by what blocks,
-is decided as in compose.go.
+`DenseArgs` and `PackedArgs` next to the dense kernels. The kernel of a job and its block size are
+chosen as in compose.go.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _STEP = struct.Struct("<3Q6I")
 
 _STREAM_THREADS, _PLAIN_THREADS = 256, 128
 _TILE = 32  # rows of T and S in a slot of the ring
-_MULTIPROCESSORS = 132  # of an H200, for which strips are chosen
-_SHARED_OF_THREE = 75 << 10  # what each of three blocks has of a multiprocessor
+_MULTIPROCESSORS = 132  # of an H200, for which strip widths are chosen
+_SHARED_OF_THREE = 75 << 10  # share of a multiprocessor's shared memory for each of three blocks
 
 _PART_MOST = 2**32 - 1  # bytes of a packed part
-_SCALES = 384  # of a tile's rows of packed T and S
-_BATCH = 1040  # what says where the heads of some steps lie
+_SCALES = 384  # for a tile's rows of packed T and S
+_BATCH = 1040  # for the positions of the heads of some steps
 
 
 @dataclass(frozen=True)
 class ComposeStep:
-    """One segment or seam: addresses of T [heads, ...], S [heads, dk, dv] and of where the F32
-    state before the step goes, 0 = absent. Without T and S the step changes nothing."""
+    """One segment or seam: addresses of T [heads, ...], S [heads, dk, dv] and of the destination
+    of the F32 state before the step, 0 = absent. Without T and S the step changes nothing."""
 
     t: int = 0
     s: int = 0
@@ -46,11 +46,11 @@ class ComposeStep:
     t_dtype: DType = DType.NONE
     s_dtype: DType = DType.NONE
     turn: Turn | None = None
-    """Of S on its key axis before it is added; scalar transitions only."""
+    """Rotation of S on its key axis before it is added; scalar transitions only."""
     t_packed: int = 0
-    """Bytes of the packed part that T is, 0 = plain numbers. Dense transitions only."""
+    """Bytes of the packed part of T, 0 = plain numbers. Dense transitions only."""
     s_packed: int = 0
-    """Of S likewise."""
+    """The same of S."""
 
     @property
     def packed(self) -> bool:
@@ -65,8 +65,8 @@ class ComposeStep:
 class ComposeJob:
     """A state moved over steps, all heads of one layer.
 
-    `origin` and `out` are addresses of F32 [heads, dk, dv], 0 = zero state and not wanted; they may
-    be equal. Apart from that nothing that is written may overlap anything else of a launch.
+    `origin` and `out` are addresses of F32 [heads, dk, dv], 0 = zero state and no output; they
+    may be equal. Other written memory must not overlap any memory of a launch.
     """
 
     transition: Transition
@@ -83,7 +83,7 @@ class ComposeJob:
 
     @property
     def span(self) -> int:
-        """How many neighbouring numbers of the state one factor of T multiplies."""
+        """Returns how many neighbouring numbers of the state one factor of T multiplies."""
         match self.transition:
             case Transition.SCALAR:
                 return self.dk * self.dv
@@ -93,7 +93,7 @@ class ComposeJob:
 
     @property
     def writes(self) -> bool:
-        """Whether anything comes out."""
+        """Returns whether there is any output."""
         moved = self.out != 0 and (self.out != self.origin or len(self.steps) > 0)
         return moved or any(step.before for step in self.steps)
 
@@ -107,7 +107,7 @@ class ComposeJob:
 
     @cached_property
     def pairs(self) -> tuple[int, bool, bool]:
-        """Dimensions and form of the turns, and whether all have the same."""
+        """Dimensions and form of the rotations, and whether all have the same."""
         dims, interleaved = 0, False
         for step in self.steps:
             turn = step.turn
@@ -120,7 +120,7 @@ class ComposeJob:
 
     @cached_property
     def packed(self) -> bool:
-        """Whether some step is of packed parts."""
+        """Returns whether some step has packed parts."""
         return any(step.packed for step in self.steps)
 
     @cached_property
@@ -151,7 +151,7 @@ class _Kernel(IntEnum):
 
 
 def compose_launches(jobs: Sequence[ComposeJob]) -> list[Launch]:
-    """Launches for jobs, such as all layers of a model; they do not depend on each other.
+    """Returns launches for jobs, such as all layers of a model; they are independent.
 
     Raises `SplicedError(INVALID)`.
     """
@@ -170,7 +170,7 @@ def compose_launches(jobs: Sequence[ComposeJob]) -> list[Launch]:
 
 
 def _problem(job: ComposeJob) -> str:
-    """Why a job can never be right, empty when it can."""
+    """Returns why a job can never be valid, empty if it can."""
     sizes = job.heads, job.dk, job.dv
     if not all(0 < n <= _MOST for n in sizes) or job.numbers > _NUMBERS_MOST:
         return f"{job.heads} heads of [{job.dk}, {job.dv}]"
@@ -212,12 +212,12 @@ def _step_problem(job: ComposeJob, step: ComposeStep) -> str:
 
 
 def _fits_part(job: ComposeJob, nbytes: int) -> bool:
-    """Whether a packed part, if there is one, has what it begins with."""
+    """Returns whether a packed part, if there is one, is large enough for its header."""
     return nbytes == 0 or packed_header(job.heads) <= nbytes <= _PART_MOST
 
 
 def _choose(job: ComposeJob) -> _Kernel:
-    """The fastest that can take it."""
+    """Returns the fastest kernel that can take it."""
     if job.transition == Transition.DENSE:
         return _choose_dense(job)
     if job.packed:
@@ -248,8 +248,8 @@ def _choose_dense(job: ComposeJob) -> _Kernel:
 
 
 def _in_strips(job: ComposeJob) -> bool:
-    """Whether all rows can be copied by 16 bytes, of packed parts rows of words that begin
-    anywhere, and states by two numbers."""
+    """Returns whether all rows can be copied by 16 bytes (rows of packed parts are words at any
+    offset), and states by two numbers."""
 
     def whole(address: int, packed: int, numbers: int, size: int) -> bool:
         rest = numbers % 8 if packed else numbers * size % 16
@@ -302,7 +302,8 @@ def _strips(job: ComposeJob, columns: int) -> int:
 
 
 def _plain_columns(dk: int) -> int:
-    """How wide a strip of states of dk rows shared memory holds twice; 0 = none."""
+    """Returns the widest strip of states with dk rows of which two fit into shared memory; 0 =
+    none."""
     for columns in (8, 4, 2, 1):
         if _plain_shared(dk, columns) <= SHARED_MOST:
             return columns
@@ -315,9 +316,9 @@ def _plain_shared(dk: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Ring:
-    """How dense kernels lay out shared memory: slots for tiles of T and S, then new states. Those
-    of packed parts make slots for what they find; there is room for two of any form, and behind it
-    what says where heads lie."""
+    """Shared memory of dense kernels: slots for tiles of T and S, then new states. Kernels of
+    packed parts make slots for the forms that they find. There is room for two slots of any form,
+    and after it for the positions of heads."""
 
     columns: int
     t_bytes: int
@@ -325,7 +326,7 @@ class _Ring:
     slots: int
     park: int
     room: int = 0
-    """Of packed parts: of all slots together."""
+    """For packed parts: bytes of all slots together."""
 
     @property
     def _behind(self) -> int:
@@ -345,7 +346,8 @@ class _Ring:
 
 
 def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
-    """The widest strip of 64 and 32 columns, unless the narrow one spreads the work better."""
+    """Returns the widest strip of 64 and 32 columns, unless the narrow one spreads the work
+    better."""
     wide, narrow = _ring_of(kernel, jobs, 64), _ring_of(kernel, jobs, 32)
     if wide.nbytes > SHARED_MOST or 4 * _load(jobs, 32) <= 3 * _load(jobs, 64):
         return narrow
@@ -353,7 +355,7 @@ def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
 
 
 def _load(jobs: Sequence[ComposeJob], columns: int) -> int:
-    """The columns that the busiest multiprocessor gets."""
+    """Returns the columns of the busiest multiprocessor."""
     return -(-sum(_strips(job, columns) for job in jobs) // _MULTIPROCESSORS) * columns
 
 
@@ -377,12 +379,13 @@ def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring
 
 
 def _packed_tile(columns: int) -> int:
-    """What a tile of integers takes at most."""
+    """Returns the maximum size of a tile of integers."""
     return _TILE * (2 * columns + 16) + 128
 
 
 def _tables(jobs: Sequence[ComposeJob]) -> bytes:
-    """Jobs, then their steps, then cosines and sines, which the steps of all layers share."""
+    """Returns jobs, then their steps, then cosines and sines, which the steps of all layers
+    share."""
     at = len(jobs) * _JOB.size
     rows, steps, turns = [], [], bytearray()
     behind = at + sum(len(job.steps) for job in jobs) * _STEP.size

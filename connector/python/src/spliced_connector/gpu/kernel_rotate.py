@@ -1,4 +1,4 @@
-"""Launches of the kernel that copies rows to their place and turns keys on the way.
+"""Launches of the kernel that copies rows to their positions and rotates keys.
 
 The layout of a job's row is `rotation::Job` in gpuipc/cuda/kernels/rotate.cu.
 """
@@ -17,8 +17,8 @@ from spliced_connector.model import DType
 
 _THREADS = 256
 _ROW = struct.Struct("<9Q20I")
-_BATCH = 6  # rows that a thread has on their way at once
-_BLOCKS = 4096  # about so many share what turns, and what does not, of all jobs of a launch
+_BATCH = 6  # rows in flight per thread
+_BLOCKS = 4096  # approximate number of blocks per launch, for rotated and for plain parts each
 _MOST = 1 << 24
 _ANGLES_MOST = 1 << 24
 _BLOCK_ROWS_MOST = 1 << 30
@@ -28,11 +28,11 @@ _COPIED, _HALVES, _PAIRS = 0, 1, 2
 
 @dataclass(frozen=True)
 class RotateTarget:
-    """Where rows go. Without block rows they lie densely at `base`, [rows, heads, dim].
+    """The destination of rows. Without block rows they are dense at `base`, [rows, heads, dim].
 
-    Else row t of the table, head h goes to `base + blocks[t // block_rows] * block_stride +
-    (t % block_rows) * row_stride + h * head_stride`; row 0 is `first_row`. That rows do not
-    overlap, and can be written, is for the caller to know.
+    Otherwise row t of the table, head h goes to `base + blocks[t // block_rows] * block_stride +
+    (t % block_rows) * row_stride + h * head_stride`; row 0 is `first_row`. The caller ensures
+    that rows do not overlap and are writable.
     """
 
     base: int
@@ -46,7 +46,7 @@ class RotateTarget:
 
 @dataclass(frozen=True)
 class RotateJob:
-    """Rows [rows, heads, dim] at a device address, to be copied and turned."""
+    """Rows [rows, heads, dim] at a device address, to be copied and rotated."""
 
     rows: int
     heads: int
@@ -66,14 +66,14 @@ class RotateJob:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Of rows and heads at the target."""
+        """Strides of rows and heads at the target."""
         if self.dst.block_rows == 0:
             return self.head_bytes * self.heads, self.head_bytes
         return self.dst.row_stride, self.dst.head_stride
 
     @cached_property
     def used(self) -> tuple[int, ...]:
-        """The entries of the block table that rows go to."""
+        """Returns the entries of the block table that are written."""
         t = self.dst
         if t.block_rows == 0:
             return ()
@@ -88,16 +88,16 @@ class RotateJob:
 
 @dataclass(frozen=True)
 class _Part:
-    """How blocks share what turns, or what does not."""
+    """How blocks share the rotated or the plain part of rows."""
 
     units: int = 0  # of a head
     lanes: int = 0  # of a row
-    group_lanes: int = 0  # of which a block takes so many
-    groups: int = 0  # blocks beside each other for a whole row
-    blocks: int = 0  # as many as have work
+    group_lanes: int = 0  # lanes per block
+    groups: int = 0  # neighbouring blocks for a whole row
+    blocks: int = 0  # number of blocks with work
 
     def at_most(self, blocks: int) -> _Part:
-        """No more blocks than that, if a row does not need them."""
+        """Limits the number of blocks, unless a row needs more."""
         if self.groups == 0:
             return self
         most = max(1, blocks // self.groups) * self.groups
@@ -105,7 +105,7 @@ class _Part:
 
     @property
     def row(self) -> tuple[int, ...]:
-        """As it stands in a job's row."""
+        """Returns its form in a job's row."""
         return self.units, self.lanes, self.group_lanes, self.groups, self.blocks
 
 
@@ -120,9 +120,9 @@ class _Share:
 
 
 def rotate_launches(jobs: Sequence[RotateJob]) -> list[Launch]:
-    """Launches for jobs that may differ in everything and run in any order.
+    """Returns launches for jobs that may differ in everything and run in any order.
 
-    No job may write what another reads or writes. Raises `SplicedError(INVALID)`.
+    No job may write data that another reads or writes. Raises `SplicedError(INVALID)`.
     """
     some = []
     angles = 0
@@ -140,7 +140,7 @@ def rotate_launches(jobs: Sequence[RotateJob]) -> list[Launch]:
 
 
 def _problem(job: RotateJob) -> str:
-    """Why a job can never be right, empty when it can."""
+    """Returns why a job can never be valid, empty if it can."""
     rows, heads, dim = job.rows, job.heads, job.dim
     if not (0 <= rows <= _MOST and 0 < heads <= _MOST and 0 < dim <= _MOST):
         return f"{rows} rows of [{heads}, {dim}]"
@@ -179,7 +179,7 @@ def _target_problem(job: RotateJob) -> str:
 
 
 def _split(job: RotateJob) -> _Share:
-    """Split a row into units, the widest that all addresses allow, and rows among threads."""
+    """Splits a row into the widest units that all addresses allow, and rows among threads."""
     size, dims, t = job.dtype.size, job.dims, job.dst
     row_stride, head_stride = job.strides
     places = job.src | t.base | row_stride | job.head_bytes
@@ -187,7 +187,7 @@ def _split(job: RotateJob) -> _Share:
         places |= head_stride
     if t.block_rows:
         places |= t.block_stride
-    run = dims * size  # of elements that turn and lie side by side
+    run = dims * size  # contiguous bytes of rotated elements
     if job.turn is None or not job.turn.interleaved:
         run //= 2
     wide = (places | run) % 16 == 0
@@ -262,8 +262,8 @@ def _turns(tables: Tables, job: RotateJob) -> int:
 
 @lru_cache(maxsize=1024)
 def turn_by(distance: int, dims: int, interleaved: bool, inv_freq: tuple[float, ...]) -> Turn:
-    """The turn by a distance in tokens, of all layers that share a rope. Angles are computed in
-    float64."""
+    """Returns the rotation by a distance in tokens, for all layers that share a rope. Angles are
+    computed in float64."""
     angles = [distance * f for f in inv_freq]
     cos, sin = tuple(map(math.cos, angles)), tuple(map(math.sin, angles))
     return Turn(dims, interleaved, cos, sin)
@@ -271,7 +271,7 @@ def turn_by(distance: int, dims: int, interleaved: bool, inv_freq: tuple[float, 
 
 @lru_cache(maxsize=8)
 def row_angles(position: int, inv_freq: tuple[float, ...], rows: int) -> bytes:
-    """Cosines, then sines of all rows, [rows, pairs] each.
+    """Returns cosines, then sines of all rows, [rows, pairs] each.
 
     All layers of a model share them; computing one pair takes some 0.1 µs here.
     """

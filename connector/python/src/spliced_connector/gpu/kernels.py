@@ -1,7 +1,7 @@
-"""Running the daemon's kernels in this process, on the engine's own streams.
+"""Runs the daemon's kernels in this process, on the engine's own streams.
 
-The PTX came with the memory, so that kernels and daemon belong together. Launches return when they
-are queued; what they read has to stay until the stream has passed them.
+The PTX is provided with the memory, so that kernels and daemon match. Launches return when they
+are queued; their operands must stay valid until the stream has passed them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from spliced_connector.gpu.launch import SHARED_MOST, TABLE_ALIGN, Launch
 from spliced_connector.gpu.mapped import Run
 
 _SLOTS = 8  # copies of tables that may be in use at once; a guess
-_TABLE_BYTES = 256 << 10  # of one call, taken ahead: a guess, some 1,700 rows of a rotation
+# for one call, allocated in advance: a guess, some 1,700 rows of a rotation
+_TABLE_BYTES = 256 << 10
 _SCRATCH_BYTES = 1 << 20  # likewise: a guess
 _MOST_BYTES = 256 << 20
 
@@ -36,15 +37,16 @@ class _Slot:
     event: Event
     device: DevicePtr
     host: memoryview
-    address: int  # of the host's memory
+    address: int  # in host memory
     nbytes: int
 
 
 class _Ring:
     """Slots that are used in turn. The caller holds the lock and has made the context current.
 
-    All are taken ahead. One that is too small gets memory of its own, twice as large at least, and
-    what it had goes at the end only: giving memory of a device back waits for all its streams.
+    All are allocated in advance. A slot that is too small gets new memory, at least twice as
+    large, and its old memory is freed only at the end: freeing device memory waits for all its
+    streams.
     """
 
     def __init__(self, driver: Driver, nbytes: int, *, host: bool) -> None:
@@ -65,7 +67,7 @@ class _Ring:
             failing.pop_all()
 
     def take(self, nbytes: int) -> _Slot:
-        """A slot of so many bytes at least; waits for the stream that used it last."""
+        """Returns a slot of at least `nbytes`; waits for the stream that used it last."""
         if nbytes > _MOST_BYTES:
             raise SplicedError(Code.FULL, f"{nbytes} bytes beside a launch, most {_MOST_BYTES}")
         slot = self._slots[self._next]
@@ -92,7 +94,7 @@ class _Ring:
         return device, view, address
 
     def close(self) -> None:
-        """Give everything back, once no stream uses it."""
+        """Frees everything, once no stream uses it."""
         self._undo.close()
 
 
@@ -100,10 +102,10 @@ class Kernels:
     """The kernels, loaded into one context. Any thread may launch them."""
 
     def __init__(self, context: Context, ptx: bytes) -> None:
-        """Compile and load all of them, which may take seconds. Raises `CudaError`.
+        """Compiles and loads all of them, which may take seconds. Raises `CudaError`.
 
-        Nothing is left for the first launch: the driver may wait for the whole device when it
-        loads a kernel. 10 MiB of the device and 2 MiB of pinned memory are kept for launches.
+        Nothing is deferred to the first launch: the driver may wait for the whole device when it
+        loads a kernel. 10 MiB of the device and 2 MiB of pinned memory are reserved for launches.
         """
         self._context = context
         self._lock = threading.Lock()
@@ -123,7 +125,7 @@ class Kernels:
             self._undo = failing.pop_all()
 
     def launch(self, stream: Stream, launches: Sequence[Launch]) -> None:
-        """Queue launches, one behind the other. Raises `CudaError`.
+        """Queues launches, one after the other. Raises `CudaError`.
 
         It waits for another stream only while the last eight calls' tables are all in use.
         """
@@ -135,10 +137,11 @@ class Kernels:
         pieces: Sequence[Sequence[Run]],
         build: Callable[[list[DevicePtr]], Sequence[Launch]],
     ) -> None:
-        """Queue copies that make operands of several runs contiguous, and launches that read them.
+        """Queues copies that make operands of several runs contiguous, and launches that read
+        them.
 
-        `build` is given the address of each operand; one of a single run is not copied.
-        Raises `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+        `build` is given the address of each operand; one of a single run is not copied. Raises
+        `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         with self._lock, self._context.current() as driver:
             refuse_capture(driver, stream, "a launch")
@@ -196,7 +199,7 @@ class Kernels:
         return function
 
     def close(self) -> None:
-        """Unload them, once no stream runs them. Raises `CudaError`."""
+        """Unloads them, once no stream runs them. Raises `CudaError`."""
         with self._lock, self._context.aside():
             self._undo.close()
 

@@ -13,16 +13,16 @@ from spliced_connector.gpu.driver import HANDLE_BYTES, DevicePtr
 
 
 class Run(NamedTuple):
-    """Bytes behind consecutive addresses of a device."""
+    """Memory at consecutive addresses of a device."""
 
     address: DevicePtr
     nbytes: int
 
 
 class Mapped:
-    """Chunks mapped one behind the other, where the way allows it.
+    """Chunks, mapped consecutively if the way of sharing allows it.
 
-    Offsets count through the chunks. `close` needs that no stream touches them.
+    Offsets count through the chunks. No stream may use them at `close`.
     """
 
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class Mapped:
         self.nbytes = sum(run.nbytes for run in self._runs)
 
     def runs(self, offset: int, nbytes: int) -> list[Run]:
-        """Where [offset, offset + nbytes) lies. Raises `SplicedError(INVALID)` outside."""
+        """Returns where [offset, offset + nbytes) lies. Raises `SplicedError(INVALID)` outside."""
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             text = f"{nbytes} bytes at {offset} of {self.nbytes} of device memory"
             raise SplicedError(Code.INVALID, text)
@@ -48,19 +48,19 @@ class Mapped:
         return out
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
-        """The address of bytes that lie in one run. Raises `SplicedError(INVALID)`."""
+        """Returns the address of bytes that lie in one run. Raises `SplicedError(INVALID)`."""
         runs = self.runs(offset, nbytes)
         if len(runs) != 1:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} lie in {len(runs)} runs")
         return runs[0].address
 
     def close(self) -> None:
-        """Unmap. Raises `CudaError`."""
+        """Unmaps it. Raises `CudaError`."""
         self._undo()
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:
-    """Runs with those merged that lie one behind the other."""
+    """Merges adjacent runs."""
     out: list[Run] = []
     for run in runs:
         if out and out[-1].address + out[-1].nbytes == run.address:
@@ -71,7 +71,7 @@ def joined(runs: Sequence[Run]) -> list[Run]:
 
 
 def map_descriptors(context: Context, sizes: Sequence[int], descriptors: Sequence[int]) -> Mapped:
-    """Map chunks by descriptors, which stay the caller's. Raises `CudaError`."""
+    """Maps chunks by descriptors, which stay the caller's. Raises `CudaError`."""
     total = sum(sizes)
     if total == 0:
         return Mapped((), lambda: None)
@@ -94,7 +94,7 @@ def map_descriptors(context: Context, sizes: Sequence[int], descriptors: Sequenc
 def map_handles(
     context: Context, sizes: Sequence[int], handles: bytes, offsets: Sequence[int]
 ) -> Mapped:
-    """Map chunks by the handles of the allocations that they lie in.
+    """Maps chunks by the handles of their allocations.
 
     Raises `CudaError`, `SplicedError(INVALID)` for a chunk beyond its allocation.
     """
@@ -149,7 +149,7 @@ def _close(context: Context, handle: bytes) -> None:
 
 
 def quiet(close: Callable[[], None]) -> str:
-    """Run a clean-up that may fail; what it said, empty for success."""
+    """Runs a clean-up that may fail. Returns its error, empty for success."""
     try:
         close()
     except SplicedError as err:

@@ -3,12 +3,12 @@
 They are described in docs/protocol.md, "Order on the device". The client's number is written by
 one stream of ours that follows the engine's, so that it ascends whatever streams are marked.
 
-Streams share a process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless it is set).
-Where every one of them has a stream that waits, no other stream gets in: not one of the highest
-priority, no copy, not the write that would end the waits. On an H200 a write got past 7 streams
-that waited and not past 8, with one connection not past 4. So of ours only half as many wait as
-there are connections, `MOST_WAITING` at most; an engine whose own streams wait for numbers may
-still stop.
+Streams share a process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). If
+each of them has a stream that waits, no other stream makes progress: not one of the highest
+priority, no copy, not the write that would end the waits. On an H200 a write got past 7 waiting
+streams and not past 8; with one connection, not past 4. So at most half as many of our streams
+wait as there are connections, and at most `MOST_WAITING`. An engine whose own streams wait for
+numbers may still stop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spliced_connector.gpu.context import Context, refuse_capture
 from spliced_connector.gpu.driver import DevicePtr, Stream
 
 MOST_WAITING = 4
-"""Streams that may wait for the daemon at once, at most."""
+"""Maximum number of streams that may wait for the daemon at once."""
 
 RELEASED = 2**63 - 1
-"""What passes every wait: they compare the signed difference of 64 bits with 0."""
+"""A number that ends every wait: waits compare the signed difference of 64 bits with 0."""
 
 
 def most_waiting() -> int:
-    """Streams of this process that may wait for the daemon at once."""
+    """Returns how many streams of this process may wait for the daemon at once."""
     try:
         connections = int(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"))
     except ValueError:
@@ -48,14 +48,16 @@ class OrderPage:
         self._lock = threading.Lock()
         self._marked = self._signal = 0
         self._closed = False
-        self._rescued = 0  # what was written in the daemon's place: it never goes back
-        # Not the other lock: a call under that may be blocked by streams that wait for the rescue.
+        self._rescued = 0  # what was written instead of the daemon: it never decreases
+        # A separate lock: a call under the other one may be blocked by streams that wait for the
+        # rescue.
         self._rescue = threading.Lock()
         with context.current() as driver, contextlib.ExitStack() as failing:
             self._event = driver.event()
             failing.callback(driver.destroy_event, self._event)
             least, greatest = driver.priorities()
-            # Apart from the writer, which may be behind a stream that waits for the daemon's slot.
+            # Separate from the writer, which may be queued after a stream that waits for the
+            # daemon's slot.
             self._rescuer = driver.stream_with_priority(greatest)
             failing.callback(driver.destroy_stream, self._rescuer)
             self._writer = driver.stream_with_priority(min(greatest + 1, least))
@@ -63,7 +65,7 @@ class OrderPage:
             self._undo = failing.pop_all()
 
     def mark(self, stream: Stream) -> int:
-        """A number that the client's slot reaches when the stream has passed this point."""
+        """Returns a number that the client's slot reaches when the stream has passed this point."""
         with self._lock, self._context.current() as driver:
             refuse_capture(driver, stream, "a release")
             driver.record(self._event, stream)
@@ -73,23 +75,23 @@ class OrderPage:
             return self._marked
 
     def next_signal(self) -> int:
-        """A number for the daemon to write into its slot."""
+        """Returns a number for the daemon to write into its slot."""
         with self._lock:
             self._signal += 1
             return self._signal
 
     def wait(self, stream: Stream, signal: int) -> None:
-        """Have a stream wait for a signal that is asked for, or for the end of the connection."""
+        """Makes a stream wait for a requested signal, or for the end of the connection."""
         with self._context.current() as driver:
             refuse_capture(driver, stream, "a wait for the daemon")
             if self._rescued == RELEASED:
                 return
             driver.wait_value(stream, self._daemon, signal)
-        if self._rescued == RELEASED:  # perhaps before the wait was there
+        if self._rescued == RELEASED:  # perhaps before the wait was queued
             self.let_go()
 
     def let_go(self, signal: int = RELEASED) -> None:
-        """Write the daemon's slot in its place: it is gone, or does not answer."""
+        """Writes the daemon's slot in its place: it is gone, or does not answer."""
         with self._rescue:
             self._rescued = max(self._rescued, signal)
             if self._closed:
@@ -98,7 +100,7 @@ class OrderPage:
                 driver.write_value(self._rescuer, self._daemon, self._rescued)
 
     def close(self) -> None:
-        """Give streams and event back, once nothing is queued that uses the slots."""
+        """Destroys streams and event, once no queued work uses the slots."""
         with self._rescue:
             self._closed = True
         with self._context.aside():

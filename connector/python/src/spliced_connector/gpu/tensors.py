@@ -1,7 +1,7 @@
-"""Device memory that the engine owns and the daemon may write to: its key-value tensors, say.
+"""Device memory that the engine owns and the daemon may write to, such as its key-value tensors.
 
-It is exported once in the life of a process, one CUDA IPC handle for each allocation that tensors
-lie in, and registered under one epoch at every daemon that is found.
+It is exported once in the life of a process, with one CUDA IPC handle for each allocation, and
+registered under one epoch at every daemon that is found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spliced_connector.wire.numbers import MAX_CHUNKS
 
 
 class Storage(Protocol):
-    """torch.UntypedStorage, as far as it is needed."""
+    """The part of torch.UntypedStorage that is used."""
 
     def data_ptr(self) -> int: ...
 
@@ -27,7 +27,7 @@ class Storage(Protocol):
 
 
 class Tensor(Protocol):
-    """torch.Tensor, as far as it is needed."""
+    """The part of torch.Tensor that is used."""
 
     def data_ptr(self) -> int: ...
 
@@ -35,7 +35,7 @@ class Tensor(Protocol):
 
 
 class Rows(Tensor, Protocol):
-    """A tensor with more than its memory."""
+    """A tensor with more attributes."""
 
     def dim(self) -> int: ...
 
@@ -51,9 +51,9 @@ class Chunk:
     address: DevicePtr
     nbytes: int
     handle: bytes
-    """Of the whole allocation; empty where it is not exported."""
+    """Of the whole allocation; empty if it is not exported."""
     offset: int
-    """Where in the allocation the part begins."""
+    """Offset of the part in the allocation."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,16 @@ class Exported:
 
     chunks: tuple[Chunk, ...]
     epoch: int
-    """Names what is exported, to a daemon that is asked to open it again; 0 = `local`."""
+    """Identifies the exported memory to a daemon that is asked to open it again; 0 = `local`."""
 
     @property
     def nbytes(self) -> int:
-        """Of all parts."""
+        """Size of all parts."""
         return sum(chunk.nbytes for chunk in self.chunks)
 
     def offset(self, address: int) -> int:
-        """Where in the run an address is. Raises `SplicedError(INVALID)` for one outside."""
+        """Returns the offset of an address in the run. Raises `SplicedError(INVALID)` for one
+        outside."""
         at = 0
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
@@ -79,7 +80,7 @@ class Exported:
         raise SplicedError(Code.INVALID, f"address {address:#x} is of no exported tensor")
 
     def room(self, address: int) -> int:
-        """How many bytes of its chunk lie from an address on, 0 for one outside."""
+        """Returns the bytes of its chunk from an address on, 0 for one outside."""
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
                 return chunk.address + chunk.nbytes - address
@@ -87,11 +88,11 @@ class Exported:
 
 
 def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
-    """Make the storages of tensors openable by another process, each allocation once.
+    """Makes the storages of tensors openable by another process, each allocation once.
 
-    Of an allocation no more is named than lies between its first and last storage. Raises
-    `CudaError`, with the remedy in it, for memory that has no IPC handle, such as that of PyTorch's
-    expandable segments and of vLLM's sleep mode.
+    Of an allocation only the range between its first and last storage is exported. Raises
+    `CudaError`, with the remedy in it, for memory that has no IPC handle, such as that of
+    PyTorch's expandable segments and of vLLM's sleep mode.
     """
     parts: dict[DevicePtr, tuple[int, int]] = {}
     chunks = []
@@ -116,7 +117,8 @@ def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
 
 
 def local(tensors: Iterable[Tensor]) -> Exported:
-    """Tensors that only kernels in this process write, of any memory; they are not registered."""
+    """Returns tensors that only kernels in this process write, in any memory; they are not
+    registered."""
     chunks = [
         Chunk(DevicePtr(address), nbytes, b"", 0) for address, nbytes in sorted(_storages(tensors))
     ]
@@ -124,7 +126,7 @@ def local(tensors: Iterable[Tensor]) -> Exported:
 
 
 def _storages(tensors: Iterable[Tensor]) -> set[tuple[int, int]]:
-    """Address and size of each distinct one."""
+    """Returns address and size of each distinct storage."""
     found = set()
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -158,20 +160,20 @@ class DeviceEngineMemory:
     exported: Exported
     layers: tuple[DeviceLayer, ...]
     owner: object = None
-    """Kept for as long as a daemon may have the memory open."""
+    """Referenced as long as a daemon may have the memory open."""
 
     def __post_init__(self) -> None:
-        """Raise `SplicedError(INVALID)` for a layer that was not exported."""
+        """Raises `SplicedError(INVALID)` for a layer that was not exported."""
         for layer in self.layers:
             self.exported.offset(layer.k_address)
             self.exported.offset(layer.v_address)
 
 
 def layer_of(layer: int, k: Rows, v: Rows) -> DeviceLayer:
-    """Where keys and values [blocks, tokens, heads, dim] of a layer lie.
+    """Returns the position of keys and values [blocks, tokens, heads, dim] of a layer.
 
-    They may be views in any order of a larger tensor, whose blocks are as far apart for keys as for
-    values. Raises `SplicedError(INVALID)`.
+    They may be views, in any order, of a larger tensor with the same distance between blocks for
+    keys and values. Raises `SplicedError(INVALID)`.
     """
     if k.dim() != 4 or v.dim() != 4 or k.stride(3) != 1 or v.stride(3) != 1:
         raise SplicedError(Code.INVALID, "rows of keys or values are not contiguous")

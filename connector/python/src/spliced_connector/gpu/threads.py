@@ -1,4 +1,5 @@
-"""Threads for driver calls that may take long, so that no engine and no keeper waits for them."""
+"""Threads for driver calls that may take long, so that neither the engine nor the keeper waits
+for them."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ Job = Callable[[], None]
 
 
 class DeviceThread:
-    """Runs jobs one after the other; after its end, on threads of their own.
+    """Runs jobs one after the other; after its end, on separate threads.
 
-    Whoever asks may be a destructor inside of any function: `do` takes no lock.
+    The caller may be a destructor inside any function, so `do` takes no lock.
     """
 
     def __init__(self) -> None:
-        # Its put may be called by a destructor that interrupts a put.
+        # A destructor that interrupts a put may call put as well.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)
         self._thread.start()
 
     def do(self, job: Job) -> None:
-        """Have a job done."""
+        """Queues a job."""
         self._jobs.put(job)
-        # The thread says that it ends before it looks for jobs the last time.
+        # The thread sets this before it looks for jobs the last time.
         if self._ended:
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and with it all memory
                 _thread.start_new_thread(self._drain, ())
 
     def close(self, timeout: float) -> bool:
-        """Wait for what was asked for; False when that takes longer."""
+        """Waits for queued jobs. Returns False if that takes longer."""
         self._jobs.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -63,13 +64,13 @@ class DeviceThreads:
 
     def __init__(self) -> None:
         self.order = DeviceThread()
-        """Attaches, and tells the daemon what streams have passed. It waits for the daemon, and
-        for no stream: one that waits for the daemon would wait for ever."""
+        """Attaches, and notifies the daemon of points that streams have passed. It waits for the
+        daemon, but for no stream: one that waits for the daemon would never finish."""
         self.waits = DeviceThread()
-        """Waits for streams, and does what comes behind them."""
+        """Waits for streams, and does the work that follows them."""
 
     def close(self, timeout: float) -> None:
-        """Wait so long for what was asked for."""
+        """Waits up to `timeout` for queued jobs."""
         until = time.monotonic() + timeout
         self.order.close(timeout)
         self.waits.close(max(0.0, until - time.monotonic()))
@@ -80,5 +81,5 @@ def _guarded(job: Job) -> None:
         job()
     except SplicedError as err:
         log.warning("memory of the GPU: %s", err)
-    except Exception:  # the next job has to be run all the same
+    except Exception:  # the next job must run in any case
         log.exception("memory of the GPU")

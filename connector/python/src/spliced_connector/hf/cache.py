@@ -1,5 +1,5 @@
-"""A transformers cache that holds what a context holds, so that `generate` goes on from it; and a
-context that holds what such a cache does in the end."""
+"""Converts a context to a transformers cache, from which `generate` continues, and such a cache
+back to a context."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from spliced_connector.walk import Architecture, Context, LayerContext, Unsuppor
 def filled(
     model: PreTrainedModel, arch: Architecture, context: Context, loan: Loan | None = None
 ) -> Cache:
-    """A new cache of the model with the states and rows of a context, a batch of one. Rows in pages
-    stay there, and are good for as long as the loan.
+    """Returns a new cache of the model with the states and rows of a context, a batch of one.
+    Rows in pages stay there, and are valid as long as the loan.
 
-    Raises UnsupportedError where the model keeps its states in a cache of another kind.
+    Raises UnsupportedError if the model keeps its states in a cache of another kind.
     """
     cache = _empty(model)
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
         if described.kind == Kind.LINEAR:
             _fill_linear(model, cache, slot, described.linear, at)
         elif at.pages is not None:
-            # The context may go on by itself: the canary's does.
+            # The context may continue separately: the canary's does.
             cache.layers[slot] = PagedLayer(at.pages.fork(), context.tokens, loan)
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
-            # The latent is what transformers calls the keys of such a layer.
+            # transformers stores the latent as the keys of such a layer.
             mla = described.kind == Kind.MLA
             first, second = (v, _halves(k, described.attention)) if mla else (k, v)
             cache.update(first, second, slot)
@@ -41,11 +41,11 @@ def filled(
 
 
 def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context: Context) -> None:
-    """Moves a context to where a cache has got to that `filled` made of it.
+    """Moves a context to the position of a cache that `filled` made from it.
 
-    Only layers of attention count tokens: without any, the context's count stays.
-    Raises UnsupportedError where a layer of the cache is not as it was made; the context is then
-    of no use.
+    Only layers of attention count tokens: without any, the context's count stays. Raises
+    UnsupportedError if a layer of the cache is not as it was made; the context must then not be
+    used.
     """
     lengths = set()
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
@@ -76,7 +76,7 @@ def _rows(cache: Cache, slot: int) -> tuple[Tensor, Tensor]:
 
 
 def _halves(k: Tensor, described: Attention) -> Tensor:
-    """Shared keys of a latent layer that were turned in pairs, as transformers keeps them: the
+    """Converts shared keys of a latent layer, rotated in pairs, to the order of transformers: the
     first of each pair, then the second."""
     if not described.rope.interleaved:
         return k
@@ -84,7 +84,7 @@ def _halves(k: Tensor, described: Attention) -> Tensor:
 
 
 def _pairs(k: Tensor, described: Attention) -> Tensor:
-    """`_halves` the other way round."""
+    """Inverse of `_halves`."""
     if not described.rope.interleaved:
         return k
     return torch.stack(k.chunk(2, -1), -1).flatten(-2)
@@ -109,7 +109,7 @@ def _take_linear(
 
 
 def _reordered(described: Linear, state: Tensor, shape: torch.Size) -> Tensor:
-    """`_ordered` the other way round."""
+    """Inverse of `_ordered`."""
     if described.family == Family.MAMBA2:
         state = state.transpose(1, 2)
     return state.reshape(shape)
@@ -117,7 +117,7 @@ def _reordered(described: Linear, state: Tensor, shape: torch.Size) -> Tensor:
 
 def _empty(model: PreTrainedModel) -> Cache:
     if model.config.model_type == "minimax":
-        # It refuses any other.
+        # It refuses any other cache.
         module = import_module("transformers.models.minimax.modeling_minimax")
         return cast(Cache, module.MiniMaxCache())
     return DynamicCache(config=model.config)
@@ -140,14 +140,14 @@ def _fill_linear(
     if not hasattr(layer, "update_recurrent_state"):
         raise UnsupportedError(f"{type(layer).__name__} holds no recurrent state")
     if at.conv is not None:
-        # As wide as the kernel there; a next token pushes the oldest column out unread.
+        # As wide as the kernel there; the next token pushes the oldest column out unread.
         columns = torch.nn.functional.pad(at.conv.t(), (1, 0))
         layer.update_conv_state(columns[None].contiguous())
     layer.update_recurrent_state(_ordered(model, described, at.state)[None].contiguous())
 
 
 def _ordered(model: PreTrainedModel, described: Linear, state: Tensor) -> Tensor:
-    """A state [Hv, dk, dv] in the order in which transformers keeps that family's."""
+    """Returns a state [Hv, dk, dv] in the order in which transformers stores that family's."""
     if described.family == Family.MAMBA2:
         return state.transpose(1, 2)
     if described.family != Family.MAMBA1:

@@ -1,7 +1,7 @@
-"""Greedy decoding with drafts: tokens that somebody guesses are verified several at a time.
+"""Greedy decoding with drafts: guessed tokens are verified several at a time.
 
-transformers' own assisted generation takes rejected tokens back out of a cache, which recurrent
-states do not allow; here they never go in (`walk.decoding.drafts`).
+transformers' own assisted generation removes rejected tokens from a cache, which recurrent states
+do not allow; here they are never added (`walk.decoding.drafts`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from transformers import GenerationConfig
 from spliced_connector.walk import Architecture, Context, Drafts, verify
 
 Drafter = Callable[[Sequence[int]], Sequence[int]]
-"""Guesses what follows some tokens; as many as it likes, none if it has no idea. A number that is
-no token of the model ends the guess."""
+"""Guesses the tokens that follow; any number of them, or none. A number that is no token of the
+model ends the guess."""
 
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Guesses that what followed the last tokens before follows them again.
+    """Guesses that the tokens that followed an earlier match of the last tokens follow again.
 
-    The longest match of up to `longest` tokens counts, the latest of several; `most` tokens behind
-    it are guessed.
+    The longest match of up to `longest` tokens counts, the latest of several; the `most` tokens
+    after it are guessed.
     """
 
     most: int = 4
@@ -49,8 +49,7 @@ class PromptLookup:
 
 @dataclass
 class Decoded:
-    """An answer, and what it took: walks through the model, and drafts that were guessed and
-    right."""
+    """An answer, and its cost: walks through the model, and drafts that were guessed and right."""
 
     tokens: list[int]
     walks: int = 0
@@ -69,11 +68,11 @@ def decode(
     before: Callable[[], None] = lambda: None,
     accepted: Callable[[Drafts, int], None] = lambda _drafts, _n: None,
 ) -> Decoded:
-    """Greedy tokens behind ids, at most so many, to the first one of ends.
+    """Returns at most `most` greedy tokens after ids, up to the first one of ends.
 
-    logits [vocabulary] are of the last of ids, where the context stands. It ends behind the last
-    token but one of the answer. before is called before each walk, accepted with the drafts of each
-    walk and how many of them are right, before these move the context.
+    logits [vocabulary] are of the last of ids, where the context stands. It ends after the last
+    token but one of the answer. before is called before each walk, accepted with the drafts of
+    each walk and how many of them are right, before these move the context.
     """
     out = Decoded([])
     line, following = list(ids), int(logits.argmax())
@@ -134,11 +133,11 @@ _PLAIN: Mapping[str, object] = {
     "watermarking_config": None,
     "return_dict_in_generate": False,
 }
-"""Options of a generation that choose the greedy token as it is."""
+"""Options of a generation under which the greedy token is chosen unchanged."""
 
 
 def not_greedy(config: GenerationConfig | None, options: Mapping[str, object]) -> str:
-    """The option of a generation that `decode` does not serve; empty if there is none."""
+    """Returns the option of a generation that `decode` does not support; empty if there is none."""
     for name in options:
         if name not in _PLAIN and name not in ("max_new_tokens", "eos_token_id"):
             return name

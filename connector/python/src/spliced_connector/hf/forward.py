@@ -1,7 +1,7 @@
-"""Calls of the library's own forward behind a cache.
+"""Calls of the library's own forward after a cache.
 
-Several classes of transformers restart positions unless they are passed, or restart the recurrence
-where more than one token follows a cache. One token at its position is right in all.
+Several classes of transformers restart positions unless they are passed, or restart the
+recurrence if more than one token follows a cache. One token at its position is right in all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-"""What the forward of a model calls its cache: the first since transformers 5.24."""
+"""Names of the cache parameter of a model's forward: the first since transformers 5.24."""
 
 
 def cache_name(model: PreTrainedModel) -> str:
@@ -25,9 +25,9 @@ def cache_name(model: PreTrainedModel) -> str:
 
 
 def step(model: PreTrainedModel, cache: Cache, ids: Tensor, position: int) -> Tensor:
-    """Computes tokens ids [n] behind a cache and adds them to it; the first is at `position`.
+    """Computes tokens ids [n] after a cache and adds them to it; the first is at `position`.
 
-    Returns the logits [vocabulary] of the last one. Behind a cache that is not empty only n = 1 is
+    Returns the logits [vocabulary] of the last one. After a cache that is not empty only n = 1 is
     right in all classes.
     """
     given: dict[str, object] = {cache_name(model): cache}

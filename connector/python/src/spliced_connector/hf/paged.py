@@ -20,26 +20,26 @@ from spliced_connector.walk import Architecture, Context, GoneError, PagedRows, 
 NAME = "spliced_pages"
 
 LIFE = 300.0
-"""Seconds for which segments that are read in place are leased; copies are taken when half of it
-is over. A daemon whose max-lease-ttl is less refuses, and rows are copied as without."""
+"""Lifetime of leases of segments that are read in place, in seconds; copies are made after half
+of it. A daemon with a lower max-lease-ttl refuses, and rows are copied as usual."""
 
 
 class Leased(Protocol):
-    """A lease of a segment, in memory of the host or of the GPU."""
+    """A lease of a segment, in host memory or on the GPU."""
 
     @property
     def valid(self) -> bool: ...
 
 
 class Loan:
-    """Leased segments that a request reads where they are."""
+    """Leased segments that a request reads in place."""
 
     def __init__(
         self, segments: Sequence[Leased], taken: float, release: Callable[[], bool]
     ) -> None:
-        """taken: when they were asked for, by time.monotonic. release: gives them back, and says
-        whether they were good until then."""
-        self._segments = list(segments)  # what is dropped with them gives itself back
+        """taken: when they were requested, by time.monotonic. release: releases them, and returns
+        whether they were valid until then."""
+        self._segments = list(segments)  # dropped with this object, they release themselves
         self._release = release
         self._rows: list[PagedRows] = []
         self._until = taken + LIFE
@@ -47,24 +47,24 @@ class Loan:
         self._copied = not segments
 
     def reads(self, rows: Sequence[PagedRows]) -> None:
-        """Names rows that are read, so that `extend` finds them."""
+        """Records rows that are read, so that `extend` finds them."""
         self._rows += rows
 
     @property
     def good(self) -> bool:
-        """Whether all that was read until now is what was leased, as far as is known here."""
+        """Whether all that was read until now was valid, as far as the client knows."""
         if not self._segments:
             return self._good
         return all(s.valid for s in self._segments) and time.monotonic() < self._until
 
     @property
     def readable(self) -> bool:
-        """Whether the rows are still there. Asked behind a use it vouches for what was read."""
+        """Whether the rows are still there. Called after a use, it confirms what was read."""
         return self._good if self._copied else bool(self._segments) and self.good
 
     def extend(self) -> None:
-        """Has the rows last: copies are taken when half of the leases' life is over. Raises
-        `GoneError` when they are not there any more."""
+        """Keeps the rows available: copies are made after half of the leases' life. Raises
+        `GoneError` if they are gone."""
         if self._segments and time.monotonic() > self._until - LIFE / 2:
             for rows in self._rows:
                 rows.copy()
@@ -73,7 +73,7 @@ class Loan:
             raise GoneError("the leases of rows that are read in place have ended")
 
     def end(self) -> bool:
-        """Gives the leases back: whether all that was read is what was leased."""
+        """Releases the leases. Returns whether all that was read was valid."""
         segments, self._segments, self._rows = self._segments, [], []
         if segments:
             in_time = time.monotonic() < self._until
@@ -82,7 +82,7 @@ class Loan:
 
 
 class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
-    """A layer of a cache whose rows lie in pages; a batch of one."""
+    """A layer of a cache whose rows are in pages; a batch of one."""
 
     def __init__(self, rows: PagedRows, tokens: int, loan: Loan | None) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Adds rows. The keys returned are the new ones, by which `attend_pages` finds all."""
+        """Adds rows. Returns the new keys, by which `attend_pages` finds all."""
         if len(key_states) != 1:
             raise ValueError(f"rows in pages are of one line, these of {len(key_states)}")
         if self._loan is not None:
@@ -112,8 +112,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         return self._length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes so many rows back, or with a positive number those behind it, as `DynamicLayer`
-        does; later ones take their place."""
+        """Removes this many rows, or with a positive number those after it, as `DynamicLayer`
+        does; later ones replace them."""
         if tokens_to_remove > 0:
             self._length = min(self._length, tokens_to_remove)
         else:
@@ -133,8 +133,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
 
 
 def held_bytes(caches: Iterable[Cache]) -> int:
-    """Bytes of keys and values that requests hold together; those of a segment that is read in
-    place are counted once."""
+    """Returns the bytes of keys and values of all requests; a segment that is read in place
+    counts once."""
     own = 0
     shared: dict[int, int] = {}  # by address
     for cache in caches:
@@ -157,7 +157,7 @@ def attend_pages(
     scaling: float | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: over pages where the keys are of a `PagedLayer`."""
+    """An attention function of transformers: over pages if the keys are of a `PagedLayer`."""
     found = getattr(key, "spliced_pages", None)
     if found is None:
         out, _ = sdpa_attention_forward(
@@ -174,7 +174,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def why_not(model: PreTrainedModel, arch: Architecture) -> str:
-    """Why rows of this model cannot be read in place; empty if they can: it is tried."""
+    """Returns why rows of this model cannot be read in place; empty if they can, which is tried."""
     slots = [
         slot
         for slot, described in zip(arch.slots, arch.identity.layers, strict=True)
@@ -198,13 +198,14 @@ def why_not(model: PreTrainedModel, arch: Architecture) -> str:
             model.set_attn_implementation(NAME)
             step(model, cache, line[0, :2], 0)
             got = step(model, cache, line[0, 2:], 2)
-    except Exception as err:  # whatever a model's own code does with a cache that it does not know
+    except Exception as err:  # a model's own code may raise anything for an unknown cache
         return f"{type(err).__name__}: {err}"
     finally:
         model.set_attn_implementation(before)
     spread = float(want.std()) or 1.0
     far = float((got - want[0, -1]).abs().max()) / spread
-    bound = 0.05 if arch.dtype.itemsize > 2 else 0.5  # other rows' attention is off by 1 and more
+    # attention over wrong rows is off by 1 and more
+    bound = 0.05 if arch.dtype.itemsize > 2 else 0.5
     return (
         "" if far < bound else f"its attention does not go through AttentionInterface ({far:.2g})"
     )

@@ -1,8 +1,8 @@
-"""Whether the library's steps of one token leave the states that a prefill does.
+"""Whether the library's single-token steps leave the same states as a prefill.
 
 A step is another function than a prefill, and not always the same arithmetic: MiniMax rounds its
-state to the model's type at each token, and Mamba2's step ignores `time_step_limit`. The state
-behind an answer of such a model is none that a prefill gives.
+state to the model's type at each token, and Mamba2's step ignores `time_step_limit`. A prefill
+does not give the state after an answer of such a model.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from spliced_connector.walk import Architecture, Blocks, Context, advance_mixers
 
 _PROMPT = 16
 _STEPS = 32
-"""Tokens of a comparison."""
+"""Number of tokens of a comparison."""
 
 _BOUND = 2.5
-"""The error that is allowed, times the type's epsilon (two roundings). Measured on tiny models in
-bf16 and fp16: up to 1.4 where a step rounds its inputs alone, from 3.7 where it rounds the
-state."""
+"""The allowed error, in multiples of the type's epsilon (two roundings). Measured on tiny models
+in bf16 and fp16: up to 1.4 if a step rounds only its inputs, from 3.7 if it rounds the state."""
 
 _LEAST = 1e-4
 """The same for wide types. Sums in float32 in another order are off by 1e-6."""
 
 
 def unlike_prefill(model: PreTrainedModel, arch: Architecture) -> str:
-    """Returns why states behind steps of one token are not those of a prefill, "" if they are.
+    """Returns why states after single-token steps are not those of a prefill, "" if they are.
 
     Steps of `_STEPS` tokens are compared with the walk's recurrence over the same rows of each
-    mixer, so that what layers before it have rounded does not count.
+    mixer, so that rounding in earlier layers does not count.
     """
     try:
         return _compared(model, arch)
-    except Exception as err:  # whatever a model's own code does
+    except Exception as err:  # a model's own code may raise anything
         return f"steps cannot be compared with a prefill: {type(err).__name__}: {err}"
 
 
@@ -90,7 +89,7 @@ def _compared(model: PreTrainedModel, arch: Architecture) -> str:
 def _keeper(
     rows: list[Tensor],
 ) -> Callable[[nn.Module, tuple[object, ...], dict[str, object]], None]:
-    """Returns a hook that keeps what a mixer reads."""
+    """Returns a hook that records the input of a mixer."""
 
     def keep(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         x = cast(Tensor, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
@@ -100,13 +99,13 @@ def _keeper(
 
 
 def bound(dtype: torch.dtype) -> float:
-    """Returns by how much states of a model in this type may differ for rounding."""
+    """Returns by how much states of a model in this type may differ because of rounding."""
     return max(_BOUND * float(torch.finfo(dtype).eps), _LEAST)
 
 
 def apart(a: Tensor, b: Tensor) -> float:
-    """Returns the error of a, relative to b for each head, as a root of the mean square: one head
-    that decays by another rule shows among many, and so does one whose state is small."""
+    """Returns the error of a, relative to b for each head, as a root of the mean square. So one
+    head that decays by another rule is detected among many, and so is one with a small state."""
     wide, want = a.double().flatten(1), b.double().flatten(1)
     each = (wide - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-30)
     return float(each.square().mean().sqrt())

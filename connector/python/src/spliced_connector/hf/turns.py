@@ -1,14 +1,15 @@
 """Resuming inside the last turn of a conversation.
 
-A chat template rewrites the turn before: reasoning is dropped, white space trimmed, arguments of
-tools are serialised again. The next prompt then diverges from what was computed a few tokens before
-the end of the last prompt, or inside the answer, between two states. So the rows of the last turn's
-tokens, from a state shortly before the end of the prompt on, are kept with it, one node a token.
-Where a prompt diverges inside them the states are replayed, and nothing is computed twice.
+A chat template rewrites the previous turn: reasoning is dropped, white space trimmed, arguments
+of tools are serialised again. The next prompt then diverges from the computed tokens a few tokens
+before the end of the last prompt, or inside the answer, between two states. So the rows of the
+last turn's tokens, from a state shortly before the end of the prompt on, are stored with it, one
+node per token. If a prompt diverges inside them, the states are replayed, and nothing is computed
+twice.
 
-Rows come from the walk that has computed the prompt's end, and from what the mixers have read while
+Rows are taken from the walk that has computed the prompt's end, and from the mixers' inputs while
 the library decoded the answer. They are appended to a buffer of the daemon over the state before
-them, and saved out of it.
+them, and saved from it.
 """
 
 from __future__ import annotations
@@ -47,19 +48,19 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 MARGIN = 8
-"""Tokens before the end of a prompt that its base stands at least, where it is no end of a turn: a
-template asks for an answer, and opens its reasoning, in fewer."""
+"""Minimum distance of a base from the end of its prompt, in tokens, unless it is the end of a
+turn: a template requests an answer, and opens its reasoning, in fewer."""
 
 MOST = 512
-"""Rows of a turn at most, whatever the sizes: each is a node of a chain, of which a load lists
+"""Maximum rows of a turn, whatever the sizes: each is a node of a chain, and a load lists at most
 1,024."""
 
 _APPENDED = 16
-"""Rows that are sent at once: the daemon's buffers grow in this step."""
+"""Number of rows per request: the daemon's buffers grow in this step."""
 
 
 def most_rows(profile: Profile) -> int:
-    """Returns how many rows take no more bytes than the states of linear layers, 0 where the states
+    """Returns how many rows take no more bytes than the states of linear layers, 0 if the states
     of a profile do not follow from rows."""
     if not profile.keeps_rows:
         return 0
@@ -69,8 +70,9 @@ def most_rows(profile: Profile) -> int:
 
 @dataclass
 class Turn:
-    """The last turn: rows of tokens [base, rows.end), and a context that has the keys and values of
-    all of them. state: the state after `base` tokens, unless the daemon has it or is about to."""
+    """The last turn: rows of tokens [base, rows.end), and a context that has the keys and
+    values of all of them. state: the state after `base` tokens, unless the daemon has it or
+    is about to."""
 
     base: int
     rows: TurnRows
@@ -87,12 +89,12 @@ def base_of(
     block_tokens: int,
     most: int,
 ) -> int | None:
-    """Returns the token at which the rows of a turn begin, None where no rows are kept.
+    """Returns the token at which the rows of a turn begin, None if no rows are stored.
 
-    The prompt `ids` was computed up to token `upto`, behind `begin` tokens that were reused;
-    `whole`: the states of these are in the daemon. At least half of the rows are left for the
-    answer. A base that is new stands at the end of the turn before, or at a block: every later
-    prompt looks at these positions.
+    The prompt `ids` was computed up to token `upto`, after `begin` tokens that were reused;
+    `whole`: the states of these are in the daemon. At least half of the rows are reserved for the
+    answer. A new base is at the end of the previous turn, or at a block: every later prompt looks
+    up these positions.
     """
     least = upto - most // 2
     if whole and least <= begin < upto:
@@ -105,7 +107,8 @@ def base_of(
 
 
 class Reading:
-    """Keeps what the mixers of linear layers read while it is entered, of `most` tokens at most."""
+    """Records the inputs of the mixers of linear layers while it is entered, for at most `most`
+    tokens."""
 
     def __init__(self, arch: Architecture, most: int) -> None:
         self._modules = arch.linear_modules if isinstance(arch, Blocks) and most > 0 else {}
@@ -144,19 +147,19 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Tokens that all layers have read; 0 where they do not agree."""
+        """Returns the tokens that all layers have read; 0 if they do not agree."""
         counts = set(self._count.values())
         return counts.pop() if len(counts) == 1 else 0
 
     def read(self, tokens: int) -> dict[int, Tensor]:
-        """The first rows of each layer."""
+        """Returns the first rows of each layer."""
         return {layer: torch.cat(rows)[:tokens] for layer, rows in self._read.items()}
 
 
 def with_answer(
     arch: Architecture, turn: Turn, before: Context, after: Context, said: list[int], read: Reading
 ) -> Turn:
-    """Returns a turn with the rows of its answer, as far as its mixers' inputs were kept. The
+    """Returns a turn with the rows of its answer, as far as its mixers' inputs were recorded. The
     context was `before` when the library began, where the turn's rows end, and is `after`."""
     n = min(read.tokens, after.tokens - before.tokens)
     if n <= 0 or before.tokens != turn.rows.end:
@@ -167,7 +170,7 @@ def with_answer(
 
 
 class Drafted:
-    """The rows of an answer that is decoded with drafts: the walks that verify them have them."""
+    """The rows of an answer that is decoded with drafts, from the walks that verify them."""
 
     def __init__(self, turn: Turn | None, most: int) -> None:
         self._turn = turn
@@ -175,12 +178,12 @@ class Drafted:
         self._most = most
 
     def accepted(self, drafts: Drafts, n: int) -> None:
-        """Takes the rows of the first n drafts."""
+        """Adds the rows of the first n drafts."""
         if (turn := self._turn) is not None and self._rows[-1].end < turn.base + self._most:
             self._rows.append(drafts.rows(n))
 
     def turn(self, after: Context) -> Turn | None:
-        """Returns the turn with the rows of its answer; `after` is the context behind that."""
+        """Returns the turn with the rows of its answer; `after` is the context after it."""
         if self._turn is None:
             return None
         first, *others = self._rows
@@ -188,8 +191,8 @@ class Drafted:
 
 
 class Turns:
-    """Keeps the rows of turns in the daemon. The first one is compared with the states that the
-    engine has reached; where they differ by more than rounding, nothing more is kept."""
+    """Stores the rows of turns in the daemon. Those of the first one are compared with the states
+    of the engine. If they differ by more than rounding, no more are stored."""
 
     def __init__(self, arch: Architecture, model: Model, most: int) -> None:
         self.most = most
@@ -199,7 +202,7 @@ class Turns:
         self._compared = False
 
     def save(self, turn: Turn, ids: Sequence[int]) -> list[Code | int]:
-        """Saves the rows of a turn whose base the daemon has: what became of each token."""
+        """Saves the rows of a turn whose base the daemon has. Returns the outcome of each token."""
         rows = turn.rows.cut(turn.base + self.most)
         if rows.begin != turn.base or rows.end <= rows.begin:
             return []
@@ -224,7 +227,7 @@ class Turns:
             return self._model.open_buffer(0, n)
         held = self._model.load(base, Accept.EXACT)
         if held is None:
-            return None  # it was not saved, or has left
+            return None  # it was not saved, or was evicted
         try:
             if held.tokens != turn.base:
                 return None
@@ -233,7 +236,7 @@ class Turns:
             held.release()
 
     def _filled(self, buffer: Buffer, rows: TurnRows) -> bool:
-        """Sends rows, and has them count."""
+        """Appends rows and accepts them."""
         rows = rows.on_host()
         for begin in range(rows.begin, rows.end, _APPENDED):
             end = min(begin + _APPENDED, rows.end)
@@ -243,7 +246,8 @@ class Turns:
         return self._model.accept(buffer, rows.end - rows.begin) == Code.OK
 
     def _like(self, buffer: Buffer, turn: Turn, rows: TurnRows) -> bool:
-        """Whether a replay gives the states of the turn's context, looked at once where it can."""
+        """Returns whether a replay gives the states of the turn's context; compared once, if it
+        can be."""
         if self._compared or turn.context.tokens != rows.end:
             return True
         slot = self._model.replay(buffer, rows.end)
@@ -273,7 +277,7 @@ class Turns:
     def _nodes(
         self, turn: Turn, rows: TurnRows, names: Sequence[bytes], buffer: Buffer
     ) -> list[NewCheckpoint]:
-        """A node a token, so that a prompt may part from the turn at any of them."""
+        """Returns one node per token, so that a prompt may diverge from the turn at any of them."""
         layout = self._profile.edge_layout(1)
         linear = set(self._profile.linear_layers)
         parts = tuple(p for p in layout.parts if p.layer not in linear)

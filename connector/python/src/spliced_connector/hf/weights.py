@@ -1,4 +1,4 @@
-"""Notices that a model is no longer what its weights were named for."""
+"""Detects that a model's weights have changed since they were named."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def _modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _names(module: nn.Module) -> tuple[str, ...]:
-    """Those of parameters that are there; one may be registered as None."""
+    """Returns the names of existing parameters; one may be registered as None."""
     return tuple(name for name, weight in module._parameters.items() if weight is not None)

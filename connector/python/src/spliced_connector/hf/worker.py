@@ -1,4 +1,4 @@
-"""Segments that other engines want, computed by an engine of transformers that has time."""
+"""Computes segments that other engines need, on an engine of transformers with time to spare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spliced_connector.walk import capture, pack
 log = logging.getLogger("spliced")
 
 _PAUSE_SECONDS = 0.5
-"""Behind a question that nobody answered, at most: a loop of steps must not spin."""
+"""Maximum pause after a request without an answer: a loop of steps must not spin."""
 
 
 class Worker:
@@ -24,15 +24,15 @@ class Worker:
             while nothing_else_to_do():
                 worker.step(wait=1.0)
 
-    Who makes no step for 5 seconds is no worker any more, and becomes one again. Not beside other
-    work of the same engine on another thread.
+    A caller that makes no step for 5 seconds is not a worker until its next step. Must not run
+    concurrently with other work of the same engine on another thread.
     """
 
     def __init__(self, serving: Callable[[], Reuse | None]) -> None:
-        """serving: what the engine reuses with now; nothing is computed where it is None."""
+        """serving: the engine's current reuse; nothing is computed while it is None."""
         self._serving = serving
         self._closed = False
-        self._declined: list[Job] = []  # and not told yet
+        self._declined: list[Job] = []  # and not reported yet
 
     def __enter__(self) -> Worker:
         return self
@@ -41,9 +41,10 @@ class Worker:
         self.close()
 
     def step(self, wait: float = 0.0) -> int:
-        """Wait at most so many seconds for a segment that is wanted, and compute it.
+        """Waits at most `wait` seconds for a requested segment, and computes it.
 
-        How many were published. Trouble of the daemon is none, 0 after some of the time.
+        Returns how many were published. Failures of the daemon are not raised; it returns 0 after
+        some of the time.
         """
         reuse = self._reuse()
         declined, self._declined = self._declined, []
@@ -57,7 +58,7 @@ class Worker:
             return 0
         done = 0
         for job in news.jobs:
-            # Asked again: the wait is behind us.
+            # Asked again, because the wait may have changed it.
             if (reuse := self._reuse()) is not None and self._compute(reuse, job):
                 done += 1
             else:
@@ -65,7 +66,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """Take no more. What was declined is told."""
+        """Takes no more jobs. Declined ones are reported."""
         reuse, self._closed = self._reuse(), True
         if reuse is not None:
             reuse.model.jobs(0, 0.0, self._declined, end=True)
@@ -82,7 +83,7 @@ class Worker:
             primer = reuse.primers.of(job.spec)
             captured = capture(reuse.arch, job.tokens, job.spec, reuse.device, primer)
         except Exception:
-            # Whatever the model raises at tokens of others must not end its owner.
+            # An error of the model for tokens of others must not end its owner.
             log.exception("a segment of %d tokens is not computed", job.spec.tokens)
             return False
         new = NewSegment(job.spec, job.tokens, pack(reuse.profile, captured))

@@ -44,7 +44,7 @@ ROWS = 3
 
 
 def encode(identity: Identity) -> bytes:
-    """The canonical bytes of a valid identity."""
+    """Returns the canonical bytes of a valid identity."""
     out = bytearray(MAGIC)
     if identity.row_tolerance:
         out += struct.pack("<B2d", ROWS, identity.tolerance, identity.row_tolerance)
@@ -102,9 +102,9 @@ def _floats(out: bytearray, values: Sequence[float]) -> None:
 
 
 def parse(canonical: bytes) -> Identity:
-    """The identity of canonical bytes; `Profile` tells whether it is valid.
+    """Returns the identity with these canonical bytes. `Profile` checks whether it is valid.
 
-    Raises `ProfileError` for an unknown version or number and for bytes left over.
+    Raises `ProfileError` for an unknown version or number and for excess bytes.
     """
     if len(canonical) > MAX_CANONICAL_BYTES:
         raise ProfileError(f"canonical bytes: {len(canonical)}, at most {MAX_CANONICAL_BYTES}")

@@ -1,6 +1,6 @@
 """Reads a Hugging Face `config.json` into an `Identity`, with the rules of Go's `policy/profile`.
 
-Every adapter names a model through here: two that named it differently would share nothing.
+Every adapter names models through this module: with different names they would share nothing.
 `config_models.py` has the architectures.
 """
 
@@ -36,11 +36,11 @@ def from_config(
     tolerance: float = 0.0,
     row_tolerance: float = 0.0,
 ) -> Identity:
-    """The identity of a model from its config and the digest of its weights.
+    """Returns the identity of a model from its config and the digest of its weights.
 
-    `model` is the config's model_type by default. Scalar transitions are F32 whatever `transition`
-    says. Engines derive the slopes of Lightning layers by different formulas, so that there is no
-    default for them. Raises `ProfileError`, naming every field that is missing or unusable.
+    `model` is the config's model_type by default. Scalar transitions are F32 whatever
+    `transition` is. Engines derive the slopes of Lightning layers by different formulas, so there
+    is no default for them. Raises `ProfileError`, naming every field that is missing or unusable.
     """
     problems = Problems()
     fields = Fields(config, problems)

@@ -1,8 +1,8 @@
-"""Mixes what a config says into the digest of the weights.
+"""Mixes a config into the digest of the weights.
 
-The same weights under another config, such as another epsilon or number of experts, give other
-values. An identity has only the layers' shapes of it, so everything else goes in here: all
-settings but those that are known to leave the values alone.
+The same weights with another config, such as another epsilon or number of experts, give other
+values. An identity only has the layers' shapes, so all other settings are mixed in here, except
+those that are known not to change the values.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _HEADER = b"spliced weights and config\0"
 
 _OF_NO_EFFECT = frozenset(
     {
-        # Where a model comes from and how it is loaded. Element types go in apart.
+        # Where a model is from and how it is loaded. Element types are mixed in separately.
         "architectures",
         "attn_implementation",
         "auto_map",
         "dtype",
         "torch_dtype",
         "transformers_version",
-        # What only training reads.
+        # Used by training only.
         "attention_dropout",
         "dropout",
         "hidden_dropout",
         "initializer_range",
-        # How results are handed out.
+        # How results are returned.
         "chunk_size_feed_forward",
         "return_dict",
         "use_cache",
-        # What stands behind the states: labels and the head.
+        # Parts after the states: labels and the head.
         "id2label",
         "is_encoder_decoder",
         "label2id",
@@ -49,17 +49,17 @@ _OF_NO_EFFECT = frozenset(
 def identity_digest(
     weights: bytes, config: Mapping[str, object], computed: str, state: str = "float32"
 ) -> bytes:
-    """What `Identity.weights` is: the weights, the config and the types that are computed in.
+    """Returns `Identity.weights`: the digest of the weights, the config and the computed types.
 
-    `config` is a config.json, or what transformers makes of one: only equal forms give equal
-    digests, and the second has the defaults. Of a model with more than text the part for text
-    counts. `computed` is the element type of hidden rows, `state` that of running states, as
+    `config` is a config.json, or the form that transformers makes of one. Only equal forms give
+    equal digests, and the second form includes the defaults. Of a multimodal model only the text
+    part counts. `computed` is the element type of hidden rows, `state` that of running states, as
     "bfloat16". Settings that are None count as absent, 1.0 as 1.
 
         SHA-256("spliced weights and config\\0" | weights | computed | 0 | state | 0 | JSON)
 
-    An unknown digest (32 zeros, or of another length) stays what it is, so that it is refused.
-    Raises `ProfileError` for a value that is no plain data.
+    An unknown digest (32 zeros, or of another length) is returned unchanged, so that it is
+    refused. Raises `ProfileError` for a value that is not plain data.
     """
     if len(weights) != 32 or not any(weights):
         return weights
@@ -75,7 +75,7 @@ def identity_digest(
 
 
 def _plain(value: object, name: str, *, top: bool = False) -> object:
-    """The value in the only form that it has here."""
+    """Returns the value in its only form here."""
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What the readers of configs share: element types, and layers as most architectures have them."""
+"""Shared by the readers of configs: element types, and layers as most architectures have them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spliced_connector.model.identity import (
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What a config does not say: element types and the number of ranks."""
+    """Settings that a config does not have: element types and the number of ranks."""
 
     kv: DType
     conv: DType
@@ -29,7 +29,8 @@ class Types:
     tp_size: int
 
     def spread(self, heads: int) -> int:
-        """Key heads or groups that the ranks hold together: fewer than ranks are replicated."""
+        """Returns the key heads or groups of all ranks together: fewer than ranks are
+        replicated."""
         return max(heads, self.tp_size)
 
 
@@ -40,7 +41,8 @@ def attention(f: Fields, t: Types, dim: int, rope: Rope) -> Layer:
 
 
 def layer_names(linear: Layer, full: Layer) -> dict[str, Layer]:
-    """Names of layers in configs; the shorter ones are those of before transformers 5."""
+    """Returns layers by their names in configs; the shorter names are from before
+    transformers 5."""
     return {
         "linear_attention": linear,
         "mamba": linear,
@@ -63,7 +65,7 @@ def delta(
     value_dim: int,
     kernel: int,
 ) -> Layer:
-    """A delta rule behind convolutions over q, k and v."""
+    """A delta rule after convolutions over q, k and v."""
     keys = t.spread(key_heads) * key_dim
     conv = Conv(kernel, (keys, keys, value_heads * value_dim), t.conv)
     sizes = (key_heads, value_heads, key_dim, value_dim)
@@ -71,7 +73,7 @@ def delta(
 
 
 def mamba1(t: Types, *, channels: int, state: int, kernel: int) -> Layer:
-    """Mamba1, which has a head for every channel."""
+    """Mamba1, with a head for every channel."""
     conv = Conv(kernel, (channels,), t.conv)
     return linear_layer(
         Linear(Family.MAMBA1, channels, channels, state, 1, t.state, t.transition, conv)

@@ -49,9 +49,9 @@ def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Bamba: Mamba2, and attention that turns half of each head.
+    """Bamba: Mamba2, and attention with rope on half of each head.
 
-    transformers reads another share from rope_parameters alone.
+    Given rope_parameters alone, transformers uses another share.
     """
     linear = _mamba2_of_fields(f, t, _expanded)
     dim = f.head_dim()
@@ -110,7 +110,7 @@ def read_falcon_h1(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def read_zamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Zamba: Mamba1, in some layers behind an attention block."""
+    """Zamba: Mamba1, in some layers after an attention block."""
     channels = f.number("mamba_expand") * f.number("hidden_size")
     state, kernel = f.number("mamba_d_state"), f.number("mamba_d_conv")
     return _behind_shared(f, t, n, mamba1(t, channels=channels, state=state, kernel=kernel))
@@ -135,10 +135,10 @@ def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _behind_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
-    """The linear layers, some of them behind an attention block.
+    """Returns the linear layers, some of them after an attention block.
 
-    Blocks share their weights and not their keys, so such a layer is two layers of the profile,
-    attention first. The block reads rows twice as wide as the hidden.
+    Blocks share their weights but not their keys, so such a layer is two layers of the profile,
+    attention first. The block reads rows twice as wide as the hidden size.
     """
     dim = f.number_else(
         "attention_head_dim",
@@ -153,9 +153,9 @@ def _behind_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
 
 
 def _mamba2_of_fields(f: Fields, t: Types, channels: Callable[[Fields], int]) -> Layer:
-    """By the names that Granite, Bamba and Falcon-H1 use.
+    """Reads Mamba2 by the field names of Granite, Bamba and Falcon-H1.
 
-    A head that is "auto", the default, follows from the channels of all heads.
+    A head size of "auto", the default, is computed from the channels of all heads.
     """
     heads = f.number("mamba_n_heads")
     if f.values.get("mamba_d_head", "auto") != "auto":
@@ -182,13 +182,13 @@ def _share(f: Fields, channels: int, heads: int) -> int:
 
 
 def _expanded(f: Fields) -> int:
-    """The channels of Mamba2 over all heads."""
+    """Returns the channels of Mamba2 over all heads."""
     return f.number_or("mamba_expand", 2) * f.number("hidden_size")
 
 
 def _falcon_channels(f: Fields) -> int:
-    """Of Falcon-H1, None means the expanded size, and a config without the field has the default of
-    its class."""
+    """Returns the channels of Falcon-H1: None means the expanded size, and a missing field means
+    the default of its class."""
     if "mamba_d_ssm" not in f.values:
         return 1024
     return f.number_else("mamba_d_ssm", lambda: _expanded(f))

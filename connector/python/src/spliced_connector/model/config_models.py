@@ -62,8 +62,8 @@ def read_qwen3_next(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
     """Kimi-Linear: KDA with three convolutions, and MLA that usually has no positions.
 
-    The published files keep the linear layers apart, in lists that count from one; those that
-    transformers writes have names by layer, and never positions.
+    The published files list the linear layers separately, counted from one. Files that
+    transformers writes name the layers, and never have positions.
     """
     listed = f.section("linear_attn_config")
     names = ("num_heads", "head_dim", "short_conv_kernel_size")
@@ -78,7 +78,7 @@ def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _mla(f: Fields, t: Types, *, turned: bool) -> Layer:
-    """Latent attention; its rope turns the whole shared key, in pairs."""
+    """Latent attention, with rope on the whole shared key, in pairs."""
     dim, rank = f.number("qk_rope_head_dim"), f.number("kv_lora_rank")
     rope = replace(f.rope_over(dim), interleaved=True) if turned else Rope()
     return Layer(Kind.MLA, Attention(1, dim, rank, t.kv, KeyMode.AT_ZERO, rope))
@@ -105,10 +105,10 @@ def read_bailing_linear(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """Ring and Ling from 2.5 on, whose full layers are MLA.
 
-    The linear ones are Lightning attention in 2.5, and KDA in 3, which is told by its convolution.
-    transformers has a class for 3 alone: what it makes of a file of either names the layers, has
-    the size of their heads as linear_head_dim and a convolution in any case, so that a 2.5 is told
-    by its architecture there.
+    Linear layers are Lightning attention in 2.5 and KDA in 3, which is recognized by its
+    convolution. transformers only has a class for 3. Files of either version that it writes name
+    the layers, give the head size as linear_head_dim and always have a convolution, so 2.5 is
+    recognized by its architecture there.
     """
     heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
     dim = f.number_else("linear_head_dim", f.head_dim)
@@ -137,7 +137,7 @@ def _turned(f: Fields, t: Types, dim: int) -> Layer:
 
 
 def _bailing_layers(f: Fields, n: int, linear: Layer, full: Layer) -> list[Layer]:
-    """A last group that is not complete is full attention."""
+    """An incomplete last group is full attention."""
     group = f.number("layer_group_size")
     layers = f.every_nth(n, "layer_group_size", group, linear, full)
     whole = n - n % max(group, 1)
@@ -147,7 +147,8 @@ def _bailing_layers(f: Fields, n: int, linear: Layer, full: Layer) -> list[Layer
 def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
     """MiniMax-Text-01 and M1: Lightning attention without rope, and full attention as listed.
 
-    Files of transformers name the layers; it turns whole heads, whatever rotary_dim says.
+    Files of transformers name the layers; it applies rope to whole heads, regardless of
+    rotary_dim.
     """
     named = f.has("layer_types")
     if named:
@@ -170,7 +171,7 @@ def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """OLMo hybrids: gated delta rule, and attention with or without positions.
 
-    Sizes that are left out follow from the attention's.
+    Missing sizes are those of the attention.
     """
     key_heads, value_heads = (
         f.number_else(f"linear_num_{of}_heads", lambda: f.number("num_attention_heads"))
@@ -196,9 +197,9 @@ def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _olmo_rope(f: Fields, dim: int) -> Rope:
-    """A rope that a base of None switches off.
+    """Returns the rope; a base of None switches it off.
 
-    Without any base it has the usual one, also where rope_parameters is None.
+    Without any base it has the usual one, also if rope_parameters is None.
     """
     nested = f.section("rope_parameters")
     for values in (nested.values if nested else {}, f.values):
@@ -222,7 +223,7 @@ def read_plain(f: Fields, t: Types, n: int) -> list[Layer]:
     """Models without linear layers.
 
     sliding_window makes window layers of those that layer_types names, of those from
-    max_window_layers on, or of all; the Qwen models have it off unless use_sliding_window is set.
+    max_window_layers on, or of all. The Qwen models ignore it unless use_sliding_window is set.
     """
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(dim))
@@ -303,5 +304,5 @@ WRAPPERS = frozenset(
         "qwen3_5_moe",
     }
 )
-"""Types of models that read more than text. Their configs nest that of a text model, which says its
-own type."""
+"""Types of multimodal models. Their configs nest the config of a text model, which has its own
+type."""

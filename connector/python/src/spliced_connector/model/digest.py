@@ -1,7 +1,7 @@
 """The digest of a model's weights, which names them in an identity.
 
-Two engines may share segments only if they computed them with the same weights, so that the digest
-is of all bytes of them and never guessed from a name.
+Two engines may share segments only if they computed them with the same weights, so the digest
+covers all their bytes and is never guessed from a name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def weights_digest(
     cache: str | os.PathLike[str] = "",
     names: Sequence[str] | None = None,
 ) -> bytes:
-    """SHA-256 over the safetensors of a model directory, or of one such file.
+    """Returns the SHA-256 over the safetensors of a model directory, or of one such file.
 
         SHA-256("spliced weights\\0" | for each file by name: name | 0 | SHA-256 of its bytes)
 
-    `cache` is a directory where the sums of files are kept, by path, size, time and inode; without
-    one everything is read each time. `names`: the files of the directory that count; all of them if
-    None. Raises `ProfileError` when there are no weights or they
-    cannot be read: an unknown digest is an error, not a default.
+    `cache` is a directory for the digests of files, by path, size, time and inode; without one
+    all files are read each time. `names`: the files of the directory that count; all of them if
+    None. Raises `ProfileError` if there are no weights or they cannot be read: an unknown digest
+    is an error, not a default.
     """
     path = Path(source)
     try:
@@ -74,8 +74,8 @@ def _state(info: os.stat_result) -> list[int]:
 
 
 class _Remembered:
-    """The sum of one file as it was, in a file of the cache. A cache that cannot be used costs
-    reading the weights again, nothing else."""
+    """The cached digest of one file. If the cache cannot be used, the weights are read again;
+    nothing else is lost."""
 
     def __init__(self, cache: Path, file: Path, info: os.stat_result) -> None:
         where = str(file.resolve())

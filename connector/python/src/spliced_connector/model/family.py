@@ -1,4 +1,4 @@
-"""The variants of linear attention: all that an identity has to know of one is its line here."""
+"""The variants of linear attention. An identity needs only the properties listed here for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Transition(IntEnum):
 
 
 class Decay(IntEnum):
-    """What a family forgets by, per value head."""
+    """The granularity of a family's decay, per value head."""
 
     NONE = 0
     FIXED = 1  # a rate that the model fixes, see `Linear.slopes`

@@ -1,4 +1,4 @@
-"""Named values of a config, with a note of every one that is missing or of another type."""
+"""Named values of a config, with a record of each that is missing or of another type."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FLOAT_TAG = "__float__"
 """The only key of an object by which newer files write an infinity or NaN."""
 
 MUST_SAY = 0.0
-"""A base of the rope that a config has to give."""
+"""Marks a rope base that a config must set."""
 
 
 class Fields:
-    """Reads one JSON object. What cannot be read gives zero and a problem."""
+    """Reads one JSON object. A value that cannot be read gives zero and a problem."""
 
     def __init__(self, values: Mapping[str, object], problems: Problems) -> None:
         self.values = dict(values)
@@ -37,7 +37,7 @@ class Fields:
         return self.number(name) if self.has(name) else default
 
     def number_else(self, name: str, otherwise: Callable[[], int]) -> int:
-        """A number, or what it follows from where it is left out or 0."""
+        """Returns a number, or `otherwise` if it is missing or 0."""
         return self.number_or(name, 0) or otherwise()
 
     def real(self, name: str) -> float:
@@ -83,9 +83,9 @@ class Fields:
         return self._wrong(name, value, "an object", None)
 
     def text_model(self, model_type: str) -> tuple[Fields, str]:
-        """The config of the text model within a wrapper's, and its type.
+        """Returns the config of the text model within a wrapper's, and its type.
 
-        The type is the wrapper's own where it says none, or nothing is nested.
+        The type is the wrapper's if the text model has none, or if nothing is nested.
         """
         text = self.section("text_config") or self.section("llm_config")
         return (
@@ -93,16 +93,16 @@ class Fields:
         )
 
     def layers(self) -> int:
-        """How many decoder layers there are.
+        """Returns the number of decoder layers.
 
-        Files of Nemotron-H that transformers 5 wrote say it by the length of a list only.
+        Files of Nemotron-H that transformers 5 wrote only have it as the length of a list.
         """
         if not self.has("num_hidden_layers") and self.has("layers_block_type"):
             return len(self.texts("layers_block_type"))
         return self.number("num_hidden_layers")
 
     def head_dim(self) -> int:
-        """The size of a head, or the hidden size over the heads where it is left out."""
+        """Returns the size of a head, or the hidden size over the heads if it is missing."""
         if self.has("head_dim"):
             return self.number("head_dim")
         hidden, heads = self.number("hidden_size"), self.number("num_attention_heads")
@@ -114,16 +114,17 @@ class Fields:
         return hidden // heads
 
     def rope(self, dim: int, theta: float = 1e4, factor: float = 1.0) -> Rope:
-        """NeoX rotary embedding over a share of `dim`.
+        """Returns NeoX rotary embedding over a share of `dim`.
 
-        From rope_parameters or the older fields beside it; base and share default to what the
-        architecture takes.
+        It is read from rope_parameters or the older fields next to it; base and share default to
+        those of the architecture.
         """
         dims = cut_off(dim * self._rope_real("partial_rotary_factor", factor))
         return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims, theta)
 
     def rope_over(self, dims: float, theta: float = 1e4) -> Rope:
-        """Rotary embedding over so many dimensions, whatever share the config names."""
+        """Returns rotary embedding over `dims` dimensions, regardless of the share in the
+        config."""
         theta = self._rope_real("rope_theta", theta)
         if theta == MUST_SAY:
             self.problems.add("rope_theta: missing")
@@ -136,13 +137,13 @@ class Fields:
         return source._scaled(Rope(int(dims), theta))
 
     def _rope_real(self, name: str, default: float) -> float:
-        """A value among the rope's own, or among the older ones beside them."""
+        """Returns a value of rope_parameters, or of the older fields next to it."""
         nested = self.section("rope_parameters")
         value = self.real_or(name, default)
         return value if nested is None else nested.real_or(name, value)
 
     def _scaled(self, rope: Rope) -> Rope:
-        """With the scalings that change frequencies only."""
+        """Applies the scalings that only change frequencies."""
         kind = self.text_or("rope_type", self.text_or("type", "default"))
         if kind == "default":
             return rope
@@ -160,10 +161,10 @@ class Fields:
         return rope
 
     def _rescaled(self, rope: Rope, turn: Callable[[float], float]) -> Rope:
-        # Rounded to F32, which is how engines keep them: libraries differ in the last bits of a
-        # power, and an identity must not.
+        # Rounded to F32, as engines store them: libraries differ in the last bits of a power, and
+        # identities must not.
         if self.problems.texts:
-            return rope  # what it is scaled by may be missing
+            return rope  # its scaling parameters may be missing
         try:
             freqs = [turn(rope.theta ** (-2 * i / rope.dims)) for i in range(rope.dims // 2)]
             inv_freq = struct.unpack(f"<{len(freqs)}f", struct.pack(f"<{len(freqs)}f", *freqs))
@@ -183,14 +184,14 @@ class Fields:
         return [kinds.get(name, Layer()) for name in names]
 
     def every_nth(self, layers: int, field: str, n: int, linear: Layer, full: Layer) -> list[Layer]:
-        """The last layer of each group of n is full, the others are linear."""
+        """Returns layers of which the last in each group of n is full and the others are linear."""
         if n < 1:
             self.problems.add(f"{field}: {n}, want at least 1")
             return []
         return [full if (i + 1) % n == 0 else linear for i in range(layers)]
 
     def layers_at(self, layers: int, field: str, linear: Layer, full: Layer) -> list[Layer]:
-        """The layers that a list names are full, the others are linear."""
+        """Returns layers of which those in a list are full and the others are linear."""
         out = [linear] * layers
         for i in self.numbers(field):
             if not 0 <= i < layers:
@@ -209,7 +210,7 @@ class Fields:
 
 
 def llama3_freq(freq: float, factor: float, low: float, high: float, context: float) -> float:
-    """Keeps short wavelengths, divides long ones and blends those between."""
+    """Keeps short wavelengths, divides long ones and interpolates those between."""
     turns = context * freq / (2 * math.pi)
     if turns < low:
         return freq / factor
@@ -224,5 +225,5 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 
 def cut_off(value: float) -> float:
-    """Without its fraction, as engines cut off a share of a head."""
+    """Truncates a value, as engines do with a share of a head."""
     return float(math.trunc(value)) if math.isfinite(value) else value

@@ -1,8 +1,9 @@
-"""What defines the values of a model's cached state.
+"""Everything that defines the values of a model's cached state.
 
-The same as Go's `policy/profile`: an `Identity` says which layers keep which tensors, and its
+The same as Go's `policy/profile`: an `Identity` lists which layers keep which tensors, and its
 canonical bytes (`canonical.py`) are hashed into the fingerprint. Numbers of the enums are part of
-those bytes and of the protocol. What follows from a family of linear attention is in `family.py`.
+those bytes and of the protocol. Properties of the families of linear attention are in
+`family.py`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from spliced_connector.model.family import Family
 
 
 class Kind(IntEnum):
-    """What one decoder layer keeps for the tokens it has seen."""
+    """What one decoder layer stores for past tokens."""
 
     NONE = 0  # an MLP only
     FULL = 1  # softmax attention over all earlier tokens
     MLA = 2  # one latent row and one rope key row per token
     WINDOW = 3  # softmax attention over the last `window` tokens
     LINEAR = 4  # a recurrent state, no rows
-    CONV = 5  # a short convolution alone: its tail is all that it keeps
+    CONV = 5  # a short convolution alone, which only keeps its tail
 
     @property
     def attends(self) -> bool:
-        """Whether it keeps rows of keys and values."""
+        """Returns whether it stores rows of keys and values."""
         return self in (Kind.FULL, Kind.MLA, Kind.WINDOW)
 
 
@@ -45,31 +46,31 @@ class DType(IntEnum):
 
 
 class KeyMode(IntEnum):
-    """At which position stored keys are turned."""
+    """The position to which stored keys are rotated."""
 
-    AT_ZERO = 1  # their position in the segment: one turn by its start places them
+    AT_ZERO = 1  # their position in the segment: one rotation by its start places them
     UNROTATED = 2
 
 
 class Role(IntEnum):
-    """Where in a prompt a segment was captured to stand."""
+    """Where in a prompt a segment may be used."""
 
-    FIRST = 1  # at the start: kept whole, never computed again
-    MID = 2  # anywhere else: the interior is kept, its ends are computed again at the seams
+    FIRST = 1  # at the start: stored whole, never recomputed
+    MID = 2  # anywhere else: the interior is stored, its ends are recomputed at the seams
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary position embedding; the default is none."""
 
-    dims: int = 0  # leading dimensions of a head that turn
-    theta: float = 0.0  # frequency i is theta ** (-2 i / dims); 0 beside inv_freq
+    dims: int = 0  # leading dimensions of a head that are rotated
+    theta: float = 0.0  # frequency i is theta ** (-2 i / dims); 0 with inv_freq
     interleaved: bool = False  # pairs (2i, 2i+1); else (i, i + dims/2)
     inv_freq: tuple[float, ...] = ()  # of scaled rope, dims/2 of them; () = from theta
 
     @property
     def frequencies(self) -> tuple[float, ...]:
-        """The angle per position of each turned pair, dims/2 of them; () without rope."""
+        """Returns the angle per position of each rotated pair, dims/2 of them; () without rope."""
         if self.inv_freq:
             return self.inv_freq
         return _geometric(self.theta, self.dims)
@@ -109,7 +110,7 @@ class Conv:
 
     @property
     def rows(self) -> int:
-        """How many inputs it looks back on."""
+        """Returns how many earlier inputs it reads."""
         return max(0, self.kernel - 1)
 
 
@@ -134,7 +135,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. Only what its kind uses counts."""
+    """One decoder layer. Only the fields that its kind uses count."""
 
     kind: Kind = Kind.NONE
     attention: Attention = Attention()
@@ -155,17 +156,17 @@ class Identity:
     tokenizer: str = ""
     tp_size: int = 1  # tensor-parallel ranks
     tolerance: float = 0.0
-    """How far stored T and S of segments may be from those that were written, so that they take
-    fewer bytes: the spectral norm of a head's difference in T, and the Frobenius norm of that in S
-    relative to S. 0 = they are kept as they were written. Checkpoints and leading segments are
-    never changed."""
+    """Maximum difference of stored T and S of segments from the original ones, which lets them
+    take fewer bytes: the spectral norm of a head's difference in T, and the Frobenius norm of the
+    difference in S relative to S. 0 = they are stored unchanged. Checkpoints and leading segments
+    are always stored unchanged."""
     row_tolerance: float = 0.0
-    """The same of keys and values: the Frobenius norm of the difference in a layer's keys, or
+    """The same for keys and values: the Frobenius norm of the difference in a layer's keys, or
     values, relative to theirs."""
 
     @property
     def most_error(self) -> float:
-        """How far any part of a stored segment may be from what was written."""
+        """Returns the maximum difference of any part of a stored segment from the original."""
         return max(self.tolerance, self.row_tolerance)
 
 
@@ -178,12 +179,12 @@ class SegmentSpec:
     tail: int  # left out at the end, 0 for FIRST
     tokens: int  # whole length, without the primer
     primer: bytes = b""
-    """`keys.primer_digest` of the passage's tokens, 32 bytes; empty for FIRST, and for what was
+    """`keys.primer_digest` of the passage's tokens, 32 bytes; empty for FIRST, and for segments
     captured from an empty state."""
 
     @property
     def interior(self) -> tuple[int, int]:
-        """The part that is kept: its first token and how many there are."""
+        """Returns the part that is stored: its first token and its number of tokens."""
         return self.head, self.tokens - self.head - self.tail
 
 
@@ -194,8 +195,8 @@ MAX_TP_SIZE = 1024
 MAX_TOKENS = 1 << 24
 MAX_CANONICAL_BYTES = 96 << 10
 MAX_TOLERANCE = 0.05
-"""What is farther off than a twentieth is no longer the state of the same text."""
+"""With a difference above a twentieth it is no longer the state of the same text."""
 DEFAULT_TOLERANCE = 0.02
-"""What engines ask for unless they are told otherwise: T and S in a quarter of the bytes. Of the
-trained models it changes one or two first tokens in 1,000 beside a splice of unrounded tuples, and
-no score (docs/fidelity.md)."""
+"""The default of engines: T and S in a quarter of the bytes. For the trained models it changes
+one or two first tokens in 1,000 compared with a splice of unrounded tuples, and no score
+(docs/fidelity.md)."""

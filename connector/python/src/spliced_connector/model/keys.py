@@ -1,4 +1,4 @@
-"""Names of segments and prefixes, bit-equal with the daemon's."""
+"""Keys of segments and hashes of prefixes, bit-equal with the daemon's."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from spliced_connector.model.identity import MAX_TOKENS, SegmentSpec
 from spliced_connector.model.profile import Profile
 
 NOTHING = bytes(32)
-"""The hash that names nothing."""
+"""The hash that stands for no object."""
 
 
-_PRIMED_ROLE = 0x80  # the bit of a key's role that says that a primer follows
+_PRIMED_ROLE = 0x80  # the bit of a key's role that marks a primer
 
 
 def primer_digest(tokens: Sequence[int]) -> bytes:
-    """The name of the primer with these token ids: SHA-256 over them as little-endian u32.
+    """Returns the name of the primer with these token ids: SHA-256 over them as little-endian
+    u32.
 
-    Raises `ProfileError` for an id that is none.
+    Raises `ProfileError` for an invalid id.
     """
     return hashlib.sha256(token_bytes(tokens)).digest()
 
 
 def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequence[int]) -> bytes:
-    """SHA-256 over fingerprint, salt, role, head, tail and the token ids, little-endian.
+    """Returns the SHA-256 over fingerprint, salt, role, head, tail and the token ids,
+    little-endian.
 
-    With a primer, bit 7 of the role is set and the digest precedes the token ids, so that no input
-    without a primer equals one with it: roles are 1 and 2.
+    With a primer, bit 7 of the role is set and the digest precedes the token ids, so that no
+    input without a primer equals one with it: roles are 1 and 2.
 
     `tokens` are all of the segment, `spec.tokens` of them. Raises `ProfileError` otherwise.
     """
@@ -46,11 +48,11 @@ def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequen
 
 
 class PrefixNames:
-    """Names of the leading tokens of a prompt, or of a prompt that grows, at ascending positions.
+    """Hashes of the leading tokens of a prompt, or of a growing prompt, at ascending positions.
 
         H(0)   = SHA-256("spliced prefix\\0" | fingerprint | u32 salt length | salt | u32 block)
         H(i+1) = SHA-256(H(i) | token ids of block i)
-        first p tokens = SHA-256(H(p // block) | token ids behind that block | u32 p)
+        first p tokens = SHA-256(H(p // block) | token ids after that block | u32 p)
 
     Each token is hashed once, whatever the number of calls.
     """
@@ -60,13 +62,13 @@ class PrefixNames:
         self._chain = hashlib.sha256(seed + struct.pack("<I", block_tokens)).digest()
         self._block = block_tokens
         self._done = 0  # tokens in the chain
-        self._last = -1  # position that was named last
+        self._last = -1  # last hashed position
 
     def name(self, tokens: Sequence[int], positions: Sequence[int]) -> list[bytes]:
-        """Names the first tokens at each of the positions, in one pass.
+        """Returns hashes of the first tokens at each of the positions, in one pass.
 
-        tokens: the whole prompt, as in every call, but for what has come behind it. Positions out
-        of order, also of those of earlier calls, or beyond the tokens get `NOTHING`.
+        tokens: the whole prompt, which may only grow from call to call. Positions that do not
+        ascend, also from call to call, or that exceed the tokens get `NOTHING`.
         """
         begin = self._done
         ids = memoryview(token_bytes(tokens[begin:]))
@@ -100,7 +102,7 @@ def prefix_hashes(
 
 
 def token_bytes(tokens: Sequence[int]) -> bytes:
-    """The ids as little-endian u32. Raises `ProfileError` for an id that is none."""
+    """Returns the ids as little-endian u32. Raises `ProfileError` for an invalid id."""
     try:
         ids = array("I", tokens)
     except (OverflowError, TypeError) as err:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from spliced_connector.model.identity import DType
 
 PART_ALIGN = 64
-"""Every part begins at a multiple of it, in bytes: a cache line and the widest vector."""
+"""Alignment of every part, in bytes: a cache line and the widest vector."""
 
 ALL_LAYERS = -1
-"""Asks the layouts of all layers at once."""
+"""Selects the layouts of all layers at once."""
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes with what fills them up to PART_ALIGN."""
+    """Rounds up to a multiple of PART_ALIGN."""
     return -(-nbytes // PART_ALIGN) * PART_ALIGN
 
 
@@ -29,23 +29,23 @@ class Part:
     dtype: DType
     shape: tuple[int, ...]
     packed: bool = False
-    """Its heads are kept in forms of fewer bytes; dtype and shape are of what was written."""
+    """Its heads are stored in forms of fewer bytes; dtype and shape are the original ones."""
 
     @property
     def is_rows(self) -> bool:
-        """Whether it is keys or values."""
+        """Returns whether it holds keys or values."""
         return self.kind in ("K", "V")
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
-        """The shape [heads, rows, cols] by which it is packed: keys and values as one head, of a
-        row for each of their heads at each token."""
+        """The shape [heads, rows, cols] for packing: keys and values are one head, with a row for
+        each of their heads at each token."""
         heads, rows, cols = self.shape
         return (1, heads * rows, cols) if self.is_rows else (heads, rows, cols)
 
     @property
     def number(self) -> int:
-        """The kind as the protocol counts them, from 1."""
+        """Returns the protocol's number of the kind, counted from 1."""
         return PART_KINDS.index(self.kind) + 1
 
 
@@ -59,16 +59,16 @@ class Layout:
     parts: tuple[Part, ...]
     nbytes: int  # a multiple of PART_ALIGN
     errors: tuple[float, float] = (0.0, 0.0)
-    """How far packed parts may be from what was written: the largest bound on the spectral norm of
-    any head's difference in T, and the largest Frobenius norm of one in S, or in a layer's keys or
-    values, relative to theirs."""
+    """Maximum difference of packed parts from the original: the largest bound on the spectral
+    norm of any head's difference in T, and the largest Frobenius norm of a difference in S, or in
+    a layer's keys or values, relative to theirs."""
 
     def within(self, most: float) -> bool:
-        """Whether packed parts are off by no more than that; errors were rounded up."""
+        """Returns whether the errors of packed parts are at most `most`; errors were rounded up."""
         return max(self.errors) <= most * (1 + 1e-6)
 
     def find(self, layer: int, kind: str) -> int | None:
-        """The index of the first such part."""
+        """Returns the index of the first part of this layer and kind."""
         for i, part in enumerate(self.parts):
             if part.layer == layer and part.kind == kind:
                 return i
@@ -76,7 +76,7 @@ class Layout:
 
 
 class LayoutBuilder:
-    """Places parts one behind another."""
+    """Places parts one after another."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []

@@ -1,19 +1,18 @@
-"""Where packed parts of a segment lie, and the heads in them: what is in them says how long they
-are.
+"""Offsets of a segment's packed parts and of the heads in them; lengths depend on the content.
 
 A segment of a profile with a tolerance may have its dense transitions and its end-states in fewer
-bytes. What says so are two F32, the largest error of any head's transition and end-state, and for
-each part that may be packed, in the order of the layout, its length in units of PART_ALIGN as a
-varint; 0 = that part is as it was written.
+bytes. They are described by two F32, the largest error of any head's transition and end-state,
+and for each part that may be packed, in the order of the layout, its length in units of
+PART_ALIGN as a varint; 0 = that part is stored unchanged.
 
 A packed part of [heads, rows, cols] numbers is, little-endian,
 
-    heads x u8 form | heads x F32 error | heads x F32 norm, filled up to PART_ALIGN
-    head after head, each filled up to PART_ALIGN
+    heads x u8 form | heads x F32 error | heads x F32 norm, padded to PART_ALIGN
+    head after head, each padded to PART_ALIGN
 
-and zeros, where another rank's is longer. Of a transition error and norm bound spectral norms: of
-what was written minus what is stored, and of what is stored. Of an end-state they are Frobenius
-norms: of that difference, and of what was written.
+and zeros if another rank's part is longer. For a transition, error and norm bound spectral norms:
+of the original minus the stored matrix, and of the stored one. For an end-state they are
+Frobenius norms: of that difference, and of the original.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from spliced_connector.model.identity import DType
 from spliced_connector.model.layout import PART_ALIGN, Layout, LayoutBuilder, Part, aligned
 
 _ERRORS = struct.Struct("<2f")
-_MOST_VARINT = 5  # bytes of what is below 1 << 32, and somewhat more: no part is so long
+_MOST_VARINT = 5  # bytes of any number below 1 << 32, and somewhat more: no part is so long
 
 
 class PackedForm(IntEnum):
-    """How the matrix of one head is kept. A head in an integer form is
+    """The form in which the matrix of one head is stored. A head in an integer form is
 
         F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
 
-    and its number [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i == j. Integers of 12
-    bits lie in pairs of three bytes, lower bits first; an odd last one takes two bytes. A head of
-    rank r, whose form is RANK + r - 1, is
+    and its number [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i == j. Integers of
+    12 bits are stored in pairs of three bytes, lower bits first; an odd last one takes two bytes.
+    A head of rank r, whose form is RANK + r - 1, is
 
         r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
 
@@ -45,26 +44,27 @@ class PackedForm(IntEnum):
     most, so that these products are exact in F32.
     """
 
-    PLAIN = 0  # as it was written, row-major
-    ZERO = 1  # not at all: all zeros
+    PLAIN = 0  # unchanged, row-major
+    ZERO = 1  # nothing is stored: all zeros
     INT8 = 2
     INT12 = 3
     INT16 = 4
     RANK = 16
 
     def row_bytes(self, cols: int) -> int:
-        """What the integers of a row take."""
+        """Returns the size of a row of integers."""
         bits = {PackedForm.INT8: 8, PackedForm.INT12: 12, PackedForm.INT16: 16}[self]
         return (cols * bits + 7) // 8
 
 
 def packed_rank(number: int) -> int:
-    """The rank of heads in a form, 0 of one that says none."""
+    """Returns the rank of heads in a form, 0 for forms without rank."""
     return max(number - PackedForm.RANK + 1, 0)
 
 
 def packed_bytes(number: int, dtype: DType, rows: int, cols: int) -> int:
-    """What a head takes in a form, without what fills it up. Raises ValueError where it is none."""
+    """Returns the size of a head in a form, without padding. Raises ValueError for an unknown
+    form."""
     if rank := packed_rank(number):
         return rank * (cols + rows + 4)
     form = PackedForm(number)
@@ -74,19 +74,20 @@ def packed_bytes(number: int, dtype: DType, rows: int, cols: int) -> int:
 
 
 def packed_header(heads: int) -> int:
-    """Bytes that a packed part of so many heads begins with."""
+    """Returns the size of the header of a packed part."""
     return aligned(9 * heads)
 
 
 def packed_most(part: Part) -> int:
-    """The length of a packed part of which every head is kept as it was."""
+    """Returns the length of a packed part with every head stored unchanged."""
     heads, rows, cols = part.packed_shape
     return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
 
 
 def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]], int]:
-    """For the number of each form the heads of a packed part that have it, and where their bytes
-    begin; and where the last one ends. Raises ValueError for bytes that are no such part."""
+    """Returns for each form's number the heads of a packed part that have it and the offsets
+    of their bytes, and the end of the last one. Raises ValueError for bytes that are no
+    packed part."""
     heads, rows, cols = part.packed_shape
     end = packed_header(heads)
     if raw.nbytes < end:
@@ -103,8 +104,9 @@ def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]]
 
 
 def packed_layout(plain: Layout, packs: tuple[bool, ...], packed: bytes) -> Layout:
-    """The layout that `packed` says of a segment that was written by `plain`; `packs` tells for
-    each part whether it is packed. Raises ValueError for what no such segment has."""
+    """Returns the layout that `packed` describes of a segment with the unpacked layout `plain`;
+    `packs` has for each part whether it may be packed. Raises ValueError for lengths that no such
+    segment has."""
     if len(packed) < _ERRORS.size:
         raise ValueError(f"packed parts: {len(packed)} bytes, want {_ERRORS.size} at least")
     transition, state = _ERRORS.unpack_from(packed)
@@ -126,7 +128,7 @@ class _Lengths:
         self._at = _ERRORS.size
 
     def of(self, part: Part) -> Part:
-        """A part with the length that comes next."""
+        """Returns a part with the next length."""
         nbytes, most = self._varint() * PART_ALIGN, packed_most(part)
         if not nbytes:
             return part

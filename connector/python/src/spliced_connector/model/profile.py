@@ -1,4 +1,4 @@
-"""A validated identity with what follows from it: fingerprint, geometry, sizes and layouts."""
+"""A validated identity and its derived values: fingerprint, geometry, sizes and layouts."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ __all__ = [
     "Transition",
 ]
 
-_LAYOUTS_MOST = 256  # a guess; beyond it all are forgotten
+_LAYOUTS_MOST = 256  # a guess; the cache is cleared when it is full
 
 
 class Profile:
-    """Immutable, and safe for use by several threads.
+    """A validated identity. Immutable, and safe for use by several threads.
 
     Raises `ProfileError` with every problem of the identity. All sizes are of one rank.
     """
@@ -68,7 +68,7 @@ class Profile:
         validate(identity)
         self.identity = identity
         self.canonical = canonical.encode(identity)
-        """The bytes that are hashed and that travel to the daemon."""
+        """The bytes that are hashed and sent to the daemon."""
         if len(self.canonical) > MAX_CANONICAL_BYTES:
             raise ProfileError(
                 f"canonical bytes: {len(self.canonical)}, at most {MAX_CANONICAL_BYTES}"
@@ -79,26 +79,27 @@ class Profile:
         self.conv_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.CONV)
         self.attention_layers = tuple(i for i, kind in enumerate(kinds) if kind.attends)
         self.min_head = max(layer.linear.conv.rows for layer in identity.layers)
-        """Tokens that the convolutions look back on: no head exclusion is smaller."""
+        """Number of earlier tokens that the convolutions read: no head exclusion is smaller."""
         self._segments: dict[int, Layout] = {}  # layouts by interior tokens
 
     def head_exclusion(self, w: int) -> int:
-        """Leading tokens left out of the interior of a MID segment at seam width `w`."""
+        """Returns the leading tokens left out of the interior of a MID segment at seam width
+        `w`."""
         return max(w, self.min_head)
 
     def first_spec(self, tokens: int) -> SegmentSpec:
-        """The geometry of a leading segment, which is kept whole."""
+        """Returns the geometry of a leading segment, which is stored whole."""
         return SegmentSpec(Role.FIRST, 0, 0, tokens)
 
     def mid_spec(self, tokens: int, w: int, tail: int | None = None) -> SegmentSpec | None:
-        """The geometry of any other segment, w tokens left out at both ends, or at its end tail;
-        None when nothing worth keeping is left."""
+        """Returns the geometry of any other segment, w tokens left out at both ends, or `tail` at
+        its end; None if no useful part is left."""
         left_out = w if tail is None else tail
         spec = SegmentSpec(Role.MID, self.head_exclusion(w), left_out, tokens)
         return spec if self.spec_problem(spec) is None else None
 
     def spec_problem(self, spec: SegmentSpec) -> str | None:
-        """Why segments of this geometry cannot be kept, None when they can."""
+        """Returns why segments of this geometry cannot be stored, None if they can."""
         if spec.primer and (len(spec.primer) != 32 or not any(spec.primer)):
             return f"primer digest of {len(spec.primer)} bytes, want 32 that are not all zero"
         if spec.primer and spec.role == Role.FIRST:
@@ -126,22 +127,23 @@ class Profile:
         return None
 
     def rank_heads(self, layer: int) -> tuple[int, int]:
-        """Key and value heads of a linear layer."""
+        """Returns the key and value heads of a linear layer."""
         a = self.identity.layers[layer].linear
         tp = self.identity.tp_size
         return max(1, a.key_heads // tp), a.value_heads // tp
 
     def rank_kv_heads(self, layer: int) -> int:
-        """Key-value heads of an attention layer; fewer than ranks are replicated."""
+        """Returns the key-value heads of an attention layer; fewer than ranks are replicated."""
         return max(1, self.identity.layers[layer].attention.kv_heads // self.identity.tp_size)
 
     def rank_conv_channels(self, layer: int) -> int:
-        """Convolution channels of a layer, all groups together."""
+        """Returns the convolution channels of a layer, all groups together."""
         channels = self.identity.layers[layer].linear.conv.channels
         return sum(n // self.identity.tp_size for n in channels)
 
     def share(self, rank: int) -> Identity:
-        """What one rank keeps, as if that were the whole model: its heads and channels."""
+        """Returns the identity of one rank's heads and channels, as if they were the whole
+        model."""
         layers = tuple(self._share(i, rank) for i in range(len(self.identity.layers)))
         return replace(self.identity, layers=layers, tp_size=1)
 
@@ -162,15 +164,16 @@ class Profile:
         return replace(at, linear=linear)
 
     def rope(self, layer: int) -> Rope:
-        """The rotary embedding of a layer of whichever kind."""
+        """Returns the rotary embedding of a layer of any kind."""
         at = self.identity.layers[layer]
         return at.linear.rope if at.kind == Kind.LINEAR else at.attention.rope
 
     def segment_layout(self, spec: SegmentSpec | int) -> Layout:
-        """A segment of a geometry, or of so many interior tokens.
+        """Returns the layout of a segment with this geometry, or with this number of interior
+        tokens.
 
         T, S and convolution tail of every linear layer, the tail of every convolution, K and V of
-        every attention layer. Remembered: an engine asks for few lengths over and over.
+        every attention layer. Cached, because an engine uses few lengths.
         """
         rows = spec.interior[1] if isinstance(spec, SegmentSpec) else spec
         layout = self._segments.get(rows)
@@ -194,7 +197,7 @@ class Profile:
         return b.build()
 
     def packs(self, part: Part) -> bool:
-        """Whether a part of a segment is packed, by the tolerances."""
+        """Returns whether a part of a segment may be packed, by the tolerances."""
         if part.is_rows:
             return self.identity.row_tolerance > 0
         family = self.identity.layers[part.layer].linear.family
@@ -202,8 +205,8 @@ class Profile:
         return states and self.identity.tolerance > 0
 
     def packed_layout(self, spec: SegmentSpec | int, packed: bytes) -> Layout:
-        """`segment_layout` of one whose parts may be packed, as `packed` says; b"" = none is.
-        Raises ValueError where it cannot be of such a segment."""
+        """`segment_layout` of a segment whose parts may be packed, as `packed` describes; b"" =
+        none is. Raises ValueError for lengths that no such segment has."""
         plain = self.segment_layout(spec)
         if not packed:
             return plain
@@ -212,7 +215,8 @@ class Profile:
         return packed_layout(plain, tuple(map(self.packs, plain.parts)), packed)
 
     def checkpoint_layout(self, rows: int) -> Layout:
-        """A checkpoint that adds so many rows to its parent; its states are F32."""
+        """Returns the layout of a checkpoint that adds `rows` rows to its parent; its states are
+        F32."""
         b = LayoutBuilder()
         for i, layer in enumerate(self.identity.layers):
             if layer.kind == Kind.LINEAR:
@@ -225,9 +229,10 @@ class Profile:
         return b.build()
 
     def buffer_layout(self, rows: int) -> Layout:
-        """What moves the states of all linear layers on by so many tokens, row by row.
+        """Returns the layout of the rows that advance the states of all linear layers by `rows`
+        tokens.
 
-        It has nothing of convolutions that stand alone.
+        It has no parts for stand-alone convolutions.
         """
         b = LayoutBuilder()
         for i in self.linear_layers:
@@ -246,13 +251,13 @@ class Profile:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows alone bring all states forward: there are linear layers, and no
-        convolutions that stand alone."""
+        """Returns whether rows alone advance all states: there are linear layers, and no
+        stand-alone convolutions."""
         return bool(self.linear_layers) and not self.conv_layers
 
     def edge_layout(self, rows: int) -> Layout:
-        """A checkpoint that is kept as rows behind another: what `buffer_layout` has of linear
-        layers, and K and V of every attention layer."""
+        """Returns the layout of a checkpoint that is stored as rows after another: the parts of
+        `buffer_layout` of linear layers, and K and V of every attention layer."""
         b = LayoutBuilder()
         for i, layer in enumerate(self.identity.layers):
             if layer.kind == Kind.LINEAR:
@@ -271,7 +276,8 @@ class Profile:
         return b.build()
 
     def states_layout(self, layer: int, spans: int) -> Layout:
-        """What compose answers: the F32 state before each recomputed span, then the last one."""
+        """Returns the layout of a result of compose: the F32 state before each recomputed span,
+        then the last one."""
         b = LayoutBuilder()
         for i in self.linear_layers:
             if layer in (ALL_LAYERS, i):
@@ -280,7 +286,7 @@ class Profile:
         return b.build()
 
     def rows_layout(self, layer: int, rows: int) -> Layout:
-        """What rotate answers: K and V of so many rows."""
+        """Returns the layout of a result of rotate: K and V of `rows` rows."""
         b = LayoutBuilder()
         for i in self.attention_layers:
             if layer in (ALL_LAYERS, i):
@@ -321,7 +327,7 @@ class Profile:
 
 
 def _plain(layer: Layer) -> Layer:
-    """Without what the kind does not use, so that equal bytes mean equal identities."""
+    """Clears fields that the kind does not use, so that equal bytes mean equal identities."""
     if layer.kind == Kind.LINEAR:
         return replace(layer, attention=Attention())
     if layer.kind == Kind.CONV:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 
 def turn_ends(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
-    """Ascending positions in front of every token that ends a turn.
+    """Returns ascending positions before every token that ends a turn.
 
     ends: the ids at which the model ends its answers, and templates all turns. A model's state at
-    the end of an answer is that in front of such a token: it was sampled, and never computed.
+    the end of an answer is the state before such a token, which was sampled but never computed.
     """
     if not ends:
         return ()
@@ -17,12 +17,13 @@ def turn_ends(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
 
 
 def answer_starts(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
-    """Ascending positions at which the answers of a conversation began, the one that is asked for
-    last: len(tokens).
+    """Returns ascending positions at which the answers of a conversation began; the last one is
+    the requested answer: len(tokens).
 
-    The prompt's own end shows how a template asks for an answer: what stands behind the last end of
-    a turn. It is looked for behind the others. A template that asks in other words than those it
-    keeps, as those that leave reasoning out, shows the last one only; no `ends` show none.
+    The end of the prompt shows how a template asks for an answer: the tokens after the last end
+    of a turn. They are searched after the other ends. A template that asks in other words than it
+    keeps for earlier turns, such as one that drops reasoning, only shows the last answer; without
+    `ends` none is found.
     """
     turns = turn_ends(tokens, ends)
     if not turns:

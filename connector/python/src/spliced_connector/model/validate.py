@@ -1,4 +1,4 @@
-"""What is wrong with an identity, all of it at once."""
+"""Finds all problems of an identity."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_PROBLEMS = 64
 
 
 class Problems:
-    """Collects everything that is wrong before answering."""
+    """Collects all problems before reporting them."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -52,12 +52,12 @@ class Problems:
         self.check(low <= value <= high, f"{what}: {value}, want {low} to {high}")
 
     def split(self, what: str, heads: int, tp: int) -> None:
-        """Heads divide over ranks, or each is on the same number of ranks."""
+        """Checks that heads divide over ranks, or that each is on the same number of ranks."""
         if heads >= 1:
             self.check(heads % tp == 0 or tp % heads == 0, f"{what}: {heads} over {tp} ranks")
 
     def refuse(self, what: str) -> None:
-        """Raises `ProfileError` when there is any."""
+        """Raises `ProfileError` if there is any."""
         if self.texts:
             raise ProfileError(f"{what}: " + "; ".join(self.texts))
 
@@ -78,7 +78,7 @@ def validate(identity: Identity) -> None:
     ps.check(len(identity.weights) == 32, f"weights: digest of {len(identity.weights)} bytes")
     ps.check(any(identity.weights), "weights: digest unknown")
     ps.check(
-        0 <= identity.tolerance <= MAX_TOLERANCE,  # nor what is no number
+        0 <= identity.tolerance <= MAX_TOLERANCE,  # also refuses NaN
         f"tolerance: {identity.tolerance}, want 0 to {MAX_TOLERANCE}",
     )
     ps.check(

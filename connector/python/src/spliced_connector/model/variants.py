@@ -1,8 +1,8 @@
 """Names the arithmetic of engines that compute other states from the same weights and config.
 
-An identity has one name for a model's weights and config. Where two engines apply different
+An identity has one name for a model's weights and config. If two engines apply different
 constants to them, the state's type in that name gets a suffix, so that they share nothing. It is
-empty wherever the engines agree: those names must stay, since daemons keep entries under them.
+empty where the engines agree: those names must not change, since daemons have entries under them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from spliced_connector.errors import ProfileError
 from spliced_connector.model.fields import FLOAT_TAG
 
 UNBOUNDED = (0.0, math.inf)
-"""The bounds that vLLM 0.32 and SGLang 0.5.23 put on Mamba2's time steps, whatever a config has."""
+"""The bounds that vLLM 0.32 and SGLang 0.5.23 apply to Mamba2's time steps, regardless of the
+config."""
 
-# What transformers bounds time steps by, of the types that more than one engine computes. Zamba2
-# is left out: it has a variant in any case.
+# The bounds that transformers applies to time steps, for types that more than one engine
+# computes. Zamba2 is left out: it always has a variant.
 _BOUNDED_BELOW = frozenset({"nemotron_h"})
 _BOUNDED = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "mamba2"})
 
-# Types whose gated norm transformers takes over all groups at once.
+# Types whose gated norm is computed over all groups at once by transformers.
 _NORMED_WHOLE = {"granitemoehybrid": "mamba_n_groups", "mamba2": "n_groups"}
 
 
 def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> str:
     """Returns the suffix for bounds on Mamba2's time steps that an engine applies.
 
-    Empty of a model whose time steps no engine bounds. Raises `ProfileError` for a config whose
+    Empty for a model whose time steps no engine bounds. Raises `ProfileError` for a config whose
     bounds cannot be read.
     """
     kind = config.get("model_type")
@@ -46,15 +47,15 @@ def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> st
 
 
 def served(config: Mapping[str, object]) -> str:
-    """Returns the suffix for what vLLM and SGLang compute, which have the same mixers."""
+    """Returns the suffix for vLLM and SGLang, which have the same mixers."""
     norm = ", as vLLM computes it" if _normed_otherwise(config) else ""
     return norm + time_steps(config, UNBOUNDED)
 
 
 def _normed_otherwise(config: Mapping[str, object]) -> bool:
-    """Whether the output of Mamba2 is normed otherwise than in transformers.
+    """Returns whether the output of Mamba2 is normed differently from transformers.
 
-    vLLM norms it by group and behind the gate. Zamba2 also differs in the norm's epsilon and the
+    vLLM norms it by group and after the gate. Zamba2 also differs in the norm's epsilon and the
     bounds of time steps.
     """
     kind = str(config.get("model_type"))
@@ -65,7 +66,7 @@ def _normed_otherwise(config: Mapping[str, object]) -> bool:
 
 
 def _limit(value: object) -> tuple[float, float]:
-    if value is None:  # no engine but transformers reads it, and there nothing can be computed
+    if value is None:  # only transformers reads it, and cannot compute anything with it
         return UNBOUNDED
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ProfileError(f"time_step_limit: {value!r}, want two numbers")

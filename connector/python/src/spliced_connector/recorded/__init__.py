@@ -1,1 +1,1 @@
-"""What the engines looked like when the adapters last ran with them; see `drift`."""
+"""The engines' interfaces when the adapters last ran with them; see `drift`."""

@@ -1,7 +1,8 @@
 """Describes the interfaces of a release by reading its sources, without importing any.
 
-The facts are those of `spliced_connector.drift`, as far as sources show them. They leave out what
-the engine's functions return, and members made by decorators and bases of other libraries.
+The facts are the same as in `spliced_connector.drift`, as far as sources show them. They leave
+out results of the engine's functions, and members made by decorators and bases of other
+libraries.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _EMPTY = {"ABC", "Generic", "Protocol", "object"}
 
 @dataclass
 class Facts:
-    """What was read, and names below which nothing is known."""
+    """The facts that were read, and the names whose facts are unknown."""
 
     known: dict[str, str] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
 
     def comparable(self, recorded: dict[str, str]) -> dict[str, str]:
-        """The recorded facts that sources can show."""
+        """Returns the recorded facts that sources can show."""
         return {n: text for n, text in recorded.items() if not n.startswith(tuple(self.unknown))}
 
 
@@ -133,7 +134,7 @@ class Sources:
         return ".".join([*above, *([node.module] if node.module else [])])
 
     def _ancestors(self, module: str, node: ast.AST) -> tuple[list[ast.ClassDef], bool]:
-        """Returns a class and those that it is made of, in order, and whether these are all."""
+        """Returns a class and its bases in order, and whether these are all."""
         if not isinstance(node, ast.ClassDef):
             return [], False
         order, whole = [node], True
@@ -152,7 +153,7 @@ class Sources:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a module, also in conditions."""
+    """Yields the statements of a module, including those in conditions."""
     for node in body:
         yield node
         for part in ("body", "orelse", "handlers", "finalbody"):
@@ -163,7 +164,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _name(node: ast.expr) -> str:
-    """The last name of an expression such as `a.B[C]` or `B(...)`."""
+    """Returns the last name of an expression such as `a.B[C]` or `B(...)`."""
     while isinstance(node, ast.Subscript | ast.Call):
         node = node.value if isinstance(node, ast.Subscript) else node.func
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
@@ -245,7 +246,7 @@ def _kind(order: list[ast.ClassDef], method: str) -> str | None:
 
 
 def _signature(node: _Function, *, bound: bool = False) -> str:
-    """Parameters as `drift.signature` writes them."""
+    """Formats parameters as `drift.signature` does."""
     args = node.args
     plain = [*args.posonlyargs, *args.args]
     first = len(plain) - len(args.defaults)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the engine whose answer for one small model is recorded: a shape."""
+    """A function of the engine whose result for one small model, a shape, is recorded."""
 
     method: str
     arguments: tuple[object, ...]
@@ -16,8 +16,8 @@ class Call:
 @dataclass(frozen=True)
 class Target:
     """A class or function. `members` limits fields and enumeration members, empty = all of them.
-    every: a class that ours are made of, all of whose public methods are recorded: a new one, also
-    one with a default, is something that the engine asks and we have not answered."""
+    every: a base class of ours, all of whose public methods are recorded. A new one, even one
+    with a default, is a request of the engine that we have not handled."""
 
     module: str
     name: str
@@ -59,7 +59,7 @@ VLLM = (
         "MLAAttentionSpec",
         members=("block_size", "dtype", "tokens_per_state", "model_version", "sliding_window"),
     ),
-    # What the layers' own forward cores are run with (`vllm/layout/mixers.py`).
+    # Used to run the layers' own forward cores (`vllm/layout/mixers.py`).
     Target("vllm.forward_context", "set_forward_context"),
     Target("vllm.forward_context", "ForwardContext", members=("no_compile_layers",)),
     Target(
@@ -171,7 +171,7 @@ VLLM = (
     ),
     Target("vllm.v1.core.kv_cache_utils", "generate_block_hash_extra_keys"),
     Target("vllm.distributed.parallel_state", "get_tp_group"),
-    # How an engine that sleeps is woken (`vllm/plugin.py`).
+    # Waking a sleeping engine (`vllm/plugin.py`).
     Target(
         "vllm.v1.engine.core",
         "EngineCoreProc",
@@ -338,7 +338,7 @@ SGLANG = (
     ),
     Target(f"{_CACHE}.unified_cache.unified_cache_linker", "UnifiedCacheLinker"),
     Target("sglang.srt.plugins.hook_registry", "HookRegistry", methods=("register",)),
-    # The cache that ours is made of, and what it works with (`sglang/radix.py`).
+    # The base of our cache, and the classes that it uses (`sglang/radix.py`).
     Target(
         f"{_CACHE}.unified_radix_cache",
         "UnifiedRadixCache",
@@ -416,7 +416,7 @@ SGLANG = (
         "SamplingParams",
         members=("custom_params", "stop_token_ids"),
     ),
-    # What the plugin wraps (`sglang/plugin.py`), and reads there.
+    # What the plugin wraps (`sglang/plugin.py`) and reads.
     Target("sglang.srt.plugins.hook_registry", "HookType", members=("AROUND",)),
     Target(
         f"{_MANAGERS}.scheduler",
@@ -465,7 +465,7 @@ SGLANG = (
     ),
     Target("sglang.srt.runtime_context", "get_server_args"),
     Target("sglang.srt.utils.hf_transformers_utils", "get_tokenizer"),
-    # The modules that are walked over (`sglang/walk.py`).
+    # The modules that the walk uses (`sglang/walk.py`).
     Target(
         "sglang.srt.layers.radix_attention",
         "RadixAttention",
@@ -540,7 +540,7 @@ _FORWARDS = {
 }
 
 TRANSFORMERS = (
-    # Caches that are filled and read back (`hf/cache.py`), and layers of ours (`hf/paged.py`).
+    # Caches that are filled and read back (`hf/cache.py`), and our layers (`hf/paged.py`).
     Target("transformers.cache_utils", "Cache", methods=("__init__", "update", "get_seq_length")),
     Target("transformers.cache_utils", "DynamicCache", methods=("__init__",)),
     Target("transformers.cache_utils", "DynamicLayer", every=True, methods=("__init__",)),

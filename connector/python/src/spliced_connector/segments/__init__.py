@@ -1,8 +1,9 @@
-"""Where the segments of a prompt lie, when nobody has said: separators, chat templates, chunks.
+"""Finds the segments of a prompt that names no cuts: separators, chat templates, chunks.
 
-Everything is decided on the token ids of the whole prompt, so that what a tokenizer merges across
-a boundary never matters for correctness: a cut lies between two tokens of the prompt as the engine
-will compute it. Needs the standard library only; a tokenizer is handed in where one is needed.
+All decisions are made on the token ids of the whole prompt, so tokens that a tokenizer merges
+across a boundary never matter for correctness: a cut lies between two tokens of the prompt as the
+engine will compute it. Needs the standard library only; a tokenizer is passed in where one is
+needed.
 """
 
 from spliced_connector.segments.breaks import breaks_of

@@ -1,4 +1,4 @@
-"""Tokens behind which a text pauses: the places where a cut does the least harm."""
+"""Tokens that end a pause of the text: cuts after them do the least harm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spliced_connector.segments.tokenizer import Tokenizer
 
 
 class Break(IntEnum):
-    """What ends with a token; the greater, the better a place for a cut."""
+    """What a token ends; the greater, the better for a cut."""
 
     NOTHING = 0
     SENTENCE = 1
@@ -20,7 +20,7 @@ _STOPS = (".", "!", "?", "。", "！", "？")
 
 
 def breaks_of(tokenizer: Tokenizer) -> dict[int, Break]:
-    """The break behind each token of a vocabulary that has one. Decodes every token once."""
+    """Returns the break after each token of a vocabulary that has one. Decodes every token once."""
     found: dict[int, Break] = {}
     for token in range(len(tokenizer)):
         kind = _break_behind(tokenizer.decode([token]))

@@ -12,10 +12,10 @@ from spliced_connector.segments.template import Template, TemplateError
 from spliced_connector.segments.tokenizer import Tokenizer
 
 SHORTEST_CHARS = 64
-"""Texts of fewer characters are no segments of their own (some 16 tokens: two seams of 8)."""
+"""Texts of fewer characters are no separate segments (some 16 tokens: two seams of 8)."""
 
 _MOST_PARTS = 16
-"""Tokens of one character at most, and of the spaces around it (UTF-8 takes 4 bytes)."""
+"""Maximum tokens of one character, and of the spaces around it (UTF-8 takes 4 bytes)."""
 
 
 def cuts(
@@ -25,21 +25,21 @@ def cuts(
     least: int = 64,
     **variables: object,
 ) -> list[int]:
-    """Positions for `kv_transfer_params={"spliced": {"v": 1, "cuts": ...}}` of a chat request.
+    """Returns positions for `kv_transfer_params={"spliced": {"v": 1, "cuts": ...}}` of a chat
+    request.
 
     A segment is a message, a tool result, a document, or one text of a message whose content is a
-    list: [{"type": "text", "text": passage}, ...]. variables are the template's, as the server
-    gets them: `tools`, `documents`, `chat_template_kwargs`' entries; `add_generation_prompt` is
-    true unless given.
+    list: [{"type": "text", "text": passage}, ...]. variables are those of the template, as the
+    server gets them: `tools`, `documents`, entries of `chat_template_kwargs`;
+    `add_generation_prompt` is true by default.
 
     The prompt is tokenised whole, then cut: a token that covers the end of one text and the
-    beginning of the next stays with the former. A server takes `MOST_CUTS`: of a prompt with more
-    the longest segments are kept, since they save the most and stay the longest ones while a chat
-    grows. Empty where nothing is worth a cut; raises what the template raises for messages that it
-    refuses.
+    beginning of the next belongs to the former. A server accepts `MOST_CUTS`. For a prompt with
+    more, the longest segments are used, since they save the most and stay the longest ones while
+    a chat grows. Empty if no cut is worthwhile. Errors of the template are passed on.
 
-    A tokenizer that cannot say where its tokens lie (one written in Python) is asked what each of
-    them shows. Where that is not the prompt's text, only the template's marks are cuts.
+    For a tokenizer without offsets (one written in Python) the tokens are decoded one by one. If
+    their texts do not add up to the prompt, only the template's marks are cuts.
     """
     text, texts = _render(messages, tokenizer, {"add_generation_prompt": True, **variables})
     ids, begins = located(text, tokenizer)
@@ -51,7 +51,8 @@ def cuts(
 
 
 def _longest(edges: list[int]) -> list[int]:
-    """The ends of the longest segments, as many as a server takes; the first edge stays."""
+    """Returns the ends of the longest segments, as many as a server accepts; the first edge
+    stays."""
     if len(edges) <= MOST_CUTS:
         return edges
     kept = {edges[0]}
@@ -66,10 +67,10 @@ def _longest(edges: list[int]) -> list[int]:
 def located(
     text: str, tokenizer: Tokenizer, *, special: bool = False
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns a text's tokens, and the characters that they begin at if these can be found; else
-    the latter are empty.
+    """Returns a text's tokens, and the characters that they begin at; the latter are empty if
+    they cannot be found.
 
-    special: with the special tokens that the tokenizer puts around a text. They begin at 0.
+    special: include the special tokens that the tokenizer puts around a text. They begin at 0.
     """
     try:
         coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
@@ -83,7 +84,8 @@ def located(
 
 
 def _shown_at(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """Where tokens begin in their text, by what they show; empty where they show another one.
+    """Returns where tokens begin in their text, by decoding them; empty if they decode to another
+    text.
 
     A character can take several tokens, which then begin where it does. Tokens may leave out the
     spaces around them.
@@ -111,17 +113,17 @@ def _template_cuts(ids: Sequence[int], tokenizer: Tokenizer, least: int) -> tupl
     try:
         finder = Finder(template=Template.of(tokenizer), least=least, most=len(ids) + 1)
     except TemplateError:
-        return ()  # its marks are ordinary text: the texts between them are found all the same
+        return ()  # its marks are ordinary text: the texts between them are found anyway
     return finder.find(ids).cuts
 
 
 def _render(
     messages: Sequence[Mapping[str, object]], tokenizer: Tokenizer, variables: Mapping[str, object]
 ) -> tuple[str, list[str]]:
-    """The prompt's text, and the texts that messages are made of.
+    """Returns the prompt's text, and the texts of its messages.
 
-    Servers hand lists of texts to templates that go through them, and join them by line ends for
-    those that do not.
+    Servers pass lists of texts to templates that iterate over them, and join them by line ends
+    for the others.
     """
     texts = [text for message in messages for text in _texts(message.get("content"))]
     if not _goes_through_lists(tokenizer):
@@ -131,14 +133,14 @@ def _render(
 
 
 def _goes_through_lists(tokenizer: Tokenizer) -> bool:
-    """Whether the template shows a list of one text as it shows the text."""
+    """Returns whether the template renders a list of one text like the text."""
     said = [
         [{"role": "user", "content": content}]
         for content in ("Placeholder", [{"type": "text", "text": "Placeholder"}])
     ]
     try:
         text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in said)
-    except Exception:  # of the template's own choosing
+    except Exception:  # templates may raise anything
         return False
     return text == listed
 
@@ -160,8 +162,8 @@ def _joined(message: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _places(prompt: str, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where texts lie in a prompt: characters [begin, end), in order. Templates strip texts, and
-    leave some out."""
+    """Yields where texts lie in a prompt: characters [begin, end), in order. Templates strip
+    texts, and leave some out."""
     at = 0
     for text in texts:
         text = text.strip()

@@ -1,21 +1,21 @@
-"""Content-defined chunks of token ids: the same passage has the same cuts wherever it stands.
+"""Content-defined chunks of token ids: the same passage has the same cuts at any position.
 
-A position is a cut when its rank is the least within some distance on both sides (the local
-minimum method: Bjoerner, Blass, Gurevich, "Content-dependent chunking for differential compression,
-the local maximum approach", 2010). The rank is a rolling hash of the tokens behind the position,
-so a cut depends on the tokens near it and on nothing else. Other than with a hash that is compared
-with a mask, no cut depends on where the one before it lies: there is nothing to synchronise again.
+A position is a cut if its rank is the least within some distance on both sides (the local minimum
+method: Bjoerner, Blass, Gurevich, "Content-dependent chunking for differential compression, the
+local maximum approach", 2010). The rank is a rolling hash of the tokens before the position, so a
+cut depends only on nearby tokens. Unlike with a hash that is compared with a mask, no cut depends
+on the position of the previous one, so there is nothing to resynchronise.
 
-Places where the text pauses come first. A part is cut at the ends of its paragraphs; where it is
-still long at the ends of lines, then of sentences, and at last anywhere. What numbers a paragraph
-in its prompt is a part of its own, so that the paragraph is the same under another number.
+Pauses of the text are preferred. A part is cut at the ends of its paragraphs; if it is still long
+at the ends of lines, then of sentences, and finally anywhere. The number of a paragraph in its
+prompt is a separate part, so that the paragraph is the same with another number.
 
-    paragraphs   cuts at least `least` apart, and one behind a number
+    paragraphs   cuts at least `least` apart, and one after a number
     the rest     only within parts of more than `most` tokens, cuts `mean` apart on average
     no minimum   (one token repeated) every `most` tokens
 
-What follows for reuse: behind an edit, or the edge of a passage in another prompt, the cuts are
-the same again as soon as both have one end of a paragraph as a cut, or from `mean` tokens on.
+For reuse this means: after an edit, or after the edge of a passage in another prompt, the cuts
+are the same again as soon as both have one end of a paragraph as a cut, or from `mean` tokens on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from spliced_connector.segments.breaks import Break
 from spliced_connector.segments.labels import Labels
 
 _WINDOW = 3
-"""Tokens that a rank is made of."""
+"""Number of tokens that a rank is computed from."""
 _SHIFT = 11
 _MASK = (1 << _SHIFT * _WINDOW) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long chunks are, in tokens. Raises ValueError unless 1 <= least <= mean <= most."""
+    """Lengths of chunks, in tokens. Raises ValueError unless 1 <= least <= mean <= most."""
 
     least: int = 64
     mean: int = 256
@@ -62,8 +62,8 @@ class _Gear(dict[int, int]):
 
 
 class Chunker:
-    """Cuts long parts of prompts. breaks: what `breaks_of` says, or nothing: then all cuts follow
-    from the hash. labels: none, unless given."""
+    """Cuts long parts of prompts. breaks: the result of `breaks_of`, or empty: then all cuts
+    follow from the hash. labels: none by default."""
 
     def __init__(
         self,
@@ -77,9 +77,10 @@ class Chunker:
         self._gear = _Gear()  # as many entries as the vocabulary at most
 
     def cuts(self, ids: Sequence[int], start: int, end: int) -> list[int]:
-        """Ascending positions within (start, end), `least` tokens apart. Only the ends of
-        paragraphs may be nearer to `start` or `end`: a passage behind a short instruction, or
-        before a short question, is a chunk of its own. A number stands between two that are near.
+        """Returns ascending positions within (start, end), `least` tokens apart. Only the ends of
+        paragraphs may be nearer to `start` or `end`: a passage after a short instruction, or
+        before a short question, is a separate chunk. A number may lie between two positions that
+        are near.
         """
         lengths = self.lengths
         edges = [start, end]
@@ -100,13 +101,13 @@ class Chunker:
         return list(self._bounded(edges))[1:-1]
 
     def _labelled(self, ids: Sequence[int], edges: list[int]) -> list[int]:
-        """The edges, and those behind the labels of the paragraphs that begin there."""
+        """Returns the edges, and those after the labels of the paragraphs that begin there."""
         end = edges[-1]
         behind = (self._labels.end(ids, edge) for edge in edges[:-1])
         return sorted({*edges, *(at for at in behind if at < end)})
 
     def _breaks_in(self, ids: Sequence[int], start: int, end: int) -> list[tuple[int, Break]]:
-        """Positions behind tokens that something ends with."""
+        """Returns positions after tokens with a break."""
         breaks = self._breaks
         part = ids[start:end]
         return [(i, breaks[token]) for i, token in enumerate(part, start + 1) if token in breaks]
@@ -119,7 +120,8 @@ class Chunker:
         breaks: list[tuple[int, Break]],
         distance: int,
     ) -> list[int]:
-        """The positions of a kind, within a part, that no other has a lower rank near."""
+        """Returns the positions of one kind, within a part, with the lowest rank in their
+        neighbourhood."""
         margin = 1 if kind is Break.PARAGRAPH else self.lengths.least
         first, last = part[0] + margin, part[1] - margin
         if last < first:
@@ -135,13 +137,13 @@ class Chunker:
         return minima(places, ranks, distance)
 
     def _ranks(self, ids: Sequence[int]) -> list[int]:
-        """The rank of each of the tokens that has enough others behind it; one rank at least."""
+        """Returns the rank of each token with enough tokens before it; at least one rank."""
         gear, rank = self._gear, 0
         ranks = [rank := (rank << _SHIFT) + gear[token] & _MASK for token in ids]
         return ranks[_WINDOW - 1 :] or ranks[-1:]
 
     def _bounded(self, edges: list[int]) -> Iterator[int]:
-        """The edges, and more of them where two are too far apart."""
+        """Yields the edges, and more of them where two are too far apart."""
         most, least = self.lengths.most, self.lengths.least
         for a, b in pairwise(edges):
             yield from range(a, max(a + 1, b - least + 1), most)
@@ -149,9 +151,10 @@ class Chunker:
 
 
 def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[int]:
-    """The places whose rank is below all others' within the distance; of equals the first.
+    """Returns the places whose rank is below all others within the distance; of equal ones the
+    first.
 
-    places ascend, ranks are parallel to them. Takes a time in proportion to their number, whatever
+    places ascend, ranks are parallel to them. Takes time in proportion to their number, whatever
     the ranks are.
     """
     found: list[int] = []
@@ -168,6 +171,6 @@ def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[i
         if near < 0 or places[near] < places[i] - distance:
             found.append(places[i])
             i = behind
-        else:  # as nothing up to `behind` is below i, nothing near that one is a minimum
+        else:  # as nothing up to `behind` is below i, nothing near it is a minimum
             i = max(i + 1, bisect_right(places, places[near] + distance, i))
     return found

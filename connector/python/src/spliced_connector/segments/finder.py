@@ -1,11 +1,12 @@
 """All finders together, for one prompt at a time.
 
-    known        both ends of each segment that the daemon holds, wherever it stands
-    separators   both ends of each; what lies between two neighbours is one segment, however long
-    template     where a message, a tool call, a tool result or a document begins
-    chunks       within the parts that are left and long
+    known        both ends of each segment that the daemon has, at any position
+    separators   both ends of each; the tokens between two neighbours are one segment, of any length
+    template     the beginning of a message, a tool call, a tool result or a document
+    chunks       within the remaining long parts
 
-What stands further up wins. The cuts that a client names win over everything: no finder runs then.
+Finders that are listed first take precedence. Cuts that a client names take precedence over all:
+no finder runs then.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from spliced_connector.segments.template import Template
 
 FINDERS = ("known", "separators", "template", "chunks")
 MOST_CUTS = 2048
-"""Cuts of one prompt that a server takes."""
+"""Maximum cuts of one prompt that a server accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found in a prompt. Invariant: cuts ascend from 0 and end before the last token;
-    none, or two and more."""
+    """The cuts of a prompt. Invariant: cuts ascend from 0 and end before the last token; there
+    are none, or at least two."""
 
     cuts: tuple[int, ...] = ()
     by: tuple[tuple[str, int], ...] = ()
-    """How many cuts each finder gave, by its name; finders without any are left out."""
+    """Number of cuts of each finder, by its name; finders without cuts are left out."""
     warming: bool = False
-    """The prompt is nothing but segments between separators: they are to be stored, and there is
-    no question."""
+    """The prompt consists of segments between separators only: they are to be stored, and there
+    is no question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """The finders that a server was set up with; None for those it was not.
+    """The finders that a server was configured with; None for the others.
 
-    least: template boundaries are kept where at least one of the parts beside them has so many
-    tokens; a run of shorter ones is a part. most: cuts of one prompt; what lies behind is not cut.
+    least: a template boundary is used if at least one of the parts next to it has this many
+    tokens; a run of shorter ones is one part. most: maximum cuts of one prompt; later tokens are
+    not cut.
     """
 
     separators: Separators | None = None
@@ -51,11 +53,11 @@ class Finder:
     least: int = 64
     most: int = MOST_CUTS
     known: bool = False
-    """Whether who asks is to look up what the daemon holds."""
+    """Whether the caller has to look up the daemon's segments."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The finders that there are."""
+        """Returns the names of the configured finders."""
         return tuple(name for name in FINDERS if getattr(self, name) not in (None, False))
 
     def find(
@@ -64,10 +66,10 @@ class Finder:
         use: Collection[str] = FINDERS,
         held: Sequence[tuple[int, int]] = (),
     ) -> Found:
-        """The cuts of a prompt by some of the finders.
+        """Returns the cuts of a prompt by some of the finders.
 
-        held: tokens [begin, end) of the segments that the daemon holds, ascending and without
-        overlaps; they stay whole.
+        held: tokens [begin, end) of the segments that the daemon has, ascending and without
+        overlaps; they are not cut.
         """
         marked = {edge for span in held for edge in span if 0 < edge < len(ids)}
         by = {"known": len(marked)}
@@ -99,7 +101,7 @@ class Finder:
 
 
 def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]:
-    """Leaves out what lies inside of a segment that is held."""
+    """Leaves out edges inside a segment that the daemon has."""
     begins = [begin for begin, _ in held]
     kept = []
     for at in edges:
@@ -110,10 +112,10 @@ def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]
 
 
 def _worthwhile(edges: list[int], kept: set[int], end: int, least: int) -> list[int]:
-    """Leaves out boundaries between two short parts, but for those of `kept`.
+    """Leaves out boundaries between two short parts, except those of `kept`.
 
-    Whether one stays depends on the two parts beside it alone, so that a long part begins and ends
-    where it does whatever stands before.
+    This depends only on the two parts next to a boundary, so that a long part has the same ends
+    after any other text.
     """
     around = (0, *edges, end)
     return [

@@ -1,6 +1,6 @@
 """Numbers that a prompt gives its passages: `[3]`, `Document 3:`, `<source id="3">`.
 
-The same passage has another number in another prompt, so its segment begins behind it.
+The same passage has another number in another prompt, so its segment begins after the number.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from spliced_connector.segments.tokenizer import Tokenizer
 
 _LONGEST = 8
-"""Tokens of a label at most."""
+"""Maximum tokens of a label."""
 _CLOSING = frozenset("])}>:.\"'")
 _BESIDE = _CLOSING | frozenset("([{<-#|*")
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Tokens of digits alone, and tokens that end a label: no letters, and one of `]):.>"'`."""
+    """Tokens of digits only, and tokens that end a label: no letters, and one of `]):.>"'`."""
 
     digits: frozenset[int] = frozenset()
     closing: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Labels:
-        """Those of a vocabulary. Decodes every token once."""
+        """Returns the labels of a vocabulary. Decodes every token once."""
         digits, closing = set(), set()
         for token in range(len(tokenizer)):
             text = tokenizer.decode([token]).strip()
@@ -36,7 +36,8 @@ class Labels:
         return cls(frozenset(digits), frozenset(closing))
 
     def end(self, ids: Sequence[int], start: int) -> int:
-        """Behind the label that begins at a token; start itself where none does."""
+        """Returns the position after the label that begins at a token; start itself if none
+        does."""
         numbered = False
         for i, token in enumerate(ids[start : start + _LONGEST], start):
             if token in self.digits:

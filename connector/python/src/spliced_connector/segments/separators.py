@@ -8,10 +8,11 @@ from spliced_connector.segments.tokenizer import Tokenizer
 
 
 class Separators:
-    """Finds separators among token ids. A longer one wins over a shorter one at the same place."""
+    """Finds separators among token ids. A longer one takes precedence over a shorter one at the
+    same position."""
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Raises ValueError for an empty sequence, and for none at all."""
+        """Raises ValueError for an empty sequence, and for no sequences."""
         self._by_first: dict[int, list[tuple[int, ...]]] = {}
         for sequence in sequences:
             if not sequence:
@@ -24,15 +25,15 @@ class Separators:
 
     @classmethod
     def of(cls, said: Iterable[str | Sequence[int]], tokenizer: Tokenizer | None) -> Separators:
-        """Separators as settings name them: strings, or sequences of token ids.
+        """Returns separators from settings: strings, or sequences of token ids.
 
-        A string has to be one token of the vocabulary's added ones. Of any other the first and
-        last tokens depend on the text beside it: ValueError says so.
+        A string must be one token that was added to the vocabulary. For any other string the
+        first and last tokens depend on the text next to it, so it raises ValueError.
         """
         return cls([_token(one, tokenizer) if isinstance(one, str) else one for one in said])
 
     def find(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Where separators lie: [begin, end) each, in order, none inside of another."""
+        """Returns where separators lie: [begin, end) each, in order, none inside another."""
         spans: list[tuple[int, int]] = []
         end = 0
         for i in [i for i, token in enumerate(ids) if token in self._by_first]:

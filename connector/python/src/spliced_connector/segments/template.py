@@ -1,11 +1,11 @@
 """Boundaries of a chat template: where messages, tool calls, tool results and documents begin.
 
-No model's marks are written down here. The template renders conversations of placeholders; the text
-between two of them is a joint, and the tokens of a joint that the vocabulary adds (in ChatML
-`<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and begins another: marks that
-also stand behind a whole conversation end something, the first one after them begins something, and
-a cut lies before that one. Where a joint only ends something (Mistral's `[/INST]`), it lies behind
-the last mark.
+No model's marks are listed here. The template renders conversations of placeholders. The text
+between two placeholders is a joint, and the tokens of a joint that are added to the vocabulary
+(in ChatML `<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and begins
+another: marks that also follow a whole conversation are ends, the first mark after them is a
+beginning, and the cut is before that one. If a joint only has ends (Mistral's `[/INST]`), the cut
+is after the last mark.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PLACEHOLDER = re.compile("|".join(f"{name}(?![0-9])" for name in _NAMES))
 
 
 class TemplateError(ValueError):
-    """Nothing can be learnt from a tokenizer's chat template; the text says why."""
+    """The template of a tokenizer has no usable marks; the text names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Tokens that a cut lies before, and those that one lies behind."""
+    """Tokens that a cut lies before, and tokens that a cut lies after."""
 
     begins: frozenset[int]
     ends: frozenset[int]
@@ -52,17 +52,18 @@ class Template:
         )
 
     def find(self, ids: Sequence[int]) -> list[int]:
-        """Ascending positions of the prompt that something begins at, 0 left out."""
+        """Returns ascending positions of the prompt at which parts begin, without 0."""
         begins, marks = self.begins, self.begins | self.ends
         at = [i if token in begins else i + 1 for i, token in enumerate(ids) if token in marks]
         return [i for i in at if 0 < i < len(ids)]
 
 
 def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str], set[str]]:
-    """Returns the marks that begin something and those that only end it.
+    """Returns the marks that begin a part and those that only end one.
 
-    Plain talk is looked at first: its messages begin with the same marks in other conversations,
-    whose joints can hold ends that no conversation ends with, such as that of a system message.
+    Plain talk is analysed first. Its messages begin with the same marks in other conversations,
+    whose joints can contain ends that no conversation ends with, such as the end of a system
+    message.
     """
     begins: set[str] = set()
     ends: set[str] = set()
@@ -89,13 +90,13 @@ def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str]
 
 
 def _closing(parts: Sequence[Sequence[str]]) -> set[str]:
-    """Returns the marks behind a conversation that close something.
+    """Returns the marks after a conversation that are ends.
 
-    These are all of them, or those before the first that opens something: some templates end with
-    instructions, or with the beginning of an answer. The first mark behind a conversation closes
-    something, so those in front opened something until it appears there. What follows in front
-    proves nothing: instructions for tools show the marks of calls, and default system messages end
-    as others do.
+    These are all of them, or those before the first beginning: some templates end with
+    instructions, or with the beginning of an answer. The first mark after a conversation is an
+    end, so those before the conversation were beginnings until it appears there. Later marks
+    before the conversation prove nothing: instructions for tools show the marks of calls, and
+    default system messages end like others.
     """
     first, *joints, last = parts
     if any(len(joint) > len(last) and joint[: len(last)] == last for joint in joints):
@@ -157,20 +158,21 @@ _CONVERSATIONS = [
     _Conversation([*_WORK, _says("assistant", 5), _says("user", 6)], {"tools": [_TOOL]}),
     _Conversation([_says("user", 0)], {"documents": _DOCUMENTS}),
 ]
-"""Those that a template refuses are left out: not every model knows systems, tools or documents."""
+"""Conversations that a template refuses are left out: not every model knows systems, tools or
+documents."""
 _PLAIN = 2
-"""So many of them, the first, are plain talk."""
+"""Number of conversations, from the first, that are plain talk."""
 
 
 def _render(tokenizer: Tokenizer, conversation: _Conversation) -> str | None:
-    """The text of a conversation, None where the template refuses it or leaves its end out."""
+    """Returns the text of a conversation, None if the template refuses it or leaves its end out."""
     try:
         text = tokenizer.apply_chat_template(
             conversation.messages,
             tokenize=False,
             **conversation.variables,  # type: ignore[arg-type]
         )
-    except Exception:  # of the template's own choosing
+    except Exception:  # templates may raise anything
         return None
     shown = _PLACEHOLDER.findall(text) if isinstance(text, str) else []
     return text if shown[-1:] == _PLACEHOLDER.findall(str(conversation.messages[-1]))[-1:] else None

@@ -1,4 +1,4 @@
-"""What the finders ask of a tokenizer: a part of what those of transformers have."""
+"""The tokenizer interface of the finders, a part of that of transformers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Tokenizer(Protocol):
     """A tokenizer of a chat model."""
 
     def __len__(self) -> int:
-        """Ids are below it."""
+        """Returns a bound of the ids."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Tokens that are found in a text before anything else is, and so never merged."""
+        """Returns the added tokens: they are matched in a text first, and so never merged."""
 
     def apply_chat_template(
         self,
@@ -27,10 +27,10 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = False,
         **variables: object,
     ) -> str:
-        """The text of a conversation, for tokenize=False."""
+        """Returns the text of a conversation, for tokenize=False."""
 
     def __call__(
         self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
     ) -> Mapping[str, Sequence[object]]:
-        """`input_ids`, and `offset_mapping`: the characters [begin, end) of each token. Tokenizers
-        written in Python leave the latter out, or raise NotImplementedError."""
+        """Returns `input_ids`, and `offset_mapping`: the characters [begin, end) of each token.
+        Tokenizers written in Python leave the latter out, or raise NotImplementedError."""

@@ -1,8 +1,8 @@
-"""Where leased segments are put in place: by the daemon's kernels, or in this process.
+"""Places leased segments, by the daemon's kernels or in this process.
 
-The daemon reads transitions, states and rows where it keeps them, packed ones too, and answers
-states and rows in a slot; of segments on a GPU it writes the rows into memory of the engine's, by a
-`Remote`. Either way gives the same numbers, but for rounding.
+The daemon reads transitions, states and rows in its own memory, packed ones too, and returns
+states and rows in a slot. For segments on a GPU it writes the rows into the engine's memory,
+through a `Remote`. Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 TRIALS = 5
-"""Walks that are done both ways before one of them is chosen."""
+"""Number of walks that are done both ways before one of them is chosen."""
 
 LONGER = 4
-"""What one answer of the daemon about a walk may take, in times of the engine's own walks over
-as many tokens (a guess)."""
+"""Maximum time of one answer of the daemon about a walk, in multiples of the engine's own walks
+over as many tokens (a guess)."""
 
 REASONS = 16
-"""Reasons that are counted apart."""
+"""Maximum number of reasons that are counted separately."""
 
 PAUSE = 30.0
-"""Seconds without requests for kernels after the daemon did not answer one (a guess)."""
+"""Seconds without requests for kernels after the daemon failed to answer one (a guess)."""
 
 
 class RefusedError(Exception):
-    """The daemon did not put a segment in place: it is gone, too slow, full or has refused."""
+    """The daemon did not place a segment: it is gone, too slow, full or has refused."""
 
 
 class DamagedError(ValueError):
@@ -76,14 +76,14 @@ class DamagedError(ValueError):
 
 
 class Assembled:
-    """States that one `assemble` has composed, of all linear layers behind the last segment."""
+    """States that one `assemble` has composed, of all linear layers after the last segment."""
 
     def __init__(self) -> None:
         self._states: dict[int, Tensor] = {}
         self._end = 0
 
     def add(self, layer: int, state: Tensor, end: int) -> None:
-        """Those of a layer behind `end` tokens."""
+        """Adds those of a layer after `end` tokens."""
         self._states[layer], self._end = state, end
 
     def __contains__(self, layer: object) -> bool:
@@ -96,7 +96,7 @@ class Assembled:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """As `Placer.compose`, for a layer that is here; the last span moves it from here on."""
+        """As `Placer.compose`, for a layer that was added; the last span moves it from here on."""
         none = state.new_empty((0, *state.shape))
         if spans[-1].end < self._end:
             return state, none
@@ -108,26 +108,26 @@ class Assembled:
 
 
 def is_assembled(spans: Sequence[Span], holds: Callable[[int], bool]) -> bool:
-    """Whether one `assemble` gives all of a walk's segments: nothing is computed but its end."""
+    """Returns whether one `assemble` covers all of a walk's segments: only its end is computed."""
     return spans[0].start == 0 and all(holds(s.segment) for s in spans[:-1])
 
 
 def plan_of(spans: Sequence[Span], held: Mapping[int, Segment | DeviceSegment]) -> Plan:
-    """A walk's spans as the daemon takes them. held: leased segments, by number."""
+    """Returns a walk's spans in the daemon's form. held: leased segments, by number."""
     spanned = [PlanSpan(s.start, s.length, held.get(s.segment)) for s in spans]
     return Plan(spans[0].start, spans[-1].end, spanned)
 
 
 class DaemonPlacer:
-    """As `walk.Placer`, of segments that are leased in memory of the host.
+    """As `walk.Placer`, for segments that are leased in host memory.
 
-    Sends one request for all rows, and one per layer for states; or one `assemble` for all of it
-    where nothing but the end of the prompt is computed. Raises `RefusedError`; the context that is
-    walked has its former states then.
+    Sends one request for all rows, and one per layer for states; or one `assemble` for everything
+    if only the end of the prompt is computed. Raises `RefusedError`; the walk's context is
+    unchanged then.
     """
 
     def __init__(self, model: Model, held: Mapping[int, Segment], wait: float | None) -> None:
-        """wait: seconds for each answer; None: as the client is set."""
+        """wait: seconds for each answer; None: as the client is configured."""
         self._model = model
         self._profile = model.profile
         self._held = held
@@ -142,7 +142,7 @@ class DaemonPlacer:
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """Copies the rows out of the slot that the daemon wrote them to."""
+        """Copies the rows from the slot that the daemon wrote them to."""
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
@@ -176,12 +176,12 @@ class DaemonPlacer:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The states before computed spans lie in a slot, until another layer is composed."""
+        """The states before computed spans stay in the slot until another layer is composed."""
         if layer in self._assembled:
             return self._assembled.compose(layer, spans, computed, state)
         if layer != self._layer:
             self._layer, self._moves = layer, 0
-        # A state that is not zero travels as what the tokens before the spans have written.
+        # A nonzero state is sent as the contribution of the tokens before the spans.
         behind = spans[0].start > 0
         inputs = self._inputs(layer, computed, state if behind else None)
         given = iter(inputs)
@@ -201,8 +201,8 @@ class DaemonPlacer:
         return states[-1].clone(), states[:-1]
 
     def _slot(self, layer: int, plan: Plan, nbytes: int) -> Slot:
-        """The states of a plan in the slot of this move, which the same move of later layers
-        writes over."""
+        """Returns the states of a plan in the slot of this move. The same move of later layers
+        overwrites it."""
         former, size = self._slots.get(self._moves, (None, 0))
         into = former if size >= nbytes else None
         slot = self._model.compose(plan, layer, Origin(), into, wait=self._wait)
@@ -217,7 +217,7 @@ class DaemonPlacer:
     def _inputs(
         self, layer: int, computed: tuple[Tensor, Tensor] | None, state: Tensor | None
     ) -> list[list[memoryview]]:
-        """T and S of what moves the state besides segments."""
+        """Returns T and S of the spans that are not segments."""
         out = []
         if state is not None:
             parts = self._profile.seam_layout(layer).parts
@@ -228,7 +228,7 @@ class DaemonPlacer:
         return out
 
     def close(self) -> None:
-        """Gives the slots back."""
+        """Releases the slots."""
         slots, self._slots = [slot for slot, _ in self._slots.values()], {}
         release_all(slots)
 
@@ -252,44 +252,46 @@ def _put(into: Tensor | None, spans: Sequence[Span], rows: Tensor) -> None:
 
 
 class Remote(Protocol):
-    """Has the daemon put segments in place that lie on the engine's own device."""
+    """Has the daemon place segments on the engine's own device."""
 
     def why_not(self, context: Context, room: int) -> str:
-        """Why the daemon cannot be asked for a walk up to token `room`; empty when it can."""
+        """Returns why the daemon cannot be used for a walk up to token `room`; empty if it can."""
         ...
 
     def placer(self, context: Context, room: int) -> RemotePlacer:
-        """For one walk of the context up to token `room`. Raises `SplicedError`."""
+        """Returns a placer for one walk of the context up to token `room`. Raises
+        `SplicedError`."""
         ...
 
 
 class RemotePlacer(Placer, Protocol):
-    """As `Placer`. Raises `RefusedError`, with the former states in the context."""
+    """As `Placer`. Raises `RefusedError`, with the context unchanged."""
 
     def close(self) -> None:
-        """The walk has ended."""
+        """Ends the walk."""
         ...
 
 
 @dataclass
 class Composed:
-    """How often a walk with leased segments was done which way."""
+    """Number of walks with leased segments, by way."""
 
     daemon: int = 0
     engine: int = 0
     refused: int = 0
-    """Walks that the daemon has failed. They were done here after all."""
+    """Walks that the daemon failed. The engine did them instead."""
     unasked: int = 0
-    """Walks that it was not asked for, though it should have been."""
+    """Walks that the daemon was not asked for, though it should have been."""
     reasons: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Why it was not asked, or has failed, with the number of walks."""
+    """Why it was not asked, or failed, with the number of walks."""
 
 
 _NUMBERS = ("daemon", "engine", "refused", "unasked")
 
 
 class Composer:
-    """Chooses for one model: as set, or as measured on the first walks with leased segments.
+    """Chooses the way for one model: as configured, or as measured on the first walks with leased
+    segments.
 
     For one thread at a time.
     """
@@ -307,30 +309,30 @@ class Composer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """wait: seconds for each answer of the daemon, or `LONGER` times the engine's own walks
-        where that is more: the first one is the engine's then. None: as the client is set. tally:
-        counts as `composed_...` what `count` has. on_device: placements have a `Remote` for
-        segments on the model's device."""
+        if that is more; then the engine does the first one. None: as the client is configured.
+        tally: counts the fields of `count` as `composed_...`. on_device: placements have a
+        `Remote` for segments on the model's device."""
         self.arch, self.model, self.copies = arch, model, copies
         self.wait = wait
         self._tally = EngineTally() if tally is None else tally
         self._reasons: Counter[str] = Counter()
         self.never = "" if want is not Compute.ENGINE else "compute is set to engine"
-        """Why the daemon is not asked; empty when it may be."""
+        """Why the daemon is not used; empty if it may be."""
         self.never = self.never or _unusable(arch, copies.device, on_device)
         self.choice: Compute | None = Compute.ENGINE if self.never else None
-        """None: still to be measured."""
+        """None: not measured yet."""
         if self.choice is None and want is Compute.DAEMON:
             self.choice = Compute.DAEMON
         if self.never and want is Compute.DAEMON:
             log.warning("segments are composed by the engine: %s", self.never)
         self._trials: list[tuple[float, float]] = []
-        self._own = 0.0  # seconds of a token of the engine's own walks
+        self._own = 0.0  # seconds per token of the engine's own walks
         self._clock = clock
         self._asked_again = 0.0
 
     @property
     def count(self) -> Composed:
-        """The walks so far."""
+        """Returns the walks so far."""
         counts = self._tally.snapshot()
         numbers = {name: counts.get(f"composed_{name}", 0) for name in _NUMBERS}
         return Composed(**numbers, reasons=dict(self._reasons))
@@ -340,8 +342,7 @@ class Composer:
         self._tally.add(f"composed_{way.value}")
 
     def unasked(self, why: str) -> None:
-        """Counts a walk that the daemon cannot be asked for, though it is to do it. A reason is
-        logged once."""
+        """Counts a walk that should be the daemon's, but cannot be. Each reason is logged once."""
         self._tally.add("composed_unasked")
         if why not in self._reasons:
             log.warning("segments composed by the engine: %s", why)
@@ -352,33 +353,33 @@ class Composer:
         counted[why if why in counted or len(counted) < REASONS else "others"] += 1
 
     def now(self) -> float:
-        """Seconds of a clock, once the model's device has done what it was given."""
+        """Returns the clock in seconds, once the model's device has finished its queued work."""
         if self.copies.device.type == "cuda":
             torch.cuda.synchronize(self.copies.device)
         return time.perf_counter()
 
     @property
     def learns(self) -> bool:
-        """Whether walks of the engine's are timed; on a device, that would have it wait."""
+        """Whether the engine's walks are timed; on a device, that would have it wait."""
         return self.wait is not None and self.copies.device.type == "cpu"
 
     @property
     def measures(self) -> bool:
-        """Whether a walk of the engine's has to come first: no bound is known for the daemon's."""
+        """Whether the engine has to do the first walk: no bound is known for the daemon's."""
         return self.learns and not self._own
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Learns from a walk of the engine's over tokens, segments among them."""
+        """Learns from a walk of the engine over tokens, including those of segments."""
         each = seconds / max(1, tokens)
         self._own += (each - self._own) / 4 if self._own else each
 
     def patience(self, tokens: int) -> float | None:
-        """Seconds for one answer about a walk over tokens."""
+        """Returns the seconds for one answer about a walk over tokens."""
         return None if self.wait is None else max(self.wait, LONGER * tokens * self._own)
 
     @property
     def rests(self) -> bool:
-        """Whether the daemon is not asked for now, since it has not answered lately."""
+        """Whether the daemon is not asked for now, because it failed to answer recently."""
         return self._clock() < self._asked_again
 
     def refused(self, why: RefusedError) -> None:
@@ -386,7 +387,7 @@ class Composer:
         self._tally.add("composed_refused")
         self._because(str(why))
         self._asked_again = self._clock() + PAUSE
-        # The error itself would keep what was leased mapped, for as long as there is the record.
+        # The error itself would keep leases mapped as long as the record exists.
         log.warning("segments composed by the engine, the daemon did not: %s", str(why))
 
     def tried(self, engine: float, daemon: float) -> None:
@@ -421,9 +422,8 @@ class Placement:
         *,
         in_place: bool = False,
     ) -> None:
-        """placer: puts those of `own` in place that it holds. remote: has the daemon do that.
-        in_place: walks have pages, which a walk that fails cannot take back: the daemon is not
-        asked."""
+        """placer: places those of `own` that it has. remote: has the daemon do that. in_place:
+        walks write to pages, which a failed walk cannot undo, so the daemon is not used."""
         self._composer = composer
         self._placer = placer
         self._remote = remote
@@ -432,15 +432,15 @@ class Placement:
         self._specs: dict[int, SegmentSpec] = {}
         self._read: dict[int, Captured] = {}
         self.own: dict[int, Captured] = {}
-        """Other segments of the plan, such as those that were run here, by number."""
+        """Other segments of the plan, such as those that were computed here, by number."""
         self._failed = False
         self.odd = False
-        """Whether a walk took longer than its own time: it was done both ways, or the daemon failed
-        it. The time is no measurement then."""
+        """Whether a walk took longer than its own time: it was done both ways, or the daemon
+        failed it. The time is then no measurement."""
 
     def lease(self, index: int, spec: SegmentSpec, segment: Segment) -> None:
-        """Adds a leased segment. Raises `DamagedError` when it has not the parts that its spec has,
-        or is damaged where it is read now."""
+        """Adds a leased segment. Raises `DamagedError` if it lacks parts of its spec, or is
+        damaged in what is read now."""
         if not is_of_spec(self._composer.model.profile, spec, segment.layout):
             raise DamagedError(f"segment of {segment.layout.nbytes} bytes is not as its spec says")
         if not self._asks():
@@ -451,7 +451,7 @@ class Placement:
         return index in self._held or index in self.own
 
     def captured(self, index: int) -> Captured:
-        """A segment as tensors. Raises `DamagedError`."""
+        """Returns a segment as tensors. Raises `DamagedError`."""
         if index in self.own:
             return self.own[index]
         if index not in self._read:
@@ -466,7 +466,7 @@ class Placement:
     def splice(
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None = None
     ) -> Tensor | None:
-        """As `walk.splice`. Raises `DamagedError` for a segment that turns out to be."""
+        """As `walk.splice`. Raises `DamagedError` for a damaged segment."""
         if pages is not None or not self._leased(spans) or not self._asks():
             return self._here(ids, spans, context, pages)
         if why := self._unfit(context, spans[-1].end):
@@ -489,7 +489,7 @@ class Placement:
         return composer.choice is not Compute.ENGINE and not composer.rests
 
     def _leased(self, spans: Sequence[Span]) -> bool:
-        """Whether segments of a walk are leased: in memory of the host, or on the device."""
+        """Whether segments of a walk are leased: in host memory, or on the device."""
         placer = self._placer
         return any(
             s.segment in self._held or (placer is not None and placer.holds(s.segment))
@@ -497,7 +497,7 @@ class Placement:
         )
 
     def _unfit(self, context: Context, room: int) -> str:
-        """Why the daemon cannot be asked for a walk."""
+        """Returns why the daemon cannot be used for a walk."""
         if self._placer is None:
             host = self._composer.copies.device.type == "cpu"
             return "" if host else "the segments are in memory of the host"
@@ -551,8 +551,8 @@ class Placement:
         return out
 
     def _on_host(self, spans: Sequence[Span]) -> tuple[DaemonPlacer, dict[int, Captured]]:
-        """Who puts segments in place that lie in memory of the host, and what a walk reads of them
-        beside that."""
+        """Returns the placer of segments in host memory, and the other tensors of them that a
+        walk reads."""
         composer = self._composer
         named = {s.segment for s in spans} & self._held.keys()
         try:
@@ -564,8 +564,8 @@ class Placement:
         return DaemonPlacer(composer.model, held, wait), segments
 
     def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
-        """A walk both ways, timed; the context is moved once. A failure of the daemon's counts as
-        a trial that it has lost."""
+        """Does a walk both ways, timed; the context is moved once. A failure of the daemon counts
+        as a lost trial."""
         composer = self._composer
         self.odd = True
         context.reserve(spans[-1].end)
@@ -583,7 +583,7 @@ class Placement:
         return out
 
     def _timed(self, ids: Tensor, spans: Sequence[Span], context: Context) -> float:
-        """Seconds of a walk by the daemon, infinite where it fails."""
+        """Returns the seconds of a walk by the daemon, infinite if it fails."""
         began = self._composer.now()
         try:
             self._there(ids, spans, context)
@@ -594,8 +594,8 @@ class Placement:
 
 
 def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
-    """The convolution tails of a leased segment, which a walk reads besides what a placer puts in
-    place."""
+    """Returns the convolution tails of a leased segment, which a walk reads in addition to what a
+    placer places."""
     layout = segment.layout
     chosen = [i for i, part in enumerate(layout.parts) if part.kind == "conv"]
     some = replace(layout, parts=tuple(layout.parts[i] for i in chosen))
@@ -604,7 +604,7 @@ def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
 
 
 def _unusable(arch: Architecture, device: torch.device, on_device: bool) -> str:
-    """Why the daemon cannot compose for a model; empty when it can."""
+    """Returns why the daemon cannot compose for a model; empty if it can."""
     if device.type != "cpu" and not on_device:
         return f"the model is on {device.type}, the segments are in memory of the host"
     if arch.identity.tp_size > 1:

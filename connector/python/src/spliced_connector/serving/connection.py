@@ -7,7 +7,7 @@ from spliced_connector.serving.settings import ServingSettings
 
 
 def connect(settings: ServingSettings, engine: str) -> Client:
-    """Never waits and never raises for a daemon that is not there.
+    """Returns a client. It never waits and never raises for a missing daemon.
 
     engine: its name and release, for the daemon's list of connections.
     """

@@ -1,9 +1,9 @@
-"""Where a request's segments lie: at the cuts that it names, else where the server finds them.
+"""Finds a request's segments: at the cuts that it names, else by the server's finders.
 
     {"spliced": {"v": 1, "find": ["template", "chunks"]}}
 
-in the place of cuts (see `cuts`), with `w` and `max_error` as there. `find` picks among the finders
-that the server was started with; [] is none of them.
+instead of cuts (see `cuts`), with `w` and `max_error` as there. `find` selects among the finders
+that the server was started with; [] selects none.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from spliced_connector.serving.tally import EngineTally
 
 
 def finder_of(settings: ServingSettings, tokenizer: Tokenizer | None) -> Finder:
-    """The finders that settings name. Raises ValueError for those that the tokenizer does not fit.
+    """Returns the finders that settings name. Raises ValueError for those that do not fit the
+    tokenizer.
 
-    tokenizer: None where the engine has none; templates need one, chunks only find the ends of
-    paragraphs by it.
+    tokenizer: None if the engine has none; templates need one, chunks only find the ends of
+    paragraphs with it.
     """
     separators = template = chunks = None
     try:
@@ -62,11 +63,11 @@ def cuts_of(
     w: int,
     held: Callable[[Sequence[int], int], Sequence[tuple[int, int]] | None] | None = None,
 ) -> Cuts | None:
-    """The cuts of a prompt; None where it has none and nothing went wrong.
+    """Returns the cuts of a prompt; None if it has none and nothing went wrong.
 
-    params: what the request says beside its prompt. w: for requests that do not say. held: finds
-    stored segments in some tokens at a seam width and returns None without an answer; itself None
-    where that is of no use. Raises CutsError for what cannot be right.
+    params: the request's parameters. w: for requests that do not set it. held: finds stored
+    segments in some tokens at a seam width and returns None without an answer; itself None if
+    that cannot be used. Raises CutsError for invalid parameters.
     """
     said = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -88,11 +89,11 @@ def cuts_of(
 def held_in(
     model: Model, tally: EngineTally, ids: Sequence[int], w: int, lead: Lead | None = None
 ) -> Sequence[tuple[int, int]] | None:
-    """Where segments stand in a prompt that the daemon has, at a seam of w tokens; None where it
-    does not answer.
+    """Returns where a prompt contains segments that the daemon has, at a seam of w tokens; None
+    if it does not answer.
 
-    None begins or ends behind the last token but one: an engine computes the last one. The daemon
-    is not asked about a prompt that is no longer than a seam. lead: as of `divide`.
+    They end before the last token, which an engine computes. The daemon is not asked about a
+    prompt that is no longer than a seam. lead: as in `divide`.
     """
     n = min(len(ids) - 1, MAX_PROMPT)
     if n <= w:
@@ -109,9 +110,9 @@ def held_in(
 
 
 def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], Cuts]:
-    """The finders that a request wants, and what else it says, beside cuts that are none of its."""
+    """Returns the finders that a request selects, and its other parameters; it has no cuts."""
     use = said.get("find", finder.names if finder.names else None)
-    # The rest is checked as it is for cuts: as if the request had named two.
+    # The other parameters are checked as for cuts: as if the request had named two.
     others = {name: value for name, value in said.items() if name != "find"}
     rest = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w))
     if use is None:

@@ -1,4 +1,4 @@
-"""One spliced request: from the segments' bytes to a context that an engine goes on from."""
+"""One spliced request: from the segments' bytes to a context from which an engine continues."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from spliced_connector.walk import (
 )
 
 MIN_PATIENCE = 0.05
-"""Seconds that a checkpoint may take at least, which is asked for once (a guess)."""
+"""Minimum seconds for a checkpoint, which is requested once (a guess)."""
 
 CAPTURED_KEYS = 4 * PREFILL_ROWS
-"""Keys that the captures of one pass attend to, unless its only segment has more: each has a copy
-of the primer's."""
+"""Maximum keys that the captures of one pass attend to, unless its only segment has more: each
+has a copy of the primer's."""
 
 CAPTURE_COST = 1.2
-"""What a row of a capture takes: the transition is a second pass of the recurrence (measured
-between 0.4 and 1.2, by how many rows a walk has)."""
+"""Cost of a row of a capture: the transition is a second pass of the recurrence (measured between
+0.4 and 1.2, depending on the rows of a walk)."""
 
 
 T = TypeVar("T")
 
 _Work: TypeAlias = tuple[float, Callable[[], bool]]
-"""What it costs in walked rows, and the work: whether its time is a measure of that."""
+"""A piece of work: its cost in walked rows, what to run, and whether its time measures that
+cost."""
 
 
 class LostError(Exception):
@@ -51,13 +52,13 @@ class LostError(Exception):
 
 
 class Pace:
-    """Seconds per walked row, learned from what was done; converts a time into rows."""
+    """Seconds per walked row, learned from finished work; converts a time into rows."""
 
     def __init__(self, seconds: float = 1e-3) -> None:
         self.seconds = seconds
 
     def learn(self, rows: float, seconds: float) -> None:
-        """rows: in units of walked ones."""
+        """rows: in units of walked rows."""
         if rows > 0:
             self.seconds += (seconds / rows - self.seconds) / 4
 
@@ -67,12 +68,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class Means:
-    """What the jobs of one engine work with.
+    """Shared by the jobs of one engine.
 
-    composer: where leased segments are put in place. published: is given a fresh capture, and
-    answers it as readers will find it; once for equal segments. patience: seconds that segments may
-    take to come from disk. ranks: have the same job, and take each step of it together. primers:
-    what captures go after.
+    composer: places leased segments. published: takes a fresh capture and returns it as readers
+    will find it; called once for equal segments. patience: maximum seconds for segments to be
+    read from disk. ranks: have the same job, and take each step of it together. primers: precede
+    captures.
     """
 
     composer: Composer
@@ -83,25 +84,25 @@ class Means:
 
     @property
     def arch(self) -> Architecture:
-        """The model's."""
+        """The model's architecture."""
         return self.composer.arch
 
     @property
     def copies(self) -> Copies:
-        """Between its device and host memory."""
+        """Copies between its device and host memory."""
         return self.composer.copies
 
     @property
     def model(self) -> Model:
-        """Its place at the daemon."""
+        """The model as registered at the daemon."""
         return self.composer.model
 
 
 class Job(ABC):
     """Moves a context over the request's spans, as many at a time as a bound on time allows.
 
-    Until `run` answers True nothing of what it writes may be used. Leases are held until then: only
-    if the daemon says at the end that they were good are the copies.
+    Nothing that it writes may be used until `run` returns True. Leases are kept until then: the
+    copies are valid only if the daemon confirms at the end that the leases were.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Job(ABC):
         means: Means,
         away: frozenset[bytes] = frozenset(),
     ) -> None:
-        """ids: of the whole prompt. away: keys of segments that other nodes compute meanwhile."""
+        """ids: of the whole prompt. away: keys of segments that other nodes compute."""
         self.splice, self.tokens = splice, ids
         self.context: Context | None = None
         self._means = means
@@ -121,35 +122,36 @@ class Job(ABC):
         self._acquired = False  # by all ranks
         self._captures = list(splice.pieces(Choice.ISOLATED))
         self.captured: dict[bytes, Captured] = {}
-        """What has become of the captures so far, by key."""
+        """The outcome of captures so far, by key."""
         self._away = set(away)
         self.ids = torch.tensor(ids, dtype=torch.int64, device=means.copies.device)
-        self._left = list(splice.spans)  # what the context has not moved over
-        self._walked = 0.0  # seconds, without captures, the prefix and what is waited for
+        self._left = list(splice.spans)  # spans that remain
+        self._walked = 0.0  # seconds, without captures, the prefix and waiting
         self._captured = (0, 0.0)  # tokens, seconds
 
     @abstractmethod
     def _begin(self) -> Context:
-        """A context behind the prefix that is in place. Raises LostError without it."""
+        """Returns a context after the prefix, which is in place. Raises LostError without it."""
 
     @abstractmethod
     def _walked_over(self, context: Context, begin: int) -> None:
-        """The context has rows from `begin` on that it had not."""
+        """Handles new rows of the context, from `begin` on."""
 
     @abstractmethod
     def _stage(self) -> None:
-        """The last moment at which segments can be read."""
+        """Stages data of segments: the last moment at which they can be read."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """What was read is good: the engine gets what it goes on from."""
+        """Hands the result to the engine, after the leases are confirmed."""
 
     def run(self, pace: Pace, until: float) -> bool:
-        """Works until the monotonic time `until`, one piece of work at least. True: all in place.
+        """Works until the monotonic time `until`, at least one piece of work. Returns True when
+        all is in place.
 
-        Raises LostError, and whatever a walk over the engine's modules raises.
+        Raises LostError, and errors of a walk over the engine's modules.
         """
-        # Captures first: they take long, and a lease does not last for ever.
+        # Captures first: they take long, and leases expire.
         if not self._done(self._to_capture(pace, until), pace, until) or self._away:
             return False
         began = time.monotonic()
@@ -159,11 +161,12 @@ class Job(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether it has nothing to do before other nodes have computed some of its segments."""
+        """Whether all that remains depends on segments that other nodes compute."""
         return bool(self._away) and not self._captures
 
     def hear(self, came: frozenset[bytes], lost: frozenset[bytes]) -> None:
-        """What other nodes have computed, or will not: that is captured here."""
+        """Takes the segments that other nodes have computed, and those that they will not: these
+        are captured here."""
         self._away -= came | lost
         for piece in self.splice.pieces(Choice.HIT):
             if piece.key in lost and piece.index not in self._placement:
@@ -171,8 +174,8 @@ class Job(ABC):
 
     @property
     def walked(self) -> Walked:
-        """What it took, once `run` has answered True; of a walk nothing where its time says
-        nothing."""
+        """Returns the cost, once `run` has returned True; nothing for a walk whose time is no
+        measurement."""
         splice = self.splice
         if self._placement.odd:
             return Walked(0, 0, 0.0, *self._captured)
@@ -180,7 +183,7 @@ class Job(ABC):
         return Walked(splice.walked, placed, self._walked, *self._captured)
 
     def _move(self, pace: Pace, until: float) -> bool:
-        """Goes on behind the captures, as `run` does."""
+        """Continues after the captures, as `run` does."""
         if not self._acquired:
             there = self._together(self._acquire)
             self._acquired = self._means.ranks.all(there)
@@ -189,7 +192,7 @@ class Job(ABC):
         if self.context is None:
             began = time.monotonic()
             self.context = self._together(self._begin)
-            self._walked -= time.monotonic() - began  # the daemon prices a prefix by itself
+            self._walked -= time.monotonic() - began  # the daemon prices a prefix separately
         if not self._done(self._to_walk(pace, until), pace, until):
             return False
         self._together(self._vouch)
@@ -199,12 +202,12 @@ class Job(ABC):
         return True
 
     def close(self) -> None:
-        """Gives everything back. Twice is once."""
+        """Releases everything. Further calls do nothing."""
         leases, self._leases = self._leases, []
         release_all(leases)
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Does what may fail on one rank alone. Raises on all of them if it fails on any."""
+        """Does work that may fail on one rank only. Raises on all of them if it fails on any."""
         try:
             out = work()
         except Exception:
@@ -215,8 +218,8 @@ class Job(ABC):
         return out
 
     def _done(self, pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
-        """Works one piece off at least, and as many as fit into the time. False when some are
-        left."""
+        """Does at least one piece, and as many as fit into the time. Returns False if some
+        remain."""
         first = True
         for cost, work in pieces:
             now = time.monotonic()
@@ -228,7 +231,7 @@ class Job(ABC):
         return True
 
     def _acquire(self) -> bool:
-        """Leases all segments that are to be there. False while some are on their way from disk."""
+        """Leases all cached segments. Returns False while some are being read from disk."""
         hits = self.splice.pieces(Choice.HIT)
         pieces = [piece for piece in hits if piece.index not in self._placement]
         if self._leases or not pieces:
@@ -243,7 +246,7 @@ class Job(ABC):
                 return False
             raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
         self._leases = held
-        # What the daemon said of them may have been of others.
+        # The daemon's earlier report may have been about other copies of them.
         if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
             raise LostError(f"segments {off} are farther off than the request accepts")
         for piece, segment in zip(pieces, held, strict=True):
@@ -260,7 +263,7 @@ class Job(ABC):
         return most is not None and not segment.layout.within(most)
 
     def _to_capture(self, pace: Pace, until: float) -> Iterator[_Work]:
-        """The captures that are left, as many at once as there is time for."""
+        """Yields the remaining captures, as many at once as there is time for."""
         while self._captures:
             rows = self._means.ranks.least(pace.rows(until - time.monotonic()))
             if not all(p.spec is None or self._means.primers.made(p.spec) for p in self._captures):
@@ -271,7 +274,7 @@ class Job(ABC):
             yield cost, partial(self._capture, pieces)
 
     def _batch(self, rows: float) -> list[Piece]:
-        """The next pieces of at most so many rows, one at least; no two are equal."""
+        """Returns the next pieces of at most `rows` rows, at least one; no two are equal."""
         found: dict[bytes | None, Piece] = {}
         room, keys = min(rows, PREFILL_ROWS), CAPTURED_KEYS
         for piece in self._captures:
@@ -285,13 +288,14 @@ class Job(ABC):
         return list(found.values())
 
     def _to_walk(self, pace: Pace, until: float) -> Iterator[_Work]:
-        """The walks that are left, cut to the time that is."""
+        """Yields the remaining walks, cut to the remaining time."""
         while self._left:
             spans = self._next(self._means.ranks.least(pace.rows(until - time.monotonic())))
             yield _cost(spans), partial(self._walk, spans)
 
     def _next(self, rows: int) -> list[Span]:
-        """The next spans of at most so many rows; a run of rows may be cut, a segment is not."""
+        """Returns the next spans of at most `rows` rows; a run of rows may be cut, a segment is
+        not."""
         spans: list[Span] = []
         room = float(rows)
         for span in self._left:
@@ -304,7 +308,7 @@ class Job(ABC):
         return spans
 
     def _prime(self) -> bool:
-        """Computes the primer of the captures: a prefill of its tokens, once in the process."""
+        """Computes the primer of the captures: a prefill of its tokens, once per process."""
         for spec in self._together(partial(self._specs, self._captures)):
             self._means.primers.of(spec)
         return False
@@ -326,8 +330,8 @@ class Job(ABC):
         return True
 
     def _specs(self, pieces: Sequence[Piece]) -> list[SegmentSpec]:
-        """What is to be captured. Ranks and schedulers read a primer's file each for itself, so
-        that one of them may have another one."""
+        """Returns the specs to capture. Each rank and scheduler reads a primer's file itself, so
+        one of them may have another primer."""
         specs = []
         for piece in pieces:
             if piece.spec is None:
@@ -338,7 +342,7 @@ class Job(ABC):
         return specs
 
     def take(self, key: bytes, captured: Captured) -> None:
-        """A segment is there that this request may be about to capture."""
+        """Adds a segment that this request may be about to capture."""
         left = []
         for piece in self._captures:
             if piece.key == key:
@@ -348,7 +352,7 @@ class Job(ABC):
         self._captures = left
 
     def _restored(self, name: bytes, tokens: int, spliced: bool) -> Context:
-        """From a checkpoint of the daemon. spliced: it may be of a splice."""
+        """Restores a checkpoint of the daemon. spliced: it may be of a splice."""
         accept = Accept.ANY if spliced else Accept.EXACT
         held = self._means.model.load(name, accept, wait=max(self._means.patience, MIN_PATIENCE))
         if held is None:
@@ -392,7 +396,7 @@ class Job(ABC):
         return self.context
 
     def _vouch(self) -> None:
-        """The leases were good to the end, and all spans are in place."""
+        """Checks that the leases were valid to the end, and that all spans are in place."""
         self._stage()
         leases, self._leases = self._leases, []
         if not all(release_all(leases)):
@@ -402,5 +406,5 @@ class Job(ABC):
 
 
 def _cost(spans: Sequence[Span]) -> float:
-    """In walked rows."""
+    """Returns the cost in walked rows."""
     return sum(s.length if s.kind is SpanKind.RECOMPUTE else s.length * REUSED_COST for s in spans)

@@ -2,12 +2,12 @@
 
 A walk calls the projections, norms, rotary embeddings, gates and MLPs of the engine, so weights
 exist once, and quantised or packed ones work as they do there. The mixers' cores, attention over
-the paged cache and the chunked recurrence, are not called: what they read from the engine's
-metadata does not exist outside of its forward pass. The operators below them are, where `kernels`
-knows them; else torch does their work.
+the paged cache and the chunked recurrence, are not called: they read metadata that only exists in
+the engine's forward pass. The operators below them are called where `kernels` knows them;
+otherwise torch replaces them.
 
-What differs between engines is how a layer's modules are found and called; adapters make the
-mixers. Rows are [n, hidden], without a batch axis.
+Engines differ in how a layer's modules are found and called; adapters make the mixers. Rows are
+[n, hidden], without a batch axis.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ _NORM_EPSILON = 1e-6
 
 Mixer: TypeAlias = "Attention | Latent | Delta | Lightning"
 Projected: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""What `Attention.project` answers."""
+"""Result of `Attention.project`."""
 
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Walks run the engine's modules as they are: what the engine compiles is for its own batches,
-    and would be compiled again for every number of rows."""
+    """Runs the engine's modules without its compilation, which is for its own batches: they would
+    be compiled again for every number of rows."""
     with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         yield
 
 
 def apply(linear: nn.Module, x: Tensor) -> Tensor:
-    """The output of an engine's linear layer, which answers (output, bias) or the output."""
+    """Returns the output of an engine's linear layer, which returns (output, bias) or the
+    output."""
     out = linear(x)
     return out[0] if isinstance(out, tuple) else out
 
@@ -59,8 +60,8 @@ def apply(linear: nn.Module, x: Tensor) -> Tensor:
 class Attention:
     """Softmax attention with or without norms of queries and keys and an output gate.
 
-    project: of rows and their positions: q, k and v, turned, and the gate or None; any of them as
-    [n, heads, dim] or [n, heads * dim].
+    project: from rows and their positions: q, k and v, rotated, and the gate or None; any of them
+    as [n, heads, dim] or [n, heads * dim].
     """
 
     heads: int
@@ -89,12 +90,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention in its absorbed form, over the rows that engines keep.
+    """Multi-head latent attention in its absorbed form, over the rows that engines store.
 
-    down: of rows: queries [n, heads * (nope + key)], and latents beside shared keys
-    [n, rank + key], which `norm` and `turn` have not seen. turn: of positions, queries and keys.
-    up [heads, nope, rank] takes queries to the space of latents, over [heads, rank, value] takes
-    what was attended to back.
+    down: from rows: queries [n, heads * (nope + key)], and latents next to shared keys [n, rank +
+    key], before `norm` and `turn`. turn: rotates queries and keys by positions. up [heads, nope,
+    rank] maps queries to the space of latents, over [heads, rank, value] maps the result of
+    attention back.
     """
 
     heads: int
@@ -124,8 +125,8 @@ class Latent:
 class Delta:
     """The gated delta rule of Qwen3-Next and Qwen3.5.
 
-    split: of rows: the convolution's inputs [n, C] as [q | k | v], z [n, heads, dv], and b and a
-    [n, heads]. conv [C, kernel], a_log and dt_bias [heads].
+    split: from rows: the convolution's inputs [n, C] as [q | k | v], z [n, heads, dv], and b and
+    a [n, heads]. conv [C, kernel], a_log and dt_bias [heads].
     """
 
     key_heads: int
@@ -171,11 +172,11 @@ def _unit(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention of Ling 2.5 over queries and keys that are turned to their
+    """Decayed linear attention of Ling 2.5 over queries and keys that are rotated to their
     positions, all in float32.
 
-    module: the engine's. slopes [heads]: how fast each one forgets. rounded: the engine rounds what
-    was read before it norms it.
+    module: the engine's. slopes [heads]: the decay of each head. rounded: the engine rounds the
+    output of the recurrence before it norms it.
     """
 
     module: nn.Module
@@ -221,9 +222,9 @@ class Lightning:
 def mixers_of(
     body: nn.Module, identity: Identity, mixer: Callable[[nn.Module, Layer], Mixer]
 ) -> tuple[list[nn.Module], list[Mixer]]:
-    """The layers of a model that `Decoder` can walk, and what `mixer` makes of each.
+    """Returns the layers of a model that `Decoder` can walk, each with its `mixer`.
 
-    Raises UnsupportedError, naming the layer that is unknown or shaped otherwise.
+    Raises UnsupportedError, naming the layer that is unknown or has another shape.
     """
     layers = child(body, "layers")
     if not isinstance(layers, nn.ModuleList):
@@ -244,8 +245,8 @@ def mixers_of(
 def attention(
     module: nn.Module, project: Callable[[nn.Module, Tensor, Tensor], Projected]
 ) -> Attention:
-    """Of modules that are named as vLLM and SGLang name them. project: as of `Attention`, of the
-    module too. Raises UnsupportedError for what is missing."""
+    """Returns attention over modules with the names of vLLM and SGLang. project: as in
+    `Attention`, with the module as an argument. Raises UnsupportedError for missing modules."""
     for name in ("qkv_proj", "o_proj", "rotary_emb", "attn"):
         child(module, name)
     return Attention(
@@ -259,7 +260,7 @@ def attention(
 
 
 def plain(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
-    """Projections that are turned, and normed where the module says so; without a gate."""
+    """Returns rotated projections, normed if the module does so; without a gate."""
     sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
     dim, n = int(module.head_dim), len(x)
     q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
@@ -288,10 +289,11 @@ def lightning(module: nn.Module, slopes: Sequence[float], *, rounded: bool) -> L
 def latent(
     module: nn.Module, heads: int, scale: float, *, down: str, up: object, over: object
 ) -> Latent:
-    """Of modules that are named as vLLM and SGLang name them. down: the name of what gives queries
-    and latents at once, where queries are of low rank. up, over: as of `Latent`.
+    """Returns latent attention over modules with the names of vLLM and SGLang. down: name of the
+    module that returns queries and latents at once, for queries of low rank. up, over: as in
+    `Latent`.
 
-    Raises UnsupportedError for what is missing, quantised or packed.
+    Raises UnsupportedError for missing, quantised or packed modules.
     """
     norm, rank = child(module, "kv_a_layernorm"), int(module.kv_lora_rank)
     shapes = (heads, int(module.qk_nope_head_dim), rank), (heads, rank, int(module.v_head_dim))
@@ -331,7 +333,7 @@ class Decoder:
         layers: Sequence[nn.Module],
         mixers: Sequence[Mixer],
     ) -> None:
-        """embed: of token ids. norm: behind the last layer. logits: of rows behind it. layers: with
+        """embed: of token ids. norm: after the last layer. logits: of normed rows. layers: with
         `input_layernorm`, `post_attention_layernorm` and `mlp`."""
         self.identity = identity
         self.layers = tuple(layer.kind for layer in identity.layers)

@@ -1,4 +1,4 @@
-"""Notices that the weights of a running model are no longer those it was loaded with.
+"""Detects that the weights of a running model are no longer those it was loaded with.
 
 Objects of the daemon are named by the weights that were read at the start. Trainers write other
 weights into a running engine, in ways that leave different traces:
@@ -9,8 +9,8 @@ weights into a running engine, in ways that leave different traces:
     parameter.data = new, or a new parameter             changes
     by another process, or a kernel                                change
 
-So `Parameters` keeps the version and the address of every parameter, and a checksum of every MiB.
-`changed` compares versions, addresses and a few of the checksums, in turn. After `doubt` it
+So `Parameters` records the version and the address of every parameter, and a checksum of every
+MiB. `changed` compares versions, addresses and a few of the checksums, in turn. After `doubt` it
 compares all of them once, which reads every weight as often as a decoding step does. Hooks around
 an engine's updates of weights and resets of its caches call `doubt`.
 
@@ -76,7 +76,7 @@ class Parameters:
     """Watches all parameters and persistent buffers of models. For the thread that runs them;
     `doubt` may be called by any thread. Raises ValueError for a parameter that cannot be read.
 
-    Keeps no reference to a parameter: replaced ones are freed. Calls of `load_weights` of the
+    Has no reference to a parameter: replaced ones are freed. Calls of `load_weights` of the
     models and their modules count as doubt.
     """
 
@@ -96,7 +96,7 @@ class Parameters:
         self._doubts += 1
 
     def changed(self) -> str:
-        """Returns what has changed, "" while nothing has. A change is remembered for good."""
+        """Returns what has changed, "" while nothing has. A change is remembered permanently."""
         if not self._why:
             doubts = self._doubts  # a later one is for the next call
             try:
@@ -124,7 +124,7 @@ class Parameters:
                 self._sum(place, tensor, known)
 
     def _sum(self, place: _Place, tensor: Tensor, known: set[tuple[str, int]]) -> None:
-        """Adds the memory of a tensor, once for all that lie in it."""
+        """Adds the memory of a tensor, once for all tensors in it."""
         try:
             if not place.address:
                 raise RuntimeError(f"a {type(tensor).__name__} without an address")
@@ -179,7 +179,8 @@ def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> tuple[int, ..
     """Returns the checksums of a tensor's storage, of `count` blocks from `first` on.
 
     A block is a table of 64-bit words. Rows and columns are summed, and these sums with an odd
-    weight for each place: changing one word always changes the checksum, and so does swapping two.
+    weight for each position: changing one word always changes the checksum, and so does swapping
+    two.
     """
     import torch
 
@@ -192,7 +193,7 @@ def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> tuple[int, ..
         at_once = 1 if raw.device.type == "cpu" else _AT_ONCE
         found = [_weighed(part) for part in table.split(at_once)]
         rest = raw[whole * _BLOCK_BYTES :]
-        if len(rest):  # the last row is filled up, the others are summed where they are
+        if len(rest):  # the last row is padded, the others are summed in place
             rows = len(rest) // (_COLUMNS * 8)
             last = rest.new_zeros(_COLUMNS * 8)
             last[: len(rest) - rows * len(last)] = rest[rows * len(last) :]
@@ -220,12 +221,12 @@ def _weights(device: str) -> tuple[Tensor, Tensor]:
 
 
 _watchers: weakref.WeakKeyDictionary[nn.Module, list[_Noticed]] = weakref.WeakKeyDictionary()
-"""Who is to be notified when a module loads weights. Nothing is kept on the module itself: a deep
+"""Objects to notify when a module loads weights. Nothing is stored on the module itself: a deep
 copy of it would call the original."""
 
 
 def _notice_loading(model: nn.Module, doubt: _Noticed) -> None:
-    """Watches `load_weights` of a model's modules: also inner ones are called by trainers."""
+    """Watches `load_weights` of a model's modules: trainers also call inner ones."""
     for module in model.modules():
         owner = next((c for c in type(module).__mro__ if _LOAD in vars(c)), None)
         load = None if owner is None else vars(owner)[_LOAD]
@@ -240,7 +241,7 @@ def _notice_loading(model: nn.Module, doubt: _Noticed) -> None:
 def _doubting(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
     def load_weights(self: nn.Module, *args: object, **options: object) -> object:
-        _notify(self)  # a comparison on another thread meets weights that are half written
+        _notify(self)  # a comparison on another thread sees weights that are half written
         try:
             return load(self, *args, **options)
         finally:

@@ -1,5 +1,5 @@
-"""Times what an engine does, for the daemon, which prices splices by it, and the guess that decides
-where the daemon's answer is absent."""
+"""Times the work of an engine, which the daemon uses to price splices, and decides by a guess
+without the daemon's answer."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import TypeAlias
 from spliced_connector.client import CaptureTiming, Sample, WalkTiming
 
 _LEAST_TOKENS = 64
-"""Shorter prefills tell more about the step than about the tokens."""
+"""Minimum tokens: the time of shorter prefills is mostly that of the step."""
 _MOST_SAMPLES = 64
 
 WALK_COST = 2.0
-"""Time of a row in a walk, in rows of the engine's own prefill, where the daemon does not say (a
-guess, on the careful side: the projections are the engine's, what lies between them is not)."""
+"""Time of a row in a walk, in rows of the engine's own prefill, if the daemon does not report it
+(a guess, on the careful side: the projections are the engine's, the operators between them are
+not)."""
 
 CLAIM_ROWS = 64
-"""What claiming costs beside its rows: a step of the engine, in rows of prefill (a guess)."""
+"""Cost of claiming apart from its rows: a step of the engine, in rows of prefill (a guess)."""
 
 REUSED_COST = 1 / 16
-"""What placing a reused row takes, in walked rows (a guess; the pace learns from both)."""
+"""Cost of placing a reused row, in walked rows (a guess; the pace learns from both)."""
 
 _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 _FORGET = 0.9
-"""Weight of a measurement when the next one comes."""
+"""Decay of earlier measurements with each new one."""
 
 _ENOUGH = 3
-"""Measurements without which nothing is said. The first of all is not one: memory is touched and
-kernels are chosen then."""
+"""Minimum number of measurements. The first one is not counted: memory is touched and kernels are
+chosen then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """One request's walk: rows computed and rows placed, and the seconds that both took, and the
-    tokens that were captured for it before, and their seconds."""
+    """One request's walk: rows computed and rows placed, the seconds of both, the tokens that
+    were captured for it before, and their seconds."""
 
     rows: int
     placed: int
@@ -46,7 +47,8 @@ class Walked:
 
 
 class Line:
-    """Seconds as fixed + each * units: least squares over what was measured, newer weighs more.
+    """Seconds as fixed + each * units: least squares over the measurements, with more weight for
+    newer ones.
 
     Neither part is ever negative.
     """
@@ -56,7 +58,7 @@ class Line:
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def learn(self, units: float, seconds: float) -> None:
-        """A measurement; one of nothing is ignored."""
+        """Adds a measurement; one of zero units is ignored."""
         if units <= 0 or seconds <= 0:
             return
         self._seen += 1
@@ -69,12 +71,12 @@ class Line:
         )
 
     def fit(self) -> tuple[float, float] | None:
-        """(fixed, each) in seconds; None while too little is known."""
+        """Returns (fixed, each) in seconds; None with too few measurements."""
         if self._seen <= _ENOUGH:
             return None
         spread = self._n * self._xx - self._x * self._x
         flat = 0.0, self._y / self._x
-        # Measurements of one size tell nothing about the parts: then everything is by the unit.
+        # Measurements of one size cannot separate the parts: then everything is per unit.
         if spread <= 1e-6 * self._n * self._xx:
             return flat
         each = (self._n * self._xy - self._x * self._y) / spread
@@ -85,7 +87,7 @@ class Line:
 
 
 class Clock:
-    """Times prefills of one request and nothing else, and keeps samples for the daemon."""
+    """Times prefills of one request alone, and keeps samples for the daemon."""
 
     def __init__(self) -> None:
         self._samples: list[_Timing] = []
@@ -94,20 +96,20 @@ class Clock:
         self._warm = False  # a walk has ended
 
     def begin(self, span: tuple[int, int] | None) -> None:
-        """Tokens [begin, end) of a prompt are about to be computed; None: something else is."""
+        """Tokens [begin, end) of a prompt are about to be computed; None: other work is."""
         self._span = None
         if span is not None and span[1] - span[0] >= _LEAST_TOKENS:
             self._span, self._began = span, time.perf_counter()
 
     def end(self) -> None:
-        """They are computed."""
+        """Ends the measurement of these tokens."""
         if self._span is not None:
             self._keep(Sample(*self._span, time.perf_counter() - self._began))
         self._span = None
 
     def walked(self, walk: Walked) -> None:
-        """Keeps what a request's walk and captures took. The first is left out: memory is touched
-        and kernels are chosen then."""
+        """Records the times of a request's walk and captures. The first is left out: memory is
+        touched and kernels are chosen then."""
         if not (walk.rows or walk.placed or walk.captured):
             return
         if not self._warm:
@@ -123,6 +125,6 @@ class Clock:
             self._samples.append(sample)
 
     def take(self) -> tuple[_Timing, ...]:
-        """What was measured since the last call."""
+        """Returns the measurements since the last call."""
         samples, self._samples = tuple(self._samples), []
         return samples

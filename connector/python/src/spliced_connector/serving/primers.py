@@ -1,8 +1,8 @@
 """The primer of an engine: a neutral passage after which it captures segments.
 
 A segment that is captured from an empty state is encoded as if it were the first passage of a
-prompt. Captured after some hundred tokens of anything neutral it is nearer to what it is in the
-middle of one, at no cost to those who reuse it.
+prompt. Captured after some hundred tokens of neutral text it is closer to its encoding in the
+middle of a prompt, at no cost to those who reuse it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 MAX_PRIMER = 4096
-"""Tokens of a primer at most: a capture attends to all of them."""
+"""Maximum tokens of a primer: a capture attends to all of them."""
 
 
 def primer_ids(
     passage: Passage, tokenizer: Tokenizer | None, identity: Identity, vocabulary: int
 ) -> tuple[int, ...]:
-    """The token ids of the passage that settings name, without the tokenizer's special ones.
+    """Returns the token ids of the passage that settings name, without the tokenizer's special
+    ones.
 
-    tokenizer: of the model; not needed for token ids. vocabulary: the model has embeddings for ids
-    below it. Raises ValueError for a model that can have no primer, a file that cannot be read, a
-    text without a tokenizer, an id without an embedding, and for more than MAX_PRIMER tokens.
+    tokenizer: of the model; not needed for token ids. vocabulary: the model has embeddings for
+    ids below it. Raises ValueError for a model that can have no primer, a file that cannot be
+    read, a text without a tokenizer, an id without an embedding, and for more than MAX_PRIMER
+    tokens.
     """
     if not passage:
         return ()
-    from spliced_connector.walk import primer_problem  # needs torch, as no name does
+    from spliced_connector.walk import primer_problem  # needs torch, naming does not
 
     if why := primer_problem(identity):
         raise ValueError(f"primer: not with this model: {why}")
@@ -64,7 +66,7 @@ def _tokens(passage: str, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 
 class Primers:
     """The primers that one process captures segments after: one or none. Its states are computed
-    before the first capture after it, and kept."""
+    before the first capture after it, and cached."""
 
     def __init__(self, arch: Architecture, device: torch.device, ids: tuple[int, ...] = ()) -> None:
         """device: where the model computes."""
@@ -74,23 +76,24 @@ class Primers:
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        """Of the primers that there are."""
+        """Returns the digests of the primers."""
         return (self._digest,) if self._digest else ()
 
     def knows(self, spec: SegmentSpec) -> bool:
-        """Whether segments of the spec can be captured here."""
+        """Returns whether segments of the spec can be captured here."""
         return spec.primer in (b"", self._digest)
 
     def made(self, spec: SegmentSpec) -> bool:
-        """Whether nothing has to be computed before a capture of the spec."""
+        """Returns whether a capture of the spec needs no primer computed first."""
         return not spec.primer or (self._made is not None and self.knows(spec))
 
     def keys(self, spec: SegmentSpec) -> int:
-        """How many keys a capture of the spec attends to."""
+        """Returns how many keys a capture of the spec attends to."""
         return spec.tokens + (len(self._ids) if spec.primer else 0)
 
     def of(self, spec: SegmentSpec) -> Primer | None:
-        """The primer of a spec, None for a spec without. Raises ValueError for another primer."""
+        """Returns the primer of a spec, None for a spec without. Raises ValueError for another
+        primer."""
         if not spec.primer:
             return None
         if spec.primer != self._digest:
@@ -103,5 +106,5 @@ class Primers:
 
 
 def lead_of(ids: tuple[int, ...], begin: int) -> Lead | None:
-    """How a primer is named in prompts: for segments from token `begin` on; None without one."""
+    """Returns how prompts name a primer: for segments from token `begin` on; None without one."""
     return Lead(primer_digest(ids), begin) if ids else None

@@ -1,9 +1,9 @@
-"""What the tensor-parallel ranks of one engine have to agree on while they splice.
+"""Agreement of the tensor-parallel ranks of one engine while they splice.
 
-A walk sums over ranks inside of its layers, so all ranks have to walk the same rows at the same
-time. What they do follows from plans that are the same everywhere, but for three things: whether a
-rank can start, whether it has what it needs, and what the clock says. All are agreed on here, by
-the ranks' own group on the host.
+A walk sums over ranks inside its layers, so all ranks must walk the same rows at the same time.
+Their work follows from plans that are the same everywhere, except for three things: whether a
+rank can start, whether it has what it needs, and what its clock shows. The ranks agree on these
+here, in their own group on the host.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Ranks:
         return cls(rank, lowest, starts)
 
     def all(self, good: bool) -> bool:
-        """Whether it is so on every rank."""
+        """Returns whether it is true on every rank."""
         return bool(self._lowest(int(good)))
 
     def started(self, why: str, primer: str) -> tuple[int, str]:
-        """The first rank that cannot start, and why; (0, "") if all can.
+        """Returns the first rank that cannot start, and why; (0, "") if all can.
 
-        why and primer: as of `Start`. A primer that is not rank 0's is a reason.
+        why and primer: as in `Start`. A primer that is not rank 0's is a reason.
         """
         starts = self._starts((why, primer))
         for rank, (reason, digest) in enumerate(starts):
@@ -74,5 +74,5 @@ class Ranks:
         return 0, ""
 
     def least(self, number: int) -> int:
-        """The lowest of the ranks' numbers: rows, say, that all have time for."""
+        """Returns the lowest of the ranks' numbers, such as rows that all have time for."""
         return self._lowest(number)

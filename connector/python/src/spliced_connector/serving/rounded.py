@@ -1,8 +1,9 @@
-"""Remembers which states of an engine's own prefix cache decoding has rounded.
+"""Tracks which states of an engine's own prefix cache were rounded by decoding.
 
-With recurrent states in 16 bits an engine rounds them at each token that it decodes, a prefill
-where a chunk ends. A decoded state therefore differs from that of a prefill, and so do all states
-computed from it: the next turn of a conversation, which begins in the engine's own cache.
+With recurrent states in 16 bits an engine rounds them at each token that it decodes, and in a
+prefill only where a chunk ends. A decoded state therefore differs from that of a prefill, and so
+do all states computed from it: the next turn of a conversation, which begins in the engine's own
+cache.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from collections.abc import Callable, Sequence
 from spliced_connector.model import PrefixNames, Profile
 
 _MOST = 1 << 17
-"""Bound on the remembered prefixes, 32 bytes each: many times the states that fit into an engine.
-The least recently used is forgotten first, as engines evict."""
+"""Maximum number of tracked prefixes, 32 bytes each: many times the states that fit into an
+engine. The least recently used one is forgotten first, as engines evict."""
 
 
 class Leading:
-    """Names the leading tokens of one request, each position once. Tokens are only added to."""
+    """Names the leading tokens of one request, each position once. Tokens are only appended."""
 
     def __init__(self, profile: Profile, block: int, salt: str | None = None) -> None:
-        """salt: the request's own."""
+        """salt: of the request."""
         self._made = profile, b"-" if salt is None else b"+" + salt.encode(), block
         self._namer = PrefixNames(*self._made)
-        self._last = 0  # position that the namer has named
+        self._last = 0  # last named position
         self._names: dict[int, bytes] = {}
 
     def names(self, ids: Callable[[], Sequence[int]], ends: Sequence[int]) -> list[bytes]:
-        """Of the first tokens at each of the ascending ends.
+        """Returns names of the first tokens at each of the ascending ends.
 
-        ids: returns at least the tokens up to the last end. Called only where a name is new.
+        ids: returns at least the tokens up to the last end. Called only if a name is new.
         """
         new = [end for end in ends if end not in self._names]
         if new:
@@ -52,7 +53,7 @@ class Rounded:
         return bool(self._seen)
 
     def add(self, names: Sequence[bytes]) -> None:
-        """Records that the states behind these prefixes were rounded, or computed from a rounded
+        """Records that the states after these prefixes were rounded, or computed from a rounded
         one."""
         for name in names:
             self._seen[name] = None
@@ -61,7 +62,7 @@ class Rounded:
             self._seen.popitem(last=False)
 
     def has(self, name: bytes) -> bool:
-        """Reports whether the state behind a prefix may be one of them."""
+        """Returns whether the state after a prefix may be one of them."""
         if name not in self._seen:
             return False
         self._seen.move_to_end(name)

@@ -1,6 +1,6 @@
-"""Stores checkpoints and segments behind the engine's back, on threads of their own.
+"""Stores checkpoints and segments in the background, on separate threads.
 
-The engine's thread only starts the copies out of its device; the threads here wait for them, and
+The engine's thread only starts the copies from its device; the threads here wait for them, and
 the daemon copies and hashes them.
 """
 
@@ -21,11 +21,11 @@ from spliced_connector.walk import Captured, Copies, ToHost, by_layer, bytes_of,
 
 _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
-"""A parent that lies on disk is read before it can be extended, for a second at most."""
+"""A parent on disk is read before it can be extended, for a second at most."""
 
 
 class Leaving(Protocol):
-    """Something on its way out of the engine."""
+    """An object being copied from the engine."""
 
     @property
     def parts(self) -> ToHost: ...
@@ -35,10 +35,10 @@ T = TypeVar("T", bound=Leaving)
 
 
 class Storing(ABC, Generic[T]):
-    """One thread that stores what it is given, in order.
+    """One thread that stores its objects in order.
 
-    Bounded: while `bound` bytes wait or are being stored more is dropped, and counted as
-    `failures`. The thread begins with the first that is put.
+    Bounded: while `bound` bytes wait or are being stored, further objects are dropped and counted
+    as `failures`. The thread begins with the first `put`.
     """
 
     thread_name: str
@@ -50,13 +50,13 @@ class Storing(ABC, Generic[T]):
         self._bound = bound
         self._change = threading.Condition()
         self._queue: deque[T] = deque()
-        self._bytes = 0  # of what waits and of what is being stored
+        self._bytes = 0  # waiting and being stored
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     @abstractmethod
     def _store(self, new: T) -> None:
-        """Store one, and count what became of it."""
+        """Stores one object, and counts the outcome."""
 
     @property
     def full(self) -> bool:
@@ -68,7 +68,7 @@ class Storing(ABC, Generic[T]):
         return self._stop.is_set() or self._bytes >= self._bound
 
     def put(self, new: T) -> bool:
-        """Store it soon, or drop it: then False. Its bytes must not change any more."""
+        """Queues an object. Returns False if it is dropped. Its bytes must not change any more."""
         with self._change:
             if self._full():
                 self._tally.add(self.failures)
@@ -84,12 +84,12 @@ class Storing(ABC, Generic[T]):
         return True
 
     def drain(self, timeout: float) -> bool:
-        """Wait until nothing is left to store. False after `timeout` seconds."""
+        """Waits until all is stored. Returns False after `timeout` seconds."""
         with self._change:
             return self._change.wait_for(lambda: not self._bytes, timeout)
 
     def close(self) -> None:
-        """Give up what waits, and wait for the thread."""
+        """Drops waiting objects, and waits for the thread."""
         with self._change:
             self._stop.set()
             self._tally.add(self.failures, len(self._queue))
@@ -115,7 +115,7 @@ class Storing(ABC, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A checkpoint on its way out of the engine: its parts in the order of the layout."""
+    """A checkpoint being copied from the engine: its parts in the order of the layout."""
 
     hash: bytes
     tokens: int
@@ -127,7 +127,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A captured segment, likewise. settled: is told on another thread whether it is held now."""
+    """A captured segment, likewise. settled: called on another thread with whether the daemon has
+    it now."""
 
     spec: SegmentSpec
     ids: tuple[int, ...]
@@ -136,7 +137,7 @@ class Fresh:
 
 
 class Saver(Storing[Taken]):
-    """Saves checkpoints; in order, so that parents come first."""
+    """Saves checkpoints; in order, so that parents are saved first."""
 
     thread_name = "spliced-saver"
     failures = "save_failures"
@@ -165,8 +166,8 @@ class Publisher(Storing[Fresh]):
     failures = "publish_failures"
 
     def capture(self, captured: Captured, ids: tuple[int, ...], copies: Copies) -> Captured:
-        """Stores a fresh capture soon, and answers what will be read back: so the request that
-        captures and those that reuse give the same answer, but for what a tolerance allows.
+        """Queues a fresh capture, and returns what will be read back, so that the request that
+        captures and those that reuse give the same answer, up to the tolerance.
 
         ids: the segment's. copies: of the engine's device.
         """

@@ -1,4 +1,4 @@
-"""Which weights an engine has loaded."""
+"""Determines which weights an engine has loaded."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from spliced_connector.model import weights_digest
 from spliced_connector.serving.inert import Inert
 
 SAFETENSORS = frozenset({"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"})
-"""Load formats of vLLM and SGLang that read a directory's safetensors where it has any."""
+"""Load formats of vLLM and SGLang that read a directory's safetensors if it has any."""
 MISTRAL = "mistral"
 _CONSOLIDATED = "consolidated"
-"""How the names of files in Mistral's own format begin."""
+"""Prefix of file names in Mistral's own format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """An engine's arguments that decide which files it loads."""
+    """An engine's arguments that determine which files it loads."""
 
     model: str
     """A directory, or a name on a hub."""
@@ -31,11 +31,11 @@ class Loading:
     revision: str | None = None
     download_dir: str | None = None
     auto_is_mistral: bool = False
-    """Whether load format "auto" takes files in Mistral's own format where there are any."""
+    """Whether load format "auto" uses files in Mistral's own format if there are any."""
 
 
 class NamesWeights(Protocol):
-    """Settings that say what the weights are."""
+    """Settings that name the weights."""
 
     @property
     def weights(self) -> str: ...
@@ -77,7 +77,7 @@ def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
         given = _given(settings)
     except ValueError:
         if Path(settings.weights) in (directory, Path(loading.model)):
-            _loaded(directory, loading)  # which says why the engine has none of them
+            _loaded(directory, loading)  # which reports why the engine has none of them
         raise
     names = _loaded(directory, loading)
     if isinstance(given, bytes):
@@ -141,7 +141,8 @@ def _loaded(directory: Path, loading: Loading) -> frozenset[str]:
 
 
 def _digest_of(directory: Path, cache: str, names: Collection[str]) -> bytes:
-    """Raises ProfileError when there are no weights or they cannot be read."""
+    """Returns the digest of files. Raises ProfileError if there are no weights or they cannot be
+    read."""
     files = [directory / name for name in sorted(names)]
     try:
         states = [(file.name, file.stat()) for file in files]
@@ -153,5 +154,5 @@ def _digest_of(directory: Path, cache: str, names: Collection[str]) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _digest(directory: str, cache: str, files: tuple[tuple[str, int, int, int, int], ...]) -> bytes:
-    """Both halves may be in one process: there the weights are read once, as they are now."""
+    """Both halves may be in one process, where the weights are then read once."""
     return weights_digest(directory, cache, [name for name, *_ in files])

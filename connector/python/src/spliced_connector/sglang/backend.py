@@ -1,10 +1,11 @@
 """SGLang's HiCache with the daemon as its storage tier (`--hicache-storage-backend dynamic`).
 
-Pages of keys and values, and recurrent states where tree nodes end: see `pages`. SGLang
-calls this from its storage threads, not from the thread that runs the model.
+Pages of keys and values, and recurrent states where tree nodes end: see `pages`. SGLang calls
+this from its storage threads, not from the thread that runs the model.
 
-This was run against the classes, host pools and allocators of SGLang 0.5.23 and a real daemon, and
-never inside a running engine: HiCache pins host memory, for which SGLang needs a GPU's driver.
+This was run against the classes, host pools and allocators of SGLang 0.5.23 and a real daemon,
+and never inside a running engine: HiCache pins host memory, for which SGLang needs a GPU's
+driver.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ from spliced_connector.walk import part_bytes
 
 
 class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
-    """Keeps and finds pages of one rank.
+    """Stores and finds pages of one rank.
 
-    A daemon that is absent, slow or new reads as pages that are not there. A pool that is not
-    known is left alone, with one line in the log. Never raises but in the constructor.
+    With a daemon that is absent, slow or new, pages are misses. An unknown pool is not used, with
+    one line in the log. Only the constructor raises.
     """
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: object = None) -> None:
-        """Raises ValueError for settings or a model that are wrong."""
+        """Raises ValueError for invalid settings or an invalid model."""
         self._config = storage_config
         self._settings = HiCacheSettings.read(
             storage_config.extra_config, storage_config.model_name
         )
         self._refusal = _refusal(storage_config)
         self._weights = self._named()
-        self._identity(DType.BF16)  # a look at the config while an error still ends the start
+        self._identity(DType.BF16)  # checks the config while an error still stops the start
         self.tally = PageTally()
         self.rows: Pages | None = None
         self.states: Pages | None = None
@@ -77,24 +78,24 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         )
 
     def register_mem_pool_host(self, mem_pool_host: object) -> None:
-        """Take the pool of keys and values."""
+        """Registers the pool of keys and values."""
         super().register_mem_pool_host(mem_pool_host)
         self._take(PoolName.KV, mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: object, host_pool_name: str) -> None:
-        """Take a pool of a hybrid model. Other pools than KV and MAMBA never have hits."""
+        """Registers a pool of a hybrid model. Pools other than KV and MAMBA never have hits."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         if host_pool_name == PoolName.MAMBA:
             self._take(PoolName.MAMBA, host_pool)
 
     def exists(self, key: str) -> bool:
-        """Whether one page of keys and values is held."""
+        """Returns whether one page of keys and values is stored."""
         return self.batch_exists([key]) == 1
 
     def batch_exists(
         self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> int:
-        """How many leading pages of keys and values are held."""
+        """Returns how many leading pages of keys and values are stored."""
         return 0 if self.rows is None else self.rows.leading(keys, self._until("exists_ms"))
 
     def batch_exists_v2(
@@ -103,8 +104,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         pool_transfers: list[PoolTransfer] | None = None,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> PoolTransferResult:
-        """The longest prefix that can be restored: all its pages, and a state at its end where
-        `pool_transfers` asks for states."""
+        """Returns the longest prefix that can be restored: all its pages, and a state at its end
+        if `pool_transfers` asks for states."""
         until = self._until("exists_ms")
         held = 0 if self.rows is None else self.rows.leading(keys, until)
         hits = {PoolName.KV: held} if held else {}
@@ -122,7 +123,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        """Fill pages of keys and values; False from the first that is not held on."""
+        """Fills pages of keys and values; False from the first miss on."""
         return self._get(self.rows, keys, host_indices)
 
     def batch_set_v1(
@@ -131,7 +132,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        """Store pages of keys and values."""
+        """Stores pages of keys and values."""
         if self.rows is None:
             return [False] * len(keys)
         return self._set(self.rows, keys, host_indices, [self.rows.pool.page_tokens] * len(keys))
@@ -139,7 +140,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Fill pages of several pools."""
+        """Fills pages of several pools."""
         return {
             transfer.name: self._get(
                 self._pages(transfer.name), transfer.keys or [], transfer.host_indices
@@ -150,7 +151,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_set_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Store pages of several pools."""
+        """Stores pages of several pools."""
         done: dict[str, list[bool]] = {}
         for transfer in transfers:
             keys = transfer.keys or []
@@ -165,13 +166,14 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def get(
         self, key: str, target_location: object = None, target_sizes: object = None
     ) -> torch.Tensor | None:
-        """Fill a flat page of keys and values, as `get_dummy_flat_data_page` of the pool is one."""
+        """Fills a flat page of keys and values, in the form of the pool's
+        `get_dummy_flat_data_page`."""
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(
         self, keys: list[str], target_locations: object = None, target_sizes: object = None
     ) -> list[torch.Tensor | None]:
-        """`get` of several pages; None from the first that is not held on."""
+        """`get` of several pages; None from the first miss on."""
         pages = list(target_locations) if isinstance(target_locations, list | tuple) else []
         flat = self._flat(len(keys), pages)
         if self.rows is None or flat is None:
@@ -186,7 +188,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         target_location: object = None,
         target_sizes: object = None,
     ) -> bool:
-        """Store a flat page of keys and values, as `get_data_page` of the pool makes it."""
+        """Stores a flat page of keys and values, in the form of the pool's `get_data_page`."""
         return self.batch_set([key], [value])
 
     def batch_set(
@@ -196,7 +198,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         target_locations: object = None,
         target_sizes: object = None,
     ) -> bool:
-        """`set` of several pages; whether all are stored."""
+        """`set` of several pages. Returns whether all are stored."""
         pages = list(values) if isinstance(values, list | tuple) else []
         flat = self._flat(len(keys), pages)
         if self.rows is None or flat is None:
@@ -208,17 +210,17 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         )
 
     def clear(self) -> bool:
-        """Does nothing, and says so: what is in the daemon is also other engines'."""
+        """Does nothing and reports that: the daemon's data is shared with other engines."""
         log.warning("spliced: the daemon keeps its pages, other engines may use them")
         return False
 
     def close(self) -> None:
-        """End the connection."""
+        """Ends the connection."""
         self.client.close()
 
     def _named(self) -> bytes:
-        """The digest of what SGLang has loaded. Nothing is kept where that is something else than
-        the settings name."""
+        """Returns the digest of the loaded weights. Nothing is stored if they differ from those
+        that the settings name."""
         try:
             args = get_server_args()
         except ValueError:  # there is no engine in this process
@@ -256,7 +258,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         return Pages(model, pool, self.tally, self._shares)
 
     def _shares(self) -> bool:
-        """Whether pages may be stored and found: the engine has the weights that name them."""
+        """Returns whether pages may be stored and found: the engine has the weights that name
+        them."""
         watched = self._watched
         if watched is None or self._refusal:
             return False
@@ -282,7 +285,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         extra_info: HiCacheStorageExtraInfo | None,
         until: float,
     ) -> list[int]:
-        """After how many leading pages a pool can be restored."""
+        """Returns after how many leading pages a pool can be restored."""
         one = transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES and len(transfer.keys or "x") == 1
         if transfer.name != PoolName.MAMBA or not one or self.states is None or self.rows is None:
             return []
@@ -332,7 +335,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         return self._set(self.states, keys, transfer.host_indices, ends)
 
     def _flat(self, keys: int, pages: list[object]) -> Callable[[int], list[torch.Tensor]] | None:
-        """Views of flat pages, or None where they are not such."""
+        """Returns views of flat pages, or None if they have another form."""
         pool = None if self.rows is None else self.rows.pool
         if not isinstance(pool, RowPool) or len(pages) != keys:
             return None
@@ -345,7 +348,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
 
 
 def _refusal(config: HiCacheStorageConfig) -> str:
-    """Why this engine's pages cannot be kept, empty when they can."""
+    """Returns why this engine's pages cannot be stored, empty if they can."""
     for is_so, what in (
         (config.pp_size > 1, "pipeline parallelism"),
         (config.attn_cp_size > 1 or config.dcp_size > 1, "context parallelism"),
@@ -358,7 +361,7 @@ def _refusal(config: HiCacheStorageConfig) -> str:
 
 
 def _starts(pages: Pages, keys: int, indices: torch.Tensor | None) -> list[int] | None:
-    """The first slot of each page; None when there are not as many as keys need."""
+    """Returns the first slot of each page; None if there are fewer than the keys need."""
     size = max(pages.pool.page_tokens, 1)
     if indices is None or indices.numel() != keys * size:
         return None

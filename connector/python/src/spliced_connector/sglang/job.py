@@ -1,7 +1,7 @@
-"""One request of SGLang: a context that moves, and slots that it is written to in the end.
+"""One request of SGLang: a context that moves, and the slots that it is finally written to.
 
-Until the job has ended the engine knows of no slots: they are taken when all is there, so that a
-request that waits, or is lost, holds none.
+The engine has no slots for a job until it has ended: they are allocated when all is there, so
+that a request that waits, or is lost, occupies none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spliced_connector.walk import Context
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The exact prefix of a request that the engine's tree holds: slots [tokens] of its rows, and
-    the slot of the states behind them, None in a model without."""
+    """The exact prefix of a request in the engine's tree: slots [tokens] of its rows, and the
+    slot of the states after them, None in a model without."""
 
     slots: Tensor
     state: int | None
@@ -31,8 +31,8 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a job begins behind: the first `tokens` tokens, of a checkpoint of the daemon or, where
-    it has no name, of the engine's tree. spliced: the checkpoint may be of a splice."""
+    """The base of a job: the first `tokens` tokens, of a checkpoint of the daemon or, without a
+    name, of the engine's tree. spliced: the checkpoint may be of a splice."""
 
     tokens: int = 0
     name: bytes = b""
@@ -51,22 +51,22 @@ class SlotJob(Job):
         base: Base,
         sampled: bool,
     ) -> None:
-        """sampled: the canary computes it again."""
+        """sampled: the canary recomputes it."""
         super().__init__(splice, ids, means)
         self.base = base
         self.sampled = sampled
         self.prefix: Prefix | None = None
-        """What the engine's tree holds of the request, while `run` is called."""
+        """The prefix of the request in the engine's tree, while `run` is called."""
         self._slots = slots
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing was done yet that another job would have to do again."""
+        """Whether it has done no work yet that another job would have to repeat."""
         return self.context is None and not self.captured
 
     def write(self, into: Tensor, begin: int, state: int | None) -> None:
-        """Writes rows from token `begin` on to slots, and the states behind the last; once `run`
-        has answered True."""
+        """Writes rows from token `begin` on to slots, and the states after the last; call it once
+        `run` has returned True."""
         context = self._moving()
         for layer, rows in self._slots.rows.items():
             k, v = context.rows(layer)
@@ -107,10 +107,10 @@ class SlotJob(Job):
         return context
 
     def _walked_over(self, context: Context, begin: int) -> None:
-        """Nothing: rows stay in the context."""
+        """Does nothing: rows stay in the context."""
 
     def _stage(self) -> None:
-        """Nothing: the walk has copied what it read."""
+        """Does nothing: the walk has copied what it read."""
 
     def _finish(self) -> None:
-        """Nothing: see `write`."""
+        """Does nothing: see `write`."""

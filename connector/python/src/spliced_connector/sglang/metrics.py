@@ -10,11 +10,11 @@ import time
 from spliced_connector.serving.tally import EngineTally
 
 _SECONDS = 1.0
-"""Between two looks at the counts: they take a lock."""
+"""Seconds between two reads of the counts, which take a lock."""
 
 
 class Counts:
-    """Moves counts to a metric of SGLang's process, where it is started with --enable-metrics."""
+    """Adds counts to a metric of SGLang's process, if it is started with --enable-metrics."""
 
     def __init__(self, tally: EngineTally) -> None:
         # SGLang names the directory that its processes share before its caches are made.
@@ -29,7 +29,7 @@ class Counts:
         )
 
     def update(self) -> None:
-        """What was counted since the last time, at most once a second."""
+        """Exports the counts since the last time, at most once a second."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -43,7 +43,7 @@ class Counts:
 
 
 def count_inert() -> None:
-    """Exports the count of an engine in which nothing is reused from the start."""
+    """Exports the count of an engine that never reuses anything."""
     tally = EngineTally()
     tally.add("inert")
     Counts(tally).update_now()

@@ -1,10 +1,10 @@
 """Pages of SGLang's storage tier as checkpoints of the daemon, without SGLang.
 
-SGLang names a page by a hash over all tokens up to its end and hands over nothing else: no token
-ids, so that these pages cannot have the names that prefixes have for other engines. It also stores
-keys and values of every page, and recurrent states only where one of its tree nodes ends; the tree
-splits nodes later, and a page is asked for by itself. So each page is an object of its own, in one
-of two profiles that follow from the model's identity:
+SGLang names a page by a hash over all tokens up to its end and passes no token ids, so these
+pages cannot have the names that prefixes have for other engines. It also stores keys and values
+of every page, but recurrent states only where one of its tree nodes ends; the tree splits nodes
+later, and pages are looked up one by one. So each page is a separate object, in one of two
+profiles that follow from the model's identity:
 
     rows    the attention layers only; a page is a checkpoint of `page tokens` tokens
     states  the recurrent layers only; a page is a checkpoint without rows of all tokens before
@@ -16,7 +16,7 @@ branch within a node, and would lose its tail with its first page.
     name = SHA-256("spliced sglang page\\0" | fingerprint | u32 salt length | salt
                    | u32 page tokens, 0 of states | page hash as text)
 
-The fingerprint has weights, adapter, types and layer shapes in it, and shares are stored by rank:
+The fingerprint includes weights, adapter, types and layer shapes, and shares are stored by rank:
 another model, layout or rank finds nothing.
 """
 
@@ -41,24 +41,22 @@ from spliced_connector.walk import part_bytes, tensor_over
 log = logging.getLogger("spliced.sglang")
 
 _AT_ONCE = 8
-"""Pages copied out of the pool before they are stored: bounds memory, and what a daemon that has
-gone costs (a guess)."""
+"""Pages copied from the pool before they are stored: bounds memory, and the time that is lost if
+the daemon is gone (a guess)."""
 
 _RESTORABLE = 8
-"""Prefixes with a state that a look-up names at most, the longest first."""
+"""Maximum prefixes with a state in one lookup, the longest first."""
 
 
 class PageTally:
     """Counts of one backend; any thread may add.
 
-    hit_pages, missed_pages    look-ups of keys and values
-    hit_states, missed_states  look-ups that found keys and values, by whether a state was there
-    loaded_pages, saved_pages  of either kind
-    load_failures              pages that were not there, or not good to the end
-    save_failures              pages that the daemon did not take; save_code_N: for reason N
-    cut_lookups                look-ups that ended by time
-    unplaced                   states whose place in the prompt SGLang did not tell
-    inert                      pools that are not used
+    hit_pages, missed_pages    lookups of keys and values hit_states, missed_states  lookups that
+    found keys and values, by whether a state was found loaded_pages, saved_pages  of either kind
+    load_failures              pages that were missing, or not valid to the end save_failures
+    pages that the daemon refused; save_code_N: for reason N cut_lookups                lookups
+    that ended by timeout unplaced                   states whose position in the prompt SGLang
+    did not pass inert                      pools that are not used
     """
 
     def __init__(self) -> None:
@@ -70,13 +68,13 @@ class PageTally:
             self._counts[name] += n
 
     def snapshot(self) -> dict[str, int]:
-        """All counts that are not 0."""
+        """Returns all counts that are not 0."""
         with self._lock:
             return {name: n for name, n in self._counts.items() if n}
 
 
 def page_name(fingerprint: bytes, salt: bytes, page_tokens: int, key: str) -> bytes:
-    """The hash that a page is kept under."""
+    """Returns the hash under which a page is stored."""
     sha = hashlib.sha256(b"spliced sglang page\0" + fingerprint)
     sha.update(struct.pack("<I", len(salt)) + salt + struct.pack("<I", page_tokens))
     sha.update(key.encode())
@@ -84,12 +82,13 @@ def page_name(fingerprint: bytes, salt: bytes, page_tokens: int, key: str) -> by
 
 
 class Pages:
-    """The pages of one pool. May be used by several threads; never raises for the daemon."""
+    """The pages of one pool. May be used by several threads; failures of the daemon are not
+    raised."""
 
     def __init__(
         self, model: Model, pool: Pool, tally: PageTally, shares: Callable[[], bool]
     ) -> None:
-        """shares: says whether pages may be stored and found now."""
+        """shares: returns whether pages may be stored and found now."""
         self.pool = pool
         self._shares = shares
         self._model = model
@@ -98,7 +97,7 @@ class Pages:
         self._layout = pool.profile.checkpoint_layout(pool.page_tokens)
 
     def names(self, keys: Sequence[str]) -> list[bytes]:
-        """Empty while no daemon was ever there, or nothing may be shared."""
+        """Returns names; empty if no daemon was attached yet, or nothing may be shared."""
         salt = self._model.salt
         if salt is None or not self._shares():
             return []
@@ -106,9 +105,9 @@ class Pages:
         return [page_name(fingerprint, salt, self._rows, key) for key in keys]
 
     def leading(self, keys: Sequence[str], until: float) -> int:
-        """How many pages of keys and values are held from the first one on.
+        """Returns how many consecutive pages of keys and values are stored, from the first one.
 
-        `until` is when to give up, by the monotonic clock.
+        `until` is the deadline, by the monotonic clock.
         """
         found = 0
         for name in self.names(keys):
@@ -123,7 +122,7 @@ class Pages:
         return found
 
     def ends(self, keys: Sequence[str], positions: Sequence[int], until: float) -> list[int]:
-        """Counts of leading pages behind which a state is held, ascending.
+        """Returns numbers of leading pages after which a state is stored, ascending.
 
         `positions` are the tokens up to each page's end.
         """
@@ -139,7 +138,7 @@ class Pages:
         return found[::-1]
 
     def save(self, keys: Sequence[str], ends: Sequence[int], indices: Sequence[int]) -> list[bool]:
-        """Store the pages that begin at slots `indices`, which cover the first `ends` tokens."""
+        """Stores the pages that begin at slots `indices`, which cover the first `ends` tokens."""
         pool = self.pool
 
         def parts(i: int) -> list[memoryview]:
@@ -150,7 +149,7 @@ class Pages:
     def save_parts(
         self, keys: Sequence[str], ends: Sequence[int], parts: Callable[[int], list[memoryview]]
     ) -> list[bool]:
-        """`save` of pages that `parts` gives one by one."""
+        """`save` of pages that `parts` yields one by one."""
         done: list[bool] = []
         names = self.names(keys)
         for at in range(0, len(names), _AT_ONCE):
@@ -173,9 +172,9 @@ class Pages:
     def load(
         self, keys: Sequence[str], targets: Callable[[int], Sequence[Tensor]], until: float
     ) -> list[bool]:
-        """Fill pages in order up to the first that is not held; `targets` gives a page's tensors.
+        """Fills pages in order up to the first miss; `targets` returns a page's tensors.
 
-        What was written to a page that is answered with False does not count.
+        The content of a page whose result is False must not be used.
         """
         done: list[bool] = []
         for i, name in enumerate(self.names(keys)):
@@ -191,7 +190,7 @@ class Pages:
         return done + [False] * (len(keys) - len(done))
 
     def _copy(self, checkpoint: Checkpoint, targets: Sequence[Tensor]) -> bool:
-        """Whether a page was copied, and good until it was. Gives it back."""
+        """Copies a page and releases it. Returns whether it was copied, and valid until then."""
         fits = checkpoint.layouts == (self._layout,)
         try:
             if fits:

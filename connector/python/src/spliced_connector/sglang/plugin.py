@@ -1,18 +1,18 @@
-"""The `sglang.srt.plugins` entry point: makes `--radix-cache-backend spliced` known.
+"""The `sglang.srt.plugins` entry point, which registers `--radix-cache-backend spliced`.
 
-SGLang gives a cache its requests when it schedules them; what a cache cannot do by itself is asked
-for by SGLang's own hooks. They do nothing beside another cache:
+SGLang passes requests to a cache when it schedules them. For the rest SGLang's own hooks are
+used. They do nothing for other caches:
 
     before a batch is planned        a slice of work, see `reuse`
-    a request is to be admitted      it is passed over until what it was promised is there, and its
+    a request is to be admitted      it is skipped until its promised tokens are there, and its
                                      prompt is cut where the daemon wants a state
     a batch runs                     a prefill's time is learned
     a model is loaded                its weights are watched
     weights are replaced             nothing is reused any more
     weights may have been written    they are compared before anything is reused or stored
-    an answer is sent                what became of the request goes along, in `meta_info`
+    an answer is sent                the outcome of the request is included, in `meta_info`
 
-Nothing is imported of SGLang or torch before they are needed.
+Neither SGLang nor torch is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WEIGHTS_TAG = "weights"
 
 
 def register() -> None:
-    """In each of the engine's processes, before anything else."""
+    """Registers the hooks, in each of the engine's processes and before anything else."""
     from sglang.srt.mem_cache.registry import (
         get_radix_cache_factory,
         register_radix_cache_backend,
@@ -78,9 +78,9 @@ def register() -> None:
 
 
 def build(context: TreeCacheBuildContext) -> BasePrefixCache:
-    """SGLang's cache, with the daemon behind it where the engine is one that is known.
+    """Returns SGLang's cache, with the daemon as a lower tier if the engine is supported.
 
-    Raises ValueError for settings that are wrong.
+    Raises ValueError for invalid settings.
     """
     from sglang.srt.mem_cache.registry import create_unified_radix_cache
 
@@ -146,7 +146,7 @@ def add(
     if cache is None:
         return original(adder, req, has_chunked_req, truncation_align_size)
     if not cache.admit(req):
-        return AddReqResult.CONTINUE  # others may be served meanwhile
+        return AddReqResult.CONTINUE  # others may be served in the meantime
     if has_chunked_req or adder.new_chunked_req is not None:  # there can be one only
         return original(adder, req, has_chunked_req, truncation_align_size)
     with cache.stopping(adder, req, req.prefix_len + req.host_hit_length):
@@ -163,7 +163,7 @@ def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> An
 
 
 def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: Any) -> Any:
-    """Around what replaces weights: the daemon's objects are named by those of the start."""
+    """Around the replacement of weights: the daemon's objects are named by those of the start."""
     engine_weights.replace()
     cache = _ours(getattr(updater.scheduler, "tree_cache", None))
     if cache is not None:
@@ -179,7 +179,7 @@ def loaded(original: Callable[..., Any], runner: Any, *given: Any, **named: Any)
 
 
 def flushed(original: Callable[..., Any], scheduler: Any, *given: Any, **named: Any) -> Any:
-    """Around `Scheduler.flush_cache`, which trainers call when they have written weights."""
+    """Around `Scheduler.flush_cache`, which trainers call after writing weights."""
     try:
         return original(scheduler, *given, **named)
     finally:
@@ -187,14 +187,14 @@ def flushed(original: Callable[..., Any], scheduler: Any, *given: Any, **named: 
 
 
 def released(original: Callable[..., Any], updater: Any, request: Any) -> Any:
-    """Around what gives memory of the weights away."""
+    """Around the release of the weights' memory."""
     if not request.tags or _WEIGHTS_TAG in request.tags:
         engine_weights.release()
     return original(updater, request)
 
 
 def resumed(original: Callable[..., Any], updater: Any, request: Any) -> Any:
-    """Around what takes it back, with whatever contents."""
+    """Around its return, with unknown contents."""
     done = original(updater, request)
     if _WEIGHTS_TAG not in updater.offload_tags:
         engine_weights.resume()
@@ -210,12 +210,12 @@ def _doubt(scheduler: Any) -> None:
 
 
 def is_told(original: Callable[..., Any], streamer: Any, key: str) -> bool:
-    """Around the output's question whether something is told once, not for every token."""
+    """Around the output's query whether a value is reported once, not for every token."""
     from spliced_connector.sglang.radix import TOLD
 
     return key == TOLD or bool(original(streamer, key))
 
 
 def _ours(cache: object) -> Any:
-    """A cache of ours, None for others. Typed loosely: its class imports SGLang."""
+    """Returns a cache of ours, None for others. Typed loosely: its class imports SGLang."""
     return cache if hasattr(cache, "admit") and hasattr(cache, "stopping") else None

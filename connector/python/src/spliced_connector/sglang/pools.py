@@ -1,4 +1,4 @@
-"""SGLang's host pools as canonical tensors: the one place that knows how they lie.
+"""SGLang's host pools as canonical tensors: the only module that knows their layout.
 
 Written against 0.5.23. Host pools keep what HiCache has copied from the device:
 
@@ -9,8 +9,8 @@ Written against 0.5.23. Host pools keep what HiCache has copied from the device:
     MAMBA  temporal           [slots, layers, 1, value heads, value dim, key dim]
            conv               [slots, layers, 1, channels, kernel - 1]
 
-Only attention layers count among the layers of KV, only recurrent ones among those of MAMBA. What
-does not look exactly so is refused by `Unfit`, and the backend does nothing with it.
+KV has only attention layers, MAMBA only recurrent ones. Any other layout is refused by `Unfit`,
+and the backend does not use the pool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spliced_connector.model import DType, Family, Identity, Kind, Layer, Profil
 from spliced_connector.walk import TORCH_TYPES
 
 FAMILIES = (Family.GDN, Family.MAMBA2)
-"""Those whose states are known to lie as above."""
+"""Model types whose states have the layout above."""
 
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
@@ -45,7 +45,7 @@ class Pool(Protocol):
 
 
 def dtype_of(kind: torch.dtype, what: str) -> DType:
-    """The stored type of an engine's type. Raises `Unfit` for one that would lose bits."""
+    """Returns the stored type of an engine's type. Raises `Unfit` for one that would lose bits."""
     for ours, theirs in TORCH_TYPES.items():
         if theirs == kind:
             return ours
@@ -53,12 +53,12 @@ def dtype_of(kind: torch.dtype, what: str) -> DType:
 
 
 def rows_only(identity: Identity) -> Identity:
-    """A model of whose layers only the attention's rows are kept."""
+    """Returns an identity with only the attention layers' rows."""
     return _without(identity, (Kind.LINEAR,))
 
 
 def states_only(identity: Identity) -> Identity:
-    """A model of whose layers only the recurrent states are kept."""
+    """Returns an identity with only the recurrent states."""
     return _without(identity, (Kind.FULL, Kind.MLA, Kind.WINDOW))
 
 
@@ -71,7 +71,7 @@ class RowPool:
     """Pages of keys and values."""
 
     def __init__(self, pool: object, identity: Identity) -> None:
-        """Raises `Unfit` when the pool is not that of the model."""
+        """Raises `Unfit` if the pool does not fit the model."""
         self.profile = Profile(rows_only(identity))
         self._pool = pool
         self._layout = str(getattr(pool, "layout", None))
@@ -81,7 +81,8 @@ class RowPool:
         self._check()
 
     def page(self, index: int) -> list[Tensor]:
-        """K and V of each layer, [tokens, heads, dim]: views of the page that begins at `index`."""
+        """Returns K and V of each layer, [tokens, heads, dim]: views of the page that begins at
+        `index`."""
         block = _tensor(self._pool, "kv_buffer")
         size = self.page_tokens
         if self._layout == "layer_first":
@@ -93,7 +94,7 @@ class RowPool:
         return self._rows(block)
 
     def flat(self, data: Tensor) -> list[Tensor]:
-        """`page` of the bytes that the pool's `get_data_page` gives: views of `data`."""
+        """`page` of the bytes that the pool's `get_data_page` returns: views of `data`."""
         if data.dtype != self.dtype or data.numel() != torch.Size(self._shape).numel():
             raise Unfit(f"page of {data.numel()} {data.dtype}")
         return self._rows(data.view(self._shape))
@@ -140,12 +141,12 @@ class RowPool:
 
 
 class StatePool:
-    """Pages of recurrent states: one slot each, whatever tokens a page has."""
+    """Pages of recurrent states: one slot each, regardless of a page's tokens."""
 
     page_tokens = 0
 
     def __init__(self, pool: object, identity: Identity) -> None:
-        """Raises `Unfit` when the pool is not that of the model."""
+        """Raises `Unfit` if the pool does not fit the model."""
         self.profile = Profile(states_only(identity))
         self._temporal = _tensor(pool, "temporal_buffer")
         self._conv = _tensors(pool, "conv_buffer")
@@ -159,8 +160,8 @@ class StatePool:
         self._check()
 
     def page(self, index: int) -> list[Tensor]:
-        """State [value heads, key dim, value dim] and convolution tail [kernel - 1, channels] of
-        each layer: views of a slot."""
+        """Returns state [value heads, key dim, value dim] and convolution tail [kernel - 1,
+        channels] of each layer: views of a slot."""
         views: list[Tensor] = []
         for layer in range(self._temporal.shape[1]):
             views.append(self._temporal[index, layer, 0].transpose(-1, -2))
@@ -183,12 +184,12 @@ class StatePool:
 
 
 def kv_dtype(pool: object) -> DType:
-    """Of a KV pool. Raises `Unfit`."""
+    """Returns the type of a KV pool. Raises `Unfit`."""
     return dtype_of(_tensor(pool, "kv_buffer").dtype, "KV pool")
 
 
 def conv_dtype(pool: object) -> DType:
-    """Of the convolution tails of a MAMBA pool. Raises `Unfit`."""
+    """Returns the type of the convolution tails of a MAMBA pool. Raises `Unfit`."""
     tails = _tensors(pool, "conv_buffer")
     if not tails:
         raise Unfit("MAMBA pool without convolution tails")

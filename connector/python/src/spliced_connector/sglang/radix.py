@@ -1,13 +1,14 @@
-"""SGLang's radix cache with the daemon behind it: `--radix-cache-backend spliced`.
+"""SGLang's radix cache with the daemon as a lower tier: `--radix-cache-backend spliced`.
 
-What the tree holds of a prompt comes first, exact and shared between requests. Behind it the daemon
-may have more: an exact prefix, or segments that stand anywhere. That is reported as a hit of a host
-tier, with slots that belong to the request: SGLang admits the request for what is left to compute
-and asks for the slots then. An exact prefix joins the tree with what is computed behind it, as any
-row does; rows behind composed segments never do, and are freed with their request.
+The tree's prefix of a prompt is used first; it is exact and shared between requests. The daemon
+may have more: a longer exact prefix, or segments at any position. That is reported as a hit of a
+host tier, with slots that belong to the request: SGLang admits the request for the remaining
+tokens and then asks for the slots. An exact prefix joins the tree with the tokens computed after
+it, as any row does. Rows after composed segments never do, and are freed with their request.
 
-A job works between batches, for as long as `Reuse` gives it; until it is done its request is passed
-over. All promised tokens are there, or none: then the request is matched again without.
+A job works between batches, for as long as `Reuse` allows; until it is done its request is
+skipped. All promised tokens are delivered, or none: then the request is matched again without
+them.
 """
 
 from __future__ import annotations
@@ -44,32 +45,32 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 TOLD = "spliced"
-"""What became of a request stands under this name in its `meta_info`."""
+"""Key of a request's outcome in its `meta_info`."""
 
 
 class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
-    """Does what its parent does, until it is given a `reuse`. An error of ours ends the reuse, not
-    the engine."""
+    """Behaves like its base class until it is given a `reuse`. An error of ours ends the reuse,
+    not the engine."""
 
     reuse: Reuse | None = None
     inert = ""
-    """Why nothing is reused; empty while something is."""
+    """Why nothing is reused; empty while reuse is on."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
-        # By request, and kept when the reuse ends: requests go on with what they were given.
+        # By request, and kept when the reuse ends: requests continue with what they were given.
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
-        self._composed: set[str] = set()  # whose rows lie behind composed segments
+        self._composed: set[str] = set()  # requests with rows after composed segments
         self._lent = False  # the last load gave slots to a request
-        self._rounded: set[str] = set()  # requests that go on from rounded states
-        self._leading: dict[str, Leading] = {}  # names their tokens
+        self._rounded: set[str] = set()  # requests that continue from rounded states
+        self._leading: dict[str, Leading] = {}  # names of their tokens
 
     def attach(self, reuse: Reuse) -> None:
-        """From now on the daemon is asked."""
+        """Starts using the daemon."""
         self.reuse = reuse
 
     def turn_off(self, why: str) -> None:
-        """From now on nothing is reused or stored."""
+        """Ends reuse and storing."""
         reuse, self.reuse = self.reuse, None
         if reuse is not None:
             log.warning("spliced does nothing any more: %s", why)
@@ -78,7 +79,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self.inert = why
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        """What the tree holds, and as a hit of the host what the daemon has behind it."""
+        """Returns the tree's match, with the daemon's further tokens as a hit of the host tier."""
         found = None
         with self._guarded():
             found = self._matched(params)
@@ -89,7 +90,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return found
 
     def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Any] | None:
-        """Slots of the request's own for what its job has made."""
+        """Returns slots that belong to the request and hold the result of its job."""
         tracked = self._of(params.req)
         if params.req is None or tracked is None or tracked.job is None:
             loaded: tuple[int, Any] | None = super().init_load_back(params)
@@ -114,8 +115,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return torch.cat([path, own.to(path)])
 
     def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
-        """Stores what the daemon wants of the request. Rows behind composed segments stay out of
-        the tree."""
+        """Stores the states of the request that the daemon wants. Rows after composed segments
+        stay out of the tree."""
         self._private.pop(req.rid, None)
         tracked = self._of(req)
         if tracked is not None:
@@ -142,7 +143,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             return
         if req.finished():
             self.reuse.drop(req.rid)
-        else:  # it gave way to others, and is matched again
+        else:  # it was preempted, and is matched again
             self.reuse.released(tracked)
 
     def finish(self, handle: CacheRequestHandle, outcome: CacheRequestOutcome) -> None:
@@ -160,14 +161,14 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self.turn_off("the engine ends")
 
     def step(self, alone: bool) -> None:
-        """The scheduler is about to plan a batch. alone: no request runs."""
+        """Works before the scheduler plans a batch. alone: no request runs."""
         if self.reuse is not None:
             with self._guarded():
                 self.reuse.step(alone)
 
     def admit(self, req: Req) -> bool:
-        """Whether a request that was just matched can be admitted: what it was promised is there,
-        or was lost and is not promised any more."""
+        """Returns whether a request that was just matched can be admitted: its promised tokens
+        are there, or were lost and are no longer promised."""
         tracked = self._of(req)
         if self.reuse is None or tracked is None or tracked.offer is None:
             return True
@@ -180,8 +181,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
 
     @contextmanager
     def stopping(self, adder: PrefillAdder, req: Req, computed: int) -> Iterator[None]:
-        """Lets a chunk of a prompt end where the daemon wants a state. computed: tokens in front of
-        the chunk."""
+        """Ends a chunk of a prompt where the daemon wants a state. computed: tokens before the
+        chunk."""
         tracked, before = self._of(req), adder.rem_chunk_tokens
         stop = 0
         if self.reuse is not None and tracked is not None and before is not None:
@@ -193,7 +194,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             adder.rem_chunk_tokens = before
 
     def _began(self, req: Req, held: int) -> None:
-        """Notes whether the tree's state after `held` tokens of a request was rounded."""
+        """Records whether the tree's state after `held` tokens of a request was rounded."""
         if self.reuse is None or self.reuse.rounded is None:
             return
         self._rounded.discard(req.rid)
@@ -204,15 +205,15 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             tracked.rounded = req.rid in self._rounded
 
     def _filed(self, req: Req, up_to: int) -> None:
-        """Notes that the tree gets the state after the first `up_to` tokens of a request."""
+        """Records that the tree gets the state after the first `up_to` tokens of a request."""
         if self.reuse is None or self.reuse.rounded is None:
             return
         if up_to > len(req.origin_input_ids) or req.rid in self._rounded:
             self.reuse.rounded.add([self._name(self.reuse, req, up_to)])
 
     def _name(self, reuse: Reuse, req: Req, tokens: int) -> bytes:
-        """The name of the leading tokens of a request, whose list of them is built only where it
-        is new: requests that wait are asked about at every step."""
+        """Returns the name of the leading tokens of a request. Their list is built only if the
+        name is new: waiting requests are asked about at every step."""
         leading = self._leading.get(req.rid)
         if leading is None:
             leading = self._leading[req.rid] = Leading(reuse.model.profile, STEP)
@@ -246,7 +247,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             tracked = self.reuse.open(req.rid, req.origin_input_ids, said, _stops(req))
         if tracked.computed:
             return None
-        # What the tree holds is taken only once it is known that there is nothing better.
+        # The tree's prefix is used only once it is known that there is nothing better.
         found = super().match_prefix(replace(params, cow_mamba=False))
         held = found.device_prefix_len
         offer = self.reuse.offer(tracked, held, len(params.key))
@@ -261,7 +262,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         )
 
     def _held(self, req: Req) -> Prefix | None:
-        """What the tree holds of a request that was just matched."""
+        """Returns the tree's prefix of a request that was just matched."""
         if not req.prefix_len:
             return None
         slots = self.path_device_indices(req.last_node)[: req.prefix_len].to(torch.int64)
@@ -272,7 +273,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return Prefix(slots, state)
 
     def _load(self, tracked: Tracked, req: Req, count: int) -> int | None:
-        """The number of tokens that the request has slots for now; None: not yet, 0: never."""
+        """Returns the number of tokens for which the request now has slots; None: not yet, 0:
+        never."""
         if self.reuse is None:
             return 0
         slots = self._take_slots(count)
@@ -287,12 +289,12 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             self.token_to_kv_pool_allocator.free(slots)
             raise
         if state is not None:
-            # What is written takes the place of a state that was to be copied or cleared.
+            # The written state replaces one that was to be copied or cleared.
             req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
         self._private[req.rid] = slots
         if tracked.spliced:
             self._composed.add(req.rid)
-        else:  # an exact state took the place of the tree's
+        else:  # an exact state replaced the tree's
             self._rounded.discard(req.rid)
             tracked.rounded = False
         self._lent = True
@@ -323,7 +325,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
     def _store(self, tracked: Tracked, req: Req, up_to: int) -> None:
         ended = req.kv.kv_committed_len if req.finished() else req.extend_end
         if self.reuse is None or up_to != ended:
-            return  # the state is that of another token
+            return  # the state is of another token
 
         def row() -> tuple[Tensor, int | None]:
             held = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :up_to]
@@ -352,7 +354,8 @@ def _ids(req: Req) -> list[int]:
 
 
 def _plain(req: Req) -> bool:
-    """Whether a request is of a kind that is reused: its tokens say all, and are enough."""
+    """Returns whether a request is of a kind that is reused: its tokens determine its state, and
+    are enough."""
     special = (
         req.lora_id,
         req.extra_key,
@@ -366,7 +369,7 @@ def _plain(req: Req) -> bool:
 
 
 def _stops(req: Req) -> set[int]:
-    """The ids that end a turn."""
+    """Returns the ids that end a turn."""
     found = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
     eos = getattr(req.tokenizer, "eos_token_id", None)
     return found if eos is None else {*found, int(eos)}

@@ -1,7 +1,7 @@
 """Pools of SGLang for one small hybrid model, built on the CPU.
 
-The drift check records how they lie, and tests read and write them. Two recurrent and two
-attention layers; sizes of a tensor differ, so that one that is mixed up has another shape.
+The drift check records their layout, and tests read and write them. Two recurrent and two
+attention layers; all sizes of a tensor differ, so that transposed dimensions show in its shape.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TOKENS = 128
 
 @dataclass(frozen=True)
 class Hosts:
-    """Device and host pools, as `--enable-hierarchical-cache` has them."""
+    """Device and host pools, as with `--enable-hierarchical-cache`."""
 
     mamba: MambaPool
     device: HybridLinearKVPool
@@ -58,7 +58,7 @@ class Hosts:
 
 
 def mamba_pool(states: torch.dtype = torch.float32) -> MambaPool:
-    """States of the recurrent layers."""
+    """Returns states of the recurrent layers."""
     shape = Mamba2StateShape.create(
         tp_world_size=1,
         intermediate_size=32,
@@ -83,7 +83,7 @@ def hosts(
     kv: torch.dtype = torch.bfloat16,
     states: torch.dtype = torch.float32,
 ) -> Hosts:
-    """All pools; `layout` is that of keys and values in the host."""
+    """Returns all pools; `layout` is the layout of keys and values in the host."""
     mamba = mamba_pool(states)
     device = HybridLinearKVPool(
         size=_TOKENS,
@@ -119,18 +119,19 @@ class PoolShapes:
 
     @staticmethod
     def rows(layout: str) -> str:
-        """Of keys and values in the host."""
+        """Returns shapes of keys and values in the host."""
         return _told(hosts(layout).kv.kv_buffer)
 
     @staticmethod
     def states() -> str:
-        """Of states in the host: recurrent, then convolution tails."""
+        """Returns shapes of states in the host: recurrent, then convolution tails."""
         pool = hosts().states
         return ", ".join(_told(x) for x in (pool.temporal_buffer, *pool.conv_buffer))
 
     @staticmethod
     def device() -> str:
-        """Of the device's pools: K and V of a layer, recurrent states, convolution tails."""
+        """Returns shapes of the device's pools: K and V of a layer, recurrent states, convolution
+        tails."""
         pools = hosts()
         full, cache = pools.device.full_kv_pool, pools.mamba.mamba_cache
         tensors = (full.k_buffer[0], full.v_buffer[0], cache.temporal, *cache.conv)

@@ -1,10 +1,10 @@
-"""What `--hicache-storage-backend-extra-config` may say, checked before the engine starts.
+"""Settings in `--hicache-storage-backend-extra-config`, checked before the engine starts.
 
     {"backend_name": "spliced", "module_path": "spliced_connector.sglang",
      "class_name": "SplicedHiCache", "interface_v1": 1, "hicache_storage_pass_prefix_keys": true,
      "model": "/models/qwen3-next"}
 
-A setting that is unknown, of another type or out of range ends the start with a text that names
+Settings that are unknown, of another type or out of range stop the start with a text that names
 all of them: a typing error must not read as "no hits".
 """
 
@@ -39,29 +39,30 @@ class HiCacheSettings:
     model: str = ""
     """Directory of the model's config.json. Empty: the model path that SGLang was started with."""
     weights: str = ""
-    """What the weights are: their digest as 64 hexadecimal digits, or the directory of the
-    safetensors files, which is read at every start. Empty: `model`."""
+    """The weights: their digest as 64 hexadecimal digits, or the directory of the safetensors
+    files, which is read at every start. Empty: `model`."""
     weights_cache: str = ""
-    """Directory that remembers digests of weights files. Empty: they are read at every start."""
+    """Directory that caches digests of weights files. Empty: they are read at every start."""
     adapter: str = ""
-    """Names what else changes values and is not in config and weights: adapters merged at start,
+    """Names other changes of values that are not in config and weights: adapters merged at start,
     quantisation, overrides of the config. Adapters that requests name are in the page hashes."""
     socket: str = ""
-    """Path of the daemon's socket. Empty: where a daemon listens by default."""
+    """Path of the daemon's socket. Empty: the daemon's default path."""
     tenant: str = ""
-    """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
+    """Tenant whose objects and quota are used. Empty: the default tenant."""
     token: str = ""
     """The tenant's token."""
     timeout_ms: float = 50.0
     """Longest wait for one answer of the daemon; 0.1 to 10,000."""
     exists_ms: float = 200.0
-    """Longest time for the look-up of a prompt, which answers what it has found; 1 to 10,000."""
+    """Longest time for the lookup of a prompt, which then returns its result so far; 1 to
+    10,000."""
     load_ms: float = 1000.0
-    """Longest wait, for one batch of pages, for what has to come from disk; 1 to 60,000."""
+    """Longest wait, for one batch of pages, for reads from disk; 1 to 60,000."""
 
     @classmethod
     def read(cls, given: Mapping[str, object] | None, model_name: str | None) -> HiCacheSettings:
-        """Raises ValueError with everything that is wrong."""
+        """Raises ValueError with all invalid settings."""
         wrong: list[str] = []
         known = {field.name: str(field.type) for field in fields(cls)}
         values: dict[str, object] = {}
@@ -90,8 +91,8 @@ class HiCacheSettings:
         return cls(**values)  # type: ignore[arg-type]
 
     def digest(self) -> bytes:
-        """Of the weights, without an engine that has loaded them. Raises ValueError when they
-        cannot be read."""
+        """Returns the digest of the weights, for a process without a loaded engine. Raises
+        ValueError if they cannot be read."""
         if re.fullmatch("[0-9a-fA-F]{64}", self.weights):
             return bytes.fromhex(self.weights)
         try:
@@ -100,11 +101,10 @@ class HiCacheSettings:
             raise ValueError(f"{self.WHERE}: {err}") from err
 
     def identity(self, weights: bytes, tp_size: int, dtype: DType) -> Identity:
-        """The model with rows, or convolution tails, of a type.
+        """Returns the identity of the model with rows, or convolution tails, of a type.
 
-        All settings of the config that may change values are in it, but none that SGLang was
-        started with.
-        Raises ValueError when its config cannot be read or is not known.
+        It covers all settings of the config that may change values, but none that SGLang was
+        started with. Raises ValueError if its config cannot be read or is not supported.
         """
         path = Path(self.model) / "config.json"
         try:

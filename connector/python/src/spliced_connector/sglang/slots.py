@@ -1,11 +1,11 @@
-"""Where SGLang keeps rows and states on its device, by slot.
+"""Rows and states of SGLang on its device, by slot.
 
-Tokens and requests have slots of their own: row t of a request lies in the slot that its row of
+Tokens and requests have separate slots: row t of a request is in the slot that its row of
 `req_to_token` names, its states in one slot of the state pool. Canonical rows are [n, KV heads,
-dim]; a canonical state is [value heads, key dim, value dim] in float32, the pool's is value-major
-but for Lightning attention; a convolution's tail is [kernel - 1, channels], the oldest first, the
-pool's is channel-major. Of latent attention a slot has the latent, which are the canonical values,
-and behind it the shared key.
+dim]. A canonical state is [value heads, key dim, value dim] in float32; the pool's is
+value-major, except for Lightning attention. A convolution's tail is [kernel - 1, channels], the
+oldest first; the pool's is channel-major. For latent attention a slot has the latent, which is
+the canonical value, followed by the shared key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RowSlots:
     values: Tensor
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of keys and values [n, KV heads, dim]."""
+        """Returns copies of keys and values [n, KV heads, dim]."""
         return self.keys.index_select(0, slots), self.values.index_select(0, slots)
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
@@ -40,15 +40,15 @@ class RowSlots:
 
 @dataclass(frozen=True)
 class StateSlots:
-    """States of one recurrent layer: states [slots, value heads, dv, dk], or dk before dv where
-    key_major; tails [slots, C, k-1], None where the layer has no convolution."""
+    """States of one recurrent layer: states [slots, value heads, dv, dk], or dk before dv if
+    key_major; tails [slots, C, k-1], None if the layer has no convolution."""
 
     states: Tensor
     tails: Tensor | None
     key_major: bool = False
 
     def read(self, slot: int) -> list[Tensor]:
-        """Copies of the state and of the convolution's tail, canonical."""
+        """Returns copies of the state and of the convolution's tail, canonical."""
         found = [self._canonical(slot).to(torch.float32, copy=True).contiguous()]
         if self.tails is not None:
             found.append(self.tails[slot].t().clone(memory_format=torch.contiguous_format))
@@ -73,10 +73,10 @@ class Slots:
 
 
 def find_slots(profile: Profile, kv_pool: Any, request_pool: Any) -> Slots:
-    """The pools of an engine's model.
+    """Returns the pools of an engine's model.
 
-    kv_pool: what its allocator of tokens hands out slots of. request_pool: its table of requests,
-    which has the state pool beside it. Raises Inert for pools that are not known or do not fit.
+    kv_pool: the pool of its token allocator. request_pool: its table of requests, which contains
+    the state pool. Raises Inert for pools that are unknown or do not fit.
     """
     rows = _rows(profile, kv_pool)
     states = _states(profile, request_pool)

@@ -1,8 +1,8 @@
-"""What `SPLICED_SGLANG` may say, for `--radix-cache-backend spliced`.
+"""Settings in `SPLICED_SGLANG`, for `--radix-cache-backend spliced`.
 
     SPLICED_SGLANG='{"socket": "/run/spliced/spliced.sock", "mode": "splice", "find": ["chunks"]}'
 
-`@/etc/spliced/sglang.json` names a file that says it.
+`@/etc/spliced/sglang.json` names a file with the settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SpliceSettings(ServingSettings):
     """Settings of one engine; the same for all its processes."""
 
     answers: bool = True
-    """Whether the state behind each answer is stored where the daemon wants it."""
+    """Whether the state after each answer is stored where the daemon wants it."""
     untested: bool = False
     """Try releases of the engine and devices that this connector was never run with."""
 
@@ -31,10 +31,10 @@ class SpliceSettings(ServingSettings):
 
     @classmethod
     def parse(cls, text: str, model: str) -> SpliceSettings:
-        """Raises ValueError with everything that is wrong.
+        """Raises ValueError with all invalid settings.
 
-        text: of the variable. model: the directory of the engine's model, where the weights are if
-        nothing else is said.
+        text: of the variable. model: the directory of the engine's model, which has the weights
+        by default.
         """
         try:
             given = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text or "{}")

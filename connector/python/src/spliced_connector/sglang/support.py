@@ -1,7 +1,7 @@
-"""What an engine is, and whether the connector can do anything for it.
+"""The properties of an engine, and whether the connector supports it.
 
-`survey` reads SGLang's arguments and pools once, at the start. Whatever it does not know by name
-makes the connector inert: `Inert` carries the one line that says why.
+`survey` reads SGLang's arguments and pools once, at the start. Anything unknown makes the
+connector inert: `Inert` carries the one line with the reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DTYPES = {torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: D
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the connector has to know of the engine."""
+    """The properties of the engine."""
 
     version: str
     identity: Identity
     page_tokens: int
-    """Tokens of a page of the engine's: prefixes end at multiples of it."""
+    """Tokens of an engine's page: prefixes end at multiples of it."""
     states: bool
     """Whether requests have recurrent states."""
     rounds: bool = False
@@ -44,7 +44,7 @@ class Engine:
 
 
 def loading_of(args: Any) -> Loading:
-    """Returns the arguments that decide which files SGLang loads."""
+    """Returns the arguments that determine which files SGLang loads."""
     return Loading(
         model=str(args.model_path),
         load_format=str(args.load_format),
@@ -54,7 +54,7 @@ def loading_of(args: Any) -> Loading:
 
 
 def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
-    """Reads the engine. Raises Inert for whatever is not supported, ValueError for a setting that
+    """Reads the engine. Raises Inert for anything unsupported, ValueError for a setting that
     names no weights."""
     release, args = version("sglang"), context.server_args
     if release not in TESTED and not settings.untested:
@@ -88,12 +88,13 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
         (str(args.disaggregation_mode) != "null", "prefill apart from decoding"),
         (cache not in ("auto", "bfloat16", "bf16"), f"a cache of {cache}"),
         (bool(args.enable_hierarchical_cache), "HiCache beside it"),
-        # A state has to stay where it is until it is copied.
+        # A state must stay in place until it is copied.
         (
             context.is_hybrid_ssm and strategy != "no_buffer",
             f"the state strategy {strategy!r} (start with --mamba-radix-cache-strategy no_buffer)",
         ),
-        # What changes values without a trace in weights or identity must not share with others.
+        # An engine whose values change without a trace in weights or identity must not share with
+        # others.
         (args.json_model_override_args not in ("{}", "", None), "json_model_override_args"),
         (args.quantization is not None, f"quantisation {args.quantization!r} at the start"),
     )
@@ -103,8 +104,8 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
 
 
 def _described(context: TreeCacheBuildContext, args: Any) -> Mapping[str, object]:
-    """The model's config as transformers reads it, where it knows the model: SGLang's own classes
-    have other defaults, and every adapter has to name a model alike."""
+    """Returns the model's config as transformers reads it, if it knows the model: SGLang's own
+    classes have other defaults, and all adapters must name a model alike."""
     from transformers import AutoConfig
 
     try:
@@ -149,7 +150,7 @@ def _identify(context: TreeCacheBuildContext, args: Any, settings: SpliceSetting
 
 
 def _slopes(context: TreeCacheBuildContext, layer: int, heads: int) -> tuple[float, ...]:
-    """How Lightning attention forgets, as the engine's own backend has it."""
+    """Returns the decay slopes of Lightning attention, as the engine's own backend has them."""
     backend = context.tp_worker.model_runner.attn_backend
     linear: Any = getattr(backend, "linear_attn_backend", None)
     kernels = getattr(linear, "linear_backend", None)

@@ -1,7 +1,7 @@
 """The layer walk over SGLang's own modules; see `serving.modules`.
 
-A walk runs on the thread of the scheduler, which runs the model too, between two batches. What the
-modules ask their forward batch for is for other devices and for parallel layers, which are refused.
+A walk runs between two batches on the thread of the scheduler, which also runs the model. The
+modules use their forward batch only for other devices and for parallel layers, which are refused.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from spliced_connector.walk import UnsupportedError, child
 
 
 def walk_over(model: nn.Module, identity: Identity) -> Decoder:
-    """The walk over a model that SGLang loaded.
+    """Returns the walk over a model that SGLang loaded.
 
-    model: the model runner's. identity: the profile's, of one rank. Raises UnsupportedError, naming
-    the module that is unknown or shaped otherwise.
+    model: the model runner's. identity: the profile's, of one rank. Raises UnsupportedError,
+    naming the module that is unknown or has another shape.
     """
     body = child(model, "model")
     layers, mixers = mixers_of(body, identity, _mixer)
@@ -44,7 +44,7 @@ def walk_over(model: nn.Module, identity: Identity) -> Decoder:
 
 
 def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Logits of normed rows, as the engine's own processor makes them."""
+    """Returns the logits of normed rows, as the engine's own processor computes them."""
     head, processor = child(model, "lm_head"), child(model, "logits_processor")
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor) or getattr(processor, "final_logit_softcapping", None):

@@ -1,6 +1,6 @@
-"""The weights of the engine in this process, for other threads than the engine's.
+"""The weights of the engine in this process, for threads other than the engine's.
 
-HiCache's storage threads are not given the model. So the plugin notes which runners have loaded
+HiCache's storage threads are not given the model. So the plugin records which runners have loaded
 one, and when their weights are replaced, or their memory is released and must not be read.
 
 Nothing here imports SGLang, or torch before there is a model.
@@ -27,14 +27,14 @@ class EngineWeights:
         self._released = False
 
     def keep(self, runner: object) -> None:
-        """Remembers a runner that has loaded a model."""
+        """Records a runner that has loaded a model."""
         with self._lock:
             self._runners = [ref for ref in self._runners if ref() not in (None, runner)]
             self._runners.append(weakref.ref(runner))
 
     def watch(self) -> Parameters:
-        """Watches the models that are loaded now. Raises Inert where none is known, or one cannot
-        be read."""
+        """Watches the models that are loaded now. Raises Inert if there is none, or one cannot be
+        read."""
         with self._lock:
             models = [getattr(ref(), "model", None) for ref in self._runners]
             found: list[Any] = [model for model in models if model is not None]
@@ -51,23 +51,23 @@ class EngineWeights:
             return watched
 
     def replace(self) -> None:
-        """Notes that weights are replaced. It is called before they are."""
+        """Records that weights are replaced. It is called before they are."""
         self._replaced = "its weights were replaced"
 
     def release(self) -> None:
-        """Notes that memory of the weights is about to be released. Waits for a comparison that
+        """Records that memory of the weights is about to be released. Waits for a comparison that
         reads it."""
         with self._lock:
             self._released = True
 
     def resume(self) -> None:
-        """Notes that the memory is back, with unknown contents."""
+        """Records that the memory is back, with unknown contents."""
         with self._lock:
             self._released = False
         self.doubt()
 
     def doubt(self) -> None:
-        """Notes that weights may have been written."""
+        """Records that weights may have been written."""
         for watched in list(self._watched):
             watched.doubt()
 
@@ -78,7 +78,7 @@ class EngineWeights:
 
     @property
     def released(self) -> bool:
-        """Whether nothing may be shared for now, as weights cannot be compared."""
+        """Whether nothing may be shared for now, because weights cannot be compared."""
         return self._released
 
 

@@ -1,9 +1,9 @@
-"""Where an engine keeps rows and states in its paged tensors, and canonical copies of them.
+"""Positions of rows and states in an engine's paged tensors, and canonical copies of them.
 
 vLLM has changed the order of these tensors several times and packs keys differently for every CPU
-it knows, so nothing here follows a version: the engine's own functions write into scratch memory of
-the same strides, and where things land is read back (`layout`). What does
-not come back element for element raises `UnsupportedError`, and the connector stays inert.
+that it supports, so no code here depends on a version. The engine's own functions write into
+scratch memory with the same strides, and the resulting positions are read back (`layout`). If an
+element cannot be recovered, `UnsupportedError` is raised, and the connector stays inert.
 
 Canonical rows are token-major, [tokens, KV heads, dim]; a canonical state is [value heads, key
 dim, value dim] in float32; a convolution's tail is [kernel - 1, channels], the oldest first.
@@ -32,11 +32,11 @@ __all__ = ["BlocksError", "Caches", "RowPages", "StatePages", "UnsupportedError"
 
 
 class BlocksError(ValueError):
-    """A request's blocks are not those that rows and states were said to be in."""
+    """A request's blocks do not contain the expected rows or states."""
 
 
 class _Elements:
-    """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] of them each."""
+    """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] in each."""
 
     def __init__(self, cache: Tensor, block_dim: int, offsets: Tensor) -> None:
         self._tokens = offsets.shape[0]
@@ -50,7 +50,7 @@ class _Elements:
             shape = [-1 if i == dim else 1 for i in range(offsets.dim())]
             grid = grid + (torch.arange(offsets.shape[dim]) * step).view(shape)
         self.is_strided = bool(torch.equal(grid, offsets))
-        """Whether every element's place is a sum of one step per index."""
+        """Whether every element's offset is a sum of one step per index."""
         if self.is_strided:
             size = (blocks, *offsets.shape)
             base = cache.storage_offset() + first
@@ -61,14 +61,14 @@ class _Elements:
             self._flat = offsets.reshape(-1).to(cache.device)
 
     def rows(self, block: int, begin: int, end: int) -> Tensor:
-        """Rows [begin, end) of a block, [n, heads, dim]: a view where they are strided."""
+        """Returns rows [begin, end) of a block, [n, heads, dim]: a view if they are strided."""
         if self.is_strided:
             return self._view[block, begin:end]
         places = self._flat.view(self._tokens, -1)[begin:end]
         return self._view[block, places].view(-1, *self.row)
 
     def read(self, blocks: Tensor) -> Tensor:
-        """The rows of whole blocks, [blocks * tokens, heads, dim], a contiguous copy."""
+        """Returns the rows of whole blocks, [blocks * tokens, heads, dim], a contiguous copy."""
         rows = self._view.index_select(0, blocks)
         if not self.is_strided:
             rows = rows.index_select(1, self._flat)
@@ -85,8 +85,8 @@ def _stride(offsets: Tensor, dim: int) -> int:
 class RowPages:
     """Keys and values of one attention layer.
 
-    Tables are the request's block numbers in the layer's group; token t of the request lies in
-    table[t // block_tokens]. Keys are as the layer wrote them, turned to their positions.
+    Tables are the request's block numbers in the layer's group; token t of the request is in
+    table[t // block_tokens]. Keys are as the layer wrote them, rotated to their positions.
     """
 
     def __init__(self, module: object, found: FoundRows, block_tokens: int) -> None:
@@ -105,7 +105,7 @@ class RowPages:
         return self._cache.device
 
     def read(self, table: Sequence[int], begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of tokens [begin, end), copies."""
+        """Returns copies of keys and values of tokens [begin, end)."""
         first = begin // self._step
         blocks = self._kernel_blocks(table, torch.arange(first, -(-end // self._step)))
         blocks = blocks.to(self._cache.device)
@@ -117,12 +117,12 @@ class RowPages:
         return k, v
 
     def rows(self, block: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows [begin, end) of a block as the engine's kernels count them: views
-        where its layout allows it, not decoded where they are rounded."""
+        """Returns keys and values of rows [begin, end) of a block of the engine's kernels: views
+        if the layout allows it. Rounded rows are not decoded."""
         return self._keys.rows(block, begin, end), self._values.rows(block, begin, end)
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
-        """Replace keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
+        """Replaces keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
 
         Raises ValueError for rows of another shape, and beyond the table.
         """
@@ -149,16 +149,16 @@ class Caches:
     rows: Mapping[int, RowPages]
     states: Mapping[int, StatePages]
     group: Mapping[int, int]
-    """The cache group of each layer: which row of a request's blocks is its table."""
+    """The cache group of each layer: the index of its table among a request's blocks."""
     block_tokens: tuple[int, ...]
     """Tokens of a block, by cache group."""
     copies: Copies = Copies(torch.device("cpu"))  # noqa: RUF009  (frozen)
-    """From and to the device that all of it lies on."""
+    """Copies from and to the device of all caches."""
 
     def state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """Which of a request's blocks holds a layer's state behind `tokens` tokens.
+        """Returns which of a request's blocks contains a layer's state after `tokens` tokens.
 
-        Raises BlocksError where none does.
+        Raises BlocksError if none does.
         """
         group = self.group[layer]
         index = -(-tokens // self.block_tokens[group]) - 1
@@ -167,9 +167,9 @@ class Caches:
         return blocks[group][index]
 
     def table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
-        """A request's blocks of a layer, which hold all rows of tokens [begin, end).
+        """Returns a request's blocks of a layer, which contain all rows of tokens [begin, end).
 
-        Raises BlocksError where they do not.
+        Raises BlocksError if they do not.
         """
         group = self.group[layer]
         size = self.block_tokens[group]
@@ -180,8 +180,8 @@ class Caches:
 
 
 class Probes:
-    """Looks at each kind of layer once: layers alike in class, shape, strides and setting of the
-    same model file alike."""
+    """Probes each kind of layer once: layers with the same class, shape, strides and setting of
+    the same model store data alike."""
 
     def __init__(self, profile: Profile, config: VllmConfig) -> None:
         self._profile = profile
@@ -215,7 +215,7 @@ def _signature(module: object) -> tuple[object, ...]:
 def find_caches(engine: Engine, layers: Mapping[str, object], config: VllmConfig) -> Caches:
     """Finds every layer's memory. layers: the engine's modules by name, with their cache bound.
 
-    Raises UnsupportedError with the name of the layer that is not understood.
+    Raises UnsupportedError with the name of a layer that is not understood.
     """
     probes = Probes(Profile(engine.identity), config)
     rows: dict[int, RowPages] = {}

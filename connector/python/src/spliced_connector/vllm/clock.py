@@ -1,4 +1,4 @@
-"""Which steps of vLLM are prefills that can be timed."""
+"""Selects the steps of vLLM that are prefills and can be timed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class PrefillClock(Clock):
-    """Times steps that compute one request's prompt and nothing else."""
+    """Times steps that only compute one request's prompt."""
 
     def __init__(self, pipelined: bool) -> None:
         super().__init__()
-        self._pipelined = pipelined  # steps overlap: their times are not their own
+        self._pipelined = pipelined  # steps overlap, so their times cannot be separated
 
     def step(self, step: SchedulerOutput, busy: bool) -> None:
-        """A step is about to run; busy: the connector itself has work in it."""
+        """Called before a step; busy: the connector itself has work in it."""
         if self._pipelined or busy or len(step.num_scheduled_tokens) != 1:
             self.begin(None)
             return
@@ -28,7 +28,7 @@ class PrefillClock(Clock):
 
 
 def computed_before(step: SchedulerOutput) -> dict[str, int]:
-    """How many tokens of each scheduled request were computed before the step."""
+    """Returns how many tokens of each scheduled request were computed before the step."""
     cached = step.scheduled_cached_reqs
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
     computed |= {r.req_id: r.num_computed_tokens for r in step.scheduled_new_reqs}

@@ -5,8 +5,8 @@
       "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"weights": "/models/m", "mode": "prefix"}}'
 
-vLLM builds it once in the scheduler's process and once in each worker. Each role has its
-half, and what the halves do depends on the mode.
+vLLM builds it once in the scheduler's process and once in each worker. Each role has its half,
+and the mode determines the work of the halves.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
-    """One step's plan, in the terms of the mode; None when there is nothing to do."""
+    """One step's plan, of a type that depends on the mode; None if there is no work."""
 
     plan: object = None
     ended: frozenset[str] = frozenset()
-    """Requests whose shared pages were given back, also when the modes are off."""
+    """Requests whose shared pages were released, also when the modes are off."""
     doubt: bool = False
     """Whether the engine's weights may have changed since the last step."""
 
 
 @dataclass(frozen=True)
 class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """What a rank tells the scheduler's half."""
+    """A rank's report to the scheduler's half."""
 
     inert: str = ""
-    """Why the rank does nothing: then no rank is asked for anything."""
+    """Why the rank does nothing: then no rank is given work."""
     walks: tuple[Walked, ...] = ()
     worked: tuple[Worked, ...] = ()
 
@@ -74,14 +74,15 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
 class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Connects one vLLM engine to the spliced daemon on its node.
 
-    Trouble of the daemon never reaches the engine: a request that cannot be served is computed.
-    Raises ValueError at the start for settings that are wrong.
+    Failures of the daemon never reach the engine: a request that cannot be served is computed.
+    Raises ValueError at the start for invalid settings.
     """
 
     _handled: BaseException | None = None
-    """What was being handled around the engine when its step began; no failure of the step."""
+    """The exception that was being handled around the engine when its step began; it is not a
+    failure of the step."""
     _walks: tuple[Walked, ...] = ()
-    """Those that ended and were not reported yet."""
+    """Walks that ended and were not reported yet."""
     _worked: tuple[Worked, ...] = ()
     """Likewise."""
 
@@ -108,19 +109,20 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """No: what is not stored is a miss of tomorrow, and no reason to wait today."""
+        """Returns False: data that is not stored only causes a later miss, so no request has to
+        wait for it."""
         return False
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
-        """No: who wakes up may have other weights, so that the reset of caches which goes before
-        ends the reuse until a restart. 0.33 asks the class, before anything is built; 0.32 does
-        not ask, and sleeps all the same."""
+        """Returns False: an engine may wake with other weights, so the reset of caches before its
+        sleep ends the reuse until a restart. 0.33 asks the class, before anything is built; 0.32
+        does not ask, and sleeps anyway."""
         return False
 
     @property
     def counts(self) -> dict[str, int]:
-        """What this half has done, by name."""
+        """Returns the counts of this half, by name."""
         return self._half.tally.snapshot()
 
     def get_kv_connector_stats(self) -> SplicedStats:
@@ -159,14 +161,14 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             raise RuntimeError("called for a worker, built for the scheduler")
         return self.worker_half
 
-    # The scheduler's process.
+    # Called in the scheduler's process.
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
         self._scheduler.bind(kv_cache_manager)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
-        """Groups whose new blocks need not be zeroed. A splice may end inside of a block."""
+        """Returns groups whose new blocks need not be zeroed. A splice may end inside a block."""
         if self._settings.mode is Mode.SPLICE:
             return ()
         groups: tuple[int, ...] = super().get_loaded_kv_cache_group_ids(request)
@@ -221,17 +223,17 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._scheduler.turn_off("its cache was reset, weights may have changed: restart it")
         return True
 
-    # The workers' processes.
+    # Called in the workers' processes.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._worker.register(kv_caches)
 
     def unregister_kv_caches(self) -> None:
-        """Ends the reuse: the memory of the caches is about to go (vLLM 0.33)."""
+        """Ends the reuse: the memory of the caches is about to be freed (vLLM 0.33)."""
         self._worker.turn_off("the engine has released its caches: restart it")
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """The one call of a step before attention is told where the rows of its requests lie."""
+        """The one call of a step before attention gets the positions of its requests' rows."""
         if isinstance(kv_connector_metadata, SplicedMetadata):
             self._worker.forget(kv_connector_metadata.ended)
             if kv_connector_metadata.doubt:
@@ -244,7 +246,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worked += self._outcome.worked
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Everything is in place when `start_load_kv` returns."""
+        """Does nothing: all data is in place when `start_load_kv` returns."""
 
     def save_kv_layer(
         self,
@@ -253,17 +255,18 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         attn_metadata: AttentionMetadata,
         **kwargs: object,
     ) -> None:
-        """Nothing: layers without attention have no such call, so `wait_for_save` takes all."""
+        """Does nothing: layers without attention have no such call, so `wait_for_save` saves
+        all."""
 
     def wait_for_save(self) -> None:
         self._give_up_failed_step()
         self._worker.save(self._plan)
 
     def _give_up_failed_step(self) -> None:
-        """Ends the reuse when the engine's step is on its way out with an exception.
+        """Ends the reuse if the engine's step is being left with an exception.
 
-        Engines make these calls in a `finally`. What the step should have computed is in no known
-        state then: nothing may be stored of it, and nothing written behind it.
+        Engines make these calls in a `finally`. The results of the step are then in an unknown
+        state: nothing may be stored of it, and nothing written after it.
         """
         error = sys.exc_info()[1]
         if error is not None and error is not self._handled:

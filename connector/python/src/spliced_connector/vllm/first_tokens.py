@@ -1,8 +1,8 @@
-"""Notices when a request's first token is there, in the scheduler's process.
+"""Detects a request's first token, in the scheduler's process.
 
 The scheduler sees steps, not tokens: a prompt that a step has ended has its first token when the
-next step is planned, or the one after it where steps are planned ahead. A request that ends
-earlier has it too.
+next step is planned, or the one after it if steps are planned ahead. A request that ends earlier
+also has it.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Started:
-    """A request that the engine has begun with."""
+    """A request that the engine has started."""
 
     request: Request
     held: int = 0
-    """Leading tokens that the engine had itself when it asked last."""
+    """Leading tokens in the engine's own cache at its last query."""
     steps: int = 0
-    """That were planned since its prompt ended."""
+    """Steps planned since its prompt ended."""
     first: float = 0.0
     """Seconds from its arrival to its first token, 0 before."""
 
 
 class FirstTokens:
-    """Of one engine. pipelined: it plans a step before the one before it has ended."""
+    """First tokens of one engine. pipelined: it plans a step before the previous one has ended."""
 
     def __init__(self, pipelined: bool) -> None:
         self._wait = 1 if pipelined else 0
-        self._started: dict[str, Started] = {}  # whose prompt has not ended
-        self._due: dict[str, Started] = {}  # whose prompt has, and nobody was told
-        self._ended: set[str] = set()  # prompts that have, told or not
+        self._started: dict[str, Started] = {}  # requests whose prompt has not ended
+        self._due: dict[str, Started] = {}  # requests whose prompt has ended, not reported yet
+        self._ended: set[str] = set()  # requests whose prompt has ended, reported or not
 
     def matched(self, request: Request, computed: int) -> None:
-        """The engine asks what there is behind its first `computed` tokens."""
-        if request.request_id not in self._ended:  # one that gave way to others asks again
+        """Called when the engine asks for tokens beyond the first `computed`."""
+        if request.request_id not in self._ended:  # a preempted request asks again
             self._started.setdefault(request.request_id, Started(request)).held = computed
 
     def plan(self, step: SchedulerOutput) -> list[Started]:
-        """Those whose first token came since the last step."""
+        """Returns the requests whose first token was computed since the last step."""
         for one in self._due.values():
             one.steps += 1
         came = [self._has(one) for one in self._due.values() if one.steps > self._wait]
@@ -61,7 +61,8 @@ class FirstTokens:
         return came
 
     def finished(self, request: Request) -> Started | None:
-        """The request is over: that it had its first token, if nobody was told."""
+        """Handles the end of a request. Returns it if it had its first token and was not reported
+        yet."""
         self._started.pop(request.request_id, None)
         self._ended.discard(request.request_id)
         one = self._due.pop(request.request_id, None)

@@ -1,8 +1,8 @@
 """Our log lines among vLLM's.
 
-vLLM configures handlers for loggers below its own name only, and leaves the root logger at its
-default, which drops everything below a warning: an operator would not see that the connector has
-attached, nor why it declines.
+vLLM only configures handlers for loggers below its own name, and leaves the root logger at its
+default, which drops everything below a warning. Operators would not see that the connector has
+attached, nor why it is inert.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _OURS, _ENGINE = "spliced", "vllm"
 
 
 def adopt() -> None:
-    """Sends our lines to the handlers of vLLM's logger, at its level. Does nothing where it has
-    none, or where somebody has configured our logger. May be called again."""
+    """Sends our lines to the handlers of vLLM's logger, at its level. Does nothing if it has
+    none, or if our logger is already configured. May be called again."""
     ours, engine = logging.getLogger(_OURS), logging.getLogger(_ENGINE)
     if ours.handlers or not engine.handlers:
         return

@@ -20,7 +20,7 @@ _METRIC = "vllm:spliced"
 
 
 class SplicedStats(KVConnectorStats):  # type: ignore[misc]
-    """What was counted since the last step, by name."""
+    """Counts since the last step, by name."""
 
     def reset(self) -> None:
         self.data: dict[str, int] = {}

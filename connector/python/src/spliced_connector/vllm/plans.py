@@ -1,7 +1,7 @@
-"""What the scheduler's half tells the worker's half, and what both ask of a mode.
+"""Messages from the scheduler's half to the worker's half, and the interfaces of a mode for both.
 
-Plans are pickled and sent to every rank, so that all ranks do the same. They hold ids and block
-numbers, never tensors.
+Plans are pickled and sent to every rank, so that all ranks do the same. They contain ids and
+block numbers, never tensors.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Blocks = tuple[tuple[int, ...], ...]
 """The block numbers of one request, a row for each of the engine's cache groups."""
 
 NO_BLOCK = 0
-"""The number of the engine's block that stands for none: its contents are nobody's."""
+"""The number of the engine's null block, whose contents are never used."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     """Fill a request's blocks from a checkpoint.
 
-    The engine holds the first `begin` tokens already, in blocks that others may read: they are
-    not touched. Rows [begin, tokens) and the states behind token `tokens` are written.
+    The engine has the first `begin` tokens already, in blocks that others may read: they are not
+    touched. Rows [begin, tokens) and the states after token `tokens` are written.
     """
 
     request_id: str
@@ -43,10 +43,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class SavePlan:
-    """Store what a request holds behind token `tokens`, on top of a stored parent.
+    """Store a request's rows and states up to token `tokens`, on top of a stored parent.
 
-    parent_tokens 0 is no parent. spliced: segments were composed into it. A state that is not at a
-    block boundary is there in the step that ends at it only.
+    parent_tokens 0 is no parent. spliced: segments were composed into it. A state that is not at
+    a block boundary only exists in the step that ends at it.
     """
 
     request_id: str
@@ -60,7 +60,7 @@ class SavePlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefixPlan:
-    """What mode prefix does in one step."""
+    """Work of mode prefix in one step."""
 
     loads: tuple[LoadPlan, ...] = ()
     saves: tuple[SavePlan, ...] = ()
@@ -68,7 +68,7 @@ class PrefixPlan:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has become of segments of a request that other nodes compute, by key: they are held, or
+    """Outcomes of a request's segments that other nodes compute, by key: they are available, or
     this engine has to compute them."""
 
     request_id: str
@@ -78,7 +78,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A segment that another node asks for: compute it alone and publish it."""
+    """A segment that another node requests: compute it in isolation and publish it."""
 
     id: int
     spec: SegmentSpec
@@ -87,8 +87,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """One rank has stored its share of such a segment, or cannot. rows and seconds are of the batch
-    that it was computed in, said by one of the batch: 0 by the others."""
+    """One rank has stored its share of such a segment, or cannot. rows and seconds are of the
+    batch that it was computed in, reported for one job of the batch: 0 for the others."""
 
     id: int
     stored: bool
@@ -98,8 +98,8 @@ class Worked:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests whose blocks are settled behind a step, and those of them that got nothing; what
-    the walks that ended have taken; and what has become of other nodes' segments.
+    """Requests whose blocks are settled after a step, and those of them whose blocks were not
+    filled; the times of the walks that ended; and outcomes of other nodes' segments.
 
     Invariant: failed is part of done.
     """
@@ -112,39 +112,40 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The scheduler's half has failed, and these requests wait for what it has promised. The
-    workers give up what they still have, and say so of all of them."""
+    """The scheduler's half has failed, and these requests wait for promised tokens. The workers
+    abandon their remaining work, and report all of them as failed."""
 
     request_ids: frozenset[str]
 
 
 class SchedulerMode(Protocol):
-    """A mode's decisions, in the scheduler's process. Requests that cannot be touched (adapters,
-    images, embeddings, pooling) never get here."""
+    """A mode's decisions, in the scheduler's process. Requests that cannot be reused (adapters,
+    images, embeddings, pooling) are never passed to it."""
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens behind the first `computed` that can be had, and whether they come later than
-        this step. Called any number of times for a request."""
+        """Returns the available tokens after the first `computed`, and whether they are loaded
+        later than this step. Called any number of times for a request."""
         ...
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
-        """The request has blocks; `external` tokens of them are ours to fill, 0 for none."""
+        """The request has blocks; `external` tokens of them are for us to fill, 0 for none."""
         ...
 
     def plan(self, step: SchedulerOutput) -> object:
-        """What the workers do in this step. Called once for each step, empty ones too."""
+        """Returns the workers' work in this step. Called once for each step, including empty
+        ones."""
         ...
 
     def settled(self, outcome: Outcome) -> None:
-        """The loads that a step has ended."""
+        """Handles the loads that a step has ended."""
         ...
 
     def served(self, told: Served) -> Served:
-        """Adds what it knows of a request, by its name, whose first token is there."""
+        """Adds what it knows of a request, by its name, that has its first token."""
         ...
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        """The request is over or aborted. What comes back is the `kv_transfer_params` of its
+        """Handles the end or abort of a request. Returns the `kv_transfer_params` of its
         response."""
         ...
 
@@ -153,11 +154,11 @@ class SchedulerMode(Protocol):
         ...
 
     def bind(self, manager: KVCacheManager) -> None:
-        """The engine's blocks can be asked about from now on. Called before the first request."""
+        """Gives access to the engine's blocks. Called before the first request."""
         ...
 
     def close(self) -> None:
-        """Give back what is held of the engine's blocks."""
+        """Releases references to the engine's blocks."""
         ...
 
 
@@ -165,19 +166,19 @@ class WorkerMode(Protocol):
     """A mode's work, in the process and on the thread that run the model."""
 
     def shares(self, plan: object) -> bool:
-        """Whether `load` may fill blocks, or store something."""
+        """Whether `load` may fill blocks, or store data."""
         ...
 
     def load(self, plan: object) -> Outcome:
-        """Fill blocks. Never raises for trouble of the daemon: that is a failed request."""
+        """Fills blocks. A failure of the daemon is not raised: the request fails."""
         ...
 
     def save(self, plan: object) -> None:
-        """Take what the step has computed."""
+        """Saves the results of the step."""
         ...
 
     def drain(self, timeout: float) -> bool:
-        """Wait until everything taken is stored or given up, at most `timeout` seconds."""
+        """Waits until all saved data is stored or abandoned, at most `timeout` seconds."""
         ...
 
     def stop_storing(self) -> None:
@@ -185,5 +186,5 @@ class WorkerMode(Protocol):
         ...
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """Ends background work."""
         ...

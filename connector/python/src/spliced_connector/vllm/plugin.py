@@ -1,18 +1,18 @@
-"""The `vllm.general_plugins` entry point: remembers which model each model runner loaded, and how
-an engine that sleeps is woken.
+"""The `vllm.general_plugins` entry point: records which model each model runner loaded, and how a
+sleeping engine is woken.
 
 Splicing computes the tokens at the seams with the engine's own modules, and a connector is not
 given the model. So `register` wraps `load_model` of the runner classes and keeps a weak reference
-to each runner that loaded one. A runner shaped otherwise than expected is left alone: no model is
-found then, and splicing stays off.
+to each runner that loaded one. A runner of an unexpected shape is not wrapped: no model is found
+then, and splicing stays off.
 
-Nor does a connector hear of weights that are replaced in place. So `reload_weights` is wrapped too,
-and the calls to the engine core after which weights may be others.
-And an engine without requests sleeps until one comes: it has to be woken for a segment that another
-node asks for, so that `run_busy_loop` is wrapped. Nothing else is changed.
+A connector is not notified of weights that are replaced in place either. So `reload_weights` is
+wrapped too, and the calls to the engine core after which weights may have changed. An engine
+without requests sleeps until one arrives. It must be woken for a segment that another node
+requests, so `run_busy_loop` is wrapped. Nothing else is changed.
 
 Runners are imported late in some processes and never in others, and importing them takes seconds.
-So a class is wrapped when its module is imported, or at once where it already is.
+So a class is wrapped when its module is imported, or at once if it already is.
 
 Nothing here imports vLLM or torch.
 """
@@ -43,8 +43,8 @@ RUNNERS = {
 CORE = ("vllm.v1.engine.core", "EngineCoreProc")
 
 _USERS_CALLS = ("collective_rpc", "reset_prefix_cache", "wake_up")
-"""Methods of the engine's core: code of users runs in the workers, caches of old weights are
-dropped, and memory that was released has contents again."""
+"""Methods of the engine's core after which weights may have changed: users' code runs in the
+workers, caches of old weights are dropped, and released memory has contents again."""
 _LOOP = "run_busy_loop"
 _LOAD = "load_model"
 _RELOAD = "reload_weights"
@@ -52,26 +52,27 @@ _MARK = "_spliced_keeps_model"
 
 
 class LoadedModels:
-    """The runners of this process that have loaded a model, weakly held."""
+    """The runners of this process that have loaded a model, weakly referenced."""
 
     def __init__(self) -> None:
         self._runners: list[weakref.ref[object]] = []
         self._replaced: weakref.WeakSet[object] = weakref.WeakSet()
 
     def keep(self, runner: object) -> None:
-        """Remembers a runner; once for each, however often it loads."""
+        """Records a runner, once, however often it loads."""
         alive = [ref for ref in self._runners if ref() is not None]
         if not any(ref() is runner for ref in alive):
             alive.append(weakref.ref(runner))
         self._runners = alive
 
     def of(self, vllm_config: object) -> object | None:
-        """The model of the runner with exactly this configuration object, None where unknown."""
+        """Returns the model of the runner with exactly this configuration object, None if
+        unknown."""
         get_model = getattr(self._runner(vllm_config), "get_model", None)
         return get_model() if callable(get_model) else None
 
     def drafter_of(self, vllm_config: object) -> object | None:
-        """The model that drafts in that runner, None where there is none."""
+        """Returns the draft model of that runner, None if there is none."""
         runner = self._runner(vllm_config)
         drafters = (getattr(runner, name, None) for name in ("drafter", "speculator"))
         return next((m for d in drafters if (m := getattr(d, "model", None)) is not None), None)
@@ -84,19 +85,20 @@ class LoadedModels:
         return None
 
     def batch_of(self, vllm_config: object) -> Callable[[], Sequence[str]]:
-        """Answers the requests of a runner's step, in the order of its batch. Raises LookupError
-        where the runner is not known."""
+        """Returns a function that returns the requests of a runner's step, in the order of its
+        batch. Raises LookupError if the runner is unknown."""
         runner = self._runner(vllm_config)
         if runner is None:
             raise LookupError("the runner is not known")
         return functools.partial(_batch, weakref.ref(runner))
 
     def replace(self, runner: object) -> None:
-        """Remembers that a runner's weights are, or will be, others than those it has loaded."""
+        """Records that a runner's weights are, or will be, others than those it has loaded."""
         self._replaced.add(runner)
 
     def replaced(self, vllm_config: object) -> bool:
-        """Whether weights were replaced in a runner with exactly this configuration object."""
+        """Returns whether weights were replaced in a runner with exactly this configuration
+        object."""
         return any(getattr(r, "vllm_config", None) is vllm_config for r in self._replaced)
 
 
@@ -113,27 +115,27 @@ class _Inbox(Protocol):
 
 
 class Cores:
-    """The loops of this process that sleep while no request is there: one, in an engine's own."""
+    """The loops of this process that sleep without requests: one, in an engine's own process."""
 
     def __init__(self) -> None:
         self._running: weakref.WeakSet[object] = weakref.WeakSet()
 
     def keep(self, core: object) -> None:
-        """Remembers a loop that begins to run."""
+        """Records a loop that begins to run."""
         self._running.add(core)
 
     @property
     def running(self) -> bool:
-        """Whether there is one: not in a program that steps its engine itself."""
+        """Returns whether there is one: not in a program that steps its engine itself."""
         return bool(self._inboxes())
 
     def wake(self) -> None:
-        """Has loops look for work; any thread may."""
+        """Makes loops check for work; any thread may call it."""
         for inbox, wakeup in self._inboxes():
             inbox.put_nowait((wakeup, None))
 
     def _inboxes(self) -> list[tuple[_Inbox, object]]:
-        """Where loops look, and what wakes them."""
+        """Returns the queues of the loops, and the objects that wake them."""
         kinds = getattr(sys.modules.get("vllm.v1.engine"), "EngineCoreRequestType", None)
         wakeup = getattr(kinds, "WAKEUP", None)
         found = (getattr(core, "input_queue", None) for core in list(self._running))
@@ -144,7 +146,7 @@ cores = Cores()
 
 
 class UsersCalls:
-    """Counts calls in this process after which an engine's weights may be others."""
+    """Counts calls in this process after which an engine's weights may have changed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -154,7 +156,7 @@ users_calls = UsersCalls()
 
 
 def register() -> None:
-    """Wraps the runners that are imported and sees to those that will be. May be called again."""
+    """Wraps the imported runner classes, and others when they are imported. May be called again."""
     waiting = {}
     for module_name, class_name in (*RUNNERS.items(), CORE):
         module = sys.modules.get(module_name)
@@ -167,8 +169,8 @@ def register() -> None:
 
 
 def wrap(module: ModuleType, class_name: str) -> bool:
-    """Makes load_model of a runner class keep the runner, and the loop of an engine's core the
-    core. Says whether the class fits."""
+    """Makes load_model of a runner class record the runner, and the loop of an engine's core the
+    core. Returns whether the class fits."""
     runner = getattr(module, class_name, None)
     if (module.__name__, class_name) == CORE:
         _wrap_users_calls(runner)
@@ -187,7 +189,7 @@ def wrap(module: ModuleType, class_name: str) -> bool:
 
 
 def _mismatch(runner: object) -> str:
-    """What is not as expected about a runner class, "" when nothing."""
+    """Returns what is unexpected in a runner class, "" if nothing is."""
     if not inspect.isclass(runner):
         return "is no class"
     load = vars(runner).get(_LOAD)
@@ -217,7 +219,7 @@ def _keeping(load: Callable[..., object]) -> Callable[..., object]:
 
 
 def shares_pages(config: object) -> bool:
-    """Whether the setting `shared_pages` is on, for an engine on a device that it is built for."""
+    """Returns whether the setting `shared_pages` is on, for an engine on a supported device."""
     transfer = getattr(config, "kv_transfer_config", None)
     module = str(getattr(transfer, "kv_connector_module_path", None))
     given = getattr(transfer, "kv_connector_extra_config", None) or {}
@@ -227,7 +229,7 @@ def shares_pages(config: object) -> bool:
 
 
 def _share_pages(wanted: bool) -> None:
-    """Layers of attention take their backend when they are built, long before a connector is."""
+    """Layers of attention select their backend when they are built, long before a connector is."""
     name = "spliced_connector.vllm.pages.backend"
     if not wanted and name not in sys.modules:
         return
@@ -282,7 +284,7 @@ def _counting(call: Callable[..., object]) -> Callable[..., object]:
 
 
 def _wrap_reload(runner: type) -> None:
-    """A class that inherits its reload_weights has that of a class that is wrapped as well."""
+    """The class that defines an inherited reload_weights is wrapped as well."""
     reload = vars(runner).get(_RELOAD)
     if callable(reload) and not getattr(reload, _MARK, False):
         setattr(runner, _RELOAD, _telling(reload))
@@ -299,7 +301,7 @@ def _telling(reload: Callable[..., object]) -> Callable[..., object]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Wraps runner classes right after their modules are executed; finds nothing by itself."""
+    """Wraps runner classes right after their modules are executed; finds no modules itself."""
 
     def __init__(self, waiting: dict[str, str]) -> None:
         self._waiting = waiting
@@ -310,7 +312,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        # Kept afterwards: this may be a question only, with the import still to come.
+        # Not removed: this may be only a query, with the import still to follow.
         class_name = self._waiting.get(fullname)
         if class_name is None:
             return None

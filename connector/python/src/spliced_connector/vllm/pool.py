@@ -1,9 +1,9 @@
-"""The engine's blocks, as the half in the scheduler's process sees them.
+"""The engine's blocks, as seen by the half in the scheduler's process.
 
-vLLM files full blocks under hashes of the request's tokens, and whoever has the same tokens is
-given them. Spliced blocks hold something else than a prefill would have left there, so a spliced
-request is renamed before anything of it is filed: all its blocks, also those that the engine
-computes behind the splice, are then known under a name that no other request can have.
+vLLM caches full blocks under hashes of the request's tokens, and gives them to any request with
+the same tokens. Spliced blocks differ from those of a prefill, so a spliced request is renamed
+before any of its blocks is cached. All its blocks, including those that the engine computes after
+the splice, then have a name that no other request can have.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def make_private(request: Request) -> None:
-    """Files what is not filed yet of a request under names of its own.
+    """Makes the hashes of a request's uncached blocks unique to it.
 
     Blocks that it shares with others keep theirs.
     """
@@ -31,7 +31,7 @@ def make_private(request: Request) -> None:
 
 
 def make_public(request: Request, salt: str | None) -> None:
-    """Undoes `make_private`; nothing of the request may be filed. salt: the request's own."""
+    """Undoes `make_private`; no block of the request may be cached yet. salt: the request's own."""
     _name(request, salt)
 
 
@@ -42,7 +42,7 @@ def _name(request: Request, salt: str | None) -> None:
 
 
 class EnginePool:
-    """Finds and holds the states behind prefixes that the engine has."""
+    """Finds and pins the states after prefixes in the engine's cache."""
 
     def __init__(self, engine: Engine) -> None:
         self._groups = [group.states for group in engine.groups]
@@ -54,14 +54,14 @@ class EnginePool:
         self._pool = manager.block_pool
 
     def states(self, request: Request, tokens: int) -> tuple[int, ...] | None:
-        """The blocks with the states behind the request's first `tokens` tokens, by cache group,
-        `NO_BLOCK` for groups of rows. None where one is not there (any more)."""
+        """Returns the blocks with the states after the request's first `tokens` tokens, by cache
+        group, `NO_BLOCK` for groups of rows. None if one is missing or evicted."""
         found = self._find(request, tokens)
         return None if found is None else _numbers(found)
 
     def hold(self, request: Request, tokens: int) -> tuple[int, ...] | None:
-        """`states`, which stay until `release`: the engine itself keeps the last state of a
-        request only, and may give the others' blocks away."""
+        """`states`, which stay until `release`: the engine itself only keeps the last state of a
+        request, and may reassign the blocks of the others."""
         found = self._find(request, tokens)
         if found is None or self._pool is None:
             return None
@@ -71,7 +71,7 @@ class EnginePool:
         return _numbers(found)
 
     def release(self, request_id: str) -> None:
-        """Gives back what is held for a request. Twice is once."""
+        """Unpins a request's states. Further calls do nothing."""
         held = self._held.pop(request_id, None)
         if held and self._pool is not None:
             self._pool.free_blocks(held)
@@ -84,7 +84,7 @@ class EnginePool:
         pool = self._pool
         if pool is None or tokens <= 0 or tokens % pool.hash_block_size:
             return None
-        # A hash is of all tokens up to its end, for blocks of every size.
+        # A hash covers all tokens up to its end, for blocks of every size.
         index = tokens // pool.hash_block_size - 1
         if index >= len(request.block_hashes):
             return None

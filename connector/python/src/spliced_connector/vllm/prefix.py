@@ -1,7 +1,7 @@
 """Mode prefix in a worker: fills blocks from checkpoints and copies new ones out.
 
-Everything begins on the thread that runs the model, between two forward passes; what it stores it
-does not wait for.
+All work starts on the thread that runs the model, between two forward passes; it does not wait
+for storing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ class PrefixWorker:
         self._caches = caches
         self._profile = session.model.profile
         self.placed: Placed | None = None
-        """Requests whose rows are not all in their own blocks."""
+        """Requests with some rows outside their own blocks."""
         self._saver = Saver(session.model, session.tally, session.settings.pending_mib << 20)
 
     def shares(self, plan: object) -> bool:
         return isinstance(plan, PrefixPlan) and bool(plan.loads)
 
     def load(self, plan: object) -> Outcome:
-        """Fills for `load_ms` in all: what is left over fails, so that the engine computes it."""
+        """Fills blocks for at most `load_ms` in total; remaining requests fail, so that the
+        engine computes them."""
         if not isinstance(plan, PrefixPlan):
             return Outcome()
         failed = set()
@@ -78,7 +79,7 @@ class PrefixWorker:
         self.stop_storing()
 
     def _load(self, plan: LoadPlan, seconds: float) -> bool:
-        """Whether all of it is in the blocks, and was good until it was."""
+        """Returns whether all of it is in the blocks, and was valid until then."""
         if seconds <= 0:
             return False
         checkpoint = self._session.model.load(plan.hash, wait=seconds)
@@ -115,7 +116,7 @@ class PrefixWorker:
         return True
 
     def _take(self, plan: SavePlan) -> Taken:
-        """Copies, in the order of the layout."""
+        """Copies rows and states, in the order of the layout."""
         parts: list[Tensor] = []
         for layer in range(len(self._session.engine.identity.layers)):
             if layer in self._caches.states:
@@ -138,14 +139,15 @@ class PrefixWorker:
         return read_rows(pages, rope, shared, own, begin, end)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """The block of a state that a step has left at a boundary: those in between are gone."""
+        """Returns the block of a state that a step has left at a boundary: earlier ones are
+        gone."""
         if tokens % self._caches.block_tokens[self._caches.group[layer]]:
             raise BlocksError(f"layer {layer} keeps no state behind token {tokens}")
         return self._caches.state_block(blocks, layer, tokens)
 
 
 def _part(checkpoint: Checkpoint, node: int, layer: int, kind: str) -> Tensor:
-    """One part over the daemon's memory. Raises ValueError for a layout without it."""
+    """Returns one part over the daemon's memory. Raises ValueError for a layout without it."""
     layout = checkpoint.layouts[node]
     index = layout.find(layer, kind)
     if index is None:

@@ -1,25 +1,26 @@
-"""Mode prefix in the scheduler's process: reuse behind exactly the same leading tokens.
+"""Mode prefix in the scheduler's process: reuse after exactly the same leading tokens.
 
-A checkpoint behind token p is all rows of [0, p) and every recurrent state behind p. The scheduler
-claims the longest one that the daemon has; the claim is asynchronous, because in the step of a
+A checkpoint after token p is all rows of [0, p) and every recurrent state after p. The scheduler
+claims the longest one that the daemon has. The claim is asynchronous, because in the step of a
 synchronous one vLLM has copied the state block before a connector is called. Loads end in the
 step that they begin in.
 
-States exist only where a step ends, so the scheduler's half makes the engine's own stop for shared
-prefixes (`Request.shared_prefix_boundary`) fall on the next position that the daemon wants stored.
+States exist only where a step ends, so the scheduler's half moves the engine's own stop for
+shared prefixes (`Request.shared_prefix_boundary`) to the next position that the daemon wants
+stored.
 
-Answers are stored as prompts are: decoding ends a step at every block boundary, and names grow with
-the tokens. So the next turn of a conversation continues behind the last whole block of the answer.
+Answers are stored like prompts: decoding ends a step at every block boundary, and names grow with
+the tokens. So the next turn of a conversation continues after the last whole block of the answer.
 
-Mode splice can continue anywhere. For it the state behind each prompt is stored as well, and looked
-for where the answers of a conversation began.
+Mode splice can continue anywhere. For it the state after each prompt is stored as well, and
+looked up at the starts of the conversation's answers.
 
-Beside drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
+With drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
 block boundary the engine has copied the state aside, as it does for its own prefix cache. Other
 boundaries in an answer are left out.
 
-An engine with states of 16 bits rounds them at each token that it decodes. No state of an answer is
-stored then, and none of a prompt that began at one in the engine's own cache.
+An engine with states of 16 bits rounds them at each token that it decodes. Then no state of an
+answer is stored, and none of a prompt that began at one in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -48,64 +49,64 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _MOST_STARTS = 64
-"""Answers of a conversation that a state is looked for in front of, the latest."""
+"""Maximum answers of a conversation, the latest, before which a state is looked up."""
 _MATCH_SECONDS = 0.1
-"""How long an answer is used for a request that waits to be scheduled."""
+"""How long the daemon's answer is used for a request that waits to be scheduled."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """What is known of one request's prompt."""
+    """State of one request's prompt."""
 
     request: Request
     namer: PrefixNames
-    names: dict[int, bytes]  # by position, ascending; of the answer too, once it was stored
+    names: dict[int, bytes]  # by position, ascending; including the answer, once it was stored
     tokens: int  # of the prompt
-    block: int  # tokens of one
+    block: int  # tokens of a block
     found: Match = field(default_factory=Match)
     asked: float = 0.0
-    """When the daemon said so, 0 never."""
+    """When the daemon answered, 0 never."""
     held: int = 0
     """Leading tokens that the daemon has, or is about to have."""
     wanted: list[int] | None = None
     """Positions to store, ascending; None before the daemon was asked."""
     compute: bool = False
-    """Fetching is no faster than computing."""
+    """Loading is no faster than computing."""
     lost: bool = False
     """A load has failed: the engine computes this prompt."""
     answered: int = 0
-    """The last boundary in the answer that the daemon was asked about."""
+    """The last boundary in the answer for which the daemon was asked."""
     claimed: int = 0
-    """Leading tokens that the daemon's prefix gave the engine, its own among them."""
+    """Leading tokens that the engine has with the daemon's prefix, including its own."""
     stored: int = 0
     """Checkpoints that were handed over for storing."""
     spliced: bool = False
-    """Segments are composed into what the engine computes behind them."""
+    """Segments were composed into the state from which the engine continues."""
     predicted: tuple[float, ...] = ()
     """Seconds by way."""
     decided: float = 0.0
-    """Seconds that the daemon was asked for."""
+    """Seconds spent on asking the daemon."""
     trouble: str = ""
     """Why the daemon's part is missing, in words for the caller."""
 
     @property
     def before(self) -> list[int]:
-        """The positions that a prefix can be reused at: the engine computes at least the last
-        token, whose output is the first answer."""
+        """Returns the positions at which a prefix can be reused: the engine computes at least the
+        last token, whose output is the first token of the answer."""
         return [p for p in self.names if p < self.tokens]
 
     @property
     def boundaries(self) -> list[int]:
-        """Those of them where a block ends."""
+        """Returns those of them where a block ends."""
         return [p for p in self.before if p % self.block == 0]
 
 
 class PrefixScheduler:
-    """Finds prefixes and says where to store new ones. Raises Inert for an engine whose recurrent
-    states cannot be had at block boundaries."""
+    """Finds prefixes and decides where to store new ones. Raises Inert for an engine that has no
+    recurrent states at block boundaries."""
 
     def __init__(self, session: Session, turns: bool = False) -> None:
-        """turns: name the states behind prompts as well, store them, and let `tell` find them."""
+        """turns: name the states after prompts as well, store them, and let `tell` find them."""
         check_prefixes(session.engine)
         self._session = session
         self._turns = turns
@@ -114,7 +115,7 @@ class PrefixScheduler:
         self.clock = PrefillClock(session.engine.pipelined)
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens of the longest stored prefix beyond the engine's own."""
+        """Returns the tokens of the longest stored prefix beyond the engine's own."""
         prompt = self.open(request)
         if prompt is None:
             return 0, False
@@ -122,7 +123,7 @@ class PrefixScheduler:
             self._ask(prompt)
         tokens = prompt.found.prefix_tokens
         claims = not prompt.lost and not prompt.compute and tokens > computed
-        # Elsewhere the engine would file blocks whose states nobody has written.
+        # Elsewhere the engine would cache blocks whose states were never written.
         exact = prompt.found.prefix_kind == Accept.EXACT
         claims = claims and exact and tokens % prompt.block == 0
         self._steer(prompt, tokens if claims else computed)
@@ -141,7 +142,7 @@ class PrefixScheduler:
         )
 
     def plan(self, step: SchedulerOutput) -> PrefixPlan | None:
-        """The loads that were claimed, and the checkpoints that the step will reach."""
+        """Returns the claimed loads, and the checkpoints that the step will reach."""
         loads, self._loads = tuple(self._loads), []
         computed = computed_before(step)
         saves: list[SavePlan] = []
@@ -168,7 +169,7 @@ class PrefixScheduler:
                 self._session.rounding.lost(request_id)
             prompt = self._prompts.get(request_id)
             if prompt is not None:
-                # What could not be loaded is no parent either.
+                # A prefix that could not be loaded cannot be a parent either.
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
                 prompt.spliced = False
 
@@ -185,8 +186,8 @@ class PrefixScheduler:
         )
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        """The daemon hears of an answer that has reached a boundary: it learns who comes back. Says
-        what became of the request, for its response."""
+        """Asks the daemon about an answer that has reached a boundary, so that it learns which
+        requests return. Returns the outcome of the request, for its response."""
         prompt = self._prompts.pop(request.request_id, None)
         if prompt is None:
             return None
@@ -202,15 +203,15 @@ class PrefixScheduler:
         return False
 
     def bind(self, manager: KVCacheManager) -> None:
-        """Nothing: what the engine has of a prompt is told with every match."""
+        """Does nothing: every match passes what the engine has of a prompt."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no blocks are pinned."""
 
     def replaced(self, request_id: str, held: int, spliced: bool) -> None:
-        """What the engine has of a request comes from elsewhere.
+        """Records that the engine's state of a request was replaced.
 
-        held: leading tokens that the daemon has of it. spliced: segments were composed.
+        held: leading tokens of it that the daemon has. spliced: segments were composed.
         """
         prompt = self._prompts.get(request_id)
         if prompt is None:
@@ -221,19 +222,19 @@ class PrefixScheduler:
         prompt.wanted = self._next(prompt)
 
     def open(self, request: Request) -> Prompt | None:
-        """The prompt of a request, with its prefixes named. None without a daemon, whose salt is
-        part of the names."""
+        """Returns the prompt of a request, with its prefixes named. None without a daemon, whose
+        salt is part of the names."""
         known = self._prompts.get(request.request_id)
         return self._open(request) if known is None else known
 
     def tell(self, prompt: Prompt, found: Match, advice: Advice | None) -> None:
-        """What one question for prefixes and segments has found, in place of questions of ours.
+        """Sets the results of one query for prefixes and segments, instead of a separate query.
 
-        found: of `prompt.before`.
+        found: for `prompt.before`.
         """
         prompt.asked = time.monotonic()
         prompt.found = found
-        if found.prefix_kind == Accept.EXACT:  # what the engine computes extends nothing else
+        if found.prefix_kind == Accept.EXACT:  # later checkpoints of the engine extend nothing else
             prompt.held = max(prompt.held, found.prefix_tokens)
         self._follow(prompt, advice)
 
@@ -253,7 +254,7 @@ class PrefixScheduler:
         return prompt
 
     def _ask(self, prompt: Prompt) -> None:
-        """Ask what is stored, and once what to store."""
+        """Asks what is stored, and once what to store."""
         if not prompt.names:
             return  # shorter than a block, until its answer is longer
         now = time.monotonic()
@@ -301,23 +302,23 @@ class PrefixScheduler:
             self._session.tally.add("not_worth_it")
 
     def _stored(self, prompt: Prompt, at: int) -> bool:
-        """Reports whether the daemon has the state at a position that the prompt cannot use. The
+        """Returns whether the daemon has the state at a position that the prompt cannot use. The
         match leaves it out, so every repetition of the prompt would store it again."""
         accept = Accept.ANY if self._turns else Accept.EXACT
         return self._session.model.match([at], [prompt.names[at]], (), accept).prefix_tokens == at
 
     def _next(self, prompt: Prompt) -> list[int]:
-        """The position that the next turn will continue at, if it is worth a state."""
+        """Returns the position at which the next turn will continue, if it is worth a state."""
         at = prompt.tokens
         worth = self._turns and at in prompt.names and at - prompt.held >= NEXT_TOKENS
         return [at] if worth else []
 
     def _boundaries(self, request: Request) -> tuple[int, ...]:
-        """Where the application says that prompts may part, else the first and the last place that
-        a template or the end of a turn shows.
+        """Returns the positions where, according to the application, prompts may diverge, else
+        the first and the last boundary of the template or of a turn.
 
-        Behind the first a user's own words begin, behind the last the answer is asked for: so one
-        state serves other conversations, and one the next turn.
+        After the first one a user's own words begin, after the last one the answer. So one state
+        serves other conversations, and one the next turn.
         """
         ids = request.prompt_token_ids
         try:
@@ -335,21 +336,21 @@ class PrefixScheduler:
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
     def _kept(self, prompt: Prompt, begin: int, end: int) -> Sequence[int]:
-        """Behind which tokens the step leaves all that continuing there needs."""
+        """Returns the tokens after which the step leaves all that is needed to continue there."""
         engine, known = self._session.engine, len(prompt.request.all_token_ids)
         if not engine.drafts:
             return begin, end
         if end <= prompt.tokens:
             return (end,)
-        if begin >= known:  # as if all drafts of the step before were accepted
+        if begin >= known:  # as if all drafts of the previous step were accepted
             return ()
         return (begin if engine.states else begin - begin % self._session.block_tokens,)
 
     def _answer(self, prompt: Prompt, kept: Sequence[int], step: SchedulerOutput) -> list[SavePlan]:
         """Stores the answer up to a block boundary that the step begins or ends at.
 
-        Engines that plan a step before they know the token of the one before it are told of a
-        boundary's last token one step later: the state there still is as it was.
+        Engines that plan a step before they know the token of the previous one learn a boundary's
+        last token one step later: the state there is still unchanged.
         """
         block, ids = self._session.block_tokens, prompt.request.all_token_ids
         for at in kept:
@@ -365,15 +366,16 @@ class PrefixScheduler:
         return []
 
     def _rounded(self, prompt: Prompt, end: int) -> bool:
-        """Reports whether decoding has rounded the state after the first `end` tokens. Of a spliced
-        request that does not matter: its states are stored as approximations."""
+        """Returns whether decoding has rounded the state after the first `end` tokens. For a
+        spliced request that does not matter: its states are stored as approximations."""
         rounding = self._session.rounding
         if rounding is None or prompt.spliced:
             return False
         return end > prompt.tokens or rounding.behind(prompt.request.request_id)
 
     def _told(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
-        """Whether the daemon wants the state at the end of a prompt and a part of its answer."""
+        """Returns whether the daemon wants the state at the end of a prompt and a part of its
+        answer."""
         advice = self._session.model.advise(
             Query(
                 tokens=ids,
@@ -392,14 +394,15 @@ class PrefixScheduler:
     def _saves(
         self, prompt: Prompt, end: int, kept: Sequence[int], step: SchedulerOutput
     ) -> list[SavePlan]:
-        """What the request holds behind the step. Rows stay, a state is that of the last token."""
+        """Returns what to save of the request after the step. Rows stay, but a state is that of
+        the last token."""
         wanted, rows_only = prompt.wanted or [], not self._session.engine.states
         reached = [p for p in wanted if p in kept[-1:] or (p < end and rows_only)]
         prompt.wanted = [p for p in wanted if p > end]
         return self._save(prompt, reached, step)
 
     def _save(self, prompt: Prompt, reached: list[int], step: SchedulerOutput) -> list[SavePlan]:
-        """One on top of the other, as far as the engine still has blocks for them."""
+        """Returns one save on top of the other, as far as the engine still has blocks for them."""
         state = step.kv_connector_block_state
         blocks = state.get_block_ids(prompt.request.request_id) if reached and state else None
         if blocks is None:
@@ -424,7 +427,7 @@ class PrefixScheduler:
         return saves
 
     def _steer(self, prompt: Prompt, computed: int) -> None:
-        """Let the next step end where a state is wanted, unless the engine stops before it."""
+        """Makes the next step end where a state is wanted, unless the engine stops before it."""
         if not self._session.engine.states or not prompt.wanted:
             return
         target = next((p for p in prompt.wanted if p > computed and p % prompt.block == 0), 0)
@@ -434,7 +437,7 @@ class PrefixScheduler:
 
 
 def check_prefixes(engine: Engine) -> None:
-    """Raises Inert where the engine has no states at block boundaries."""
+    """Raises Inert if the engine has no states at block boundaries."""
     if not engine.states:
         return
     if engine.cache_mode != "align":
@@ -448,13 +451,13 @@ def check_prefixes(engine: Engine) -> None:
 
 
 def _stops(request: Request) -> Collection[int]:
-    """The ids that end a turn."""
+    """Returns the ids that end a turn."""
     sampling = request.sampling_params
     return () if sampling is None else sampling.all_stop_token_ids
 
 
 def _salted(salt: bytes, request_salt: str | None) -> bytes:
-    """A salt of its own for every salt that requests bring; none of them is no salt."""
+    """Returns a separate salt for every salt that requests bring; for none, the given one."""
     if request_salt is None:
         return salt
     return salt + b"\0request" + hashlib.sha256(request_salt.encode()).digest()

@@ -1,7 +1,7 @@
 """Tracks rounded states in vLLM's own prefix cache, in the scheduler's process.
 
-Used for engines whose recurrent states have 16 bits. It follows all requests, also those that the
-mode leaves alone, because other requests find their blocks.
+Used for engines whose recurrent states have 16 bits. It follows all requests, including those
+that the mode ignores, because other requests find their blocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class _Followed:
     leading: Leading
     prompt: int  # tokens that a prefill computes
     marked: int  # boundaries up to here were added, or need not be
-    began: int = 0  # cached tokens that it began behind
-    rounded: bool = False  # their state was
-    exact: bool = False  # a state from elsewhere took its place
+    began: int = 0  # cached tokens at its start
+    rounded: bool = False  # whether their state was
+    exact: bool = False  # a state from elsewhere replaced it
 
 
 class Rounding:
@@ -37,7 +37,7 @@ class Rounding:
         self._requests: dict[str, _Followed] = {}
 
     def matched(self, request: Request, computed: int) -> None:
-        """Notes that the engine begins a request after `computed` cached tokens."""
+        """Records that the engine begins a request after `computed` cached tokens."""
         ids = request.prompt_token_ids
         if ids is None:
             return
@@ -57,14 +57,14 @@ class Rounding:
         return self._rounded.has(one.leading.names(lambda: one.request.all_token_ids, [end])[0])
 
     def replaced(self, request_id: str) -> None:
-        """An exact state of more tokens takes the place of the cached one that a request has begun
-        behind."""
+        """Records that an exact state of more tokens replaces the cached one at a request's
+        start."""
         one = self._requests.get(request_id)
         if one is not None and one.rounded:
             one.exact, one.marked = True, one.prompt
 
     def lost(self, request_id: str) -> None:
-        """That state did not come: the engine computes behind the cached one."""
+        """Records that this state was not loaded: the engine computes from the cached one."""
         one = self._requests.get(request_id)
         if one is not None and one.exact:
             one.exact, one.marked = False, one.began
@@ -75,7 +75,8 @@ class Rounding:
             self._mark(one)
 
     def behind(self, request_id: str) -> bool:
-        """Reports whether a request goes on from a rounded state; then all of its states differ."""
+        """Returns whether a request continues from a rounded state; then all of its states
+        differ."""
         one = self._requests.get(request_id)
         return one is not None and one.rounded and not one.exact
 

@@ -1,4 +1,4 @@
-"""The connector's half in the scheduler's process: decides, and moves no bytes."""
+"""The connector's half in the scheduler's process: it decides, and moves no bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ATTACH_SECONDS = 1.0
 
 
 class SchedulerHalf:
-    """Keeps requests that must not be touched away from the mode, and is inert without one.
+    """Keeps requests that cannot be reused away from the mode, and is inert without one.
 
     Raises ValueError for weights that cannot be read.
     """
@@ -51,13 +51,13 @@ class SchedulerHalf:
         self._settings = settings
         self._client: Client | None = None
         self._session: Session | None = None
-        self._claims: set[str] = set()  # requests that were promised tokens, and no worker told
-        self._over = False  # the workers have to hear that it is over
+        self._claims: set[str] = set()  # requests with promised tokens, not yet passed to workers
+        self._over = False  # the workers must be notified of the end
         self._mode: SchedulerMode | None = None
         self._teller: Teller | None = None
         self._first = FirstTokens(pipelined=False)
         self._pages: SharedPagesManager | None = None
-        watch_engines()  # where plugins are not loaded, users' calls are noticed all the same
+        watch_engines()  # if plugins are not loaded, users' calls are detected anyway
         self._users_calls = users_calls.count
         try:
             finder = Finder()
@@ -90,7 +90,7 @@ class SchedulerHalf:
         return mode
 
     def turn_off(self, why: str) -> None:
-        """From now on nothing is reused or stored. Says so once, and the workers are told."""
+        """Ends reuse and storing. Logs it once, and notifies the workers."""
         if not self.tally.snapshot().get("inert"):
             self.tally.add("inert")
             log.warning("spliced does nothing for this engine: %s", why)
@@ -98,7 +98,7 @@ class SchedulerHalf:
         self.close()
 
     def bind(self, manager: KVCacheManager) -> None:
-        """The engine's cache is there."""
+        """Called when the engine's cache exists."""
         mode = self._mode
         if mode is not None:
             self._guarded(lambda: mode.bind(manager), None)
@@ -108,18 +108,18 @@ class SchedulerHalf:
             self._pages = find_manager(manager)
 
     def ended(self) -> frozenset[str]:
-        """Requests that had shared pages and have given them back. Told to the workers whatever has
-        become of the mode: such a request may come back without."""
+        """Returns requests that had shared pages and have released them. The workers are notified
+        even if the mode is off: such a request may return without."""
         return frozenset() if self._pages is None else self._pages.ended()
 
     def doubt(self) -> bool:
-        """Whether users have called into the engine since the last step in a way that may have
+        """Returns whether users have called the engine since the last step in a way that may have
         changed its weights."""
         before, self._users_calls = self._users_calls, users_calls.count
         return before != self._users_calls
 
     def arrived(self, request: Request) -> None:
-        """A request has come."""
+        """Called when a request arrives."""
         if self._mode is not None and not self._guarded(lambda: self._touches(request), True):
             self.tally.add("untouched")
 
@@ -190,7 +190,7 @@ class SchedulerHalf:
         return False if mode is None else self._guarded(mode.pending, False)
 
     def _tell(self, mode: SchedulerMode, started: Started) -> None:
-        """The daemon hears how a request was served."""
+        """Reports to the daemon how a request was served."""
         if self._teller is not None:
             request, tokens = started.request, len(started.request.prompt_token_ids)
             held = min(started.held, tokens - 1)
@@ -211,7 +211,7 @@ class SchedulerHalf:
         self.turn_off(f"{type(err).__name__}: {err}")
 
     def wait_attached(self, timeout: float) -> bool:
-        """Wait until the daemon can be asked."""
+        """Waits until the daemon can be used."""
         return self._session is not None and self._session.model.wait_attached(timeout)
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class SchedulerHalf:
 
 
 def is_plain(request: Request) -> bool:
-    """Whether the request's state is a function of the weights and its token ids alone."""
+    """Returns whether the request's state is a function of only the weights and its token ids."""
     return (
         request.lora_request is None
         and request.pooling_params is None
@@ -242,7 +242,7 @@ def is_plain(request: Request) -> bool:
 
 
 def scheduler_mode(session: Session) -> SchedulerMode:
-    """Raises Inert where the engine is not set up for the mode."""
+    """Raises Inert if the engine is not set up for the mode."""
     if session.settings.mode is Mode.PREFIX:
         return PrefixScheduler(session)
     from spliced_connector.vllm.splice_scheduler import SpliceScheduler

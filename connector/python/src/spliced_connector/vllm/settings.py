@@ -1,4 +1,4 @@
-"""What `kv_connector_extra_config` may say.
+"""Settings in `kv_connector_extra_config`.
 
 {"socket": "/run/spliced/spliced.sock", "mode": "prefix", "weights": "/models/qwen3-next"}
 """
@@ -16,7 +16,7 @@ __all__ = ["Mode", "Parallel", "Settings"]
 
 
 class Parallel(StrEnum):
-    """What an engine has to do with segments that nodes of a cluster compute for each other."""
+    """An engine's part in computing segments across nodes of a cluster."""
 
     OFF = "off"
     """Nothing."""
@@ -40,16 +40,16 @@ class Settings(ServingSettings):
     """Settings of one engine; the same for all its processes."""
 
     min_tokens: int = 0
-    """Prompts of fewer tokens are left alone, without a question to the daemon."""
+    """Prompts of fewer tokens are not reused, and the daemon is not asked about them."""
     parallel: Parallel = Parallel.OFF
     """Whether segments are computed for other nodes of the daemon's cluster ("work"), by them
     ("combine") or "both", mode splice. The tenant has to allow it at the daemons of both nodes."""
     parallel_tokens: int = 1024
-    """Other nodes are asked for a prompt that misses segments of at least so many tokens, two of
-    them at least; 1 to 16,777,216."""
+    """Other nodes are asked for a prompt that misses segments of at least this many tokens, two
+    of them at least; 1 to 16,777,216."""
     parallel_share: float = 0.25
-    """Share of its time that the engine gives to other nodes while requests run here; 0 to 1. None
-    of these segments may then take longer than `stall_ms`. An idle engine gives all."""
+    """Share of its time that the engine gives to other nodes while requests run here; 0 to 1.
+    None of these segments may then take longer than `stall_ms`. An idle engine gives all."""
     shared_pages: bool = False
     """Whether one copy of a segment's keys and values in the engine's cache serves all requests
     that have it, mode splice; on a CPU only. Attention of such requests is slower."""

@@ -13,12 +13,12 @@ from spliced_connector.walk import Context, ranges
 
 
 class SpliceJob(Job):
-    """Writes blocks as the context moves, states when it has arrived."""
+    """Writes rows to blocks as the context moves, states at its end."""
 
     def __init__(
         self, load: SpliceLoad, means: Means, caches: Caches, placed: Placed | None = None
     ) -> None:
-        """placed: knows which of the load's bins are filled."""
+        """placed: records which of the load's bins are filled."""
         super().__init__(load.splice, load.ids, means, load.away)
         self.load = load
         self._caches = caches
@@ -26,7 +26,7 @@ class SpliceJob(Job):
         self._staged: list[tuple[Run, dict[int, tuple[Tensor, Tensor]]]] = []
 
     def _begin(self) -> Context:
-        """A context behind the prefix that is in place."""
+        """Returns a context after the prefix, which is in place."""
         base = self.load.base
         if base.name:
             context = self._restored(base.name, base.tokens, base.spliced)
@@ -52,7 +52,7 @@ class SpliceJob(Job):
         return context
 
     def _walked_over(self, context: Context, begin: int) -> None:
-        """Puts the rows from `begin` on into the request's blocks, but for those in bins."""
+        """Writes the rows from `begin` on to the request's blocks, except those in bins."""
         own: slice | Tensor
         if self.load.pages is None:
             row, own = begin, slice(begin, None)
@@ -68,8 +68,8 @@ class SpliceJob(Job):
             pages.write(table, row, k[own], v[own])
 
     def _stage(self) -> None:
-        """Copies what bins lack, as it is stored. It may be put there once the daemon has vouched
-        for it, when it may not be read any more."""
+        """Copies the rows that bins lack, in their stored form. They are written once the daemon
+        has confirmed them, when they may not be read any more."""
         if self.load.pages is None or self._placed is None:
             return
         for run in self.load.pages.runs:
@@ -87,8 +87,8 @@ class SpliceJob(Job):
             self._staged.append((run, rows))
 
     def _fill(self) -> None:
-        """Puts what was staged into the bins. Others that point there have not read it yet, or what
-        is there is the same."""
+        """Writes the staged rows to the bins. Others that point there have not read them yet, or
+        the content is the same."""
         staged, self._staged = self._staged, []
         for run, rows in staged:
             for layer, (k, v) in rows.items():
@@ -97,7 +97,7 @@ class SpliceJob(Job):
                 self._placed.fill(run)
 
     def _finish(self) -> None:
-        """Writes the states: from here on the blocks are the engine's."""
+        """Writes the states: from now on the blocks are the engine's."""
         context = self._moving()
         self._fill()
         for layer, pages in self._caches.states.items():

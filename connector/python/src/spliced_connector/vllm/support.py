@@ -1,7 +1,7 @@
-"""What an engine is, and whether the connector can do anything for it.
+"""The properties of an engine, and whether the connector supports it.
 
-`survey` reads vLLM's configuration once, at the start. Whatever it does not know by name makes the
-connector inert: `Inert` carries the one line that says why.
+`survey` reads vLLM's configuration once, at the start. Anything unknown makes the connector
+inert: `Inert` carries the one line with the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TESTED = ("0.32.",)
 """Releases of vLLM that the connector was run with."""
 
 _ROUNDED = ("fp8_e4m3", "fp8_e5m2")
-"""Types of one byte that an engine may round its rows to."""
+"""One-byte types that an engine may round its rows to."""
 
 _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
 
@@ -54,14 +54,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the halves have to know of the engine."""
+    """The properties of the engine that the halves need."""
 
     version: str
     identity: Identity
     groups: tuple[Group, ...]
-    cache_mode: str  # which recurrent states are kept: none, align or all
+    cache_mode: str  # which recurrent states are cached: none, align or all
     prefix_caching: bool
-    pipelined: bool  # a step may be planned before the one before it has ended
+    pipelined: bool  # a step may be planned before the previous one has ended
     eager: bool
     max_tokens: int  # of a request
     drafts: bool = False  # steps compute tokens that may be rejected
@@ -69,17 +69,17 @@ class Engine:
 
     @property
     def rows(self) -> tuple[Group, ...]:
-        """The groups of attention layers."""
+        """Returns the groups of attention layers."""
         return tuple(group for group in self.groups if not group.states)
 
     @property
     def states(self) -> tuple[Group, ...]:
-        """The groups of recurrent layers; none in a model of attention only."""
+        """Returns the groups of recurrent layers; none in a model of attention only."""
         return tuple(group for group in self.groups if group.states)
 
 
 def survey(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Engine:
-    """Reads the engine. Raises Inert for whatever is not supported, ValueError for a setting that
+    """Reads the engine. Raises Inert for anything unsupported, ValueError for a setting that
     names no weights."""
     release = _release()
     if not release.startswith(TESTED) and not settings.untested:
@@ -128,12 +128,13 @@ def _check(config: VllmConfig) -> None:
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
         (_cache_type(config) not in ("auto", *_ROUNDED), f"a cache of {_cache_type(config)}"),
-        # Weights that are not those that the settings name.
+        # Weights other than those that the settings name.
         (
             getattr(config, "weight_transfer_config", None) is not None,
             "weight transfer into a running engine",
         ),
-        # What changes values without a trace in weights or identity must not share with others.
+        # An engine whose values change without a trace in weights or identity must not share with
+        # others.
         (bool(model.hf_overrides), "a config with hf_overrides"),
         (getattr(model, "code_revision", None) is not None, "code of a code_revision"),
         (bool(getattr(parallel, "enable_eplb", False)), "moving experts between ranks"),
@@ -151,8 +152,8 @@ def _check(config: VllmConfig) -> None:
 def describe(config: VllmConfig) -> Mapping[str, object]:
     """Returns the config of the model as it was read.
 
-    vLLM's Falcon-H1 writes the share of a head that turns into it, in the processes that load the
-    model and in no other, and transformers does not.
+    vLLM's Falcon-H1 writes the share of a head with rope into it, but only in the processes that
+    load the model, and transformers does not.
     """
     described: dict[str, object] = dict(config.model_config.hf_config.to_dict())
     rope = described.get("rope_parameters")
@@ -175,7 +176,7 @@ def _drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
 
 
 def _joined(groups: Sequence[Group], drafter: Drafter, layers: int) -> tuple[Group, ...]:
-    """The groups of the model, with the drafter's layers counted on behind its own."""
+    """Returns the groups of the model, with the drafter's layers numbered after its own."""
     more = zip(groups, drafter.numbers(layers), drafter.names, strict=True)
     return tuple(
         replace(group, layers=group.layers + numbers, names=group.names + names)
@@ -206,7 +207,7 @@ def _group(index: int, group: object, described: Mapping[str, object]) -> Group:
 
 
 def _kept(spec: KVCacheSpec) -> dict[str, str]:
-    """The element types of what a recurrent layer keeps, of "conv" and of "state"."""
+    """Returns the element types of a recurrent layer's "conv" and "state"."""
     kind = str(spec.mamba_type.name)
     parts = {"SHORT_CONV": ("conv",), "LINEAR": ("state",)}.get(kind, ("conv", "state"))
     if len(spec.dtypes) != len(parts):
@@ -230,7 +231,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
         kv, conv = _dtypes(caches)
-    else:  # read as they are computed with, and never the same as rows that were not rounded
+    else:  # read in the type of computation, and never equal to rows that were not rounded
         kv, conv = _dtypes(caches, rows={"torch.uint8": computed})
         computed += f", rows rounded to {rounded}"
     try:
@@ -249,7 +250,8 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
 
 
 def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
-    """How Lightning attention forgets, as the engine's own layers have it; `states` compares."""
+    """Returns the decay slopes of Lightning attention, as the engine's own layers have them;
+    `states` compares."""
     from vllm.model_executor.layers.mamba.linear import minimax_linear_attn as lightning
 
     slopes = lightning.MiniMaxText01LinearAttention._build_slope_tensor(heads)
@@ -261,9 +263,10 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
 def _dtypes(
     caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[DType, DType]:
-    """Element types of rows and of convolution tails; where there are none, of the other.
+    """Returns element types of rows and of convolution tails; if one is missing, it is that of
+    the other.
 
-    rows: what rows are read as, by the type that they are kept in.
+    rows: the types that rows are read as, by their stored type.
     """
     specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
     conv = _states(caches, "conv")
@@ -278,19 +281,19 @@ def _dtypes(
 
 
 def _states(caches: KVCacheConfig, part: str) -> set[str]:
-    """The element types of one part of all recurrent layers."""
+    """Returns the element types of one part of all recurrent layers."""
     specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
     kept = [_kept(spec) for spec in specs if hasattr(spec, "dtypes")]
     return {parts[part] for parts in kept if part in parts}
 
 
 def _running(caches: KVCacheConfig) -> str:
-    """The element type of running states; where there are none, that of models without any."""
+    """Returns the element type of running states; without states, that of models without any."""
     return "+".join(sorted(_states(caches, "state"))) or "float32"
 
 
 def _check_layers(engine: Engine) -> None:
-    """The engine keeps state for exactly the layers that the identity says."""
+    """Checks that the engine has state for exactly the layers of the identity."""
     rows, states = (Kind.FULL, Kind.MLA), (Kind.LINEAR, Kind.CONV)
     for groups, kinds in ((engine.rows, rows), (engine.states, states)):
         kept = sorted(i for group in groups for i in group.layers)

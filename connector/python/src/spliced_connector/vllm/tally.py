@@ -1,4 +1,4 @@
-"""Where the connector logs inside vLLM."""
+"""The connector's logger inside vLLM."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ from spliced_connector.walk import Architecture, UnsupportedError, child
 
 
 def walk_over(model: nn.Module, identity: Identity) -> Architecture:
-    """The walk over a model that vLLM loaded.
+    """Returns the walk over a model that vLLM loaded.
 
-    model: what the runner's `get_model()` answers. identity: the profile's, of one rank.
-    Raises UnsupportedError, naming the module that is unknown or shaped otherwise.
+    model: the result of the runner's `get_model()`. identity: the profile's, of one rank. Raises
+    UnsupportedError, naming the module that is unknown or has another shape.
     """
     outer = child(model, "language_model") if hasattr(model, "language_model") else model
     body = child(outer, "model")
@@ -51,7 +51,7 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
 
 
 def sizes_of(mixer: Attention | Delta) -> AttentionSizes | DeltaSizes:
-    """What kernels have to know of a mixer."""
+    """Returns what kernels need to know of a mixer."""
     m = mixer
     if isinstance(m, Attention):
         return AttentionSizes(m.heads, m.kv_heads, m.head_dim, m.scale)
@@ -145,10 +145,10 @@ def _split(module: nn.Module, wide: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _conv_weight(module: nn.Module, channels: int, kernel: int) -> Tensor:
-    """The convolution's weights [channels, kernel].
+    """Returns the convolution's weights [channels, kernel].
 
-    vLLM packs them in place for its CPU kernels where the processor has bf16 instructions, under
-    the shape of unpacked ones, and keeps a copy aside. Three dimensions mean never packed.
+    vLLM packs them in place for its CPU kernels if the processor has bf16 instructions, with the
+    shape of unpacked ones, and keeps a copy. Three dimensions mean never packed.
     """
     conv = module.conv1d
     kept = getattr(conv, "_cpu_unpacked_conv_weight", None)

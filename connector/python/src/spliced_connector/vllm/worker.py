@@ -1,4 +1,4 @@
-"""The connector's half in a worker: fills blocks and takes what steps have computed."""
+"""The connector's half in a worker: fills blocks and saves the results of steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WorkerHalf:
     def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
         self.tally = EngineTally()
         self.inert = ""
-        """Why this half does nothing; empty while it does something."""
+        """Why this half is inert; empty while it works."""
         self._settings = settings
         self._config = config
         self._client: Client | None = None
@@ -50,11 +50,11 @@ class WorkerHalf:
         self._placed: Placed | None = None  # outlives the mode, as requests do
         self._engine: Engine | None = None
         self._weights: Parameters | None = None
-        self._verify = False  # the weights, also in a step that shares nothing
+        self._verify = False  # check the weights, also in a step that shares nothing
         splices = settings.mode is Mode.SPLICE
         self._ranks = int(config.parallel_config.tensor_parallel_size) if splices else 1
         self._together = self._ranks > 1  # they have to do the same in every step
-        watch_runners()  # where plugins are not loaded, replaced weights are noticed all the same
+        watch_runners()  # if plugins are not loaded, replaced weights are detected anyway
         try:
             self._engine = survey(config, caches, settings)
         except Inert as err:
@@ -65,8 +65,8 @@ class WorkerHalf:
             self._fail(err)
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Learn where everything lies in the engine's cache, and begin to work: ranks that walk
-        together all do, or none."""
+        """Finds the layout of the engine's cache, and begins to work. Of ranks that walk
+        together, either all work or none."""
         why = self.inert
         if self._engine is not None and not why:
             why = self._started(self._engine, tensors)
@@ -90,7 +90,7 @@ class WorkerHalf:
         return ""
 
     def _begin_together(self, why: str) -> None:
-        """Turns this rank off if any cannot start: another one would wait for it inside of the
+        """Turns this rank off if any cannot start: another one would wait for it inside the
         model's layers. The first of those that cannot logs why."""
         from vllm.distributed import get_tensor_model_parallel_rank
 
@@ -120,7 +120,7 @@ class WorkerHalf:
         return worker_mode(session, caches, self._config)
 
     def turn_off(self, why: str) -> None:
-        """From now on nothing is loaded or stored; the scheduler's half is told."""
+        """Ends loading and storing; the scheduler's half is notified."""
         self._note(why)
         self._end(0.0)
 
@@ -132,12 +132,12 @@ class WorkerHalf:
             self.inert = why
 
     def forget(self, request_ids: frozenset[str]) -> None:
-        """These requests have no shared pages any more."""
+        """Records that these requests have no shared pages any more."""
         if self._placed is not None:
             self._placed.forget(request_ids)
 
     def load(self, plan: object) -> Outcome:
-        """Run the step's loads. What cannot be loaded is failed: the engine computes it."""
+        """Runs the step's loads. A failed load is reported: the engine computes it."""
         if isinstance(plan, Lost):
             self._waiting |= plan.request_ids
             self.turn_off("the scheduler's half has failed")
@@ -169,7 +169,7 @@ class WorkerHalf:
                 self._fail(err)
 
     def doubt(self) -> None:
-        """Makes this step compare all weights, as they may have changed since the last one."""
+        """Makes this step compare all weights, because they may have changed since the last one."""
         self._verify = True
         if self._weights is not None:
             self._weights.doubt()
@@ -201,15 +201,15 @@ class WorkerHalf:
         self.turn_off(_described(err))
 
     def drain(self, timeout: float) -> bool:
-        """Wait until what was taken is stored or given up."""
+        """Waits until saved data is stored or abandoned."""
         return self._mode is None or self._mode.drain(timeout)
 
     def wait_attached(self, timeout: float) -> bool:
-        """Wait until the daemon can be asked."""
+        """Waits until the daemon can be used."""
         return self._session is not None and self._session.model.wait_attached(timeout)
 
     def close(self) -> None:
-        """Store what was taken, for some seconds at most, and end."""
+        """Stores saved data, for some seconds at most, and ends."""
         self._end(_CLOSE_SECONDS)
 
     def _end(self, seconds: float) -> None:
@@ -224,13 +224,13 @@ class WorkerHalf:
 
 
 def _described(err: Exception) -> str:
-    """Logs an error of ours, and names it in one line."""
+    """Logs an error of ours, and describes it in one line."""
     log.exception("spliced has failed")
     return f"{type(err).__name__}: {err}"
 
 
 def _watched(config: VllmConfig) -> Parameters:
-    """Raises Inert where the engine's parameters are not known or cannot be read."""
+    """Raises Inert if the engine's parameters are unknown or cannot be read."""
     models = [loaded.of(config), loaded.drafter_of(config)]
     found = [model for model in models if isinstance(model, torch.nn.Module)]
     if models[0] is None or len(found) < len([model for model in models if model is not None]):
@@ -246,7 +246,7 @@ def _watched(config: VllmConfig) -> Parameters:
 
 
 def worker_mode(session: Session, caches: Caches, config: VllmConfig) -> WorkerMode:
-    """Raises Inert where the engine is not set up for the mode."""
+    """Raises Inert if the engine is not set up for the mode."""
     if session.settings.mode is Mode.PREFIX:
         return PrefixWorker(session, caches)
     from spliced_connector.vllm.splice import SpliceWorker

@@ -1,7 +1,7 @@
 """Walks over a model's layers in torch: capture of segments, splices, checkpoints, the canary.
 
-An `Architecture` says what the layers of one model are; `architecture` finds it for a model of
-transformers, engines bring their own.
+An `Architecture` describes the layers of one model. `architecture` finds it for a model of
+transformers; engines provide their own.
 """
 
 from typing import TYPE_CHECKING

@@ -25,9 +25,9 @@ from spliced_connector.walk.rope import Turn, rope_of, turn_of
 class Grouped:
     """Grouped-query attention with projections q_proj, k_proj, v_proj, o_proj.
 
-    Norms named q_norm and k_norm apply where the module has them: per head, or
-    over the whole row with `norm_rows`. Rope is absent when turn is None. `extra` holds modules
-    whose output is added to a projection's, by q, k or v.
+    Norms named q_norm and k_norm apply if the module has them: per head, or over the whole row
+    with `norm_rows`. Rope is absent if turn is None. `extra` maps q, k or v to modules whose
+    output is added to that projection's.
     """
 
     module: nn.Module
@@ -113,12 +113,12 @@ def grouped(
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention in its absorbed form, with positions where there is a turn.
+    """Multi-head latent attention in its absorbed form, with positions if there is a turn.
 
-    What is kept of a token is its normalised latent (V) and its shared key rows
-    (K). Queries are carried into the space of the latents, so that scores and
-    sums read the stored rows as they are: q is [n, heads, rank + key]. The
-    output is multiplied by what `gate` gives, [n, heads, 1 or value].
+    For each token its normalised latent (V) and its shared key rows (K) are stored. Queries are
+    mapped into the space of the latents, so that scores and sums read the stored rows directly: q
+    is [n, heads, rank + key]. The output is multiplied by the result of `gate`, [n, heads, 1 or
+    value].
     """
 
     module: nn.Module
@@ -173,7 +173,7 @@ class Latent:
         return q
 
     def _expansion(self) -> tuple[Tensor, Tensor]:
-        """What takes a latent to each head's key and value: [heads, dim, rank]."""
+        """Returns the map from a latent to each head's key and value: [heads, dim, rank]."""
         weight = plain_weight(self.module, "kv_b_proj")
         both = weight.unflatten(0, (self.heads, self.nope + self.value))
         return both[:, : self.nope], both[:, self.nope :]
@@ -188,7 +188,7 @@ class Latent:
 
 
 def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | None:
-    """What an attention's output is multiplied by, of a head or of each of its values; None where
+    """Returns the factor of an attention's output, per head or for each of its values; None if
     the module has no gate."""
     gate = maybe_child(module, "g_proj")
     if gate is None:
@@ -203,7 +203,7 @@ def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | Non
 
 
 def check_turn(turn: Turn | None, rope: Rope) -> None:
-    """Refuses a module that turns other than its config says."""
+    """Refuses a module whose rotation differs from its config."""
     turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]
     if turned != rope.dims:
         raise UnsupportedError(f"rope turns {turned} dimensions, its config says {rope.dims}")

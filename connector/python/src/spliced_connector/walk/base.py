@@ -1,8 +1,8 @@
-"""What a walk over a model's layers needs to know of the model.
+"""The properties of a model that a walk over its layers needs.
 
-An Architecture is the arithmetic of one model as functions of rows, one row per token. It holds
-no cache and no positions but those given, so the same object serves a prefill, a capture and the
-recomputed rows of a splice. Who drives it keeps the state: `spliced_connector.walk.run`.
+An Architecture is the arithmetic of one model as functions of rows, one row per token. It has no
+cache, and its only positions are those given, so the same object serves a prefill, a capture and
+the recomputed rows of a splice. The caller keeps the state: `spliced_connector.walk.run`.
 
 Shapes: n rows, H query heads, KV key-value heads, Hk key heads and Hv value heads of a linear
 layer, dk and dv their dimensions, C convolution channels, k the convolution's kernel.
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AttentionRows:
-    """What an attention layer makes of its rows.
+    """The projections of an attention layer.
 
-    q is [n, H, dk], k is [n, KV, dk], both turned to the positions given; v is [n, KV, dv].
-    A latent (MLA) layer gives the absorbed form: k [n, 1, rope], v [n, 1, rank], and q
-    [n, H, rank + rope], whose first columns read the latent; its output rows are [n, H, rank].
-    `rest` is whatever the layer needs again behind the attention, such as an output gate.
+    q is [n, H, dk], k is [n, KV, dk], both rotated to the positions given; v is [n, KV, dv]. A
+    latent (MLA) layer returns the absorbed form: k [n, 1, rope], v [n, 1, rank], and q [n, H,
+    rank + rope], whose first columns read the latent; its output rows are [n, H, rank]. `rest`
+    contains values that the layer needs again after the attention, such as an output gate.
     """
 
     q: Tensor
@@ -40,7 +40,7 @@ class AttentionRows:
 
 @dataclass(frozen=True, slots=True)
 class LinearRows:
-    """What a linear layer makes of its rows in front of the convolution.
+    """The projections of a linear layer before the convolution.
 
     conv [n, C] is the convolution's input, None in a layer without one.
     """
@@ -51,14 +51,14 @@ class LinearRows:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the recurrence of a linear layer reads, one step per row.
+    """The inputs of a linear layer's recurrence, one step per row.
 
-    q and k [n, Hk, dk] are normalised, turned and scaled, Hv is a multiple of Hk; v is
-    [n, Hv, dv]. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk].
-    beta [n, Hv] makes a step correct what the state holds (the delta rule); without it k v^T is
-    added. erase [n, Hv, dk] in place of beta is a delta rule with gates per channel (Gated
-    DeltaNet-2): the state is read with it, and v is what is written. skip [n, Hv, dv] is added to
-    the output and does not touch the state.
+    q and k [n, Hk, dk] are normalised, rotated and scaled, Hv is a multiple of Hk; v is [n, Hv,
+    dv]. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk]. With beta
+    [n, Hv] a step corrects the content of the state (the delta rule); without it k v^T is added.
+    erase [n, Hv, dk] instead of beta is a delta rule with gates per channel (Gated DeltaNet-2):
+    the state is read with it, and v is the written value. skip [n, Hv, dv] is added to the output
+    and does not affect the state.
 
         plain   S = exp(decay) * S + k v^T
         delta   S = exp(decay) * S;  S = S + beta * k (v - k^T S)^T
@@ -92,7 +92,7 @@ class Sight:
 
     @property
     def position(self) -> int:
-        """The key that belongs to the first row."""
+        """Returns the position of the key of the first row."""
         return self.end - (self.hi - self.lo)
 
 
@@ -114,27 +114,28 @@ class SegmentLayer:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A segment as tensors: what one isolated pass over its tokens leaves, or views of it."""
+    """A segment as tensors: the result of one isolated pass over its tokens, or views of it."""
 
     spec: SegmentSpec
     layers: tuple[SegmentLayer, ...]
 
 
 class Placer(Protocol):
-    """Puts some of a walk's segments in place, such as those that lie where the model does.
+    """Places some of a walk's segments, such as those in the model's memory.
 
-    Of these the walk reads the convolution inputs alone, and rows where they are read in place:
-    their `Captured` needs nothing else.
+    Of these the walk only reads the convolution inputs, and rows if they are read in place: their
+    `Captured` needs nothing else.
     """
 
     def holds(self, segment: int) -> bool:
-        """Whether this segment is put in place here."""
+        """Whether this placer places the segment."""
         ...
 
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """Writes the keys, turned to their places, and values of its segments among these spans.
+        """Writes the keys, rotated to their positions, and values of its segments among these
+        spans.
 
         into: for each layer all rows [room, KV, d] of the prompt, None in one without attention.
         """
@@ -148,15 +149,15 @@ class Placer(Protocol):
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Moves a state, which may be overwritten, over consecutive spans: its own segments, and
-        n computed spans, of which `computed` has T [n, ...] and S [n, Hv, dk, dv]; None: n is 0.
+        n computed spans, for which `computed` has T [n, ...] and S [n, Hv, dk, dv]; None: n is 0.
 
-        Returns the state behind them, and those before the computed spans [n, Hv, dk, dv].
+        Returns the state after them, and those before the computed spans [n, Hv, dk, dv].
         """
         ...
 
 
 class Batch(Protocol):
-    """How the rows of one walk belong together: sequences of them, one behind the other."""
+    """How the rows of one walk are grouped: sequences of them, one after the other."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -165,16 +166,16 @@ class Batch(Protocol):
 
     @property
     def parts(self) -> Sequence[int]:
-        """Rows of each run that the recurrence moves a state over: sequences, or cut finer."""
+        """Rows of each run that the recurrence moves a state over: sequences, or smaller parts."""
         ...
 
     @property
     def sights(self) -> Sequence[Sight]:
-        """What the rows of each sequence attend to."""
+        """The keys that the rows of each sequence attend to."""
         ...
 
     def once(self, key: object, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for all layers."""
+        """Returns the result of `make`, computed once for all layers."""
         ...
 
 
@@ -182,45 +183,47 @@ class Recurrence(Protocol):
     """The recurrence of one layer over the parts of a batch; see `families.Scan`."""
 
     def advance(self, run: int, state: Tensor) -> Tensor:
-        """Moves a state [Hv, dk, dv] over a run, and remembers what its outputs need. The tensor
-        given may hold anything afterwards."""
+        """Moves a state [Hv, dk, dv] over a run, and records what its outputs need. The given
+        tensor may be overwritten."""
         ...
 
     def transition(self, run: int) -> Tensor:
-        """T of a run's rows."""
+        """Returns T of a run's rows."""
         ...
 
     def outputs(self) -> Tensor:
-        """The outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        """Returns the outputs of all rows, [n, Hv, dv], once every run was advanced."""
         ...
 
 
 class Kernels(Protocol):
-    """What an engine does faster than torch's operations, between the projections of a mixer.
+    """Operations between the projections of a mixer that an engine does faster than torch.
 
-    It means the same, rounded as the engine rounds.
+    The results are the same, rounded as the engine rounds.
     """
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor, batch: Batch) -> Tensor:
-        """Outputs behind SiLU [n, C] of inputs [n, C]; lefts [sequences, k-1, C] stand before."""
+        """Returns outputs after SiLU [n, C] of inputs [n, C]; lefts [sequences, k-1, C] precede
+        them."""
         ...
 
     def recurrence(
         self, layer: int, conv_out: Tensor, rows: LinearRows, batch: Batch
     ) -> Recurrence:
-        """conv_out is what `convolve` gave, rows what `Architecture.linear` did."""
+        """conv_out is the result of `convolve`, rows that of `Architecture.linear`."""
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
-        """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] gives [n, H, dv]."""
+        """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] returns [n, H,
+        dv]."""
         ...
 
 
 class Architecture(Protocol):
     """Arithmetic of one model. Positions are int64 [n]; hidden rows h are [n, any width].
 
-    Every method is a pure function of its arguments and the weights, row by row, apart from what
-    its name says: a row's result does not depend on the other rows.
+    Every method is a pure function of its arguments and the weights, row by row unless its
+    description says otherwise: a row's result does not depend on the other rows.
     """
 
     @property
@@ -235,7 +238,7 @@ class Architecture(Protocol):
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The layer of the engine's own cache that each layer's state lives in."""
+        """The layer of the engine's own cache that contains each layer's state."""
         ...
 
     @property
@@ -245,23 +248,23 @@ class Architecture(Protocol):
 
     @property
     def kernels(self) -> Kernels | None:
-        """Used for all layers where there are any, else torch."""
+        """Used for all layers if given, else torch."""
         ...
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Hidden rows of token ids, int64 [n]."""
+        """Returns the hidden rows of token ids, int64 [n]."""
         ...
 
     def logits(self, h: Tensor) -> Tensor:
-        """Final norm and head: [n, vocabulary]."""
+        """Applies final norm and head: [n, vocabulary]."""
         ...
 
     def norm(self, layer: int, h: Tensor) -> Tensor:
-        """What the mixer reads."""
+        """Returns the mixer's input."""
         ...
 
     def attention(self, layer: int, x: Tensor, positions: Tensor) -> AttentionRows:
-        """Queries, keys and values."""
+        """Returns queries, keys and values."""
         ...
 
     def scale(self, layer: int) -> float:
@@ -269,30 +272,31 @@ class Architecture(Protocol):
         ...
 
     def attention_out(self, layer: int, o: Tensor, rows: AttentionRows) -> Tensor:
-        """The mixer's result from the attention's rows o [n, H, dv]."""
+        """Returns the mixer's result from the attention's rows o [n, H, dv]."""
         ...
 
     def linear(self, layer: int, x: Tensor, positions: Tensor) -> LinearRows:
-        """Projections in front of the convolution."""
+        """Returns the projections before the convolution."""
         ...
 
     def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None] | None:
-        """Taps [C, k], the last one on the row itself, and bias [C]; SiLU follows."""
+        """Returns taps [C, k], the last one for the row itself, and bias [C]; SiLU follows."""
         ...
 
     def steps(
         self, layer: int, conv_out: Tensor | None, rows: LinearRows, positions: Tensor
     ) -> Steps:
-        """The recurrence's inputs from the convolution's output [n, C] behind SiLU."""
+        """Returns the recurrence's inputs from the convolution's output [n, C] after SiLU."""
         ...
 
     def linear_out(self, layer: int, o: Tensor, rows: LinearRows) -> Tensor:
-        """The mixer's result from the recurrence's output o [n, Hv, dv]."""
+        """Returns the mixer's result from the recurrence's output o [n, Hv, dv]."""
         ...
 
     def mix(self, layer: int, h: Tensor, y: Tensor) -> Tensor:
-        """The layer's hidden rows from its input and the mixer's result: residuals and MLP.
+        """Returns the layer's hidden rows from its input and the mixer's result: residuals and
+        MLP.
 
-        A layer of kind NONE has no mixer: y is what `norm` gave.
+        A layer of kind NONE has no mixer: y is the result of `norm`.
         """
         ...

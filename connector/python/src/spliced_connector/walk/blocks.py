@@ -1,8 +1,8 @@
-"""An architecture as a list of blocks: a mixer and what stands around it.
+"""An architecture as a list of blocks: a mixer and the arithmetic around it.
 
 Models differ in their mixers and in the norms, multipliers and MLPs around them; everything else
-is common and lives here. A decoder layer that runs two mixers on the same input is two blocks,
-with what the first one gave carried in extra columns of the rows.
+is common and implemented here. A decoder layer that runs two mixers on the same input is two
+blocks, with the result of the first one in extra columns of the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spliced_connector.walk.reading import UnsupportedError
 
 
 class AttentionMixer(Protocol):
-    """Softmax attention; `base.Architecture` says what goes in and out."""
+    """Softmax attention; see `base.Architecture` for inputs and outputs."""
 
     @property
     def kind(self) -> Kind: ...
@@ -33,7 +33,7 @@ class AttentionMixer(Protocol):
 
 
 class LinearMixer(Protocol):
-    """Linear attention; `base.Architecture` says what goes in and out."""
+    """Linear attention; see `base.Architecture` for inputs and outputs."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -48,7 +48,7 @@ class LinearMixer(Protocol):
 class Block:
     """One layer: at most one of the mixers, and the arithmetic around it.
 
-    slot is the layer of the engine's cache that holds the mixer's state.
+    slot is the layer of the engine's cache that contains the mixer's state.
     """
 
     slot: int
@@ -73,7 +73,7 @@ class Block:
 
 
 class Blocks:
-    """An `Architecture` out of blocks, an embedding and a head."""
+    """An `Architecture` made of blocks, an embedding and a head."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Blocks:
 
     @property
     def linear_modules(self) -> dict[int, nn.Module]:
-        """The model's own mixers of the linear layers; they read the rows that `linear` does."""
+        """The model's own mixers of the linear layers; they read the same rows as `linear`."""
         return {i: b.linear.module for i, b in enumerate(self._blocks) if b.linear is not None}
 
     def _softmax(self, layer: int) -> AttentionMixer:
@@ -171,7 +171,7 @@ def pre_norm(
 
 
 def batched(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Calls a module that wants a batch on plain rows; mixtures of experts do."""
+    """Calls a module that needs a batch with plain rows, as mixtures of experts do."""
 
     def call(rows: Tensor) -> Tensor:
         y: Tensor = module(rows[None])

@@ -1,9 +1,9 @@
-"""Computes a sample of spliced requests again in full, and compares.
+"""Recomputes a sample of spliced requests in full, and compares.
 
-A splice is an approximation that a measurement on other prompts has found good. The canary looks
-at the prompts that are served: the logits behind a prompt's last token, once from its spliced
-context and once from a full walk. It takes one request at a time, works when it is told to and for
-as long as it is told to, and is never on a request's way.
+A splice is an approximation that a measurement on other prompts has found good. The canary checks
+the prompts that are served: the logits after a prompt's last token, once from its spliced context
+and once from a full walk. It takes one request at a time, works only when called and within the
+given time, and never delays a request.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from spliced_connector.walk.run import splice
 log = logging.getLogger("spliced.canary")
 
 WINDOW = 16
-"""Comparisons that count."""
+"""Number of recent comparisons that count."""
 
 STRIKES = 3
-"""Failures among them that switch the profile off: one odd prompt is not enough."""
+"""Number of failures among them that switches the profile off: one odd prompt is not enough."""
 
 CHANGED = 0.1
 """Share of spliced prompts with another first token that ends splicing."""
 
 _FINE = 0.6
-"""Part of that share which is borne. Between the two, from about 0.8 on, splicing ends sooner or
-later."""
+"""Part of that share which is tolerated. Between the two, from about 0.8 on, splicing ends sooner
+or later."""
 
 _THRESHOLD = 5.0
 """Sum of log likelihood ratios that ends splicing. With a share of 0.1, in 1,000 simulated runs: 95
@@ -43,22 +43,22 @@ of 100 end after at most 765 comparisons if 10 in 100 change, 263 if 14 do, 2,70
 10,000 comparisons 44 of 100 end if 6 in 100 change, and none of 100 if 4.1 do."""
 
 _ROWS = 64
-"""Rows between two looks at the clock, where nothing is known of the pace."""
+"""Rows between two reads of the clock while the pace is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One comparison. error: of the logits, root of the mean square, relative to the spread of
-    those of the full walk; infinite for a logit that is no number."""
+    those of the full walk; infinite for a logit that is NaN."""
 
     error: float
     same_token: bool
     failed: bool
-    off: bool  # the profile is to be switched off, from this one on
+    off: bool  # the profile is to be switched off after this one
 
 
 def logit_error(spliced: Tensor, full: Tensor) -> float:
-    """How far logits [vocabulary] are off, in units of the spread of the right ones.
+    """Returns the error of logits [vocabulary], in units of the spread of the right ones.
 
     A constant added to all logits does not count: it changes no probability.
     """
@@ -77,8 +77,8 @@ class ChangedTokens:
     """Cumulative-sum test (Page, Biometrika 41, 1954) of the share of changed first tokens.
 
     Errors of single logits stay within any bound that rounding needs, while answers change. Each
-    comparison adds the logarithm of its likelihood ratio between `share` and a fine share; sums
-    below zero start again at zero.
+    comparison adds the logarithm of its likelihood ratio between `share` and an acceptable share;
+    sums below zero restart at zero.
     """
 
     def __init__(self, share: float = CHANGED) -> None:
@@ -96,10 +96,10 @@ class ChangedTokens:
 
 
 class Canary:
-    """Keeps the record of one profile. For one thread.
+    """The record of one profile. For one thread.
 
-    `report` is called with every verdict. After `off` nothing is taken any more; a person has to
-    look, and to start the engine again.
+    `report` is called with every verdict. After `off` no request is taken any more; a person has
+    to investigate, and to restart the engine.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Canary:
         changed: float = CHANGED,
     ) -> None:
         """bound: error of logits, relative to their spread, beyond which a comparison fails.
-        changed: as of `ChangedTokens`."""
+        changed: as in `ChangedTokens`."""
         self._arch = arch
         self._bound = bound
         self._report = report
@@ -123,14 +123,14 @@ class Canary:
 
     @property
     def busy(self) -> bool:
-        """Whether a comparison is under way."""
+        """Whether a comparison is in progress."""
         return self._work is not None
 
     def offer(self, ids: Tensor, context: Context) -> bool:
-        """Takes a request, unless another is under way.
+        """Takes a request, unless another is in progress.
 
-        ids [n] of the whole prompt; context: spliced, behind fewer tokens than that. It is the
-        canary's from then on.
+        ids [n] of the whole prompt; context: spliced, of fewer tokens than that. It belongs to
+        the canary from then on.
         """
         if self.off or self._work is not None or context.tokens >= len(ids):
             return False
@@ -138,8 +138,8 @@ class Canary:
         return True
 
     def run(self, until: float) -> None:
-        """Works until the monotonic time `until`, and a bit at least. Raises what a walk raises;
-        the comparison is given up then."""
+        """Works until the monotonic time `until`, at least one piece. Raises errors of a walk;
+        the comparison is then abandoned."""
         work = self._work
         if work is None:
             return
@@ -186,7 +186,7 @@ class _Comparison:
         self._logits: list[Tensor] = []
 
     def run(self, until: float) -> tuple[Tensor, Tensor] | None:
-        """Logits of the spliced and of the full walk, None when the time was over before."""
+        """Returns logits of the spliced and of the full walk, None if the time was over before."""
         while len(self._logits) < len(self._walks):
             self._step(self._walks[len(self._logits)], until)
             if time.monotonic() >= until:
@@ -196,7 +196,7 @@ class _Comparison:
         return self._logits[0], self._logits[1]
 
     def _step(self, context: Context, until: float) -> None:
-        """Moves a context on, by as many rows as fit into the time."""
+        """Moves a context by as many rows as fit into the time."""
         began = time.monotonic()
         left = len(self._ids) - context.tokens
         fit = int((until - began) / self._seconds) if self._seconds else _ROWS

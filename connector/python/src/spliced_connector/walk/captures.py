@@ -1,18 +1,18 @@
-"""Capture: what an isolated pass over a segment's tokens leaves.
+"""Capture: the result of an isolated pass over a segment's tokens.
 
 Several segments pass the layers as one batch of sequences, which do not see each other. The
 recurrence of a segment stops at the ends of its interior, so that with T from the interior's rows
-and the states before and behind it, S = behind - T before.
+and the states before and after it, S = after - T before.
 
-After a primer, a segment's rows attend to the primer's as well, and its state and convolution begin
-where the primer's ended. Its own positions are the same.
+After a primer, a segment's rows attend to the primer's as well, and its state and convolution
+begin where the primer's ended. Its own positions are the same.
 
-Denormal numbers are not flushed to zero, although heads that forget fast leave them in up to a
-quarter of the results of a product. `torch.set_flush_denormal` is of the calling thread alone: of
-a product on two threads it flushes half. On one thread of an AMD EPYC (family 25) it gains nothing:
-0.94 to 1.02x, 12 interleaved captures of 32 to 512 tokens with both trained models; transitions
-differ by at most 6e-38, nothing else does. An engine with one thread on a processor that is slow at
-them (1.6x was seen on a Xeon) may set it for its process.
+Denormal numbers are not flushed to zero, although heads that decay fast produce them in up to a
+quarter of the results of a product. `torch.set_flush_denormal` only affects the calling thread:
+for a product on two threads it flushes half. On one thread of an AMD EPYC (family 25) it gains
+nothing: 0.94 to 1.02x, 12 interleaved captures of 32 to 512 tokens with both trained models;
+transitions differ by at most 6e-38, nothing else does. An engine with one thread on a processor
+that is slow at them (1.6x was seen on a Xeon) may set it for its process.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def capture_all(
     device: torch.device | None = None,
     primers: Sequence[Primer | None] = (),
 ) -> list[Captured]:
-    """Runs the tokens of segments, each alone, and keeps what its spec names.
+    """Runs the tokens of segments, each in isolation, and returns the parts that its spec names.
 
-    From position 0, a zero state and an empty convolution, attention inside only; or from what the
-    segment's primer left, with attention to it. primers has one entry for each segment, None for
-    no primer; () gives none to all. So a capture is a function of the weights, the segment's
-    tokens, its spec and its primer. Memory grows with the tokens of all segments and, for each
-    primed one, those of its primer. Raises PlanError where a spec has another number of tokens,
-    or a primer is another model's.
+    From position 0, a zero state and an empty convolution, attention inside only; or from the
+    context of the segment's primer, with attention to it. primers has one entry for each segment,
+    None for no primer; () gives none to all. So a capture is a function of the weights, the
+    segment's tokens, its spec and its primer. Memory grows with the tokens of all segments and,
+    for each primed one, those of its primer. Raises PlanError if a spec has another number of
+    tokens, or a primer is another model's.
     """
     primers = primers or [None] * len(segments)
     if len(primers) != len(segments):
@@ -101,7 +101,7 @@ class _CapturePass(Pass[Rows]):
         self._kept: list[dict[int, SegmentLayer]] = [{} for _ in specs]
 
     def captured(self) -> list[Captured]:
-        """What was kept, once `run` has ended."""
+        """Returns the captured segments, once `run` has ended."""
         layers = range(len(self.arch.layers))
         return [
             Captured(spec, tuple(kept.get(i, SegmentLayer()) for i in layers))
@@ -119,7 +119,8 @@ class _CapturePass(Pass[Rows]):
         return self.arch.attention_out(layer, self.attend(layer, new.q, k, v), new)
 
     def _seen(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values that sights name: each segment's own after those of its primer."""
+        """Returns the keys and values that sights name: each segment's own after those of its
+        primer."""
         if not any(self._primers):
             return k, v
         keys, values = [], []
@@ -150,7 +151,7 @@ class _CapturePass(Pass[Rows]):
     def _interior(
         self, layer: int, segment: int, run: int, recurrence: Recurrence
     ) -> tuple[Tensor, Tensor]:
-        """(T, S) of a segment's interior; its first run is `run`."""
+        """Returns (T, S) of a segment's interior; its first run is `run`."""
         spec, before = self._specs[segment], self._state(layer, segment)
         moved = self._primers[segment] is not None or spec.head > 0
         if spec.head:
@@ -165,7 +166,7 @@ class _CapturePass(Pass[Rows]):
         return transition, end
 
     def _state(self, layer: int, segment: int) -> Tensor:
-        """The state before a segment, which may be overwritten."""
+        """Returns the state before a segment, which may be overwritten."""
         primer = self._primers[segment]
         state = None if primer is None else primer.layers[layer].state
         if state is not None:
@@ -176,7 +177,7 @@ class _CapturePass(Pass[Rows]):
         return torch.zeros(shape, dtype=wide, device=self.rows.device)
 
     def _convolved(self, layer: int, inputs: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Outputs behind SiLU, and the last inputs of every interior."""
+        """Returns outputs after SiLU, and the last inputs of every interior."""
         back = self.arch.identity.layers[layer].linear.conv.rows
         if back == 0:
             return None, [None] * len(self._specs)

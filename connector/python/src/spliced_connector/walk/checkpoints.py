@@ -1,4 +1,4 @@
-"""Checkpoints: a context's states and rows as parts of a layout, and back."""
+"""Checkpoints: conversion of a context's states and rows to parts of a layout, and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class HeldCheckpoint(Protocol):
 
 
 def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> list[memoryview]:
-    """What a checkpoint at the context's tokens adds to its parent, as its layout lists it."""
+    """Returns what a checkpoint at the context's tokens adds to its parent, in the order of its
+    layout."""
     layout = profile.checkpoint_layout(context.tokens - parent_tokens)
     found: list[Tensor | None] = []
     for p in layout.parts:
@@ -43,9 +44,9 @@ def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> 
 def restore(
     arch: Architecture, profile: Profile, held: HeldCheckpoint, room: int, device: torch.device
 ) -> Context:
-    """A context that continues behind a leased checkpoint; everything is copied.
+    """Returns a context that continues after a leased checkpoint; everything is copied.
 
-    Raises ValueError when a node's layout is not that of the model.
+    Raises ValueError if a node's layout does not fit the model.
     """
     context = Context(arch, room, device)
     reader, last = PartReader(context), len(held.nodes) - 1
@@ -68,8 +69,8 @@ class PartReader:
         self._context, self._copies = context, Copies(context.device)
 
     def read(self, part: Part, view: memoryview, begin: int, end: int) -> None:
-        """Keys or values of the tokens [begin, end), or a state or convolution inputs. Raises
-        ValueError where the context has no place for it."""
+        """Reads keys or values of the tokens [begin, end), or a state or convolution inputs.
+        Raises ValueError if the context has no room for it."""
         at = self._context.layers[part.layer]
         if part.kind in ("K", "V"):
             into = at.k if part.kind == "K" else at.v

@@ -1,4 +1,4 @@
-"""What a request keeps of the tokens behind it."""
+"""The state and rows of a request's past tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from spliced_connector.walk.paged import PagedRows, Pages
 class LayerContext:
     """One layer: state [Hv, dk, dv] (float32, float64 in a float64 model) and conv [k-1, C] of a
     linear one; k [room, KV, dk] and v [room, KV, dv] of an attention one, keys at their final
-    positions. Rows behind the context's tokens are not set. In place of k and v there may be
-    pages."""
+    positions. Rows after the context's tokens are not set. Pages may replace k and v."""
 
     state: Tensor | None = None
     conv: Tensor | None = None
@@ -27,9 +26,10 @@ class LayerContext:
 
 
 class Context:
-    """Everything that continuing a prompt behind its first `tokens` tokens needs.
+    """Everything that is needed to continue a prompt after its first `tokens` tokens.
 
-    `spliced` marks a context that a segment standing behind something went into; it stays.
+    `spliced` is set once a segment in the middle of the prompt has gone into the context; it
+    stays set.
     """
 
     def __init__(self, arch: Architecture, room: int, device: torch.device) -> None:
@@ -52,15 +52,15 @@ class Context:
                 at.v = torch.empty((room, a.kv_heads, a.value_dim), dtype=arch.dtype, device=device)
 
     def reserve(self, room: int, spare: int = 0) -> None:
-        """Makes room for that many tokens' rows; views of the rows before stay valid. What has to
-        grow gets room for `spare` more, so that a few tokens at a time do not copy all each time.
+        """Makes room for that many tokens' rows; existing views of rows stay valid. If it has to
+        grow, it gets room for `spare` more, so that small steps do not copy every time.
         """
         for at in self.layers:
             if at.k is not None and at.v is not None and at.k.shape[0] < room:
                 at.k, at.v = (_grown(x, room + spare, self.tokens) for x in (at.k, at.v))
 
     def page(self, arch: Architecture, pages: Pages) -> None:
-        """Has the rows of layers of full attention lie in pages from now on."""
+        """Moves the rows of layers of full attention to pages from now on."""
         for at, described in zip(self.layers, arch.identity.layers, strict=True):
             a = described.attention
             if described.kind != Kind.FULL or a.window or at.k is None or at.v is None:
@@ -69,7 +69,8 @@ class Context:
             at.k, at.v, at.pages = None, None, PagedRows(pages, a.rope, k, v)
 
     def rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """An attention layer's keys and values [tokens, KV, d]: views, or copies of pages."""
+        """Returns an attention layer's keys and values [tokens, KV, d]: views, or copies of
+        pages."""
         at = self.layers[layer]
         if at.pages is not None:
             return at.pages.whole(self.tokens)
@@ -78,7 +79,8 @@ class Context:
         return at.k[: self.tokens], at.v[: self.tokens]
 
     def snapshot(self) -> Context:
-        """What later tokens change, copied; rows are shared, because they are only added to."""
+        """Returns a context with copies of what later tokens change; rows are shared, because
+        they are only appended."""
         out = Context.__new__(Context)
         out.tokens, out.spliced, out.device = self.tokens, self.spliced, self.device
         out.layers = [LayerContext(a.state, a.conv, a.k, a.v, a.pages) for a in self.layers]

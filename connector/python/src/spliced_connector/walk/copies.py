@@ -1,7 +1,7 @@
 """Copies between the memory of an engine's device and host memory.
 
-On a GPU they run on a stream of their own and through pinned memory, so that the thread that runs
-the model waits for none of them. On a CPU there is nothing to copy.
+On a GPU they run on a separate stream and through pinned memory, so that the thread that runs the
+model waits for none of them. On a CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ class Moment(Protocol):
     """A point in the work of a stream."""
 
     def synchronize(self) -> None:
-        """Returns when it is reached. Any thread may call it."""
+        """Waits until it is reached. Any thread may call it."""
         ...
 
 
 class Stream(Protocol):
-    """A stream beside the one that the engine computes on, the device's current one."""
+    """A stream next to the one that the engine computes on, the device's current one."""
 
     def host(self, like: Tensor) -> Tensor:
-        """Host memory that the device copies from and to by itself, not set."""
+        """Returns pinned host memory, not set."""
         ...
 
     def device(self, like: Tensor) -> Tensor:
-        """Memory of the device, not set."""
+        """Returns memory of the device, not set."""
         ...
 
     def follow(self) -> None:
-        """What comes next here waits for what the engine's stream has been given."""
+        """Orders later work here after the queued work of the engine's stream."""
         ...
 
     def copy(self, to: Tensor, source: Tensor) -> None: ...
@@ -41,19 +41,19 @@ class Stream(Protocol):
     def moment(self) -> Moment: ...
 
     def precede(self, made: Sequence[Tensor]) -> None:
-        """What the engine's stream is given from now on waits for what was given here, and may use
-        what was made here."""
+        """Orders later work of the engine's stream after the queued work here, so that it may use
+        `made`."""
         ...
 
 
 class ToHost:
-    """Tensors on their way to host memory. They must not change before `arrived` has returned."""
+    """Tensors being copied to host memory. They must not change before `arrived` has returned."""
 
     def __init__(self, tensors: Sequence[Tensor], stream: Stream | None) -> None:
-        """stream: None for tensors that are there."""
+        """stream: None for tensors that need no copy."""
         self.nbytes = sum(x.nbytes for x in tensors)
         self._moment: Moment | None = None
-        self._sources = tuple(tensors)  # kept until they are copied
+        self._sources = tuple(tensors)  # referenced until they are copied
         self._host = self._sources
         if stream is None:
             return
@@ -81,12 +81,12 @@ class Copies:
         self._stream: Stream | None = stream or own
 
     def to_host(self, tensors: Sequence[Tensor]) -> ToHost:
-        """tensors: of the device, each in one piece."""
+        """Starts a copy. tensors: of the device, each contiguous."""
         return ToHost(tensors, self._stream)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors of host memory, which is not read any more when this returns, for use on the
-        engine's stream. On a CPU they are the same ones."""
+        """Returns tensors of host memory, which is not read any more after the return, for use on
+        the engine's stream. On a CPU they are the same ones."""
         stream = self._stream
         if stream is None:
             return list(tensors)
@@ -101,14 +101,14 @@ class Copies:
 
 
 class _Beside:
-    """As `Stream`, of any accelerator that torch knows. Never ran on one."""
+    """As `Stream`, for any accelerator that torch supports. It was never run on one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.Stream(device=device)
 
     def host(self, like: Tensor) -> Tensor:
-        # Torch keeps pinned memory, and gives it to others when the copies of it are done.
+        # Torch caches pinned memory, and reuses it when its copies are done.
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def device(self, like: Tensor) -> Tensor:

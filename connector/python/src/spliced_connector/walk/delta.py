@@ -33,10 +33,10 @@ class DeltaSizes:
 class Delta:
     """A mixer with q_proj, k_proj, v_proj, conv1d, o_norm and o_proj.
 
-    `forget` gives the logarithm of the decay, [n, heads] or [n, heads, key_dim]; `write` how much
-    of the correction is written, [n, heads]; `gate` what the normed output is gated with. With
-    `erase`, [n, key_heads, key_dim], the gates are per channel and `write` is [n, heads, value_dim]
-    (arXiv 2605.22791): S = (I - k (erase * k)^T) exp(forget) S + k (write * v)^T.
+    `forget` returns the logarithm of the decay, [n, heads] or [n, heads, key_dim]; `write` how
+    much of the correction is written, [n, heads]; `gate` the gate of the normed output. With
+    `erase`, [n, key_heads, key_dim], the gates are per channel and `write` is [n, heads,
+    value_dim] (arXiv 2605.22791): S = (I - k (erase * k)^T) exp(forget) S + k (write * v)^T.
     """
 
     module: nn.Module
@@ -92,5 +92,5 @@ class Delta:
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Rows of length one; what is added keeps zero rows finite."""
+    """Normalises rows to length one; the added constant keeps zero rows finite."""
     return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + 1e-6)

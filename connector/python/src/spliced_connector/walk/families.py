@@ -1,16 +1,16 @@
 """Arithmetic of linear-attention layers: scans, transitions, composition and rotation, in torch.
 
-One algorithm serves every family that `walk.base.Steps` can say. Rows are cut into chunks; inside
-a chunk everything is matrix products (the WY form of a product of Householder-like factors: Bischof
-and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464), between chunks the
-state moves once. With a chunk's decayed keys Kd, writes U from a zero state, and W that reads the
-state before it,
+One algorithm serves every family that `walk.base.Steps` can express. Rows are cut into chunks.
+Inside a chunk everything is matrix products (the WY form of a product of Householder-like
+factors: Bischof and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464);
+between chunks the state moves once. With a chunk's decayed keys Kd, writes U from a zero state,
+and W that reads the state before it,
 
     V = U - W S            what the chunk's tokens write
     S' = g S + Kd^T V      so that T = g I - Kd^T W and the end-state is Kd^T U
     O = Qd S + A V
 
-Computes in float32, in float64 when the values are. Sums of logarithmic decays are taken in
+Computes in float32, in float64 if the values are. Sums of logarithmic decays are computed in
 float64: a sum over a chunk of strong decays would leave no digits for the small differences.
 """
 
@@ -33,9 +33,9 @@ _PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Chunks of one length. index [count * length] names their rows, mask [count, length] is 0 on
-    those that only fill a chunk up; None = none does. later [length, length] marks the columns of
-    rows behind one's own."""
+    """Chunks of one length. index [count * length] names their rows, mask [count, length] is 0
+    for rows that only pad a chunk; None = there are none. later [length, length] marks the
+    columns of rows after one's own."""
 
     count: int
     length: int
@@ -45,11 +45,11 @@ class _Group:
 
 
 class Runs:
-    """How rows that form consecutive runs are cut into chunks: made once for all layers.
+    """The division of consecutive runs of rows into chunks, made once for all layers.
 
-    A chunk never crosses runs. Whole chunks of longer runs are one group; runs that are one chunk,
-    and what is left of longer ones, another: a few short runs beside a long one are not all padded
-    to a whole chunk, and lie together.
+    A chunk never crosses runs. Whole chunks of longer runs are one group; runs of one chunk, and
+    the remainders of longer ones, another. So a few short runs next to a long one are not all
+    padded to a whole chunk, and are contiguous.
     """
 
     def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
@@ -77,7 +77,7 @@ class Runs:
         self.order = self._order([p for run in places for p in run], device)
 
     def _order(self, places: list[tuple[bool, int, int]], device: torch.device) -> Tensor | None:
-        """Where each row lies in the groups' rows put one behind another; None = in order."""
+        """Returns the index of each row in the concatenated rows of the groups; None = in order."""
         short = self.groups[-1]
         offset = sum(g.count * g.length for g in self.groups[:-1])
         out: list[int] = []
@@ -99,7 +99,7 @@ def _group(chunks: list[tuple[int, int]], length: int, device: torch.device) -> 
 
 
 def chunk_length(steps: Steps) -> int:
-    """Rows per chunk: as many as a bounded table of decays allows."""
+    """Returns rows per chunk: as many as a bounded table of decays allows."""
     if steps.decay.dim() == 2:
         return CHUNK
     heads, dk = steps.decay.shape[1:]
@@ -125,7 +125,7 @@ class _Prepared:
     decay: Tensor
 
     def chunks(self) -> list[tuple[Tensor, Tensor | None, Tensor, Tensor]]:
-        """writes, reads, keys and decay of each chunk; views are made in one go."""
+        """Returns writes, reads, keys and decay of each chunk; all views are made together."""
         count = len(self.writes)
         reads = [None] * count if self.reads is None else self.reads.unbind()
         each = (self.writes.unbind(), reads, self.keys.unbind(), self.decay.unbind())
@@ -135,8 +135,8 @@ class _Prepared:
 class Scan:
     """The recurrence of one layer over runs of rows, moved run by run in any order of states.
 
-    `advance` moves a state over a run and remembers what the run's outputs need; `outputs` gives
-    those of all rows. So the states between runs may go through segments.
+    `advance` moves a state over a run and records what the run's outputs need; `outputs` returns
+    those of all rows. So the states between runs may pass through segments.
     """
 
     def __init__(self, steps: Steps, runs: Runs) -> None:
@@ -160,8 +160,8 @@ class Scan:
         return state
 
     def behind(self, run: int, n: int) -> Tensor:
-        """The state behind the first n rows, at least one, of a run that was advanced: from what
-        `advance` remembers, so that no row is computed again."""
+        """Returns the state after the first n rows, at least one, of a run that was advanced. It
+        uses the record of `advance`, so that no row is recomputed."""
         at, last = divmod(n - 1, self.runs.chunk)
         group, i = self.runs.chunks[run][at]
         seen = self._seen[group][i]
@@ -179,8 +179,8 @@ class Scan:
         return torch.baddbmm(decay * state, keys, new[:, :size])
 
     def writes(self, run: int) -> Tensor:
-        """What each row of a run has written, [n, Hv, dv], once the run was advanced: a row moves a
-        state by S = decay S + k write^T."""
+        """Returns the writes of each row of a run, [n, Hv, dv], once the run was advanced: a row
+        moves a state by S = decay S + k write^T."""
         out = []
         for at, (group, i) in enumerate(self.runs.chunks[run]):
             seen = self._seen[group][i]
@@ -191,7 +191,7 @@ class Scan:
         return torch.cat(out)
 
     def transition(self, run: int) -> Tensor:
-        """T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+        """Returns T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
         steps = self.steps
         if not steps.delta:
             begin = sum(self.runs.lengths[:run])
@@ -205,11 +205,12 @@ class Scan:
         return x
 
     def short(self, run: int) -> bool:
-        """Whether a run is one chunk, and lies where `tuples` finds it."""
+        """Whether a run is one chunk, in the group that `tuples` reads."""
         return [group for group, _ in self.runs.chunks[run]] == [len(self._groups) - 1]
 
     def tuples(self, runs: range) -> tuple[Tensor, Tensor]:
-        """T [runs, ...], as of `transition`, and S [runs, Hv, dk, dv] of consecutive short runs."""
+        """Returns T [runs, ...], as in `transition`, and S [runs, Hv, dk, dv] of consecutive
+        short runs."""
         p, at = self._groups[-1], self._place(runs)
         keys, decay = p.keys[at], p.decay[at].squeeze(-1)
         written = keys @ p.writes[at]
@@ -220,19 +221,19 @@ class Scan:
         return t, written
 
     def moved_over(self, runs: range, before: Tensor) -> None:
-        """Takes it that consecutive short runs were moved over, from these states
-        [runs, Hv, dk, dv]: what `advance` does one by one where somebody else moves the state."""
+        """Records that consecutive short runs were moved over, from these states [runs, Hv, dk,
+        dv]. It replaces `advance`, run by run, if a placer moves the state."""
         p, at = self._groups[-1], self._place(runs)
         new = p.writes[at] if p.reads is None else p.writes[at] - p.reads[at] @ before
         self._seen[-1][at] = list(zip(before.unbind(), new.unbind(), strict=True))
 
     def _place(self, runs: range) -> slice:
-        """Where the chunks of consecutive short runs lie in their group."""
+        """Returns the range of the chunks of consecutive short runs in their group."""
         first = self.runs.chunks[runs[0]][0][1]
         return slice(first, first + len(runs))
 
     def outputs(self) -> Tensor:
-        """The outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        """Returns the outputs of all rows, [n, Hv, dv], once every run was advanced."""
         out = []
         for p, seen in zip(self._groups, self._seen, strict=True):
             done = [s for s in seen if s is not None]
@@ -256,7 +257,7 @@ def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
     beta = None if steps.beta is None else _cut(steps.beta, group, wide).unsqueeze(-1)
     erase = None if steps.erase is None else _cut(steps.erase, group, wide)
     if group.mask is not None:
-        # A row that fills up neither decays nor reads nor writes.
+        # A padding row neither decays nor reads nor writes.
         mask = group.mask[:, None, :, None]
         g = g * mask.view(group.count, 1, group.length, *[1] * (g.dim() - 3))
         if beta is None:
@@ -288,7 +289,7 @@ def _prepare(steps: Steps, group: _Group, wide: torch.dtype) -> _Prepared:
 
 
 def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
-    """Rows [n, H, ...] as [chunks, H, length, ...]."""
+    """Returns rows [n, H, ...] as [chunks, H, length, ...]."""
     if group.mask is None and group.count * group.length == x.shape[0]:
         rows = x  # one group of whole chunks: its rows are all rows, in order
     else:
@@ -299,16 +300,18 @@ def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
 def _pairs(
     readers: Sequence[Tensor], k: Tensor, total: Tensor, heads: int, later: Tensor
 ) -> list[Tensor]:
-    """Of each reader r_i . k_j under the decay from row j to row i, for j <= i; else zero.
+    """Returns r_i . k_j of each reader, under the decay from row j to row i, for j <= i; else
+    zero.
 
-    [c, Hv, L, L]: queries read, and so does what a delta rule compares its values with.
+    [c, Hv, L, L]: queries read, and so do the keys of a delta rule, which compares its values
+    with the result.
     """
     if total.dim() == 3:
         fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(k.dtype)
         fade = fade.masked_fill_(later, -torch.inf).exp_()
         return [_products(r, k, heads) * fade for r in readers]
     out: list[list[Tensor]] = [[] for _ in readers]
-    # One chunk at a time: the table of one is what `chunk_length` bounds.
+    # One chunk at a time: `chunk_length` bounds the table of one.
     for c, tc in enumerate(total):
         fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(k.dtype)
         fade = fade.masked_fill_(later[:, :, None], -torch.inf).exp_()
@@ -319,14 +322,15 @@ def _pairs(
 
 
 def _products(rows: Tensor, k: Tensor, heads: int) -> Tensor:
-    """rows_i . k_j of every value head: of key heads where both are, which are fewer."""
+    """Returns rows_i . k_j of every value head, computed by key head if both are by key head,
+    which are fewer."""
     if rows.shape[1] != k.shape[1]:
         k = _heads(k, heads)
     return _heads(rows @ k.transpose(2, 3), heads)
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
-    """Each key head as often as there are value heads of it."""
+    """Repeats each key head for its value heads."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
@@ -343,19 +347,19 @@ def recur(steps: Steps, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def zero_state(steps: Steps) -> Tensor:
-    """The state before the first token."""
+    """Returns the state before the first token."""
     wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
     shape = (steps.v.shape[1], steps.k.shape[2], steps.v.shape[2])
     return torch.zeros(shape, dtype=wide, device=steps.v.device)
 
 
 def end_state(steps: Steps) -> Tensor:
-    """S of the rows: the state that they reach from zero, [Hv, dk, dv]."""
+    """Returns S of the rows: the state that they reach from zero, [Hv, dk, dv]."""
     return recur(steps)[1]
 
 
 def transition(steps: Steps) -> Tensor:
-    """T of the rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+    """Returns T of the rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
     if not steps.delta:
         return plain_transition(steps)
     scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
@@ -363,13 +367,14 @@ def transition(steps: Steps) -> Tensor:
 
 
 def plain_transition(steps: Steps, begin: int = 0, end: int | None = None) -> Tensor:
-    """T of rows [begin, end) of a family without the delta rule."""
+    """Returns T of rows [begin, end) of a family without the delta rule."""
     wide = torch.float64 if steps.v.dtype == torch.float64 else torch.float32
     return steps.decay[begin:end].double().sum(0).exp().to(wide)
 
 
 def written(transition: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """S of rows with this T that have moved a state from `before` to `after`, all in one type."""
+    """Returns S of rows with this T that have moved a state from `before` to `after`, all in one
+    type."""
     if transition.dim() == 3:
         return torch.baddbmm(after, transition, before, alpha=-1)
     t = transition.view(*transition.shape, *[1] * (3 - transition.dim()))
@@ -377,10 +382,10 @@ def written(transition: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 
 def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:
-    """The state behind a segment, T before + S, [Hv, dk, dv], in the type of `before`.
+    """Returns the state after a segment, T before + S, [Hv, dk, dv], in the type of `before`.
 
     transition is [Hv], [Hv, dk] or [Hv, dk, dk] and acts from the left; both may be of a narrower
-    type or lie on another device.
+    type or on another device.
     """
     t = transition.to(before)
     s = state.to(before)
@@ -390,17 +395,17 @@ def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:
 
 
 def angles(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin, float32 [n, dims / 2], of a turn by positions (or distances) [n]."""
+    """Returns cos and sin, float32 [n, dims / 2], of a rotation by positions (or distances) [n]."""
     freq = torch.tensor(rope.frequencies, dtype=torch.float64, device=positions.device)
     angle = positions.double()[:, None] * freq
     return angle.cos().float(), angle.sin().float()
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Turns the leading 2 * cos.shape[-1] dimensions of x [..., d], in float32, to x's type.
+    """Rotates the leading 2 * cos.shape[-1] dimensions of x [..., d], in float32, to x's type.
 
-    cos and sin broadcast against [..., dims / 2]. Interleaved pairs are (2i, 2i + 1), others
-    (i, i + dims / 2).
+    cos and sin broadcast against [..., dims / 2]. Interleaved pairs are (2i, 2i + 1), others (i,
+    i + dims / 2).
     """
     half = cos.shape[-1]
     wide = x if x.dtype == torch.float64 else x.float()
@@ -419,7 +424,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def rotate(keys: Tensor, distance: Tensor, rope: Rope) -> Tensor:
-    """Moves keys [n, KV, d] by distances in tokens, int [n]; no rope leaves them as they are."""
+    """Rotates keys [n, KV, d] by distances in tokens, int [n]; without rope they stay unchanged."""
     if rope.dims == 0:
         return keys
     cos, sin = angles(rope, distance)
@@ -427,9 +432,10 @@ def rotate(keys: Tensor, distance: Tensor, rope: Rope) -> Tensor:
 
 
 def rotate_state(state: Tensor, distance: int, rope: Rope) -> Tensor:
-    """Moves a state [Hv, dk, dv] by a distance, along its key axis: the keys in it were turned.
+    """Rotates a state [Hv, dk, dv] by a distance, along its key axis: the keys in it were
+    rotated.
 
-    Right for scalar transitions only, which commute with the turn.
+    Right for scalar transitions only, which commute with the rotation.
     """
     if rope.dims == 0 or distance == 0:
         return state

@@ -1,4 +1,4 @@
-"""One pass of rows through all layers; what lies between their projections."""
+"""One pass of rows through all layers, and the operations between their projections."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ R = TypeVar("R", bound=Rows)
 
 
 class Pass(ABC, Generic[R]):
-    """Whoever makes it says what a mixer does; mixers use the operations here."""
+    """A pass. Subclasses define what a mixer does, with the operations here."""
 
     def __init__(self, arch: Architecture, rows: R) -> None:
         self.arch = arch
         self.rows = rows
 
     def run(self) -> Tensor | None:
-        """Returns the hidden rows behind the last layer, None when no row is computed."""
+        """Returns the hidden rows after the last layer, None if no row is computed."""
         h = self.arch.embed(self.rows.ids) if self.rows.count else None
         for layer, kind in enumerate(self.arch.layers):
             x = None if h is None else self.arch.norm(layer, h)
@@ -41,14 +41,16 @@ class Pass(ABC, Generic[R]):
 
     @abstractmethod
     def attention(self, layer: int, x: Tensor | None) -> Tensor | None:
-        """The result of a mixer of softmax attention; without rows only its context moves."""
+        """Returns the result of a mixer of softmax attention; without rows only its context
+        moves."""
 
     @abstractmethod
     def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
-        """The result of a mixer of linear attention; without rows only its context moves."""
+        """Returns the result of a mixer of linear attention; without rows only its context
+        moves."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The attention of all rows over the keys and values that their sights name."""
+        """Returns the attention of all rows over the keys and values that their sights name."""
         described = self.arch.identity.layers[layer]
         if self.arch.kernels is not None:
             return self.arch.kernels.attend(layer, q, k, v, self.rows)
@@ -58,7 +60,8 @@ class Pass(ABC, Generic[R]):
         return attend(q, k, v, blocks, self.arch.scale(layer))
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor) -> Tensor | None:
-        """Outputs behind SiLU [n, C] of inputs [n, C], None in a layer without a convolution.
+        """Returns outputs after SiLU [n, C] of inputs [n, C], None in a layer without a
+        convolution.
 
         lefts [sequences, k-1, C]: the inputs before each sequence.
         """
@@ -76,7 +79,7 @@ class Pass(ABC, Generic[R]):
         return out if where.valid is None else out.index_select(0, where.valid)
 
     def recurrence(self, layer: int, conv_out: Tensor | None, rows: LinearRows) -> Recurrence:
-        """The recurrence of all rows; conv_out is what `convolve` gave."""
+        """Returns the recurrence of all rows; conv_out is the result of `convolve`."""
         if self.arch.kernels is not None and conv_out is not None:
             return self.arch.kernels.recurrence(layer, conv_out, rows, self.rows)
         steps = self.arch.steps(layer, conv_out, rows, self.rows.positions)

@@ -1,8 +1,8 @@
 """The Mamba1 mixer of transformers' models.
 
-Every channel is a head of its own, with a state of N numbers that decay each at their own rate,
-A[channel, i] * dt[channel]. B and C, which stand for keys and queries, are common to the channels
-of a group: all of them, or those of one of Zamba's heads.
+Every channel is a separate head, with a state of N numbers that each decay at their own rate,
+A[channel, i] * dt[channel]. B and C, the equivalents of keys and queries, are common to the
+channels of a group: all of them, or those of one of Zamba's heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spliced_connector.walk.reading import child, conv_weight, maybe_child, plai
 
 @dataclass(frozen=True)
 class Selection:
-    """What a mixer reads off the convolution's output: dt [n, channels], B and C [n, groups, N]."""
+    """Values computed from the convolution's output: dt [n, channels], B and C [n, groups, N]."""
 
     dt: Tensor
     b: Tensor
@@ -81,13 +81,14 @@ class Mamba1:
 
 
 def halves(projected: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution's input in front, the gate behind."""
+    """Splits off the convolution's input first, the gate second."""
     conv, gate = projected.chunk(2, dim=-1)
     return conv, gate
 
 
 def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Reads by x_proj and dt_proj, with norms on dt, B and C where the module has them."""
+    """Returns a selection by x_proj and dt_proj, with norms on dt, B and C if the module has
+    them."""
     read, widen = child(module, "x_proj"), plain_weight(module, "dt_proj")
     bias = tensor(child(module, "dt_proj"), "bias")
     norms = [maybe_child(module, f"{name}_layernorm") for name in ("dt", "b", "c")]
@@ -95,14 +96,14 @@ def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Se
     def select(conv_out: Tensor) -> Selection:
         parts = read(conv_out).split([rank, state, state], dim=-1)
         dt, b, c = (p if n is None else n(p) for p, n in zip(parts, norms, strict=True))
-        wide = functional.linear(dt, widen) + bias.float()  # added in float32, as the engine does
+        wide = functional.linear(dt, widen) + bias.float()  # added in float32, as in the engine
         return Selection(wide, b[:, None], c[:, None])
 
     return select
 
 
 def grouped_selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Reads each group of channels by matrices of its own."""
+    """Returns a selection with separate matrices for each group of channels."""
     read, widen = tensor(module, "x_proj_weight"), tensor(module, "dt_proj_weight")
     bias = tensor(module, "dt_proj_bias").flatten()
 

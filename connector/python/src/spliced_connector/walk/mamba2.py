@@ -1,8 +1,7 @@
 """The Mamba2 mixer of transformers' hybrid models.
 
-In the terms of linear attention, B is the key, C the query, dt*x the value and
-A*dt the logarithm of the decay, one number per head (HYPIC Table 1). D*x goes
-around the state.
+In the terms of linear attention, B is the key, C the query, dt*x the value and A*dt the logarithm
+of the decay, one number per head (HYPIC Table 1). D*x bypasses the state.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Mamba2Sizes:
 
 
 def sizes_of(config: object) -> Mamba2Sizes:
-    """The sizes where a config names them as Granite, Bamba and Falcon-H1 do."""
+    """Returns the sizes from a config with the field names of Granite, Bamba and Falcon-H1."""
     require_silu(config)
     return Mamba2Sizes(
         heads=number(config, "mamba_n_heads"),
@@ -62,8 +61,8 @@ def sizes_of(config: object) -> Mamba2Sizes:
 class Mamba2:
     """One Mamba2 mixer: in_proj, conv1d, A_log, D, dt_bias, norm, out_proj.
 
-    `before` scales the mixer's input, `spread` each column of the projection
-    (Falcon-H1's multipliers). `gate` takes the outputs [n, inner] and the gate.
+    `before` scales the mixer's input, `spread` each column of the projection (Falcon-H1's
+    multipliers). `gate` takes the outputs [n, inner] and the gate.
     """
 
     module: nn.Module
@@ -121,7 +120,7 @@ class Mamba2:
 
 
 def step_limits(module: nn.Module) -> tuple[float, float]:
-    """The bounds that a mixer puts on its time steps."""
+    """Returns the bounds that a mixer applies to its time steps."""
     value = getattr(module, "time_step_limit", None)
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise UnsupportedError(f"time_step_limit is {value!r}, want two numbers")
@@ -129,7 +128,7 @@ def step_limits(module: nn.Module) -> tuple[float, float]:
 
 
 def gated_norm(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """The mixer's own gated norm, or SiLU gating where it has none."""
+    """Returns the mixer's own gated norm, or SiLU gating if it has none."""
     norm = maybe_child(module, "norm")
     if norm is None or isinstance(norm, nn.Identity):
         return lambda o, gate: o * functional.silu(gate)

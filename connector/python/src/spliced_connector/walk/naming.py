@@ -1,4 +1,4 @@
-"""What an identity says that a model's modules do not."""
+"""The parts of an identity that do not follow from a model's modules."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _STORED = {
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The rest of an identity. weights is the digest of the weights alone, 32 bytes.
+    """The remaining fields of an identity. weights is the digest of the weights only, 32 bytes.
 
-    An empty model takes the config's model_type. state and transition are the element types of
-    S and of a T that is not scalar, tolerance is how far the daemon may move them, row_tolerance is
-    that of keys and values: see Identity.
+    An empty model means the config's model_type. state and transition are the element types of S
+    and of a T that is not scalar, tolerance is how much the daemon may change them, row_tolerance
+    the same for keys and values: see Identity.
     """
 
     weights: bytes
@@ -36,5 +36,5 @@ class Naming:
 
 
 def stored(dtype: torch.dtype) -> DType:
-    """The element type that rows of a model's dtype are stored in."""
+    """Returns the element type in which rows of a model's dtype are stored."""
     return _STORED[dtype]

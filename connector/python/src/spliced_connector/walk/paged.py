@@ -1,8 +1,8 @@
-"""Rows of attention that are read where they lie: those of segments in the cache's memory, and a
+"""Rows of attention that are read in place: those of segments in the cache's memory, and a
 request's own.
 
-Any number of requests read a segment's rows at once, each at a position of its own: queries are
-turned back to the segment (`softmax.attend_runs`), and nothing of the segment is copied.
+Any number of requests read a segment's rows at once, each at another position: queries are
+rotated back to the segment (`softmax.attend_runs`), and nothing of the segment is copied.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from spliced_connector.walk.rows import ranges
 from spliced_connector.walk.softmax import Run, Turns, attend_runs
 
 GRAIN = 8
-"""Own rows are taken so many at a time."""
+"""Allocation step of own rows."""
 
 QUERIES = 256
-"""Rows that attend at once, at most: bounds the scores."""
+"""Maximum rows that attend at once: bounds the scores."""
 
 
 class GoneError(RuntimeError):
-    """Rows that a cache reads are not what was leased any more: compute the prompt again."""
+    """Leased rows that a cache reads are no longer valid: recompute the prompt."""
 
 
 Stretch = tuple[int, int]
-"""Rows that follow each other: the position of the first, and how many."""
+"""Consecutive rows: the position of the first, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request reads a segment's rows: the first at `begin`; its keys are short of their
-    positions by `origin`."""
+    """The position at which a request reads a segment's rows: the first at `begin`; its keys need
+    a rotation by `origin` to be at their positions."""
 
     begin: int
     rows: int
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RowsAt:
-    """Rows of one layer where they lie: keys [rows, KV, dk] and values [rows, KV, dv]."""
+    """Rows of one layer in place: keys [rows, KV, dk] and values [rows, KV, dv]."""
 
     place: Place
     k: Tensor
@@ -54,7 +54,7 @@ class RowsAt:
 
 
 class Reader(Protocol):
-    """Attends over rows where they lie by other means than torch's operations."""
+    """Attends over rows in place by other means than torch's operations."""
 
     def attend(
         self,
@@ -64,12 +64,12 @@ class Reader(Protocol):
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """As `PagedRows.attend`; rope is what turned the keys. Raises `GoneError`."""
+        """As `PagedRows.attend`; rope is the rotation of the keys. Raises `GoneError`."""
         ...
 
 
 class Pages:
-    """What the tables of one request's layers have in common: which position lies where."""
+    """Shared by the tables of one request's layers: the place of each position."""
 
     def __init__(self, device: torch.device, reader: Reader | None = None) -> None:
         self.device = device
@@ -87,11 +87,11 @@ class Pages:
 
     @property
     def shared(self) -> Tensor:
-        """The positions of all rows of segments, in the order of the places."""
+        """Returns the positions of all rows of segments, in the order of the places."""
         return self._shared
 
     def turns(self, rope: Rope) -> Turns | None:
-        """What turns queries back for each place."""
+        """Returns the rotations of queries for each place."""
         if rope not in self._turns:
             self._turns[rope] = Turns.back(rope, [p.origin for p in self.places], self.device)
         return self._turns[rope]
@@ -100,8 +100,8 @@ class Pages:
 class PagedRows:
     """The rows of one attention layer: keys [n, KV, dk] and values [n, KV, dv].
 
-    Own rows lie in the order of their positions. Rows that are put at a position take the place of
-    all own ones from there on.
+    Own rows are in the order of their positions. Rows that are put at a position replace all own
+    ones from there on.
     """
 
     def __init__(self, pages: Pages, rope: Rope, k: Tensor, v: Tensor) -> None:
@@ -115,30 +115,32 @@ class PagedRows:
 
     @property
     def own_bytes(self) -> int:
-        """What is taken for rows of the request's own."""
+        """Returns the bytes allocated for the request's own rows."""
         return int(self._k.nbytes + self._v.nbytes)
 
     @property
     def shared_bytes(self) -> int:
-        """What is read of the segments' rows."""
+        """Returns the bytes read of the segments' rows."""
         return sum(x.nbytes for x in self.segments())
 
     @property
     def positions(self) -> Tensor:
-        """Of the own rows."""
+        """Returns the positions of the own rows."""
         return _positions(self._own, self._k.device)
 
     def segments(self) -> list[Tensor]:
-        """The keys and values that are read where segments lie."""
+        """Returns the keys and values that are read in place."""
         return [x for pair in self._segments for x in pair]
 
     def add(self, segments: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Rows of segments, as many as places were added to the pages. They are not copied."""
+        """Adds rows of segments, one for each place that was added to the pages. They are not
+        copied."""
         self._segments += segments
         self._look()
 
     def fork(self) -> PagedRows:
-        """The same rows for somebody else who goes on from here: own ones are copied."""
+        """Returns the same rows for another request that continues from here: own ones are
+        copied."""
         out = PagedRows.__new__(PagedRows)
         out.pages, out.rope, out._own = self.pages, self.rope, list(self._own)
         out._k, out._v = self._k.clone(), self._v.clone()
@@ -147,7 +149,7 @@ class PagedRows:
         return out
 
     def copy(self) -> None:
-        """Takes copies of what lies in the cache's memory."""
+        """Copies the rows that are in the cache's memory."""
         self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
         self._look()
 
@@ -157,7 +159,7 @@ class PagedRows:
         ]
 
     def put(self, stretches: Sequence[Stretch], k: Tensor, v: Tensor) -> None:
-        """Own rows at ascending positions."""
+        """Adds own rows at ascending positions."""
         first = stretches[0][0]
         self._own = [(at, min(n, first - at)) for at, n in self._own if at < first]
         kept = _count(self._own)
@@ -171,7 +173,7 @@ class PagedRows:
         self._k[kept:n], self._v[kept:n] = k, v
 
     def attend(self, q: Tensor, stretches: Sequence[Stretch], scale: float) -> Tensor:
-        """Causal softmax attention of q [n, H, dk] at ascending positions: [n, H, dv]."""
+        """Returns causal softmax attention of q [n, H, dk] at ascending positions: [n, H, dv]."""
         if self.pages.reader is not None:
             return self.pages.reader.attend(q, stretches, self._rows_at(), self.rope, scale)
         first = stretches[0][0]
@@ -193,7 +195,7 @@ class PagedRows:
         return attend_runs(q, [mine, *self._runs], turns, scale, hidden).to(q.dtype)
 
     def _last(self) -> int:
-        """The highest position of a row."""
+        """Returns the highest position of a row."""
         ends = [p.begin + p.rows for p in self.pages.places]
         return max((*ends, sum(self._own[-1]) if self._own else 0)) - 1
 
@@ -206,7 +208,8 @@ class PagedRows:
         return out + [RowsAt(place, k, v) for place, (k, v) in there]
 
     def whole(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """Copies of the rows of the first tokens, in order, keys turned to their positions."""
+        """Returns copies of the rows of the first tokens, in order, keys rotated to their
+        positions."""
         k = self._k.new_empty((tokens, *self._k.shape[1:]))
         v = self._v.new_empty((tokens, *self._v.shape[1:]))
         at = 0
@@ -234,7 +237,7 @@ def _positions(stretches: Sequence[Stretch], device: torch.device) -> Tensor:
 
 
 def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:
-    """x with room for so many rows."""
+    """Returns x with room for `rows` rows."""
     if kept is not None and len(x) >= rows:
         return x
     out = x.new_empty((-(-rows // GRAIN) * GRAIN, *x.shape[1:]))

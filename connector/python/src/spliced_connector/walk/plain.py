@@ -1,8 +1,8 @@
-"""Whether a model is made of nothing but the modules of its class.
+"""Checks that a model consists only of the modules of its class.
 
 A walk reads weights of some modules and calls others, and an identity names the weights that were
 loaded. Adapters, quantised layers and hooks change values and appear in neither, so a model that
-has any of them is refused. What is replaced by assigning to a method of a class is not seen.
+has any of them is refused. Replacing a method of a class by assignment is not detected.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ _TORCH = frozenset(
 )
 _OWN = ("transformers.models.", "transformers.activations")
 _BROUGHT = "transformers_modules."
-"""Where the library imports code that comes with weights."""
+"""Package into which the library imports code that is distributed with weights."""
 _KNOWN = frozenset({"bailing_hybrid", "bailing_moe_linear"})
-"""Types of such code whose arithmetic a walk has."""
+"""Types of such code whose arithmetic the walk implements."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _READS_ONLY = "transformers.utils.output_capturing"
-"""Its hooks collect what a module gives, and stay when they have been used once."""
+"""Its hooks collect outputs of modules, and stay after their first use."""
 
 
 def require_plain(model: nn.Module) -> None:
-    """Raises `UnsupportedError` with the name of what changes the model's values."""
+    """Raises `UnsupportedError` with the name of anything that changes the model's values."""
     why = altered(model)
     if why:
         raise UnsupportedError(why)
 
 
 def altered(model: nn.Module) -> str:
-    """What changes the model's values beside its weights and config; empty if nothing does.
+    """Returns what changes the model's values in addition to its weights and config; empty if
+    nothing does.
 
-    One look at every module, so that it can be asked before each request.
+    Visits every module once, so that it can be called before each request.
     """
     if getattr(model, "_hf_peft_config_loaded", False) or getattr(model, "peft_config", None):
         return "the model has adapters (peft_config)"
@@ -62,7 +63,7 @@ def altered(model: nn.Module) -> str:
 
 
 def _own(model: nn.Module) -> tuple[str, ...]:
-    """Where the classes of a model may be from."""
+    """Returns the packages of a model's classes."""
     package = type(model).__module__.rpartition(".")[0]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if package.startswith(_BROUGHT) and kind in _KNOWN:
@@ -71,7 +72,7 @@ def _own(model: nn.Module) -> tuple[str, ...]:
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
-    """Every module with its path and what it is in."""
+    """Yields every module with its path and its parent."""
     todo: list[tuple[str, nn.Module, nn.Module | None]] = [("", model, None)]
     while todo:
         name, module, inside = todo.pop()
@@ -85,8 +86,8 @@ def _odd(module: nn.Module, inside: nn.Module | None, own: tuple[str, ...]) -> s
     kind = type(module)
     if kind not in _TORCH and not kind.__module__.startswith(own):
         return f"is a {kind.__module__}.{kind.__qualname__}, which no walk knows"
-    # Low-rank adapters of the models' own are sequences in lists; one in place of a projection
-    # is somebody else's.
+    # Low-rank adapters of the models' own are sequences in lists; a sequence in place of a
+    # projection is added by other code.
     if kind is nn.Sequential and type(inside) is not nn.ModuleList:
         return "is a Sequential, which no walk knows"
     if "forward" in module.__dict__:

@@ -31,11 +31,11 @@ from spliced_connector.walk.run import prefill
 
 @dataclass(frozen=True)
 class Primer:
-    """What a context holds after the tokens of a primer, P of them, at positions -P to -1.
+    """The context after the tokens of a primer, P of them, at positions -P to -1.
 
     digest is the SHA-256 of the ids as little-endian u32: it names the primer. Each layer has the
-    parts that its kind keeps: state [Hv, dk, dv] in float32 or wider and conv [k-1, C], or k
-    [P, KV, dk] and v [P, KV, dv]. Nothing here is written to.
+    parts of its kind: state [Hv, dk, dv] in float32 or wider and conv [k-1, C], or k [P, KV, dk]
+    and v [P, KV, dv]. These are never written.
     """
 
     ids: tuple[int, ...]
@@ -45,7 +45,7 @@ class Primer:
 
     @property
     def tokens(self) -> int:
-        """P."""
+        """Returns P."""
         return len(self.ids)
 
     def check(self, arch: Architecture) -> None:
@@ -78,7 +78,7 @@ def make_primer(
 
 
 def primer_problem(identity: Identity) -> str:
-    """Why a model can have no primer, empty if it can."""
+    """Returns why a model can have no primer, empty if it can."""
     for number, layer in enumerate(identity.layers):
         if why := _fixed(layer):
             return f"layer {number}: {why}"
@@ -86,7 +86,7 @@ def primer_problem(identity: Identity) -> str:
 
 
 def _fixed(layer: Layer) -> str:
-    """Why a layer's context cannot be moved to other positions, empty if it can."""
+    """Returns why a layer's context cannot be moved to other positions, empty if it can."""
     if layer.kind == Kind.CONV:
         return "a short convolution has no walk"
     if layer.kind.attends and layer.attention.keys != KeyMode.AT_ZERO:
@@ -99,7 +99,7 @@ def _fixed(layer: Layer) -> str:
 
 
 def _moved(arch: Architecture, context: Context, layer: int) -> SegmentLayer:
-    """A layer of a context, moved back by the context's tokens."""
+    """Returns a layer of a context, moved back by the context's tokens."""
     described, at, back = arch.identity.layers[layer], context.layers[layer], -context.tokens
     if at.state is not None:
         state = families.rotate_state(at.state, back, described.linear.rope)

@@ -1,8 +1,7 @@
 """Reading an engine's modules and settings by name.
 
-A model that lacks what we look for, or has a setting whose arithmetic we do not
-have, raises `UnsupportedError` with its name, so that a connector can say why it
-stays inert.
+A model that lacks a required module, or has a setting whose arithmetic is not implemented here,
+raises `UnsupportedError` with its name, so that a connector can report why it stays inert.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 
 
 class UnsupportedError(ValueError):
-    """A model whose state cannot be reused; the text names what is missing."""
+    """A model whose state cannot be reused; the text names the missing module or setting."""
 
 
 def child(module: nn.Module, name: str) -> nn.Module:
-    """The submodule at a dotted path."""
+    """Returns the submodule at a dotted path."""
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -28,18 +27,18 @@ def child(module: nn.Module, name: str) -> nn.Module:
 
 
 def maybe_child(module: nn.Module, name: str) -> nn.Module | None:
-    """A submodule that may be absent or None."""
+    """Returns a submodule that may be absent or None."""
     found = getattr(module, name, None)
     return found if isinstance(found, nn.Module) else None
 
 
 def layers(module: nn.Module, name: str = "layers") -> Sequence[nn.Module]:
-    """The decoder layers of a model."""
+    """Returns the decoder layers of a model."""
     return list(child(module, name).children())
 
 
 def tensor(module: nn.Module, name: str) -> Tensor:
-    """A parameter or buffer of a module."""
+    """Returns a parameter or buffer of a module."""
     found = getattr(module, name, None)
     if not isinstance(found, Tensor):
         raise UnsupportedError(f"{type(module).__name__}: no tensor {name!r}")
@@ -47,7 +46,7 @@ def tensor(module: nn.Module, name: str) -> Tensor:
 
 
 def plain_weight(module: nn.Module, name: str) -> Tensor:
-    """The weight matrix of a linear submodule, which has to be unquantised."""
+    """Returns the weight matrix of a linear submodule, which must be unquantised."""
     weight = tensor(child(module, name), "weight")
     if not weight.is_floating_point() or weight.dtype.itemsize < 2:
         raise UnsupportedError(f"{type(module).__name__}: {name} is quantised ({weight.dtype})")
@@ -55,13 +54,13 @@ def plain_weight(module: nn.Module, name: str) -> Tensor:
 
 
 def conv_weight(conv: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight [channels, kernel] and bias [channels] of a depthwise convolution."""
+    """Returns weight [channels, kernel] and bias [channels] of a depthwise convolution."""
     bias = getattr(conv, "bias", None)
     return tensor(conv, "weight").squeeze(1), bias.detach() if isinstance(bias, Tensor) else None
 
 
 def number(config: object, name: str) -> int:
-    """A whole number of the config."""
+    """Returns a whole number of the config."""
     value = getattr(config, name, None)
     if isinstance(value, bool) or not isinstance(value, int):
         raise UnsupportedError(f"config: {name} is {value!r}, want a whole number")
@@ -69,7 +68,7 @@ def number(config: object, name: str) -> int:
 
 
 def real(config: object, name: str) -> float:
-    """A number of the config, or one that a module keeps."""
+    """Returns a number of the config, or of a module."""
     value = getattr(config, name, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnsupportedError(f"config: {name} is {value!r}, want a number")
@@ -77,7 +76,7 @@ def real(config: object, name: str) -> float:
 
 
 def names(config: object, name: str) -> Sequence[str]:
-    """A list of words of the config, such as the layers' types."""
+    """Returns a list of words of the config, such as the layers' types."""
     value = getattr(config, name, None)
     if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
         raise UnsupportedError(f"config: {name} is {value!r}, want a list of names")
@@ -85,7 +84,7 @@ def names(config: object, name: str) -> Sequence[str]:
 
 
 def whole_numbers(config: object, name: str) -> Sequence[int]:
-    """A list of whole numbers of the config."""
+    """Returns a list of whole numbers of the config."""
     value = getattr(config, name, None)
     if not isinstance(value, list | tuple) or not all(isinstance(v, int) for v in value):
         raise UnsupportedError(f"config: {name} is {value!r}, want a list of whole numbers")
@@ -93,20 +92,20 @@ def whole_numbers(config: object, name: str) -> Sequence[int]:
 
 
 def flag(config: object, name: str, default: bool = False) -> bool:
-    """A switch of the config."""
+    """Returns a switch of the config."""
     value = getattr(config, name, default)
     return default if value is None else bool(value)
 
 
 def require_silu(config: object, name: str = "hidden_act") -> None:
-    """Convolutions pass SiLU; another activation has no arithmetic here."""
+    """Refuses convolutions with another activation than SiLU, which have no arithmetic here."""
     value = getattr(config, name, None)
     if value not in ("silu", "swish"):
         raise UnsupportedError(f"config: {name} is {value!r}, want silu after the convolution")
 
 
 def head_dim(config: object) -> int:
-    """head_dim, or the hidden size over the heads where a config leaves it out."""
+    """Returns head_dim, or the hidden size over the heads if a config leaves it out."""
     value = getattr(config, "head_dim", None)
     if isinstance(value, int):
         return value
@@ -117,7 +116,7 @@ def head_dim(config: object) -> int:
 
 
 def float_dtype(module: nn.Module) -> torch.dtype:
-    """The dtype that a model computes in: that of its embedding."""
+    """Returns the dtype that a model computes in: that of its embedding."""
     dtype = tensor(module, "weight").dtype
     if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         raise UnsupportedError(f"model dtype {dtype} is not one that segments are stored in")

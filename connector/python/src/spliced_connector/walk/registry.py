@@ -1,4 +1,4 @@
-"""From a model to the walk over its layers, by the config's model_type."""
+"""Finds the walk over a model's layers by the config's model_type."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "inkling2_text": "its attention convolves keys and values over tokens",
     }
 )
-"""Model types that transformers has, and why segments of them are not reused."""
+"""Model types of transformers whose segments are not reused, and why."""
 
 
 def architecture(model: nn.Module, naming: Naming) -> Architecture:
-    """The walk over a causal language model of transformers.
+    """Returns the walk over a causal language model of transformers.
 
-    The weights stay the model's own, so the model has to live as long as the walk. Raises
+    The weights remain the model's own, so the model must live as long as the walk. Raises
     `UnsupportedError` with the name of what cannot be reused, `ProfileError` for a config with a
     value that cannot be named.
     """
@@ -112,7 +112,7 @@ def architecture(model: nn.Module, naming: Naming) -> Architecture:
 
 
 def _step_limits(model: nn.Module) -> tuple[float, float]:
-    """The bounds that the library's own Mamba2 layers put on their time steps."""
+    """Returns the bounds that the library's own Mamba2 layers apply to their time steps."""
     bounds = {step_limits(m) for m in model.modules() if hasattr(m, "time_step_limit")}
     if len(bounds) > 1:
         raise UnsupportedError(f"layers bound their time steps differently: {sorted(bounds)}")

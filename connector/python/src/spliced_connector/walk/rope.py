@@ -1,4 +1,4 @@
-"""Rotary embedding: what the identity says about it, and turning rows by it."""
+"""Rotary embedding: its form in an identity, and the rotation of rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_fact
 class Turn:
     """Rotates the leading 2*len(inv_freq) columns of rows: NeoX halves, or neighbours as pairs.
 
-    With `wide`, products are taken in float32 whatever the rows' dtype; else as
-    most models do, in the rows' own.
+    With `wide`, products are computed in float32 whatever the rows' dtype; else in the rows' own,
+    as in most models.
     """
 
     inv_freq: Tensor
@@ -27,7 +27,7 @@ class Turn:
     interleaved: bool = False
 
     def __call__(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """rows [n, heads, dim] turned to their positions [n]."""
+        """Rotates rows [n, heads, dim] to their positions [n]."""
         angles = positions[:, None].float() * self.inv_freq.float()
         dtype = torch.float32 if self.wide else rows.dtype
         if rows.dtype == torch.float64:
@@ -44,7 +44,7 @@ class Turn:
 
 
 def turn_of(embedding: nn.Module, wide: bool = False, interleaved: bool = False) -> Turn:
-    """The rotation that a model's rotary module applies."""
+    """Returns the rotation that a model's rotary module applies."""
     scaling = getattr(embedding, "attention_scaling", 1.0)
     if scaling != 1.0:
         raise UnsupportedError(f"rope scales attention by {scaling}, want 1")
@@ -52,15 +52,15 @@ def turn_of(embedding: nn.Module, wide: bool = False, interleaved: bool = False)
 
 
 def rope_of(config: object, dim: int) -> Rope:
-    """What an identity says of the config's rope over heads of the given size.
+    """Returns the identity's form of the config's rope over heads of the given size.
 
-    By the rules that identities are read from config files with, so that both name the same.
+    It uses the rules by which identities are read from config files, so that both agree.
     """
     return _read(config, lambda fields: fields.rope(dim))
 
 
 def latent_rope_of(config: object, dim: int) -> Rope:
-    """The same of latent attention, which turns the whole shared key, in pairs."""
+    """The same for latent attention, which rotates the whole shared key, in pairs."""
     return replace(_read(config, lambda fields: fields.rope_over(dim)), interleaved=True)
 
 

@@ -1,4 +1,4 @@
-"""Where the rows of one walk lie: made once, read by every layer."""
+"""Positions of the rows of one walk: computed once, read by every layer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class ConvRows:
     """How the rows of several sequences pass one convolution.
 
-    order puts every sequence behind the rows left of it, from (all left rows | all rows); valid
-    names the outputs that belong to rows. Both None: one sequence.
+    order places every sequence after its left rows, from (all left rows | all rows); valid names
+    the outputs that belong to rows. Both None: one sequence.
     """
 
     order: Tensor | None
@@ -40,8 +40,8 @@ class Rows:
         positions: Tensor,
         parts: Sequence[int] = (),
     ) -> None:
-        """ids and positions [n] of all rows. parts: what the recurrence stops at, if it is not the
-        ends of sequences only."""
+        """ids and positions [n] of all rows. parts: boundaries for the recurrence, if they are
+        not only the ends of sequences."""
         self.arch = arch
         self.device = ids.device
         self.ids, self.positions = ids, positions
@@ -52,23 +52,23 @@ class Rows:
         self._made: dict[object, object] = {}
 
     def once(self, key: object, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for all layers."""
+        """Returns the result of `make`, computed once for all layers."""
         if key not in self._made:
             self._made[key] = make()
         return cast(T, self._made[key])
 
     def runs(self, chunk: int) -> families.Runs:
-        """The parts as runs of chunks."""
+        """Returns the parts as runs of chunks."""
         return self.once(("runs", chunk), lambda: families.Runs(self.parts, chunk, self.device))
 
     def blocks(self, window: int) -> list[Block]:
-        """What the rows see."""
+        """Returns the keys that the rows see, as blocks."""
         return self.once(
             ("blocks", window), lambda: blocks(self.sights, window, self.arch.dtype, self.device)
         )
 
     def conv(self, back: int) -> ConvRows:
-        """How rows pass a convolution that looks back on `back` rows."""
+        """Returns how rows pass a convolution that reads `back` earlier rows."""
         return self.once(("conv", back), lambda: self._conv(back))
 
     def _conv(self, back: int) -> ConvRows:
@@ -79,8 +79,7 @@ class Rows:
         for i, s in enumerate(self.sights):
             order.append((i * back, (i + 1) * back))
             order.append((first + s.lo, first + s.hi))
-            # Output j reads rows j to j + back, so a sequence's outputs begin where its left rows
-            # do.
+            # Output j reads rows j to j + back, so a sequence's outputs begin at its left rows.
             valid.append((s.lo + i * back, s.hi + i * back))
         return ConvRows(ranges(order, self.device), ranges(valid, self.device))
 
@@ -98,8 +97,7 @@ class SplicedRows(Rows):
         placer: Placer | None = None,
         paged: bool = False,
     ) -> None:
-        """placer: puts the segments that it holds in place by itself; but rows that are paged stay
-        where they are."""
+        """placer: places the segments that it has; rows that are paged stay in place."""
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
@@ -115,12 +113,13 @@ class SplicedRows(Rows):
         self.composed = tuple(s for s in whole if placer is None or not placer.holds(s.segment))
         """Spans of segments that the walk moves states over."""
         self.copied = whole if paged else self.composed
-        """Spans of segments whose rows the walk puts in place."""
+        """Spans of segments whose rows the walk places."""
         reused = [(s.start, s.end) for s in self.copied]
         self.reused = ranges(reused, self.device) if reused else None
 
     def segment_turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
-        """cos and sin [rows of the copied segments, 1, dims / 2] that move keys to their places."""
+        """Returns cos and sin [rows of the copied segments, 1, dims / 2] that rotate keys to
+        their positions."""
         return self.once(("turns", rope), lambda: self._turns(rope))
 
     def _turns(self, rope: Rope) -> tuple[Tensor, Tensor]:
@@ -132,7 +131,7 @@ class SplicedRows(Rows):
 
 
 def _check(spans: tuple[Span, ...], begin: int, tokens: int) -> int:
-    """The end of spans that must lie side by side from begin."""
+    """Checks that spans are contiguous from begin. Returns their end."""
     at = begin
     for s in spans:
         if s.start != at or s.length <= 0:
@@ -144,7 +143,7 @@ def _check(spans: tuple[Span, ...], begin: int, tokens: int) -> int:
 
 
 def _given(span: Span, segments: Mapping[int, Captured]) -> Captured:
-    """The segment of a span, if it is given and fits."""
+    """Returns the segment of a span, if it is given and fits."""
     if span.segment not in segments:
         raise PlanError(f"segment {span.segment} is planned and not given")
     segment = segments[span.segment]
@@ -159,8 +158,8 @@ PARTS = ("transition", "state", "conv", "k", "v")
 
 
 def check_segment(arch: Architecture, segment: Captured, composed: bool = True) -> None:
-    """Raises PlanError unless every layer has its parts in their shapes: those that states are
-    composed from only where that is done here.
+    """Raises PlanError unless every layer has its parts in their shapes. The parts for composing
+    states are checked only if states are composed here.
 
     A part of another shape would broadcast, and give an answer that looks right.
     """
@@ -192,7 +191,7 @@ def check_segment(arch: Architecture, segment: Captured, composed: bool = True) 
 
 
 def ranges(pairs: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
-    """All numbers from a to b, without b, of every pair (a, b)."""
+    """Returns all numbers from a to b, without b, of every pair (a, b)."""
     shifts, at = [], 0
     for a, b in pairs:
         shifts.append(a - at)
@@ -201,7 +200,7 @@ def ranges(pairs: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
 
 
 def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
-    """Each number as often as it is told."""
+    """Repeats each number the given number of times."""
     each = torch.tensor(numbers, dtype=torch.int64, device=device)
     counts = torch.tensor(times, dtype=torch.int64, device=device)
     return each.repeat_interleave(counts, output_size=sum(times))

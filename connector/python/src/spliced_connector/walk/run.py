@@ -1,9 +1,9 @@
 """Moving the rows of a prompt through a model's layers.
 
 One walk serves all: a prefill is a walk over one recomputed span, a splice one over several with
-segments between them (HYPIC sections 4.2 and 4.3). The rows of all recomputed spans pass each layer
-in one batch; only the state goes from span to span. So a difference between a prefill and a splice
-comes from the segments alone.
+segments between them (HYPIC sections 4.2 and 4.3). The rows of all recomputed spans pass each
+layer in one batch; only the state passes from span to span. So a difference between a prefill and
+a splice is due to the segments alone.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from spliced_connector.walk.paged import PagedRows, Pages, Place
 from spliced_connector.walk.rows import Rows, SplicedRows, check_segment
 
 PREFILL_ROWS = 2048
-"""Rows computed in one walk of a long prompt: bounds what a layer holds at once."""
+"""Maximum rows computed in one walk of a long prompt: bounds the memory of a layer."""
 
 PLACED_ROWS = 16 * PREFILL_ROWS
-"""Rows of segments that one walk of a long prompt puts in place, if no segment has more."""
+"""Maximum rows of segments that one walk of a long prompt places, unless one segment has more."""
 
 COMPOSED = 8
-"""Segments that a placer moves a state over in one go: bounds what is put together for it."""
+"""Maximum segments that a placer moves a state over at once: bounds the memory for their
+operands."""
 
 CONVERTED = 16
 """Transitions of a layer that are converted from their stored type at once: bounds their memory."""
 
 
 def prefill(arch: Architecture, ids: Tensor | Sequence[int], context: Context) -> Tensor:
-    """Continues a context over the tokens of ids behind it, all of them.
+    """Continues a context over all remaining tokens of ids.
 
     ids is the whole prompt. Returns the last hidden rows of the tokens computed, [n, width].
     """
@@ -61,12 +62,12 @@ def splice(
 ) -> Tensor | None:
     """Moves a context over consecutive spans that begin where it ends.
 
-    ids is the whole prompt; segments are by the number that spans give them, and those that placer
-    holds are put in place by it. With pages the rows of segments stay where they are, in layers
-    that can read them there, and must be readable for as long as the context; other layers copy
-    them. Works for any run of a plan's spans, so that a long plan can be cut: what follows
-    continues the context. Returns the hidden rows of the last span, None when that is a segment.
-    Raises PlanError, with the context as it was, when spans or segments do not fit.
+    ids is the whole prompt; segments are by their numbers in spans, and placer places those that
+    it has. With pages the rows of segments stay in place, in layers that can read them there, and
+    must be readable as long as the context is used; other layers copy them. Works for any run of
+    a plan's spans, so that a long plan can be cut: the next call continues the context. Returns
+    the hidden rows of the last span, None if that is a segment. Raises PlanError, with the
+    context unchanged, if spans or segments do not fit.
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
@@ -87,15 +88,15 @@ def splice(
 
 
 def places(rows: SplicedRows) -> list[Place]:
-    """Where the segments of a walk are read."""
+    """Returns where the segments of a walk are read."""
     return [
         Place(s.start, s.length, s.start - rows.segments[s.segment].spec.head) for s in rows.copied
     ]
 
 
 def pieces(spans: Sequence[Span]) -> list[list[Span]]:
-    """Consecutive spans as walks one after the other, each of bounded memory: long recomputed
-    spans are cut, and a walk ends before PREFILL_ROWS or PLACED_ROWS would be passed."""
+    """Divides consecutive spans into walks, each of bounded memory: long recomputed spans are
+    cut, and a walk ends before it exceeds PREFILL_ROWS or PLACED_ROWS."""
     out: list[list[Span]] = [[]]
     computed = placed = 0
     for span in spans:
@@ -122,7 +123,7 @@ def _tokens(ids: Tensor | Sequence[int], device: torch.device) -> Tensor:
 
 
 class Walk(Pass[SplicedRows]):
-    """The pass of a splice; the context changes only when it has ended."""
+    """The pass of a splice; the context changes only at its end."""
 
     def __init__(
         self, arch: Architecture, rows: SplicedRows, context: Context, placer: Placer | None
@@ -131,7 +132,7 @@ class Walk(Pass[SplicedRows]):
         self.context = context
         self._placer = placer
         self.moved: list[tuple[int, Tensor, Tensor | None]] = []
-        """By layer: the state and the convolution tail behind the last span."""
+        """By layer: the state and the convolution tail after the last span."""
 
     def run(self) -> Tensor | None:
         h = super().run()
@@ -156,7 +157,7 @@ class Walk(Pass[SplicedRows]):
         return self.arch.attention_out(layer, o, new)
 
     def _paged(self, layer: int, pages: PagedRows, x: Tensor | None) -> Tensor | None:
-        """`attention` over rows where they lie."""
+        """`attention` over rows in place."""
         parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
         pages.add([(p.k, p.v) for p in parts if p.k is not None and p.v is not None])
         if x is None:
@@ -168,11 +169,11 @@ class Walk(Pass[SplicedRows]):
         return self.arch.attention_out(layer, o, new)
 
     def _place_segments(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Writes the segments' rows at their places, keys turned to them."""
+        """Writes the segments' rows at their positions, with rotated keys."""
         if self.rows.reused is None:
             return
         parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
-        # They may be of several memories: leased ones of the host's, those run just now of ours.
+        # They may be in several memories: leased ones in the host's, fresh captures in ours.
         keys = torch.cat([p.k.to(k.device) for p in parts if p.k is not None]).to(k)
         values = torch.cat([p.v.to(v.device) for p in parts if p.v is not None]).to(v)
         rope = self.arch.identity.layers[layer].attention.rope
@@ -197,7 +198,8 @@ class Walk(Pass[SplicedRows]):
         return self.arch.linear_out(layer, recurrence.outputs(), new)
 
     def _through(self, layer: int, state: Tensor, recurrence: Recurrence | None) -> Tensor:
-        """The state behind the last span: rows of ours move it, segments compose onto it."""
+        """Returns the state after the last span: computed rows move it, segments compose
+        onto it."""
         state = state.clone()  # the context's stays until the walk has ended
         run = 0
         segments = self._tuples(layer, state)
@@ -217,8 +219,8 @@ class Walk(Pass[SplicedRows]):
         return self._placer is not None and self._placer.holds(span.segment)
 
     def _moves(self, recurrence: Recurrence | None) -> list[list[Span]]:
-        """The spans in order: the placer's segments together with the short runs of rows beside
-        them, which it moves a state over in one go; all others one by one."""
+        """Groups the spans in order: the placer's segments together with the short runs of rows
+        next to them, which it moves a state over at once; all others one by one."""
         if self._placer is None:
             return [[span] for span in self.rows.spans]
         chunk = recurrence.runs.chunk if isinstance(recurrence, families.Scan) else 0
@@ -252,7 +254,7 @@ class Walk(Pass[SplicedRows]):
         recurrence: Recurrence | None,
         state: Tensor,
     ) -> Tensor:
-        """The state behind spans that the placer moves it over, rows of ours among them."""
+        """Returns the state after spans that the placer moves it over, including computed rows."""
         if self._placer is None:
             raise RuntimeError("no placer")
         if not runs or not isinstance(recurrence, families.Scan):
@@ -263,8 +265,8 @@ class Walk(Pass[SplicedRows]):
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(T, S) of every segment that is composed here, in order and in the type of a state: some
-        at a time are converted in one go."""
+        """Yields (T, S) of every segment that is composed here, in order and in the type of a
+        state: several are converted at once."""
         rope = self.arch.identity.layers[layer].linear.rope
         spans = self.rows.composed
         for first in range(0, len(spans), CONVERTED):
@@ -285,7 +287,8 @@ class Walk(Pass[SplicedRows]):
         return part.transition, part.state
 
     def _left(self, layer: int, span: int) -> Tensor | None:
-        """The convolution's inputs before a span: of the segment or the context left of it."""
+        """Returns the convolution's inputs before a span: of the segment or the context left of
+        it."""
         tail = self.context.layers[layer].conv
         if tail is None or span == 0:
             return tail
@@ -296,12 +299,12 @@ class Walk(Pass[SplicedRows]):
         return None if conv is None else conv.to(tail)
 
     def _behind(self, layer: int) -> Tensor | None:
-        """The convolution's tail behind a last span that is a segment: a copy of its own."""
+        """Returns the convolution's tail after a last span that is a segment: a copy."""
         tail = self._left(layer, len(self.rows.spans))
         return None if tail is None else tail.clone()
 
     def _convolved(self, layer: int, inputs: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Outputs behind SiLU [n, C], and the tail [k-1, C] behind the last span."""
+        """Returns outputs after SiLU [n, C], and the tail [k-1, C] after the last span."""
         if inputs is None:
             return None, None
         spans = [i for i, s in enumerate(self.rows.spans) if s.segment < 0]
@@ -316,11 +319,11 @@ class Walk(Pass[SplicedRows]):
 
 
 def alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
-    """Tensors of one shape in the type of another, without a copy where they are."""
+    """Converts tensors of one shape to the type of another, without a copy if they have it."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):
         return tensors
-    # Their stored type is narrower: it travels, and is converted behind that.
-    if len({(x.dtype, x.device) for x in tensors}) > 1:  # some come from memory, some from the GPU
+    # Their stored type is narrower, so they are converted after the transfer.
+    if len({(x.dtype, x.device) for x in tensors}) > 1:  # some are in memory, some on the GPU
         return [x.to(like.device).to(like.dtype) for x in tensors]
     return list(torch.stack(list(tensors)).to(like.device).to(like.dtype))
 

@@ -1,7 +1,7 @@
-"""Segments as tensors and as bytes of the canonical layout, without a copy where types agree.
+"""Segments as tensors and as bytes of the canonical layout, without a copy if types agree.
 
-T and S of a segment may have been packed by the daemon: they are read as float32. So may keys and
-values: they are read in the type that they were written in.
+The daemon may have packed T and S of a segment: they are read as float32. It may also have packed
+keys and values: they are read in their original type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FIELDS = {"T": "transition", "S": "state", "conv": "conv", "K": "k", "V": "v"}
 
 
 class Held(Protocol):
-    """A leased segment of the client: what is read of it here."""
+    """A leased segment of the client: the members that are used here."""
 
     @property
     def layout(self) -> Layout: ...
@@ -48,29 +48,30 @@ class Held(Protocol):
 
 
 def pack(profile: Profile, captured: Captured) -> list[memoryview]:
-    """The parts of a captured segment in the order and types of its layout: what is published.
+    """Returns the parts of a captured segment in the order and types of its layout, as they are
+    published.
 
     A part whose type and order agree already is not copied, so tensors must not change while the
-    views are in use. Raises ValueError when a tensor has not its part's shape.
+    views are in use. Raises ValueError if a tensor does not have its part's shape.
     """
     return [bytes_of(x.to("cpu")) for x in packed(profile, captured)]
 
 
 def packed(profile: Profile, captured: Captured) -> list[Tensor]:
-    """As `pack`, as tensors where the segment is."""
+    """As `pack`, as tensors on the segment's device."""
     layout = profile.segment_layout(captured.spec)
     found = [getattr(captured.layers[p.layer], FIELDS[p.kind]) for p in layout.parts]
     return part_tensors(layout, found)
 
 
 def part_bytes(layout: Layout, tensors: Sequence[Tensor | None]) -> list[memoryview]:
-    """Tensors, parallel to a layout's parts, as bytes of the parts' types."""
+    """Returns tensors, parallel to a layout's parts, as bytes of the parts' types."""
     return [bytes_of(x.to("cpu")) for x in part_tensors(layout, tensors)]
 
 
 def part_tensors(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-    """Tensors, parallel to a layout's parts, in the parts' types and each in one piece, where they
-    are. Raises ValueError when one has not its part's shape."""
+    """Returns tensors, parallel to a layout's parts, in the parts' types and each contiguous, on
+    their device. Raises ValueError if one does not have its part's shape."""
     out = []
     for part, x in zip(layout.parts, tensors, strict=True):
         if x is None or tuple(x.shape) != part.shape:
@@ -81,17 +82,17 @@ def part_tensors(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Tenso
 
 
 def bytes_of(x: Tensor) -> memoryview:
-    """The bytes of a tensor in host memory that is in one piece."""
+    """Returns the bytes of a contiguous tensor in host memory."""
     if x.numel() == 0:
         return memoryview(b"")
     return memoryview(x.view(torch.uint8).flatten().numpy())
 
 
 def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
-    """A leased segment as tensors over the leased memory: valid while the lease is.
+    """Returns a leased segment as tensors over the leased memory: valid while the lease is.
 
-    The tensors are of the stored types, float32 of packed T and S, and must not be written. Raises
-    ValueError when the segment's layout is not the one that the spec has, or a packed part is
+    The tensors are of the stored types, float32 for packed T and S, and must not be written.
+    Raises ValueError if the segment's layout is not that of the spec, or a packed part is
     damaged.
     """
     layout = segment.layout
@@ -102,22 +103,22 @@ def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
 
 
 def is_of_spec(profile: Profile, spec: SegmentSpec, layout: Layout) -> bool:
-    """Whether a segment with this layout was written with the parts that the spec has, whichever
-    were packed since."""
+    """Returns whether a segment with this layout was written with the parts of the spec,
+    whichever were packed since."""
     plain = profile.segment_layout(spec)
     return layout == plain or list(map(_written, layout.parts)) == list(map(_written, plain.parts))
 
 
 def _written(part: Part) -> Part:
-    """What was written as a part, wherever it lies and however it is kept."""
+    """Returns a part as it was written, regardless of its offset and packing."""
     return replace(part, offset=0, nbytes=0, packed=False)
 
 
 def collect(
     layers: int, layout: Layout, part: Callable[[int], memoryview]
 ) -> tuple[SegmentLayer, ...]:
-    """The parts of a layout as tensors over their bytes, layer by layer; packed ones as tensors of
-    their own."""
+    """Returns the parts of a layout as tensors over their bytes, layer by layer; packed ones as
+    new tensors."""
 
     def over(i: int) -> Tensor:
         p, view = layout.parts[i], part(i)
@@ -134,7 +135,7 @@ def collect(
 
 
 def by_layer(layers: int, layout: Layout, parts: Sequence[Tensor]) -> tuple[SegmentLayer, ...]:
-    """Tensors that are parallel to a layout's parts, layer by layer."""
+    """Groups tensors that are parallel to a layout's parts by layer."""
     found: list[dict[str, Tensor]] = [{} for _ in range(layers)]
     for p, x in zip(layout.parts, parts, strict=True):
         found[p.layer][FIELDS[p.kind]] = x
@@ -142,7 +143,7 @@ def by_layer(layers: int, layout: Layout, parts: Sequence[Tensor]) -> tuple[Segm
 
 
 def moved(captured: Captured, copies: Copies) -> Captured:
-    """A segment of host memory on the engine's device; on a CPU it is the same memory."""
+    """Returns a segment of host memory on the engine's device; on a CPU it is the same memory."""
     layout = [
         (i, field)
         for i, layer in enumerate(captured.layers)
@@ -157,7 +158,7 @@ def moved(captured: Captured, copies: Copies) -> Captured:
 
 
 def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tensor:
-    """A tensor over bytes that must not be written through it."""
+    """Returns a tensor over bytes that must not be written through it."""
     kind = TORCH_TYPES[dtype]
     if view.nbytes == 0:
         return torch.empty(shape, dtype=kind)
@@ -166,10 +167,10 @@ def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tenso
 
 
 def unpacked(part: Part, view: memoryview) -> Tensor:
-    """The numbers of a packed part in float32, those of keys and values in the type that they were
-    written in, in memory of their own; heads of a low rank to rounding.
+    """Returns the numbers of a packed part as a new tensor, in float32, those of keys and values
+    in their original type; heads of a low rank up to rounding.
 
-    Raises ValueError for bytes that are no such part. All heads of one form are read in one go.
+    Raises ValueError for bytes that are no such part. All heads of one form are read at once.
     """
     shape = part.packed_shape
     _, rows, cols = shape
@@ -200,13 +201,13 @@ def unpacked(part: Part, view: memoryview) -> Tensor:
 
 
 def _cut(raw: Tensor, begins: Iterable[int], skip: int, n: int) -> Tensor:
-    """n bytes of each head, one behind another."""
+    """Returns n bytes of each head, one after another."""
     return torch.cat([raw[at + skip : at + skip + n] for at in begins])
 
 
 def _int12(raw: Tensor, cols: int) -> Tensor:
-    """Rows of integers [heads, rows, bytes]: shifted to the top of 16 bits, and down with their
-    sign."""
+    """Reads rows of integers [heads, rows, bytes]: shifted to the top of 16 bits, and down with
+    their sign."""
     pairs, odd = raw[..., : cols // 2 * 3], raw[..., cols // 2 * 3 :].to(torch.int16)
     low, mid, high = pairs.unflatten(-1, (cols // 2, 3)).to(torch.int16).unbind(-1)
     out = torch.empty((*raw.shape[:-1], cols), dtype=torch.int16)
@@ -226,10 +227,10 @@ _INTEGERS: dict[PackedForm, Callable[[Tensor, int], Tensor]] = {
 
 @functools.cache
 def _expect_read_only() -> None:
-    """Has torch say now, unheard, what it says once of memory that is mapped for reading.
+    """Triggers, and suppresses, torch's one-time warning about memory that is mapped for reading.
 
-    It cannot mark a tensor so. Nothing here writes to parts, and a write would end the process
-    instead of changing what others read.
+    Torch cannot mark a tensor read-only. Nothing here writes to parts, and a write would end the
+    process instead of changing what others read.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -237,9 +238,10 @@ def _expect_read_only() -> None:
 
 
 def rounded(profile: Profile, captured: Captured) -> Captured:
-    """A captured segment as a reader would find it: its values in the stored types.
+    """Returns a captured segment as a reader would find it: its values in the stored types.
 
-    With tolerances readers may find T and S, or keys and values, that far from these.
+    With tolerances readers may find T and S, or keys and values, that differ from these by as
+    much.
     """
     layout = profile.segment_layout(captured.spec)
     parts = packed(profile, captured)

@@ -1,4 +1,4 @@
-"""Attention of the rows of a walk over keys and values that lie in place."""
+"""Attention of the rows of a walk over keys and values in place."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from spliced_connector.walk import families
 from spliced_connector.walk.base import Sight
 
 SCORES = 1 << 18
-"""Rows times keys up to which one masked call is quicker than a call per span (measured)."""
+"""Maximum rows times keys for which one masked call is quicker than a call per span (measured)."""
 
 ROWS = 256
-"""Rows per call of a long span, at most."""
+"""Maximum rows per call of a long span."""
 
 KEPT = 1 << 22
-"""Rows times keys of the masks that are made once for all layers, at most."""
+"""Maximum rows times keys of the masks that are made once for all layers."""
 
 MASK = 1 << 24
-"""Rows times keys of a call's mask, if one row has no more keys than that."""
+"""Maximum rows times keys of a call's mask, unless one row has more keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Rows [lo, hi) of a walk, the first at `position`, see keys [begin, end).
 
-    A mask [hi - lo, end - begin] is given for rows that do not stand side by side, and where all
-    blocks need little memory for theirs. Else it is made where it is used: all masks together would
-    grow with the square of the prompt.
+    A mask [hi - lo, end - begin] is given for rows that are not contiguous, and if the masks of
+    all blocks are small. Otherwise it is made where it is used: all masks together would grow
+    with the square of the prompt.
     """
 
     lo: int
@@ -48,7 +48,7 @@ class Block:
         return self.given is None and self.position == self.begin and self.window == 0
 
     def mask(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """What is added to the scores; None if the block is causal."""
+        """Returns the summand of the scores; None if the block is causal."""
         if self.given is not None or self.causal:
             return self.given
         positions = torch.arange(self.position, self.end, device=device)
@@ -58,7 +58,7 @@ class Block:
 def blocks(
     spans: Sequence[Sight], window: int, dtype: torch.dtype, device: torch.device
 ) -> list[Block]:
-    """How the rows of spans attend; window 0 = all earlier tokens."""
+    """Returns how the rows of spans attend; window 0 = all earlier tokens."""
     first, last = spans[0], spans[-1]
     together = len(spans) > 1 and first.begin == last.begin and window == 0
     if together and last.hi * last.end <= KEPT:
@@ -92,7 +92,7 @@ def _mask(positions: Tensor, begin: int, end: int, window: int) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) -> Tensor:
-    """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] gives [n, H, dv]."""
+    """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] returns [n, H, dv]."""
     grouped = q.shape[1] != k.shape[1]
     out = []
     for b in spans:
@@ -112,7 +112,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Turns of queries by one rope: cos and sin [turns, 1, 1, dims / 2]."""
+    """Rotations of queries by one rope: cos and sin [turns, 1, 1, dims / 2]."""
 
     cos: Tensor
     sin: Tensor
@@ -122,7 +122,7 @@ class Turns:
     def back(
         cls, rope: Rope, distances: Sequence[int], device: torch.device | None = None
     ) -> Turns | None:
-        """By what runs of keys are short of their positions, backwards; None without positions."""
+        """Returns the inverses of the rotations that runs of keys lack; None without positions."""
         if rope.dims == 0:
             return None
         short = torch.tensor(distances, dtype=torch.int64, device=device)
@@ -130,28 +130,30 @@ class Turns:
         return cls(cos[:, None, None], sin[:, None, None], rope.interleaved)
 
     def of(self, q: Tensor) -> Tensor:
-        """q [n, H, d] by every turn: [turns, n, H, d]."""
+        """Returns q [n, H, d] with every rotation: [turns, n, H, d]."""
         each = q.expand(len(self.cos), *q.shape)
         return families.turn(each, self.cos, self.sin, self.interleaved)
 
 
 Run = tuple[int, Tensor, Tensor]
-"""Rows that lie together, as products read them: the number of the turn that queries are read with,
--1 for none, keys [KV, dk, rows] and values [KV, rows, dv]; of any strides."""
+"""Rows in one place, as products read them: the index of the rotation of the queries, -1 for
+none, keys [KV, dk, rows] and values [KV, rows, dv]; of any strides."""
 
 
 def attend_runs(
     q: Tensor, runs: Sequence[Run], turns: Turns | None, scale: float, hidden: Tensor | None
 ) -> Tensor:
-    """Softmax attention of q [n, H, dk] over rows where they lie: [n, H, dv], float32 or wider.
+    """Softmax attention of q [n, H, dk] over rows in place: [n, H, dv], float32 or wider.
 
-    A key k at position p of its segment, of which token 0 stands at s in the request, is kept as
-    R(p) k and would be R(s) R(p) k in place. Turns are orthogonal and add up, so that its product
-    with a query is q . R(s) R(p) k = (R(-s) q) . R(p) k: the query is turned, once for each run,
-    and keys are read as they are (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section 3.3.3).
+    A key k at position p of its segment, whose token 0 is at s in the request, is stored as R(p)
+    k and would be R(s) R(p) k at its position. Rotations are orthogonal and add up, so its
+    product with a query is q . R(s) R(p) k = (R(-s) q) . R(p) k: the query is rotated, once for
+    each run, and keys are read unchanged (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section
+    3.3.3).
 
     hidden [n, rows of all runs]: those that a query must not see; None: it sees all. Rows of 16
-    bits are widened as they are read: scores in 16 bits would lose what tells weights apart.
+    bits are widened when they are read: scores in 16 bits would lose the differences between
+    weights.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     asked, heads = q.to(wide) * scale, runs[0][1].shape[0]
@@ -174,5 +176,5 @@ def attend_runs(
 
 
 def grouped(q: Tensor, heads: int) -> Tensor:
-    """Queries [..., n, H, d] by the key head that they see: [..., KV, H / KV * n, d]."""
+    """Groups queries [..., n, H, d] by the key head that they see: [..., KV, H / KV * n, d]."""
     return q.unflatten(-2, (heads, -1)).movedim(-4, -2).flatten(-3, -2)

@@ -7,8 +7,8 @@ A column is a count, four zero bytes, the elements, and zero bytes up to a multi
     +-------+---+--------------------------+-----+
      u32     u32  8-byte aligned             0..7
 
-`write` appends the pieces of one column to a list; `read` answers what lies at an offset of a body
-and where the next column begins. Both raise `WireError`.
+`write` appends the pieces of one column to a list; `read` returns the content at an offset of a
+body and the offset of the next column. Both raise `WireError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ PAD = tuple(bytes(n) for n in range(8))
 
 
 def require_little_endian(order: str) -> None:
-    """Columns are used where they lie, so that the machine has to store the low byte first."""
+    """Refuses big-endian machines: columns are used in place, so the machine must store the low
+    byte first."""
     if order != "little":
         raise ImportError(
             f"spliced_connector.wire needs a little-endian machine, not a {order} one"
@@ -104,7 +105,7 @@ class Hashes:
 
 
 class Text:
-    """One text: a column of its bytes. What is not UTF-8 comes back as it went."""
+    """One text: a column of its bytes. Bytes that are not UTF-8 survive a round trip."""
 
     __slots__ = ("most",)
 
@@ -167,7 +168,7 @@ class Texts(Blobs):
 
 
 def check_zero(body: memoryview, begin: int, end: int) -> None:
-    """Padding, of less than 8 bytes, is zero."""
+    """Checks that padding, of less than 8 bytes, is zero."""
     if body[begin:end].tobytes() != PAD[end - begin]:
         raise WireError(f"padding before offset {end} is not zero")
 
@@ -189,7 +190,7 @@ def _put(out: list[bytes], count: int, raw: bytes) -> None:
 
 
 def _take(body: memoryview, at: int, size: int, most: int) -> tuple[int, memoryview, int]:
-    """The count and the bytes of the column at `at`, and where the next one begins."""
+    """Returns the count and the bytes of the column at `at`, and the offset of the next one."""
     left = len(body) - at - 8
     if left < 0:
         raise WireError(f"8 bytes at offset {at}, {left + 8} left")

@@ -32,7 +32,7 @@ _REPLY = int(FrameKind.REPLY)  # looking up a member costs more than comparing n
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What starts every frame. Numbers are plain: a newer daemon may send some we do not know."""
+    """What starts every frame. Numbers are plain: a newer daemon may send unknown ones."""
 
     op: int
     request: int  # chosen by the client, not 0, not used twice on a connection
@@ -46,7 +46,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reply whose code is not OK: no message, a text for people."""
+    """A reply whose code is not OK: no message, but a text for people."""
 
     code: int
     text: str
@@ -56,7 +56,7 @@ class Refusal:
 
 
 def encode(message: Message | Refusal, header: Header) -> bytes:
-    """One frame. Raises `WireError` for values that do not fit their fields or a frame."""
+    """Encodes one frame. Raises `WireError` for values that do not fit their fields or a frame."""
     pieces: list[bytes] = []
     if isinstance(message, Refusal):
         if message.code == Code.OK or header.kind != _REPLY:
@@ -82,9 +82,9 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
 
 
 def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, Message | Refusal]:
-    """Reads one frame. Columns of the message are views of it.
+    """Decodes one frame. Columns of the message are views of it.
 
-    Raises `WireError`, of code `UNSUPPORTED` for a version or an operation that we do not know.
+    Raises `WireError`, of code `UNSUPPORTED` for an unknown version or operation.
     """
     header, body = parse_header(frame)
     if header.code:
@@ -122,7 +122,7 @@ def parse_header(frame: bytes | bytearray | memoryview) -> tuple[Header, memoryv
 
 
 def op_name(op: int) -> str:
-    """The name of an operation, or its number."""
+    """Returns the name of an operation, or its number."""
     try:
         return Op(op).name.lower().replace("_", "-")
     except ValueError:
@@ -130,6 +130,6 @@ def op_name(op: int) -> str:
 
 
 def _cut(text: str) -> bytes:
-    """At most so many bytes, cut between characters."""
+    """Encodes a text in at most MAX_ERROR_TEXT bytes, cut between characters."""
     raw = text.encode("utf-8", "replace")
     return raw[:MAX_ERROR_TEXT].decode("utf-8", "ignore").encode()

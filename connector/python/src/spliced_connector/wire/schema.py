@@ -1,9 +1,9 @@
-"""Messages as dataclasses whose fields say how they travel.
+"""Messages as dataclasses whose fields define their encoding.
 
-Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size, then
-columns, then optional sections. From that `message` builds what encodes and decodes a body. A body
-has one encoding only, so that decoding and encoding again gives the same bytes. The messages
-themselves are generated, see messages.py.
+Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size,
+then columns, then optional sections. `message` builds the encoder and decoder of a body from
+them. A body has one encoding only, so that decoding and encoding again gives the same bytes. The
+messages themselves are generated, see messages.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """An optional part behind the columns, which begins with the bit of its feature."""
+    """An optional part after the columns, which begins with the bit of its feature."""
 
     message: type[Message]
     feature: int
@@ -122,18 +122,19 @@ S = TypeVar("S", bound="Message")
 
 
 def section(message: type[S], feature: int) -> S | None:
-    """A part of a message that may be absent, as only peers that agreed on a feature send it."""
+    """Declares a part of a message that may be absent: only peers that agreed on a feature send
+    it."""
     return cast(S | None, field(default=None, metadata={_KEY: _Section(message, feature)}))
 
 
 class Message:
-    """The body of a frame. Decoded columns are views of the frame and live as long as it."""
+    """The body of a frame. Decoded columns are views of the frame and valid as long as it."""
 
     __slots__ = ()
     schema: ClassVar[Schema]
 
     def check(self) -> None:
-        """Raises `WireError` for a decoded message whose fields do not fit each other."""
+        """Raises `WireError` if the fields of a decoded message are inconsistent."""
 
     def same(self, words: str, got: int, want: int) -> None:
         """Raises `WireError` for a column of another length."""
@@ -141,7 +142,7 @@ class Message:
             self.fail(words, f"{got} rows, want {want}")
 
     def fail(self, words: str, what: str) -> NoReturn:
-        """Raises `WireError` over a field."""
+        """Raises `WireError` about a field."""
         raise WireError(f"{self.schema.name}: {words}: {what}")
 
 
@@ -149,7 +150,7 @@ M = TypeVar("M", bound=Message)
 
 
 def message(name: str) -> Callable[[type[M]], type[M]]:
-    """Gives a dataclass of wire fields its schema; `name` is what errors call it."""
+    """Gives a dataclass of wire fields its schema; `name` is used in errors."""
 
     def build(cls: type[M]) -> type[M]:
         cls.schema = Schema(name, cls)
@@ -159,7 +160,7 @@ def message(name: str) -> Callable[[type[M]], type[M]]:
 
 
 class Schema:
-    """How one message travels. Fixed once it is built."""
+    """The encoding of one message. It does not change after construction."""
 
     def __init__(self, name: str, cls: type[Message]) -> None:
         self.name = name
@@ -201,9 +202,10 @@ class Schema:
         self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
-        """Column, the one it is held against, whether it divides it, whether it may be empty.
+        """Returns for each check: column, the column to compare with, whether it divides that
+        one, whether it may be empty.
 
-        Columns are places among the values of a message.
+        Columns are indices among the values of a message.
         """
         checks = []
         for i, (_, c) in enumerate(self._columns, len(self._scalars)):
@@ -214,7 +216,7 @@ class Schema:
         return tuple(checks)
 
     def append(self, out: list[bytes], m: Message) -> None:
-        """Adds the pieces of the body. Raises `WireError` for a value that does not fit."""
+        """Appends the pieces of the body. Raises `WireError` for a value that does not fit."""
         try:
             out.append(self._struct.pack(*self._get(m)))
         except struct.error as err:
@@ -231,7 +233,7 @@ class Schema:
                 schema.append(out, part)
 
     def decode(self, body: memoryview) -> Message:
-        """Reads a whole body. Raises `WireError`, naming field and value."""
+        """Decodes a whole body. Raises `WireError`, naming field and value."""
         values, size = self._read(body, 0)
         if size == len(body):
             values += self._absent
@@ -246,7 +248,7 @@ class Schema:
         return m
 
     def _read_sections(self, body: memoryview, size: int, values: list[Any]) -> int:
-        """Adds the sections from `size` on, None for those that are absent. Answers their end."""
+        """Appends the sections from `size` on, None for absent ones. Returns their end."""
         for _, head, schema in self._sections:
             if body[size : size + 8].tobytes() != head:
                 values.append(None)
@@ -261,7 +263,8 @@ class Schema:
         return size
 
     def _read(self, body: memoryview, at: int) -> tuple[list[Any], int]:
-        """The values of scalars and columns that begin at `at`, and where the columns end."""
+        """Returns the values of scalars and columns that begin at `at`, and the end of the
+        columns."""
         size = at + self._struct.size
         if len(body) < size:
             left = len(body) - at
@@ -289,7 +292,8 @@ class Schema:
             raise WireError(f"{self.name}: {field}: {what.format(got, want)}")
 
     def _check_outer(self, section: Schema, inner: list[Any], values: list[Any]) -> None:
-        """Columns of a section have as many rows as columns of the message that they name."""
+        """Checks that columns of a section have as many rows as the message's columns that they
+        name."""
         for i, (name, c) in enumerate(section._columns, len(section._scalars)):
             if c.rows in self._index and c.rows not in section._index:
                 got, want = len(inner[i]), len(values[self._index[c.rows]])

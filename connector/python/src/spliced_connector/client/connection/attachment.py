@@ -1,6 +1,6 @@
 """One connection to one start of a daemon, with its mappings: see `Stage` for its life.
 
-Requests go through `exchange`. Who looks at mapped memory is a user from `retain` to `release`:
+Requests go through `exchange`. A reader of mapped memory is a user from `retain` to `release`:
 mappings and socket outlive the end of the connection until the last user leaves.
 """
 
@@ -26,17 +26,18 @@ from spliced_connector.wire import Header
 
 
 class Mapped(Protocol):
-    """Memory of a GPU that is mapped beside the connection and ends with it."""
+    """GPU memory that is mapped along with the connection and ends with it."""
 
     def ended(self) -> None:
-        """Note that the connection has ended. Does not wait."""
+        """Records that the connection has ended. Does not wait."""
 
     def retire(self, then: Callable[[], None]) -> None:
-        """Unmap once nothing uses it, and call `then`."""
+        """Unmaps the memory once it is unused, and calls `then`."""
 
 
 class Attachment:
-    """All methods may be called by several threads, but for those of the client's thread."""
+    """A connection with its mappings. Methods may be called concurrently, except those of the
+    client's thread."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class Attachment:
         tally: Tally,
         wake: Callable[[], bool],
     ) -> None:
-        """`wake` has the client's thread serve this; False when it has ended. Takes no lock."""
+        """`wake` makes the client's thread serve this attachment; False if the thread has ended.
+        Takes no lock."""
         self.channel = channel
         self.greeting = greeting
         self.epoch = greeting.epoch
@@ -57,9 +59,9 @@ class Attachment:
         self.exchange = Exchange(channel, greeting.epoch, greeting.max_in_flight, tally, self)
         self.returns = Returns(self.exchange, self.staging, tally, wake)
         self.parted = False
-        """Whether the daemon has ended its side: nothing there touches memory of ours any more."""
+        """Whether the daemon has closed its side, so that it no longer touches our memory."""
         self.device: Mapped | None = None
-        """What is mapped of a GPU; it stays when the connection ends."""
+        """The mapped GPU memory. It stays when the connection ends."""
         self._life = Life()
         self._peer = peer
         self._wake = wake
@@ -68,7 +70,7 @@ class Attachment:
     # The stage.
 
     def _move(self, event: Event, cause: str = "") -> None:
-        """Apply an event, and do what belongs to the stage that it leads to."""
+        """Applies an event, and does what the new stage requires."""
         stage = self._life.transition(event, cause)
         if stage is Stage.ENDED:
             self.exchange.flight.end(cause)
@@ -86,41 +88,42 @@ class Attachment:
 
     @property
     def ended(self) -> bool:
-        """Whether no more requests are sent."""
+        """Returns whether no more requests are sent."""
         return self._life.stage >= Stage.ENDED
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Returns whether no more replies are awaited."""
         return self._life.stage >= Stage.GONE
 
     @property
     def cause(self) -> str:
-        """Why it ended."""
+        """Returns why it ended."""
         return self._life.cause
 
     @property
     def intact(self) -> bool:
-        """Whether leased memory holds what was leased.
+        """Returns whether leased memory is unchanged.
 
-        Once the connection has ended the daemon may give its pages to others, unless it is dead:
-        then nobody writes any more. The caller is a user of the mappings.
+        After the end of the connection the daemon may reuse its pages, unless it is dead: then
+        there is no writer any more. The caller is a user of the mappings.
         """
         return not self.ended or self._peer.died(self._life.ended_at)
 
     def end(self, cause: str) -> None:
-        """End it for callers."""
+        """Ends it for callers."""
         self._move(Event.END, cause)
 
     def hang_up(self, cause: str) -> None:
-        """End it from our side. The daemon is told, gives everything of ours back and closes."""
+        """Ends it from our side. The daemon sees this, reclaims all our resources and closes."""
         if not self.ended:
-            self._peer.presume_alive()  # and that it will reuse what was leased
+            self._peer.presume_alive()  # and will reuse what was leased
         self.end(cause)
         self.channel.close_write()
 
     def garbage(self, text: str) -> SplicedError:
-        """Hang up because the daemon broke the protocol: nobody knows what it holds for us now."""
+        """Hangs up because the daemon broke the protocol: it is then unknown what it has
+        granted."""
         if not self.ended:
             self.tally.add("malformed")
         self.hang_up(text)
@@ -129,16 +132,17 @@ class Attachment:
     # Users of the mappings.
 
     def retain(self) -> bool:
-        """Become a user: mappings and socket stay. False when they are gone already."""
+        """Adds a user: mappings and socket stay. Returns False if they are gone already."""
         return self._life.enter()
 
     def release(self) -> None:
-        """Stop being a user. The last one unmaps."""
+        """Removes a user. The last one unmaps."""
         if self._life.leave():
             self._move(Event.LEAVE)
 
     def map_device(self, device: Mapped) -> bool:
-        """Have memory of a GPU told of the end, and unmapped with the rest; False after the end."""
+        """Notifies GPU memory of the end of the connection, and unmaps it with the rest. False
+        after the end."""
 
         def keep() -> None:
             self.device = device
@@ -150,31 +154,30 @@ class Attachment:
         self.staging.close()
         for region in (self.greeting.arena, self.greeting.slots, self.greeting.staging):
             region.close()
-        # Only now: to a daemon that dropped us an open end says that somebody may still look at
-        # the pages.
+        # Not earlier: if the daemon has dropped us, an open end signals that its pages may still
+        # be in use.
         self.channel.close()
         self._peer.close()
 
-    # What is given back.
+    # Returns.
 
     def give_back(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Give leases or reservations back: a code for each, None = not known."""
+        """Returns leases or reservations: a code for each, None = unknown."""
         return None if self.ended else self.returns.now(how, ids, timeout)
 
     def drop(self, how: Return, lease: int) -> None:
-        """Give a lease back and stop being a user, for a destructor.
+        """Returns a lease and removes a user, for a destructor.
 
-        It may run inside of any function, so that it takes no lock: the client's thread does the
-        rest.
+        It may run inside any function, so it takes no lock: the client's thread does the rest.
         """
         self._dropped.append((how, lease))
         if not self._wake():
-            # The thread has ended. A `Thread` would take locks.
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and all memory with it
+            # The client's thread has ended. A `Thread` would take locks.
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending, memory too
                 _thread.start_new_thread(self.collect, ())
 
     def collect(self) -> bool:
-        """Do what `drop` has left to do; False when nobody uses the mappings any more."""
+        """Does what `drop` has deferred. Returns False if the mappings have no user any more."""
         with contextlib.suppress(IndexError):
             while True:
                 how, lease = self._dropped.popleft()
@@ -183,24 +186,24 @@ class Attachment:
         return self._life.used
 
     def abandoned(self) -> None:
-        """A caller has left before its reply: the request may be to be cancelled."""
+        """Handles a caller that returned before its reply: the request may need a cancel."""
         self._wake()
 
     def unclaimed(self, call: Call, header: Header, body: memoryview) -> None:
-        """A reply has come that no caller waits for."""
+        """Handles a reply without a waiting caller."""
         self.returns.replied(call, header, body)
 
-    # Of the client's thread.
+    # Called by the client's thread.
 
     def finish(self) -> bool:
-        """At the end of file, settle what waited for it. False: it was not read yet."""
+        """At the end of file, settles what waited for it. Returns False if it was not read yet."""
         if not self.exchange.read_to_end():
             return False
         self.settle(known=self.exchange.reading is Reading.END_OF_FILE)
         return True
 
     def settle(self, *, known: bool) -> None:
-        """Let go of a connection that has ended; `known` says that the daemon has too."""
+        """Drops a connection that has ended; `known` means that the daemon's side has ended too."""
         self.end("the daemon is gone")
         self.parted = known
         _ = self.intact  # asked now, while it can be known
@@ -210,8 +213,8 @@ class Attachment:
         self._move(Event.SETTLE)
 
     def forget(self) -> None:
-        """Close the descriptors that a forked child has of its parent's connection."""
+        """Closes the descriptors that a forked child has of its parent's connection."""
         self._life.forget()
-        self.device = None  # the driver is of no use here
+        self.device = None  # the driver cannot be used here
         self.channel.forget()
         self._peer.forget()

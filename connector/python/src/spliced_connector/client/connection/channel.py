@@ -1,4 +1,4 @@
-"""One SOCK_SEQPACKET connection, with waits that end."""
+"""One SOCK_SEQPACKET connection, with bounded waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from spliced_connector.errors import Code, SplicedError
 
 TICK = 0.02
-"""Longest wait of a receive that lasts longer in all, in seconds."""
+"""Longest single wait of a receive, in seconds."""
 
 _CREDENTIALS = struct.Struct("iII")  # process, user and group id
 _MAX_DESCRIPTORS = 8
@@ -22,14 +22,14 @@ _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 def connect(path: str, timeout: float) -> Channel:
-    """Connect to the socket at `path`. Raises `SplicedError(UNAVAILABLE)`.
+    """Connects to the socket at `path`. Raises `SplicedError(UNAVAILABLE)`.
 
-    A full backlog makes it wait for at most `timeout` seconds.
+    If the backlog is full, it waits for at most `timeout` seconds.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        # The connect of a unix socket honours the time-out of sends; the one of the socket
-        # object would make it fail at once.
+        # The connect of a unix socket honours the send timeout. The timeout of the socket object
+        # would make it fail at once.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(TICK))
         sock.connect(path)
@@ -47,8 +47,8 @@ def _timeval(seconds: float) -> bytes:
 class Channel:
     """A connected socket. One thread may receive at a time; any may send.
 
-    Whoever may run concurrently with `close` must be kept out by the owner: the descriptor
-    would be another file's then.
+    The owner must keep `close` from running concurrently with other methods: the descriptor could
+    then belong to another file.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -59,20 +59,21 @@ class Channel:
         self._came: list[int] = []
 
     def carry(self, most: int) -> None:
-        """Take at most so many descriptors with a message from now on."""
+        """Accepts at most this many descriptors with a message from now on."""
         self._room = socket.CMSG_SPACE(4 * most)
 
     def take_descriptors(self) -> list[int]:
-        """What came with the last message of `receive`; the caller owns them."""
+        """Returns the descriptors of the last message of `receive`; the caller owns them."""
         came, self._came = self._came, []
         return came
 
     def fileno(self) -> int:
-        """The descriptor, -1 after close."""
+        """Returns the descriptor, -1 after close."""
         return self._sock.fileno()
 
     def try_send(self, frame: bytes, descriptors: tuple[int, ...] = ()) -> bool:
-        """Send a message, False when there is no room. Raises OSError when nobody can read it."""
+        """Sends a message. Returns False if there is no room. Raises OSError if the peer is
+        gone."""
         try:
             if descriptors:
                 rights = array.array("i", descriptors).tobytes()
@@ -96,10 +97,11 @@ class Channel:
         return True
 
     def receive(self, buffer: memoryview, seconds: float) -> int | None:
-        """Receive a message: its bytes, 0 at the end of the connection, None for none in time.
+        """Receives a message: its size, 0 at the end of the connection, None if there is none in
+        time.
 
-        Descriptors that come along are dropped by the kernel, unless `carry` allows them. What does
-        not fit `buffer` is lost. Raises OSError for anything else.
+        The kernel drops descriptors of the message unless `carry` allows them. Bytes that do not
+        fit `buffer` are lost. Raises OSError for other failures.
         """
         if 0 < seconds < TICK and not self._ready.poll(milliseconds(seconds)):
             return None
@@ -109,8 +111,8 @@ class Channel:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            # The daemon closed without having read everything. What it sent before lies behind
-            # this error, which is told once.
+            # The daemon closed without having read everything. Messages that it sent earlier are
+            # queued after this error, which is reported once.
             with contextlib.suppress(BlockingIOError, ConnectionResetError):
                 return self._receive(buffer, socket.MSG_DONTWAIT)
             return 0
@@ -128,9 +130,9 @@ class Channel:
         return n
 
     def receive_descriptors(self, size: int, seconds: float) -> tuple[bytes, list[int]] | None:
-        """Receive a message with the descriptors it carries, all close-on-exec.
+        """Receives a message with its descriptors, all close-on-exec.
 
-        None when there is none in time. Raises OSError; the descriptors are closed then.
+        Returns None if there is none in time. Raises OSError; the descriptors are closed then.
         """
         if not self._ready.poll(milliseconds(seconds)):
             return None
@@ -147,17 +149,18 @@ class Channel:
         return frame, descriptors
 
     def readable(self) -> bool:
-        """Whether a message or the end of the connection is there. Not for a second reader."""
+        """Returns whether a message or the end of the connection is queued. Not for a second
+        reader."""
         ready = select.poll()
         ready.register(self._sock, select.POLLIN)
         return bool(ready.poll(0))
 
     def option(self, level: int, name: int) -> int:
-        """A socket option. Raises OSError where the kernel has none of that name."""
+        """Returns a socket option. Raises OSError if the kernel does not have it."""
         return self._sock.getsockopt(level, name)
 
     def peer_uid(self) -> int:
-        """The user id of who listened. Raises OSError."""
+        """Returns the user id of the listening process. Raises OSError."""
         credentials = self._sock.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
@@ -165,19 +168,19 @@ class Channel:
         return uid
 
     def close_write(self) -> None:
-        """Tell the daemon that nothing more comes."""
+        """Signals the daemon that no more messages will come."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End the connection."""
+        """Ends the connection."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
         close_all(self.take_descriptors())
 
     def forget(self) -> None:
-        """Close the descriptor of a forked child; the connection is its parent's."""
+        """Closes the descriptor of a forked child; the connection is its parent's."""
         self._sock.close()
 
 
@@ -190,12 +193,12 @@ def _descriptors(control: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def milliseconds(seconds: float) -> int:
-    """As poll wants it, rounded up: a wait of 0 ms would make the caller spin."""
+    """Converts seconds to poll's unit, rounded up: a wait of 0 ms would make the caller spin."""
     return max(math.ceil(seconds * 1000), 0)
 
 
 def close_all(descriptors: list[int]) -> None:
-    """Close descriptors that nobody wants."""
+    """Closes descriptors that are not needed."""
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)

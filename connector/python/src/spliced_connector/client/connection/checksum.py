@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import cast
 
 CHUNK_BYTES = 1 << 20
-"""A digest covers so many bytes of one part, the last one of a part less."""
+"""Number of bytes of a part that one digest covers; the last one covers fewer."""
 
 Digest = Callable[[memoryview], int]
 
 
 @functools.cache
 def xxh3() -> Digest | None:
-    """XXH3-64, None where the package xxhash is not installed."""
+    """Returns XXH3-64, None if the package xxhash is not installed."""
     try:
         import xxhash
     except ImportError:
@@ -24,10 +24,10 @@ def xxh3() -> Digest | None:
 
 
 def crc32(data: memoryview) -> int:
-    """CRC-32, as in zlib: what a commit may carry in place of XXH3-64."""
+    """CRC-32, as in zlib: a commit may carry it instead of XXH3-64."""
     return zlib.crc32(data)
 
 
 def chunks(nbytes: int) -> int:
-    """Digests of a part of so many bytes."""
+    """Returns the number of digests of a part."""
     return -(-nbytes // CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""What a client has seen, counted by name."""
+"""Counts of a client, by name."""
 
 import threading
 from dataclasses import dataclass, fields
@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Counters:
-    """What a client has seen since it was made."""
+    """Counts of a client since it was made."""
 
     attached: int = 0
     """Times a daemon was found."""
@@ -23,53 +23,53 @@ class Counters:
     invalid: int = 0
     """Calls that could never be right; they were not sent."""
     late: int = 0
-    """Calls that were given up at their deadline."""
+    """Calls abandoned at their deadline."""
     late_replies: int = 0
-    """Replies that came after their caller had left."""
+    """Replies that arrived after their caller had returned."""
     unknown: int = 0
     """Replies to no request of ours."""
     stalled: int = 0
     """Calls that failed at once because the daemon had stopped answering."""
     gave_back: int = 0
     """Leases and reservations returned afterwards: they came late, were dropped without release,
-    or the daemon had not taken them."""
+    or the daemon refused the first return."""
     waits: int = 0
-    """Calls that had to wait for a place among those in flight."""
+    """Calls that waited because too many were in flight."""
     unsent: int = 0
     """Cancels and releases that could not be sent at once."""
     corrupt: int = 0
     """Chunks whose digest did not match when they were read."""
     doubtful: int = 0
-    """Leases whose bytes were not known to be good when they were released."""
+    """Leases whose bytes were not known to be valid when they were released."""
     advised: int = 0
-    """Advices given."""
+    """Advice received."""
     unadvised: int = 0
-    """Times that there was no daemon to give one, or not in time."""
+    """Requests for advice without a daemon or without a reply in time."""
     published: int = 0
-    """Segments and checkpoints that were stored."""
+    """Stored segments and checkpoints."""
     unpublished: int = 0
-    """Segments and checkpoints that were not, for whatever reason."""
+    """Segments and checkpoints that were not stored, for any reason."""
     inert: int = 0
     """Calls in a forked child, which has no connection."""
 
 
 class Tally:
-    """Counts from several threads."""
+    """Counters that several threads may use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = {field.name: 0 for field in fields(Counters)}
 
     def add(self, name: str, n: int = 1) -> None:
-        """Add n to the counter of that name."""
+        """Adds n to the counter of that name."""
         with self._lock:
             self._counts[name] += n
 
     def forked(self) -> None:
-        """Begin afresh in a child, whose parent may have held the lock."""
+        """Resets it in a forked child, whose parent may have held the lock."""
         self.__init__()  # type: ignore[misc]
 
     def snapshot(self) -> Counters:
-        """Return the current counts."""
+        """Returns the current counts."""
         with self._lock:
             return Counters(**self._counts)

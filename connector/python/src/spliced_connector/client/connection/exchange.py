@@ -1,4 +1,4 @@
-"""Requests and replies of one connection, whichever thread reads them."""
+"""Requests and replies of one connection. Any calling thread may read the replies."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ R = TypeVar("R", bound=Message)
 
 log = logging.getLogger("spliced")
 
-# What a call waits beyond its deadline when replies lie unread: a guess at how long another
-# thread that reads takes for them.
+# How long a call waits beyond its deadline if replies are queued: a guess at how long another
+# reading thread takes for them.
 _LAST_WAIT = 0.005
 
 _MICROSECONDS_MOST = 2**32 - 1
 
 
 class Reading(Enum):
-    """What there is to read."""
+    """The result of a read."""
 
     OPEN = auto()
     END_OF_FILE = auto()
     """The daemon has closed its side."""
     BROKEN = auto()
-    """Nothing more, and the daemon may live on."""
+    """No more data; the daemon may still be alive."""
 
 
 class Owner(Protocol):
-    """Whose requests they are."""
+    """The owner of an exchange."""
 
     def end(self, cause: str) -> None:
-        """The connection is of no use any more."""
+        """Ends a connection that cannot be used any more."""
 
     def hang_up(self, cause: str) -> None:
-        """End it, and tell the daemon."""
+        """Ends it, and hangs up on the daemon."""
 
     def garbage(self, text: str) -> SplicedError:
-        """Hang up on a daemon that broke the protocol; what callers are told."""
+        """Hangs up on a daemon that broke the protocol. Returns the error for callers."""
 
     def abandoned(self) -> None:
-        """A caller has left before its reply: the request may be to be cancelled."""
+        """Handles a caller that returned before its reply: the request may need a cancel."""
 
     def unclaimed(self, call: Call, header: Header, body: memoryview) -> None:
-        """A reply has come that no caller waits for."""
+        """Handles a reply without a waiting caller."""
 
 
 class Exchange:
-    """All methods may be called by several threads.
+    """Requests and replies. All methods may be called concurrently.
 
-    One thread at a time reads, for all: see `Flight`.
+    One thread at a time reads for all others: see `Flight`.
     """
 
     def __init__(
@@ -83,23 +83,23 @@ class Exchange:
         self._buffer = memoryview(bytearray(MAX_FRAME + 8))
 
     def garbage(self, text: str) -> SplicedError:
-        """Hang up on a daemon that broke the protocol; what callers are told."""
+        """Hangs up on a daemon that broke the protocol. Returns the error for callers."""
         return self._owner.garbage(text)
 
     @property
     def at_end(self) -> bool:
-        """Whether everything has been read."""
+        """Returns whether everything has been read."""
         return self.reading is not Reading.OPEN
 
-    # Of callers.
+    # Called by callers.
 
     def request(self, call: Call, message: Message, want: type[R]) -> R:
-        """Send a request and wait for its reply. Raises `SplicedError`."""
+        """Sends a request and waits for its reply. Raises `SplicedError`."""
         self.start(call, message)
         return self.result(call, want)
 
     def start(self, call: Call, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a request. After an error nothing is in flight. Raises `SplicedError`."""
+        """Sends a request. After an error nothing is in flight. Raises `SplicedError`."""
         if self._stall.refuses():
             self._tally.add("stalled")
             raise SplicedError(Code.UNAVAILABLE, "the daemon has stopped answering")
@@ -126,13 +126,14 @@ class Exchange:
         self._tally.add("calls")
 
     def result(self, call: Call, want: type[R]) -> R:
-        """Wait for the reply of a started request. Raises `SplicedError`.
+        """Waits for the reply of a started request. Raises `SplicedError`.
 
-        After LATE the request goes on: what it names stays aside until its reply.
+        After LATE the request stays in flight: resources that it names stay reserved until its
+        reply.
         """
         try:
             self._finish(call)
-        except BaseException:  # a signal, say: the request goes on
+        except BaseException:  # a signal, say: the request stays in flight
             self._abandon(call)
             raise
         if call.trouble is not None:
@@ -154,7 +155,7 @@ class Exchange:
         return message
 
     def _finish(self, call: Call) -> None:
-        """Wait until a call is settled or its time is over."""
+        """Waits until a call is settled or its time is over."""
         flight = self.flight
         extra = 0.0
         while not call.settled:
@@ -168,17 +169,17 @@ class Exchange:
             if left <= 0:
                 if extra or not self._channel.readable():
                     break
-                # Our reply may lie there and the reader have been held up.
+                # The reply may be queued and the reader delayed.
                 extra = _LAST_WAIT
                 continue
             flight.follow(call, left)
         flight.hand_on()
 
     def _lead(self, call: Call) -> None:
-        """Read until a call is settled.
+        """Reads until a call is settled.
 
-        At the end of its time it still takes what has come already: after a pause of this process
-        the reply may have been there all along.
+        At the deadline it still takes what has already arrived: after a pause of this process the
+        reply may have been there all the time.
         """
         while not call.settled:
             left = call.deadline - time.monotonic()
@@ -191,17 +192,18 @@ class Exchange:
             log.warning("the cache daemon has stopped answering (%s)", op_name(call.op))
 
     def _abandon(self, call: Call) -> None:
-        """Leave a call without its reply: what that sets off is done by whoever reads it."""
+        """Detaches a call from its caller before the reply. The reader of the reply handles its
+        consequences."""
         if self.flight.leave(call):
             self._missed(call)
             self._owner.abandoned()
 
-    # Of the client's thread.
+    # Called by the client's thread.
 
     def post(self, op: int, late: Late, message: Message) -> bool:
-        """Send a request whose reply no caller waits for, without blocking.
+        """Sends a request without a waiting caller, without blocking.
 
-        False when that is not possible now.
+        Returns False if that is not possible now.
         """
         call = Call(op, 0, late, own=True)
         if not self.flight.enter_own(call):
@@ -220,7 +222,7 @@ class Exchange:
         return sent
 
     def read_late(self) -> bool:
-        """Read replies that nobody waits for. False: somebody else reads."""
+        """Reads replies without a waiting caller. Returns False if another thread reads."""
         if not self.flight.lead():
             return False
         try:
@@ -231,7 +233,8 @@ class Exchange:
         return True
 
     def read_to_end(self) -> bool:
-        """Read all that is left. False: somebody else reads, or it is not all there yet."""
+        """Reads to the end. Returns False if another thread reads, or not everything has
+        arrived."""
         if not self.flight.lead():
             return False
         try:
@@ -241,10 +244,10 @@ class Exchange:
             self.flight.step_down()
         return self.at_end
 
-    # Of whoever reads.
+    # Called by the thread that reads.
 
     def _read(self, seconds: float) -> bool:
-        """Receive at most one frame and hand it to its owner. The caller leads."""
+        """Receives at most one frame and delivers it. The caller leads."""
         try:
             n = self._channel.receive(self._buffer, min(seconds, TICK))
         except OSError as err:

@@ -1,4 +1,5 @@
-"""Requests of one connection that have no reply yet, and who reads the replies."""
+"""Requests of one connection that have no reply yet, and the choice of the thread that reads
+replies."""
 
 from __future__ import annotations
 
@@ -11,35 +12,37 @@ from spliced_connector.errors import Code, SplicedError, WireError
 from spliced_connector.wire import Header, op_name
 
 OWN_PLACES = 4
-"""Places kept from callers, so that cancels and releases get through when callers fill all."""
+"""Places reserved for cancels and releases, so that these get through when callers fill the
+table."""
 
 
 class Write:
     """A rotate or assemble into engine memory.
 
-    Until it is settled the daemon may be writing: the blocks it named must stay out of use.
+    Until it is settled the daemon may be writing: the named blocks must not be used.
     """
 
     def __init__(self) -> None:
         self.code: int = Code.OK
-        """Outcome: only after OK do the blocks hold what was asked for."""
+        """Outcome: the blocks hold the requested rows only after OK."""
         self._done = threading.Event()
         self._known = True
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the daemon cannot touch the blocks any more; False when that is not known.
+        """Waits until the daemon can no longer touch the blocks. Returns False if that is
+        unknown.
 
-        It answered the request, acknowledged a cancel, or is gone.
+        The daemon answered the request, acknowledged a cancel, or is gone.
         """
         return self._done.wait(timeout) and self._known
 
     @property
     def settled(self) -> bool:
-        """Whether the blocks may be used for something else."""
+        """Returns whether the blocks may be reused."""
         return self._done.is_set() and self._known
 
     def settle(self, *, known: bool = True) -> None:
-        """Say that nobody writes any more, or that this cannot become known."""
+        """Records that there is no writer any more, or that this cannot become known."""
         if not self._done.is_set():
             self._known = known
             self._done.set()
@@ -47,17 +50,17 @@ class Write:
 
 @dataclass(slots=True)
 class Late:
-    """What has to happen when a reply comes after its caller has left."""
+    """What to do when a reply arrives after its caller has returned."""
 
     tenant: int = 0
-    gives_back: bool = False  # leases or reservations in the reply are to be returned
-    cancel: bool = False  # the daemon is to be told to stop
-    asked: bool = False  # it has been told
-    staged: list[Extent] = field(default_factory=list)  # staging that the request names
+    gives_back: bool = False  # leases or reservations in the reply must be returned
+    cancel: bool = False  # the daemon must be told to stop
+    asked: bool = False  # a cancel was sent
+    staged: list[Extent] = field(default_factory=list)  # staging that the request uses
     write: Write | None = None  # the request writes into engine memory
-    # Of requests that no caller waits for:
+    # For requests without a waiting caller:
     cancels: int = 0  # the request that this one cancels
-    returns: tuple[int, ...] = ()  # leases or reservations that it gives back
+    returns: tuple[int, ...] = ()  # leases or reservations that it returns
 
 
 class Call:
@@ -76,24 +79,24 @@ class Call:
         self.request = 0
         self.left = own  # no caller waits
         self.reply: tuple[Header, memoryview] | None = None
-        self.descriptors: list[int] | None = None  # wanted with the reply, or come with it
-        self.trouble: str | None = None  # the connection failed instead
+        self.descriptors: list[int] | None = None  # requested with the reply, or received with it
+        self.trouble: str | None = None  # set if the connection failed instead
         self.wake: threading.Lock | None = None
 
     @property
     def settled(self) -> bool:
-        """Whether the caller needs to wait no longer."""
+        """Returns whether the caller can stop waiting."""
         return self.reply is not None or self.trouble is not None
 
 
 class Flight:
     """The table of requests, bounded by `places`.
 
-    An entry lives until its reply came, also when its caller has left: only so can staging and
-    destinations be kept aside for as long as the daemon may use them.
+    An entry stays until its reply has arrived, even if its caller has returned, so that staging
+    and destinations stay reserved as long as the daemon may use them.
 
-    One caller at a time leads: it reads for all, so that a lone caller pays for no change of
-    threads. The others follow; whoever steps down wakes one of them.
+    One caller at a time leads: it reads for all, so that a lone caller needs no thread switch.
+    The others follow. A leader that steps down wakes one of them.
     """
 
     def __init__(self, places: int) -> None:
@@ -109,7 +112,8 @@ class Flight:
         self._orphans = 0
 
     def enter(self, call: Call) -> bool:
-        """Give a call its place and request id; waits for one. True if it had to wait.
+        """Assigns a place and request id to a call; waits for a place. Returns True if it had to
+        wait.
 
         Raises `SplicedError`: BUSY for no place in time, or why the connection has ended.
         """
@@ -128,7 +132,7 @@ class Flight:
         return waited
 
     def enter_own(self, call: Call) -> bool:
-        """`enter` for a request that nobody waits for: False when there is no place."""
+        """`enter` for a request without a waiting caller. Returns False if there is no place."""
         with self._lock:
             if self._own == 0 or self._ended is not None:
                 return False
@@ -143,7 +147,7 @@ class Flight:
         self._calls[call.request] = call
 
     def remove(self, call: Call) -> None:
-        """Take back a request that was never sent."""
+        """Removes a request that was never sent."""
         with self._lock:
             if self._calls.get(call.request) is call:
                 self._clear(call)
@@ -161,10 +165,11 @@ class Flight:
     def take(
         self, header: Header, body: memoryview, descriptors: list[int]
     ) -> tuple[Call | None, bool]:
-        """Accept a reply: a call whose caller has left, and whether the request is known.
+        """Accepts a reply. Returns a call whose caller has returned, and whether the request is
+        known.
 
-        A caller who wants the descriptors has taken them out of the list then. Raises `WireError`
-        for a reply to something else.
+        A caller that requested descriptors has removed them from the list. Raises `WireError` for
+        a reply of another operation.
         """
         with self._lock:
             call = self._calls.get(header.request)
@@ -188,7 +193,7 @@ class Flight:
             call.wake.release()
 
     def lead(self) -> bool:
-        """Become the one who reads, if nobody is."""
+        """Makes the caller the reader, if there is none."""
         with self._lock:
             if self._led:
                 return False
@@ -196,13 +201,13 @@ class Flight:
             return True
 
     def step_down(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         with self._lock:
             self._led = False
             self._nudge()
 
     def hand_on(self) -> None:
-        """See that somebody reads while others wait."""
+        """Makes sure that a thread reads while others wait."""
         if self._followers and not self._led:
             with self._lock:
                 self._nudge()
@@ -212,7 +217,7 @@ class Flight:
             self._wake(next(iter(self._followers.values())))
 
     def follow(self, call: Call, seconds: float) -> None:
-        """Wait until a reply is there, nobody reads, or the time is over."""
+        """Waits until a reply has arrived, no thread reads, or the time is over."""
         with self._lock:
             if call.settled or not self._led:
                 return
@@ -227,7 +232,7 @@ class Flight:
                 call.wake.acquire(blocking=False)  # it was woken at the last moment
 
     def leave(self, call: Call) -> bool:
-        """Make a call nobody's. False: it has been answered after all."""
+        """Detaches a call from its caller. Returns False if it was answered in the meantime."""
         with self._lock:
             if call.settled:
                 return False
@@ -236,10 +241,10 @@ class Flight:
             return True
 
     def end(self, why: str) -> None:
-        """Refuse requests from now on and answer all callers.
+        """Refuses further requests and answers all callers.
 
-        Calls that write into engine memory keep their place: a dead connection says nothing of
-        the writes, only the end of file does.
+        Calls that write into engine memory keep their place: a failed connection does not end the
+        writes, only the end of file does.
         """
         with self._lock:
             self._ended = why
@@ -256,7 +261,7 @@ class Flight:
             self._room.notify_all()
 
     def drain(self) -> list[Call]:
-        """Empty the table after `end`; what was left in it."""
+        """Empties the table after `end`. Returns its entries."""
         with self._lock:
             left = list(self._calls.values())
             for call in left:
@@ -264,7 +269,7 @@ class Flight:
             return left
 
     def unasked(self) -> list[Call]:
-        """Abandoned requests that the daemon has not been asked to stop; marks them as asked."""
+        """Returns abandoned requests for which no cancel was sent, and marks them as cancelled."""
         with self._lock:
             found = [
                 c for c in self._calls.values() if c.left and c.late.cancel and not c.late.asked
@@ -274,24 +279,24 @@ class Flight:
             return found
 
     def ask_again(self, request: int) -> None:
-        """Undo `unasked` for one request."""
+        """Undoes `unasked` for one request."""
         with self._lock:
             call = self._calls.get(request)
             if call is not None:
                 call.late.asked = False
 
     def cancelled(self, request: int) -> Write | None:
-        """What waits for the end of a request that has been cancelled."""
+        """Returns the write that waits for the end of a cancelled request."""
         with self._lock:
             call = self._calls.get(request)
             return call.late.write if call is not None else None
 
     @property
     def orphans(self) -> int:
-        """Replies that nobody waits for."""
+        """Returns the number of outstanding replies without a caller."""
         return self._orphans
 
     def writing(self) -> bool:
-        """Whether a request without a reply may write into engine memory."""
+        """Returns whether a request without a reply may write into engine memory."""
         with self._lock:
             return any(call.late.write is not None for call in self._calls.values())

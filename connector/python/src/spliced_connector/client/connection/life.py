@@ -1,4 +1,4 @@
-"""The life of one connection: its stages, and who uses what it has mapped."""
+"""The life of one connection: its stages, and the users of its mappings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Stage(IntEnum):
     ENDED = 1
     """No more requests; all callers have been answered."""
     GONE = 2
-    """The daemon has ended its side, which it does when nothing there can touch our memory any
-    more, or nobody waits to know."""
+    """The daemon has closed its side, which it does when it can no longer touch our memory, or no
+    caller waits to know."""
     UNUSED = 3
-    """The last user of the mappings has left: they are given back. Until then the daemon keeps its
-    pages, for as long as we go on being able to send."""
+    """The last user of the mappings has left: they are unmapped. Until then the daemon keeps its
+    pages, as long as our sending side is open."""
 
 
 class Event(Enum):
-    """What moves a connection on."""
+    """What changes the stage of a connection."""
 
     END = "end"
-    """Trouble, the end of file, or we hang up."""
+    """A failure, the end of file, or our hang-up."""
     SETTLE = "settle"
-    """Nothing is waited for any more."""
+    """No more replies are awaited."""
     LEAVE = "leave"
     """The last user leaves."""
 
@@ -46,9 +46,9 @@ _NEXT = {
 class Life:
     """The stage of a connection, and the number of its users.
 
-    The connection is a user itself until it is gone.
+    The connection itself is a user until it is gone.
 
-    Invariant: nobody becomes a user after the last one has left.
+    Invariant: there is no new user after the last one has left.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Life:
         self._users = 1
 
     def transition(self, event: Event, cause: str = "") -> Stage | None:
-        """The only place where the stage changes: to which one, None where it stays."""
+        """The only place where the stage changes. Returns the new stage, None if it stays."""
         with self._lock:
             stage = _NEXT.get((self.stage, event))
             if stage is None:
@@ -71,7 +71,7 @@ class Life:
             return stage
 
     def while_attached(self, work: Callable[[], None]) -> bool:
-        """Do something before the end; False when that has come."""
+        """Does some work before the end. Returns False after it."""
         with self._lock:
             if self.stage is not Stage.ATTACHED:
                 return False
@@ -79,7 +79,7 @@ class Life:
             return True
 
     def enter(self) -> bool:
-        """Become a user; False when the last one has left."""
+        """Adds a user. Returns False if the last one has left."""
         with self._lock:
             if self._users == 0:
                 return False
@@ -87,17 +87,17 @@ class Life:
             return True
 
     def leave(self) -> bool:
-        """Undo `enter`. True for the last one."""
+        """Undoes `enter`. Returns True for the last one."""
         with self._lock:
             self._users -= 1
             return self._users == 0
 
     @property
     def used(self) -> bool:
-        """Whether there is a user."""
+        """Returns whether there is a user."""
         return self._users > 0
 
     def forget(self) -> None:
-        """In a forked child: the connection is its parent's, and ended here."""
+        """Ends it in a forked child: the connection is its parent's."""
         self._lock = threading.Lock()
         self.stage = Stage.ENDED

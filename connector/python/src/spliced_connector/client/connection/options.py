@@ -16,28 +16,29 @@ _MAX_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Which GPU's memory to attach, and how the driver is reached there."""
+    """The GPU whose memory to attach, and the driver to use."""
 
     library: str = "libcuda.so.1"
     """The CUDA driver."""
 
     uuid: bytes = b""
-    """16 bytes that name the engine's GPU. Empty: the only one that is visible here."""
+    """16 bytes that name the engine's GPU. Empty: the only one that is visible."""
 
     ways: ShareWay = ShareWay.DESCRIPTOR | ShareWay.HANDLE
-    """How its memory may come here."""
+    """How its memory may be shared."""
 
     private_bytes: int = 0
-    """Wished size of the memory for results and inputs; 0 is the daemon's default."""
+    """Requested size of the memory for results and inputs; 0 is the daemon's default."""
 
     attach_timeout: float = 10.0
-    """Of the daemon's answer, in seconds. Only a thread of our own waits for it: it may be long."""
+    """Timeout of the daemon's answer, in seconds. Only a separate thread waits for it, so it may
+    be long."""
 
     context: int = 0
     """The CUcontext to map into. 0: the primary one, which is torch's."""
 
     def wrong(self) -> list[str]:
-        """What can never be right."""
+        """Returns invalid settings."""
         wrong = []
         if len(self.uuid) not in (0, UUID_BYTES):
             wrong.append(f"uuid of {len(self.uuid)} bytes, want {UUID_BYTES}")
@@ -54,28 +55,27 @@ class DeviceOptions:
 class Options:
     """Settings of a client; the zero value is usable.
 
-    Times are in seconds and bound one call each, from the call to its return; a tick of the
-    kernel's timer (4 ms at most) may come on top.
+    Times are in seconds and bound one call each, from the call to its return. A tick of the
+    kernel's timer (4 ms at most) may be added.
     """
 
     socket: str = ""
-    """Path of the daemon's socket. Empty: `default_socket()`, asked again at each attempt."""
+    """Path of the daemon's socket. Empty: `default_socket()`, evaluated again at each attempt."""
 
     daemon_uid: int | None = None
-    """User id that the daemon runs as; another user's socket is left alone. None is
-    $SPLICED_DAEMON_UID. Where that is not set either, root and the owner of the socket's directory
-    are believed if nobody else could have put the socket there, and nobody if somebody could, as in
-    a volume that the containers of a pod share."""
+    """User id of the daemon; sockets of other users are not used. None is $SPLICED_DAEMON_UID. If
+    that is not set either, root and the owner of the socket's directory are trusted, provided
+    that no other user could have put the socket there. Otherwise no user is trusted, as in a
+    volume that containers of a pod share."""
 
     name: str = ""
-    """Name and version of the engine, for people. Empty: "python"."""
+    """Name and version of the engine, shown to people. Empty: "python"."""
 
     tenants: tuple[tuple[str, str], ...] = (("", ""),)
-    """Names and tokens of the tenants this client speaks for. The empty name is the daemon's
-    default tenant."""
+    """Names and tokens of this client's tenants. The empty name is the daemon's default tenant."""
 
     timeout: float = 0.05
-    """Of match, acquire and load (unless they say how long), release, advise and report."""
+    """Of match, acquire and load (unless a call sets another), release, advise and report."""
 
     attach_timeout: float = 1.0
     """Of one attempt to connect, and of registering one model."""
@@ -84,16 +84,16 @@ class Options:
     """Of each message of publish, save, compose, rotate and assemble."""
 
     staging_bytes: int = 0
-    """Wished size of the memory that publish writes to; 0 is the daemon's default."""
+    """Requested size of the memory that publish writes to; 0 is the daemon's default."""
 
     slot_bytes: int = 0
-    """Wished size of the memory for results of compose and rotate; 0 is the daemon's default."""
+    """Requested size of the memory for results of compose and rotate; 0 is the daemon's default."""
 
     device: DeviceOptions | None = None
-    """The GPU whose memory to attach where the daemon lends some; None is none."""
+    """The GPU whose memory to attach if the daemon lends some; None is none."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError with everything that is wrong."""
+        """Raises ValueError with all invalid settings."""
         wrong = list(self._wrong())
         if wrong:
             raise ValueError("; ".join(wrong))
@@ -124,11 +124,12 @@ class Options:
 
 
 def default_socket() -> str:
-    """Where a daemon listens that was not told otherwise.
+    """Returns the socket's path if it is not configured.
 
-    That is $SPLICED_SOCKET, else the first of /run/spliced, /run/user/UID/spliced and
-    /tmp/spliced-UID that has a socket, or the first of them. The last counts only if it is ours:
-    others may write to /tmp.
+    It is $SPLICED_SOCKET. If that is not set, it is the default path of a daemon: the socket in
+    the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID that has one, or in
+    /run/spliced if none has. The last one counts only if we own it, because others may write to
+    /tmp.
     """
     chosen = os.environ.get("SPLICED_SOCKET")
     if chosen:

@@ -1,4 +1,4 @@
-"""Requests that a connection makes on its own: releases, aborts and cancels."""
+"""Requests that a connection sends itself: releases, aborts and cancels."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ _WORTH_RETRY = {Code.BUSY, Code.LATE, Code.UNAVAILABLE, Code.CANCELED}
 
 
 class Return(NamedTuple):
-    """How ids are given back: one request carries those of one kind and tenant."""
+    """How ids are returned: one request carries those of one kind and tenant."""
 
     op: int  # RELEASE for leases, ABORT for reservations
     tenant: int
 
     def request(self, ids: list[int]) -> Message:
-        """What the daemon is told."""
+        """Builds the request."""
         return AbortRequest(ids) if self.op == Op.ABORT else ReleaseRequest(ids)
 
 
 class Pending:
-    """Ids that came late, were dropped without release, or that the daemon has not taken.
+    """Ids that came late, were dropped without release, or whose return the daemon did not
+    accept.
 
-    What is not given back would be lost to everybody for as long as the connection lives. The size
-    is bounded by what the daemon grants one connection.
+    Without it they would be unavailable to all clients for as long as the connection lives. The
+    size is bounded by what the daemon grants one connection.
     """
 
     def __init__(self) -> None:
@@ -57,12 +58,12 @@ class Pending:
         self._ids: dict[Return, list[int]] = {}
 
     def add(self, how: Return, ids: list[int]) -> None:
-        """Give ids back later."""
+        """Returns ids later."""
         with self._lock:
             self._ids.setdefault(how, []).extend(ids)
 
     def take(self) -> tuple[Return, list[int]] | None:
-        """Remove as many ids as one request carries."""
+        """Removes as many ids as one request carries."""
         with self._lock:
             for how, ids in self._ids.items():
                 now, later = ids[:MAX_IDS], ids[MAX_IDS:]
@@ -75,7 +76,7 @@ class Pending:
 
 
 class Returns:
-    """Gives leases and reservations back, cancels abandoned requests. Any thread may use it."""
+    """Returns leases and reservations, cancels abandoned requests. Any thread may use it."""
 
     def __init__(
         self, exchange: Exchange, staging: Staging, tally: Tally, wake: Callable[[], bool]
@@ -88,10 +89,10 @@ class Returns:
         self._pending = Pending()
 
     def now(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Give ids back and wait for the daemon's answer: a code for each, None = not known.
+        """Returns ids and waits for the daemon's answer: a code for each, None = unknown.
 
-        A daemon that does not take them is told again later; one that is gone has nothing to
-        release.
+        If the daemon does not accept them, they are sent again later; one that is gone has
+        nothing to release.
         """
         exchange = self._exchange
         call = Call(how.op, time.monotonic() + timeout, Late(how.tenant, returns=tuple(ids)))
@@ -108,12 +109,13 @@ class Returns:
         return codes
 
     def later(self, how: Return, ids: list[int]) -> None:
-        """Give ids back without waiting, when there is room."""
+        """Returns ids without waiting, when there is room."""
         self._pending.add(how, ids)
         self._wake()
 
     def send(self) -> bool:
-        """Send what is pending and cancel what was abandoned; False when something is left."""
+        """Sends what is pending and cancels what was abandoned. Returns False if something is
+        left."""
         return self._give_back() and self._cancel()
 
     def _give_back(self) -> bool:
@@ -136,7 +138,7 @@ class Returns:
         return all_sent
 
     def replied(self, call: Call, header: Header, body: memoryview) -> None:
-        """Do what the reply to a request sets off that no caller waits for."""
+        """Does what is required after a reply without a waiting caller."""
         late = call.late
         if not call.own:
             self._tally.add("late_replies")
@@ -155,7 +157,8 @@ class Returns:
             self.later(Return(call.op, late.tenant), list(late.returns))
 
     def _cancelled(self, late: Late, code: int) -> None:
-        """The daemon answers it when the request cannot touch its destination any more."""
+        """Handles the reply to a cancel, sent once the request can no longer touch its
+        destination."""
         if code == Code.OK:
             write = self._flight.cancelled(late.cancels)
             if write is not None:
@@ -165,7 +168,7 @@ class Returns:
 
 
 def granted(op: int, body: memoryview) -> tuple[list[int], list[int]]:
-    """Leases and reservations in a reply; one that cannot be read is left to its time-out."""
+    """Returns the leases and reservations in a reply. If it cannot be read, they end by expiry."""
     try:
         reply = MESSAGES[op][1].schema.decode(body)
     except WireError:

@@ -19,7 +19,7 @@ class Extent(NamedTuple):
 
 
 class Staging:
-    """Hands out parts of one connection's staging, first fit, at multiples of `PART_ALIGN`.
+    """Allocates parts of one connection's staging, first fit, at multiples of `PART_ALIGN`.
 
     Invariant: holes are sorted, disjoint and never adjacent.
     """
@@ -32,10 +32,10 @@ class Staging:
         self._closed = False
 
     def allocate(self, nbytes: int, deadline: float) -> Extent:
-        """Take `nbytes`; waits for room until a time of `time.monotonic`.
+        """Allocates `nbytes`; waits for room until a time of `time.monotonic`.
 
-        Raises `SplicedError`: FULL for more than there is, BUSY for none in time, UNAVAILABLE
-        after `close`.
+        Raises `SplicedError`: FULL for more than the region, BUSY for no room in time,
+        UNAVAILABLE after `close`.
         """
         if padded(nbytes) > len(self.region):
             have = len(self.region)
@@ -49,7 +49,7 @@ class Staging:
             return part
 
     def try_allocate(self, nbytes: int) -> Extent | None:
-        """`allocate` that does not wait: None when there is no room now."""
+        """`allocate` that does not wait. Returns None if there is no room now."""
         with self._freed:
             return self._take(nbytes)
 
@@ -67,11 +67,11 @@ class Staging:
         return None
 
     def bytes_of(self, part: Extent) -> memoryview:
-        """The memory of a part."""
+        """Returns the memory of a part."""
         return self.region[part.offset : part.offset + part.nbytes]
 
     def free(self, parts: list[Extent]) -> None:
-        """Give back what `allocate` returned."""
+        """Frees parts that `allocate` returned."""
         if not parts:
             return
         with self._freed:
@@ -91,19 +91,19 @@ class Staging:
         holes.insert(i, part)
 
     def whole(self) -> bool:
-        """Whether nothing is handed out."""
+        """Returns whether all of it is free."""
         with self._freed:
             return sum(hole.nbytes for hole in self._holes) == (
                 len(self.region) // PART_ALIGN * PART_ALIGN
             )
 
     def close(self) -> None:
-        """Wake everybody who waits."""
+        """Wakes all waiters."""
         with self._freed:
             self._closed = True
             self._freed.notify_all()
 
 
 def padded(nbytes: int) -> int:
-    """The room that so many bytes take."""
+    """Returns the room that `nbytes` take."""
     return -(-max(nbytes, 1) // PART_ALIGN) * PART_ALIGN

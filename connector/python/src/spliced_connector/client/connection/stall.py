@@ -1,20 +1,20 @@
-"""Watches for a daemon that is connected and silent."""
+"""Detects a daemon that is connected but silent."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-# After so many calls in a row without an answer, while nothing at all came from the daemon,
-# further ones fail at once instead of costing their time-out each. One may be bad luck (a guess).
+# After this many consecutive calls without an answer or any other frame from the daemon, further
+# calls fail at once instead of waiting for their timeout. One may be bad luck (a guess).
 _CALLS = 3
-# Any frame ends that. The replies that are outstanding would do; a call in so many seconds is let
-# through all the same, in case they never come.
+# Any frame ends a stall. Replies that are still outstanding suffice, but one call per this many
+# seconds is let through in case they never come.
 _PROBE = 1.0
 
 
 class Stall:
-    """Whether calls should be tried at all."""
+    """Decides whether calls should be tried."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Stall:
         self.on = False
 
     def heard(self) -> bool:
-        """Note a frame; True when it ends a stall."""
+        """Records a frame. Returns True if it ends a stall."""
         if not self._late:
             return False
         with self._lock:
@@ -32,7 +32,7 @@ class Stall:
             return ended
 
     def missed(self) -> bool:
-        """Note a call without an answer; True when it begins a stall."""
+        """Records a call without an answer. Returns True if it begins a stall."""
         with self._lock:
             self._late += 1
             if self.on or self._late < _CALLS:
@@ -42,7 +42,7 @@ class Stall:
             return True
 
     def refuses(self) -> bool:
-        """Whether a call should not even try."""
+        """Returns whether a call should fail without being sent."""
         if not self.on:
             return False
         with self._lock:

@@ -10,7 +10,7 @@ from spliced_connector.wire import Op, StatsReply, StatsRequest
 
 
 def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
-    """Asks for them; the daemon has `seconds` to answer. Raises `SplicedError`."""
+    """Requests them; the daemon has `seconds` to answer. Raises `SplicedError`."""
     call = Call(Op.STATS, time.monotonic() + seconds, Late())
     reply = attachment.exchange.request(call, StatsRequest(), StatsReply)
     return dict(zip(reply.names, reply.values, strict=True))

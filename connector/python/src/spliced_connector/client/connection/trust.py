@@ -1,9 +1,10 @@
-"""Whether whoever answers on a socket may be taken for the daemon.
+"""Whether the process that answers on a socket may be taken for the daemon.
 
-A client asks before it sends a token or uses an answer: whoever can put a socket of his own in the
-place of the daemon's would get both. Where nobody but root, the client itself and the owner of the
-socket's directory can change any part of the path, that owner and root are believed. Elsewhere, as
-in a volume that the containers of a pod share, only the user id that the client was told to expect.
+A client checks before it sends a token or uses an answer: a process that can replace the daemon's
+socket by another one would get both. If only root, the client and the owner of the socket's
+directory can change parts of the path, that owner and root are trusted. Otherwise, as in a volume
+that the containers of a pod share, only the user id that the client was configured to expect is
+trusted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _MOST_LINKS = 40  # as the kernel
 
 
 class _StrangerError(Exception):
-    """What somebody could have replaced."""
+    """Names what another user could have replaced."""
 
 
 def check(channel: Channel, path: str, expected: int | None) -> None:
-    """Raise `SplicedError(DENIED)`, in one line, unless the peer may be the daemon.
+    """Raises `SplicedError(DENIED)`, in one line, unless the peer may be the daemon.
 
-    `expected` is the only user id to believe; None stands for `UID_ENV`, and where that is not set
-    for what the path says.
+    `expected` is the only trusted user id. None stands for `UID_ENV` or, if that is not set, for
+    the users that the path allows.
     """
     try:
         uid = _peer_uid(channel)
@@ -69,10 +70,10 @@ def _from_environment() -> int | None:
 
 
 def _owner(path: str, own: int) -> int:
-    """The owner of the directory of `path`.
+    """Returns the owner of the directory of `path`.
 
-    Raises `_StrangerError` where somebody else than root, `own` and that owner could have replaced
-    a part of the path, OSError where it cannot be looked at.
+    Raises `_StrangerError` if a user other than root, `own` and that owner could have replaced a
+    part of the path, OSError if it cannot be examined.
     """
     walk = _Walk(own)
     walk.to(path)
@@ -86,13 +87,14 @@ def _owner(path: str, own: int) -> int:
 
 @dataclass
 class _Walk:
-    """The directories that the kernel goes through, also those of symbolic links."""
+    """Visits the directories that the kernel visits for a path, including those of symbolic
+    links."""
 
     own: int
     steps: list[tuple[str, os.stat_result]] = field(default_factory=list)
 
     def to(self, path: str) -> None:
-        """Walk from "/" to the directory of `path`."""
+        """Walks from "/" to the directory of `path`."""
         if not path.startswith("/"):
             path = f"{os.getcwd()}/{path}"  # not normalised: x/.. may lead elsewhere through a link
         todo = path[: path.rindex("/")].split("/")
@@ -117,7 +119,7 @@ class _Walk:
                 self._enter("/")
 
     def _next(self, path: str) -> str | None:
-        """Go on to an entry of the last directory; the goal of one that is a link."""
+        """Resolves an entry of the last directory. Returns the target if it is a link."""
         inside, status = self.steps[-1]
         entry = os.lstat(path)
         if _shared(status) and entry.st_uid not in (0, self.own, status.st_uid):
@@ -138,8 +140,8 @@ class _Walk:
 
 
 def _shared(status: os.stat_result) -> bool:
-    """Whether others than the owner may write there.
+    """Returns whether users other than the owner may write there.
 
-    The bits of the group hold the most that an access list grants.
+    The group bits are the maximum that an access list grants.
     """
     return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -1,11 +1,10 @@
-"""Reuse from memory of the GPU that the daemon lends, where the model lies on the same GPU.
+"""Reuse from GPU memory that the daemon lends, for a model on the same GPU.
 
-`Lent` says whether there is any, leases copies there and gives them back behind the engine's
-stream; `Placing` has the daemon's kernels put leased segments in place, on that stream and in the
-engine's own tensors: keys and values into the rows of a context, transitions onto its running
-states; `Writing` has the daemon do that itself, in memory that is `Registered` with it; `Reader`
-attends over rows where they lie. What is not there, or not there yet, the caller
-takes from host memory.
+`Lent` leases copies there, if any, and releases them after the engine's stream. `Placing` places
+leased segments with the daemon's kernels, on that stream and in the engine's own tensors: keys
+and values in the rows of a context, transitions onto its running states. `Writing` has the daemon
+do that itself, in memory that is `Registered` with it. `Reader` attends over rows in place.
+Segments that are not there yet are read from host memory.
 """
 
 from spliced_connector.hf.device.lent import Lent

@@ -1,4 +1,4 @@
-"""Leases of device memory, as far as a model on the same device can use them."""
+"""Leases of device memory, for a model on the same device."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 _RELEASE_SECONDS = 10.0
-"""Longest wait for a stream to pass what it was given, and for the daemon to have noticed."""
+"""Longest wait for a stream to pass its queued work, and for the daemon to notice."""
 
 
 class Lent:
-    """What one model can have of the daemon's device memory. For the thread that runs the model."""
+    """The daemon's device memory as one model can use it. For the thread that runs the model."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Lent:
         *,
         is_host_memory: bool = False,
     ) -> None:
-        """is_host_memory: what the driver calls device memory is memory of this process, which a
-        model on the CPU can use: so it is with the driver without a GPU of our tests."""
+        """is_host_memory: the driver's device memory is memory of this process, which a model on
+        the CPU can use, as with the simulated driver of our tests."""
         self._arch = arch
         self._client = client
         self._model = model
@@ -61,7 +61,7 @@ class Lent:
         self._device = device
         self._is_host_memory = is_host_memory
         self.tokens = 0
-        """Taken from copies on the device so far, as far as is known of good bytes."""
+        """Tokens read from copies on the device whose bytes are known to be valid."""
         self._never = _unusable(arch) or self._elsewhere()
         self.reads = not self._never and not unreadable(arch)
         """Whether the kernels can attend in all of the model's layers."""
@@ -72,7 +72,7 @@ class Lent:
         return not self._never and self._client.options.device is not None
 
     def memory(self) -> DeviceMemory | None:
-        """The memory, with kernels to use it by; None while there is none for this model."""
+        """Returns the memory, with kernels for it; None while there is none for this model."""
         memory = None if self._never else self._client.device
         if memory is None or not memory.has_kernels:
             return None
@@ -81,7 +81,7 @@ class Lent:
         return memory
 
     def why(self) -> str:
-        """Why there is none; empty when there is some."""
+        """Returns why there is none; empty if there is some."""
         if self.memory() is not None:
             return ""
         if self._never:
@@ -96,30 +96,30 @@ class Lent:
         return f"the model is on {self._device}"
 
     def stream(self) -> Stream:
-        """The stream that the engine computes on."""
+        """Returns the stream that the engine computes on."""
         if self._is_host_memory:
             return Stream(0)
         return Stream(torch.cuda.current_stream(self._device).cuda_stream)
 
     def settle(self, memory: DeviceMemory) -> None:
-        """Has what comes next on the engine's stream come behind what was queued by us. It is the
-        same stream; but a CPU runs what torch is told at once."""
+        """Orders later work of the engine's stream after the work that we have queued. It is the
+        same stream; but a CPU runs torch's operations at once."""
         if self._is_host_memory:
             with memory.gpu.context.current() as driver:
                 driver.synchronize(self.stream())
 
     def acquire(self, keys: Sequence[bytes], life: float = 0.0) -> list[DeviceSegment | None]:
-        """Leases the copies that are there, as `Model.acquire_device`. What is not is on its way
-        then, for the next time."""
+        """Leases the copies that exist, as `Model.acquire_device`. Missing ones are copied for
+        the next time."""
         if not keys or self.memory() is None:
             return [None] * len(keys)
         return self._model.acquire_device(keys, fetch=False, life=life)
 
     def captured(self, spec: SegmentSpec, held: DeviceSegment, in_place: bool) -> Captured:
-        """What a walk reads itself of a leased segment, where it lies: its convolution inputs, and
-        its rows if these are read in place.
+        """Returns the tensors of a leased segment that a walk reads itself, in place: its
+        convolution inputs, and its rows if these are read in place.
 
-        Raises ValueError when the segment has not the parts of the spec; `SplicedError`.
+        Raises ValueError if the segment lacks parts of the spec; `SplicedError`.
         """
         if not is_of_spec(self._profile, spec, held.layout):
             raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
@@ -132,21 +132,21 @@ class Lent:
         return Captured(spec, tuple(SegmentLayer(**fields) for fields in found))
 
     def placing(self, held: dict[int, DeviceSegment]) -> Placing | None:
-        """Who puts leased segments in place, by the numbers that spans give them."""
+        """Returns the placer of leased segments, by their numbers in spans."""
         if not held:
             return None
         memory = next(iter(held.values())).device
         return Placing(self._profile, held, self.stream(), lambda: self.settle(memory))
 
     def wait(self) -> None:
-        """Waits for all that the engine's stream was given. Raises `SplicedError`."""
+        """Waits for all queued work of the engine's stream. Raises `SplicedError`."""
         if (memory := self.memory()) is not None:
             with memory.gpu.context.current() as driver:
                 driver.synchronize(self.stream())
 
     def states(self, slot: DeviceSlot) -> dict[int, Tensor]:
-        """Copies of the states that an assemble has left, by layer; the slot is given back behind
-        them. Raises `SplicedError`."""
+        """Returns copies of the states that an assemble has left, by layer; the slot is released
+        after them. Raises `SplicedError`."""
         out = {}
         for part in self._profile.checkpoint_layout(0).parts:
             if part.kind == "S":
@@ -156,7 +156,8 @@ class Lent:
         return out
 
     def reader(self, held: Sequence[DeviceSegment]) -> Reader | None:
-        """Who attends over the rows of leased segments where they lie; None where nobody can."""
+        """Returns a reader that attends over the rows of leased segments in place; None if there
+        is none."""
         if not held or not self.reads or len(held) > SEGMENTS:
             return None
         memory = held[0].device
@@ -167,9 +168,9 @@ class Lent:
             return None
 
     def load(self, prefix: bytes, accept: Accept, room: int, tokens: int) -> Context | None:
-        """A context behind a saved prefix of so many tokens, None where it is not to be had.
+        """Returns a context after a saved prefix of `tokens` tokens, None if it is not available.
 
-        Its bytes were good until they were copied.
+        Its bytes were valid until they were copied.
         """
         if self.memory() is None:
             return None
@@ -189,8 +190,9 @@ class Lent:
     def release(
         self, held: Sequence[DeviceSegment | DeviceCheckpoint], stream: Stream | None = None
     ) -> bool:
-        """Ends leases when a stream, by default the one that the engine computes on now, has passed
-        this point, and waits for it; whether all their bytes were good until then."""
+        """Ends leases when a stream, by default the one that the engine computes on now, has
+        passed this point, and waits for it. Returns whether all their bytes were valid until
+        then."""
         if not held:
             return True
         try:
@@ -219,7 +221,7 @@ class Lent:
         return context
 
     def _view(self, memory: DeviceMemory, runs: Sequence[Run], part: Part) -> Tensor:
-        """A part as a tensor: over the leased memory where it lies in one run, else a copy."""
+        """Returns a part as a tensor: over the leased memory if it lies in one run, else a copy."""
         kind = HOST if self._is_host_memory else CUDA
         dtype = TORCH_TYPES[part.dtype]
         if not runs:
@@ -242,8 +244,8 @@ class Lent:
 
 
 def _unusable(arch: Architecture) -> str:
-    """Why the kernels cannot write a model's tensors: they convert states to float32, and rows not
-    at all."""
+    """Returns why the kernels cannot write a model's tensors: they convert states to float32, and
+    do not convert rows."""
     if arch.dtype == torch.float64:
         return "states are float64"
     for i, layer in enumerate(arch.identity.layers):

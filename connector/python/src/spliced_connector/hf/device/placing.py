@@ -1,4 +1,4 @@
-"""Leased copies on the GPU put in place by kernels, in tensors of the engine."""
+"""Placing leased copies on the GPU by kernels, in tensors of the engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spliced_connector.walk import Context
 
 
 class Placing:
-    """As `walk.Placer`, of segments that are leased in memory of the GPU.
+    """As `walk.Placer`, for segments that are leased in GPU memory.
 
-    What it queues raises `SplicedError`; the walk's results are of no use then.
+    Queueing work raises `SplicedError`; the walk's results must not be used then.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Placing:
         stream: Stream,
         settle: Callable[[], None],
     ) -> None:
-        """settle: called behind everything that is queued."""
+        """settle: called after all work is queued."""
         self._profile = profile
         self._held = held
         self._stream = stream
@@ -72,7 +72,7 @@ class Placing:
         return state, before
 
     def _inputs(self, layer: int, computed: tuple[Tensor, Tensor] | None, like: Tensor) -> Tensor:
-        """T and S of computed spans, each span's by the layout that compose takes them in."""
+        """Returns T and S of computed spans, each in the layout that compose reads."""
         layout = self._profile.seam_layout(layer)
         count = 0 if computed is None else len(computed[0])
         into = like.new_empty((count, layout.nbytes // like.element_size()))
@@ -96,7 +96,7 @@ def place_prefix(
 
 
 def _blocks(rows: Sequence[tuple[Tensor | None, Tensor | None]]) -> Blocks:
-    """Keys and values [room, KV, d] of all layers as one block of so many tokens."""
+    """Describes keys and values [room, KV, d] of all layers as one block of `room` tokens."""
     layers, tensors = [], []
     room = 0
     for i, (k, v) in enumerate(rows):

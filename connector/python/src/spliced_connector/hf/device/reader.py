@@ -1,4 +1,4 @@
-"""Attention over rows where they lie on a GPU, by the daemon's kernels on the engine's stream."""
+"""Attention over rows in place on a GPU, by the daemon's kernels on the engine's stream."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ from spliced_connector.walk import (
 _TYPES = {dtype: named for named, dtype in TORCH_TYPES.items()}
 
 ROWS = 256
-"""Rows of queries of a job, at most."""
+"""Maximum rows of queries of a job."""
 
 SCRATCH = 64 << 20
-"""Bytes for the sums of one launch, at most: jobs beyond take turns."""
+"""Maximum bytes for the sums of one launch; further jobs go into later launches."""
 
 SEGMENTS = 32
-"""More are copied: every stretch of computed rows is a job over all rows before it, so that the
-host's time for the launches grows with the square (23 ms a layer for so many)."""
+"""With more stretches, rows are copied. Every stretch of computed rows is a job over all rows
+before it, so the host's time for the launches grows with the square (23 ms a layer for this
+many)."""
 
 
 class Reader:
-    """As `walk.Reader`, of rows in device memory. Raises `GoneError` when they cannot be read."""
+    """As `walk.Reader`, for rows in device memory. Raises `GoneError` if they cannot be read."""
 
     def __init__(
         self, memory: DeviceMemory, stream: Callable[[], Stream], settle: Callable[[], None]
     ) -> None:
-        """settle: called behind what is queued. Raises `SplicedError` when the memory is gone."""
+        """settle: called after work is queued. Raises `SplicedError` if the memory is gone."""
         self._memory = memory
-        self._keep = memory.keep()  # the kernels too: rows may have become copies meanwhile
+        self._keep = memory.keep()  # the kernels too: rows may have become copies since
         self._stream = stream
         self._settle = settle
         self.last: Stream | None = None
@@ -64,7 +65,7 @@ class Reader:
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """Each stretch sees what lies before its own rows, and these."""
+        """Each stretch sees the rows before it, and its own."""
         q = q.contiguous()
         out = q.new_empty((*q.shape[:2], rows[0].v.shape[-1]))
         try:
@@ -88,12 +89,12 @@ class Reader:
 
 
 def _most(q: Tensor, out: Tensor, runs: Sequence[AttendRun]) -> int:
-    """Rows of a job that needs no more than SCRATCH."""
+    """Returns the rows of a job that needs no more than SCRATCH."""
     return max(1, min(ROWS, SCRATCH // _sums(1, q.shape[1], out.shape[2], runs)))
 
 
 def _sums(rows: int, heads: int, value_dim: int, runs: Sequence[AttendRun]) -> int:
-    """An upper bound of what a job needs beside its operands."""
+    """Returns an upper bound of the scratch bytes of a job."""
     items = sum(-(-run.rows // ATTEND_LEAST) for run in runs)
     return max(1, items) * (rows * heads * 4 * (value_dim + 2) + 32)
 
@@ -119,7 +120,7 @@ def _launches(jobs: Sequence[AttendJob]) -> Iterator[list[AttendJob]]:
 
 
 def unreadable(arch: Architecture) -> str:
-    """Why the kernels cannot attend in a model's layers; empty when they can."""
+    """Returns why the kernels cannot attend in a model's layers; empty if they can."""
     if arch.dtype not in _TYPES:
         return f"rows are {arch.dtype}"
     for i, described in enumerate(arch.identity.layers):

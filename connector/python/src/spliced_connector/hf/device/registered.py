@@ -1,10 +1,10 @@
 """Memory of the model's GPU that the daemon's kernels write keys and values into.
 
-Each adapter makes one allocation with the driver and registers it once with every daemon that lends
-memory of the GPU. PyTorch's allocator is not involved, so that no other tensor is exported. A
-prompt takes a part of it and holds that while a tensor lies there. The client keeps the allocation
-until the daemon has ended its side of the connection, and until the process ends where that is not
-known.
+Each adapter makes one allocation with the driver and registers it once with every daemon that
+lends memory of the GPU. PyTorch's allocator is not involved, so that no other tensor is exported.
+A prompt reserves a part of it as long as a tensor uses that part. The client keeps the allocation
+until the daemon has closed its side of the connection, or until the process ends if that is
+unknown.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spliced_connector.model import DType, Profile
 from spliced_connector.walk import TORCH_TYPES, Context, LayerContext
 
 _ALIGN = 16
-"""Of addresses that kernels are given."""
+"""Alignment of addresses that are passed to kernels."""
 
 
 class _Owner:
-    """Kept by the tensors over one part of the memory, and keeps the memory."""
+    """Referenced by the tensors over one part of the memory; references the memory."""
 
     def __init__(self, memory: _Allocated) -> None:
         self.memory = memory
@@ -71,7 +71,7 @@ class _Allocated:
 
 @dataclass
 class _Part:
-    """Consecutive blocks that a prompt has."""
+    """Consecutive blocks of a prompt."""
 
     first: int
     blocks: int
@@ -80,7 +80,7 @@ class _Part:
 
     @property
     def free(self) -> bool:
-        """Whether no tensor lies there, and the daemon writes nothing there any more."""
+        """Returns whether no tensor uses it, and the daemon no longer writes to it."""
         self.writes = [write for write in self.writes if not write.settled]
         return self.owner() is None and not self.writes
 
@@ -101,7 +101,7 @@ class Registered:
         """most: bytes. `trouble` reports why there is no memory."""
         self.trouble = ""
         self.memory: DeviceEngineMemory | None = None
-        """To be registered with the model."""
+        """The memory to register with the model."""
         self._profile = profile
         self._device = device
         self._block = block_tokens
@@ -123,13 +123,13 @@ class Registered:
 
     @property
     def tokens(self) -> int:
-        """Of all prompts that have room at once."""
+        """Returns the tokens of all prompts that fit at once."""
         return self._blocks * self._block
 
     @staticmethod
     def _row_bytes(profile: Profile) -> dict[int, int]:
-        """Bytes from one token's keys to the next one's by layer, and of values: the blocks of both
-        have to be as far apart."""
+        """Returns the bytes from one token's keys to the next one's by layer, and of values: both
+        must have the same distance between blocks."""
         out = {}
         for i in profile.attention_layers:
             a = profile.identity.layers[i].attention
@@ -156,13 +156,14 @@ class Registered:
         self._held = held
 
     def _bytes(self, owner: _Owner) -> Tensor:
-        """All of the memory."""
+        """Returns all of the memory."""
         held = owner.memory
         whole = held.address, (held.nbytes,), DType.NONE
         return torch.from_dlpack(DeviceArray(*whole, held.context.device, owner, self._kind))
 
     def why_not(self, model: Model, context: Context, room: int) -> str:
-        """Why the daemon cannot write rows of a prompt now; empty when it can. room: its tokens."""
+        """Returns why the daemon cannot write rows of a prompt now; empty if it can. room: its
+        tokens."""
         if self.trouble:
             return self.trouble
         if why := model.memory_trouble:
@@ -172,8 +173,8 @@ class Registered:
         return ""
 
     def adopt(self, context: Context, room: int) -> None:
-        """Moves the rows of a context here, with room for `room` tokens: existing rows are copied.
-        `why_not` has to be empty."""
+        """Moves the rows of a context here, with room for `room` tokens: existing rows are
+        copied. `why_not` must have returned ""."""
         if self._part_of(context.layers, room) is not None:
             return
         blocks = self._count(room)
@@ -207,19 +208,19 @@ class Registered:
         shape: tuple[int, int],
         stride: int,
     ) -> Tensor:
-        """[tokens, heads, dim] from an address on."""
+        """Returns [tokens, heads, dim] from an address on."""
         typed = whole.view(TORCH_TYPES[dtype])
         size = (blocks * self._block, *shape)
         strides = (stride // dtype.size, shape[1], 1)
         return typed.as_strided(size, strides, (address - self._held.address) // dtype.size)
 
     def table(self, into: Sequence[tuple[Tensor | None, Tensor | None]]) -> list[int]:
-        """The blocks of a context that was adopted, by its rows."""
+        """Returns the blocks of an adopted context, by its rows."""
         part = self._part(into)
         return list(range(part.first, part.first + part.blocks))
 
     def writing(self, into: Sequence[tuple[Tensor | None, Tensor | None]], placed: Placed) -> None:
-        """Keeps the blocks of these rows from other prompts until the daemon has written."""
+        """Reserves the blocks of these rows until the daemon has written."""
         self._part(into).writes.append(placed)
 
     def _part(self, into: Sequence[tuple[Tensor | None, Tensor | None]]) -> _Part:
@@ -229,7 +230,8 @@ class Registered:
         return part
 
     def _part_of(self, layers: Sequence[LayerContext], room: int) -> _Part | None:
-        """The part that the rows of a context lie in, if it has room for `room` tokens."""
+        """Returns the part that contains the rows of a context, if it has room for `room`
+        tokens."""
         if self.memory is None:
             return None
         first = layers[self.memory.layers[0].layer].k
@@ -249,7 +251,7 @@ class Registered:
         return -(-room // self._block)
 
     def _room(self, blocks: int) -> int | None:
-        """The first of consecutive free blocks, None where there are too few."""
+        """Returns the first of consecutive free blocks, None if there are too few."""
         self._parts = sorted(
             (part for part in self._parts if not part.free), key=lambda part: part.first
         )
@@ -262,5 +264,5 @@ class Registered:
 
 
 def ordinal(device: torch.device) -> int:
-    """The number of a CUDA device among those visible here."""
+    """Returns the number of a CUDA device among the visible ones."""
     return int(torch.cuda.current_device()) if device.index is None else device.index

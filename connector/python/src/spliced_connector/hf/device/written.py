@@ -1,4 +1,4 @@
-"""Leased copies on the GPU put in place by the daemon's own kernels, in memory registered there."""
+"""Placing leased copies on the GPU by the daemon's own kernels, in memory registered there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from spliced_connector.walk import Context
 
 
 class Writing(Placing):
-    """As `Placing`, with rows that the daemon writes, and with the states that one `assemble`
-    gives where nothing but the end of the prompt is computed. Other states are composed by kernels
-    on the engine's stream: what the daemon would need for them are transitions of computed rows,
-    which are in memory of the engine.
+    """As `Placing`, with rows that the daemon writes, and with the states of one `assemble` if
+    only the end of the prompt is computed. Other states are composed by kernels on the engine's
+    stream: the daemon would need transitions of computed rows, which are in engine memory.
 
     Raises `RefusedError`.
     """
@@ -37,13 +36,12 @@ class Writing(Placing):
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """One request for all layers and segments. The rows are those of a context that was
-        adopted."""
+        """One request for all layers and segments. The rows must be those of an adopted context."""
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
         of = self._of
-        # The daemon's stream does not know ours, which may still be using the memory.
+        # The daemon's stream is not ordered after ours, which may still use the memory.
         of.lent.wait()
         done = of.model.place(
             plan_of(spans, of.held),
@@ -69,12 +67,12 @@ class Writing(Placing):
         return super().compose(layer, spans, computed, state)
 
     def close(self) -> None:
-        """Nothing is held beyond a request."""
+        """Does nothing: no resource outlives a request."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """Has the daemon put the segments of one request in place that lie on the model's GPU."""
+    """Has the daemon place the segments of one request that are on the model's GPU."""
 
     lent: Lent
     model: Model
@@ -82,10 +80,10 @@ class Remote:
     held: Mapping[int, DeviceSegment]
 
     def why_not(self, context: Context, room: int) -> str:
-        """Why the daemon cannot be asked for a walk up to token `room`; empty when it can."""
+        """Returns why the daemon cannot be used for a walk up to token `room`; empty if it can."""
         return self.registered.why_not(self.model, context, room)
 
     def placer(self, context: Context, room: int) -> Writing:
-        """For a walk of the context, whose rows lie in registered memory then."""
+        """Returns a placer for a walk of the context, and moves its rows to registered memory."""
         self.registered.adopt(context, room)
         return Writing(self)

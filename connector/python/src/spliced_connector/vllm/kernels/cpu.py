@@ -1,19 +1,19 @@
 """The engine's own kernels for CPUs, between the projections of a walk.
 
-The mixers' cores read the engine's metadata, which does not exist outside of its forward pass. The
-operators below them take plain tensors, so they also run over rows, states and keys of ours: the
-causal convolution, the chunked gated delta rule and paged attention, in bfloat16 with states in
-float32. They round as the engine does: a state that they move over a segment's rows and one that
-the segment's (T, S) moves are equally far from the exact one (4e-3 of its norm, measured for
-random rows).
+The mixers' cores read the engine's metadata, which only exists in its forward pass. The operators
+below them take plain tensors, so they can also process our rows, states and keys: the causal
+convolution, the chunked gated delta rule and paged attention, in bfloat16 with states in float32.
+They round as the engine does: a state that they move over a segment's rows and one that is moved
+by the segment's (T, S) are equally far from the exact one (4e-3 of its norm, measured for random
+rows).
 
-A walk may run between the engine's plan of a step and its attention. That is no harm: the scratch
-memory of the engine's attention is one for the process, is looked up by every call, only ever
-grows, and holds nothing from one call to the next (read in csrc/cpu of releases near 0.32).
+A walk may run between the engine's plan of a step and its attention. That is safe: the scratch
+memory of the engine's attention exists once per process, is looked up by every call, only ever
+grows, and keeps no data from one call to the next (read in csrc/cpu of releases near 0.32).
 
-Nothing here is taken for granted: `cpu_kernels` compares every operator with torch, on the shapes
-of the model, and answers None where one is missing or means something else. Processors without
-bfloat16 instructions of x86 are left to torch.
+`cpu_kernels` verifies every operator against torch, on the shapes of the model, and returns None
+if one is missing or gives other results. On processors without bfloat16 instructions of x86 torch
+is used.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 PAGE = 32
-"""Rows of a page of keys and values: what the engine's attention reads fastest."""
+"""Rows of a page of keys and values: the size that the engine's attention reads fastest."""
 
 
 FAR = 0.02
-"""Relative error beyond which two results do not mean the same; right ones differ by 0.006."""
+"""Relative error above which two results count as different; right ones differ by 0.006."""
 
 
 @dataclass(frozen=True)
 class DeltaSizes:
-    """One gated delta layer. taps are packed as the convolution wants them."""
+    """One gated delta layer. taps are packed in the form of the convolution."""
 
     key_heads: int
     value_heads: int
@@ -74,7 +74,7 @@ class AttentionSizes:
 
 
 class CpuKernels:
-    """`walk.base.Kernels`. layers: by number, what each one is."""
+    """`walk.base.Kernels`. layers: their sizes, by number."""
 
     def __init__(self, ops: Any, layers: Mapping[int, DeltaSizes | AttentionSizes]) -> None:
         self._ops = ops
@@ -82,13 +82,13 @@ class CpuKernels:
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor, batch: Batch) -> Tensor:
         at = batch.once("sequences", lambda: _Sequences(batch))
-        # One row of wider ones calls itself contiguous, with the step of the wide ones.
+        # A single row of a wider tensor counts as contiguous, but with the step of the wide ones.
         packed = inputs.reshape(-1).view(inputs.shape)
         out: Tensor = self._ops.causal_conv1d_fwd_cpu(
             x=packed.t(),
             weight=self._delta(layer).taps,
             bias=None,
-            conv_states=lefts.transpose(1, 2),  # the tails behind are written here
+            conv_states=lefts.transpose(1, 2),  # the new tails are written here
             query_start_loc=at.starts,
             cache_indices=at.numbers,
             has_initial_state=at.continued,
@@ -120,7 +120,7 @@ class CpuKernels:
 
 
 class _Sequences:
-    """The sequences of a batch as the convolution is told of them."""
+    """The sequences of a batch, in the convolution's form."""
 
     def __init__(self, batch: Batch) -> None:
         n = len(batch.lengths)
@@ -130,7 +130,7 @@ class _Sequences:
 
 
 class _Parts:
-    """The parts of a batch, each for a call of its own."""
+    """The parts of a batch, with a separate call for each."""
 
     def __init__(self, batch: Batch) -> None:
         ends = torch.tensor([0, *batch.parts]).cumsum(0).tolist()
@@ -160,7 +160,7 @@ class _Scan:
         return state
 
     def transition(self, run: int) -> Tensor:
-        """What the identity becomes where nothing is written."""
+        """Equals the result for the identity with nothing written."""
         d, rows = self._d, self._parts.rows[run]
         one = torch.eye(d.key_dim).expand(d.value_heads, -1, -1).contiguous()
         nothing = self._v.new_zeros(d.key_dim)
@@ -175,7 +175,7 @@ class _Scan:
         return torch.cat(done) if len(done) > 1 else done[0]
 
     def _move(self, run: int, values: Tensor, state: Tensor) -> Tensor:
-        """Moves the state in place over a run with these values, and gives the outputs."""
+        """Moves the state in place over a run with these values, and returns the outputs."""
         rows = self._parts.rows[run]
         out, _ = self._ops.chunk_gated_delta_rule_cpu(
             query=self._q[:, rows],
@@ -195,9 +195,10 @@ class _Scan:
 
 
 class _Pages:
-    """Pages of keys and values, filled anew for every layer of a walk, and how rows see them.
+    """Pages of keys and values, refilled for every layer of a walk, and the keys that rows see.
 
-    What sequences see either begins at the same key, or lies side by side in the order of theirs.
+    The keys of sequences either begin at the same key, or are contiguous in the order of the
+    sequences.
     """
 
     def __init__(self, ops: Any, d: AttentionSizes, dtype: torch.dtype, batch: Batch) -> None:
@@ -205,7 +206,7 @@ class _Pages:
 
         self._ops, self._d = ops, d
         self._isa = _get_attn_isa(dtype, PAGE, d.head_dim)
-        ends: dict[int, int] = {}  # of the keys that begin there
+        ends: dict[int, int] = {}  # end of the keys that begin there
         for s in batch.sights:
             ends[s.begin] = max(s.end, ends.get(s.begin, 0))
         first: dict[int, int] = {}  # page of the keys that begin there
@@ -216,12 +217,12 @@ class _Pages:
             slots.extend(range(pages * PAGE, pages * PAGE + end - begin))
             pages += -(-(end - begin) // PAGE)
         self._slots = torch.tensor(slots)
-        # A table may go on behind its sequence: nobody looks there.
+        # A table may be longer than its sequence: the excess is never read.
         tables = [[min(first[s.begin] + i, pages - 1) for i in range(pages)] for s in batch.sights]
         self._tables = torch.tensor(tables, dtype=torch.int32)
         self._starts = torch.tensor([0, *batch.lengths]).cumsum(0, dtype=torch.int32)
         self._seen = torch.tensor([s.end - s.begin for s in batch.sights], dtype=torch.int32)
-        # Rows behind a sequence in its last page count for nothing, if they are numbers.
+        # Rows after a sequence in its last page do not matter, provided that they are not NaN.
         cache = torch.zeros((pages, d.kv_heads, 2 * PAGE, d.head_dim), dtype=dtype)
         self._keys, self._values = cache.chunk(2, dim=2)
         self._plan = ops.cpu_attn_get_scheduler_metadata(
@@ -239,7 +240,7 @@ class _Pages:
         )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        n = len(self._slots)  # rows behind them are seen by nobody
+        n = len(self._slots)  # rows after them are never read
         self._ops.cpu_attn_reshape_and_cache(
             k[:n], v[:n], self._keys, self._values, self._slots, self._isa
         )
@@ -266,9 +267,9 @@ class _Pages:
 def cpu_kernels(
     arch: Architecture, layers: Mapping[int, DeltaSizes | AttentionSizes]
 ) -> CpuKernels | None:
-    """Kernels for a model, None where torch is the one to trust.
+    """Returns kernels for a model, None if torch has to be used.
 
-    arch: the model without kernels, on a CPU. layers: of which taps are not packed yet.
+    arch: the model without kernels, on a CPU. layers: those whose taps are not packed yet.
     """
     if arch.dtype != torch.bfloat16 or not torch.cpu._is_avx512_bf16_supported():
         return None
@@ -283,7 +284,7 @@ def cpu_kernels(
             if not error < FAR:
                 raise ValueError(f"layers of kind {kind.name} differ from torch by {error:.3g}")
     except Exception as err:
-        # An operator that is gone, takes other arguments or refuses these shapes: any of it.
+        # An operator is missing, takes other arguments or refuses these shapes.
         log.info("walks do not use the engine's kernels for CPUs: %s", err)
         return None
     return kernels
@@ -296,7 +297,7 @@ def _packed(ops: Any, d: DeltaSizes | AttentionSizes) -> DeltaSizes | AttentionS
 
 
 def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object) -> float:
-    """How far a gated delta layer is from torch, of two runs."""
+    """Returns the error of a gated delta layer compared with torch, for two runs."""
     if not isinstance(d, DeltaSizes):
         raise TypeError(f"layer {layer} is no linear layer")
     draw = _Draw(arch.dtype)
@@ -307,7 +308,7 @@ def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object)
     conv_out = torch.cat([causal_convolution(torch.cat(line), d.taps, None) for line in lines])
     errors = [_error(kernels.convolve(layer, inputs, lefts.clone(), rows), conv_out)]
     z, b, a = (draw(79, d.value_heads) for _ in range(3))
-    per_head = LinearRows(inputs, (z, b, a - 8))  # so little decay that much of T is left
+    per_head = LinearRows(inputs, (z, b, a - 8))  # so little decay that much of T remains
     ours = kernels.recurrence(layer, conv_out, per_head, rows)
     steps = arch.steps(layer, conv_out, per_head, rows.positions)
     scan = Scan(steps, rows.runs(chunk_length(steps)))
@@ -320,7 +321,8 @@ def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object)
 
 
 def _attention_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object) -> float:
-    """How far an attention layer is from torch: rows of one sequence, and sequences alone."""
+    """Returns the error of an attention layer compared with torch: rows of one sequence, and
+    separate sequences."""
     if not isinstance(d, AttentionSizes):
         raise TypeError(f"layer {layer} has no attention")
     draw = _Draw(arch.dtype)
@@ -354,6 +356,6 @@ def _rows(arch: Architecture, *sights: Sight) -> Rows:
 
 
 def _error(got: Tensor, want: Tensor) -> float:
-    """Relative, of the norms; infinite where a number is none."""
+    """Returns the error relative to the norms; infinite for NaN."""
     error = float((got.float() - want.float()).norm() / want.float().norm())
     return error if math.isfinite(error) else math.inf

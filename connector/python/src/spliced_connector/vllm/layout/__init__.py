@@ -1,7 +1,7 @@
-"""Where an engine keeps a layer's rows and states.
+"""The layout of an engine's rows and states in its caches.
 
-Found out at every start, by having the engine's own functions write into scratch memory that has
-the strides of its caches: `rows` for attention, `states` for recurrent layers and convolutions.
-`names` tells which layer of the model a cache is of, before there are any tensors, and `drafting`
-which are of a model that drafts.
+It is determined at every start: the engine's own functions write into scratch memory with the
+strides of its caches. `rows` does this for attention, `states` for recurrent layers and
+convolutions. `names` maps caches to layers of the model before there are any tensors, and
+`drafting` finds those of a model that drafts.
 """

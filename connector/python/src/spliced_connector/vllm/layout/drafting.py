@@ -1,8 +1,8 @@
-"""The attention layers of a model that drafts, beside those of the model itself.
+"""The attention layers of a draft model, in addition to those of the model itself.
 
-Drafts count only once the model has computed them too, so what a drafter keeps changes no answer.
-Its rows are stored all the same, as further layers of the identity: behind a prefix without them
-it would draft badly. Its last row may have been made for another next token, which costs a draft.
+Drafts count only once the model has computed them too, so the drafter's cache changes no answer.
+Its rows are stored anyway, as further layers of the identity: after a prefix without them it
+would draft badly. Its last row may have been made for another next token, which costs a draft.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 _OWN_NAMES = ("draft_model.", "mtp.")
-"""What drafters' layers are called; those of others are numbered on behind the model's."""
+"""Names of drafters' layers; those of other models are numbered after the model's own."""
 
 _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """The layers of one drafter, by the engine's cache groups; none of a drafter without rows."""
+    """The layers of one drafter, by the engine's cache groups; none for a drafter without rows."""
 
     names: tuple[tuple[str, ...], ...]
     layers: tuple[Layer, ...] = ()  # one for each name
-    about: str = ""  # what it is, as a part of the identity
+    about: str = ""  # description of the drafter, as a part of the identity
 
     def apart(self, groups: Sequence[KVCacheGroupSpec]) -> list[KVCacheGroupSpec]:
-        """The engine's groups without them."""
+        """Returns the engine's groups without them."""
         return [
             replace(group, layer_names=[n for n in group.layer_names if n not in names])
             if names
@@ -45,13 +45,13 @@ class Drafter:
         ]
 
     def beside(self, identity: Identity) -> Identity:
-        """The identity of the model and its drafter."""
+        """Returns the identity of the model and its drafter."""
         if not any(self.names):
             return identity
         return replace(identity, layers=identity.layers + self.layers, adapter=self.about)
 
     def numbers(self, first: int) -> list[tuple[int, ...]]:
-        """The numbers of the layers, by group, when they are counted on from `first`."""
+        """Returns the numbers of the layers, by group, counted from `first`."""
         out = []
         for names in self.names:
             out.append(tuple(range(first, first + len(names))))
@@ -60,7 +60,8 @@ class Drafter:
 
 
 def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
-    """What drafts in this engine. Raises ProfileError for layers that have no plain rows."""
+    """Returns the drafter of this engine. Raises ProfileError for layers that have no plain
+    rows."""
     groups = caches.kv_cache_groups
     if config.speculative_config is None:
         return Drafter(tuple(() for _ in groups))
@@ -74,7 +75,7 @@ def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
 
 
 def _drafts(name: str, own: int) -> bool:
-    """Whether a layer is a drafter's. own: layers of the model."""
+    """Returns whether a layer is a drafter's. own: layers of the model."""
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
     return name.startswith(_OWN_NAMES) or bool(numbers and int(numbers[-1]) >= own)
 
@@ -87,12 +88,13 @@ def _layer(group: KVCacheGroupSpec, ranks: int) -> Layer:
         raise ProfileError(f"a drafter with a {type(spec).__name__} is not supported")
     heads, key_dim = int(spec.num_kv_heads), int(spec.head_size)
     value_dim = int(getattr(spec, "head_size_v", key_dim))
-    # Keys are kept as they are and never turned: how, is no part of it.
+    # Keys are stored unchanged and never rotated: their rope is not part of it.
     return Layer(Kind.FULL, Attention(heads * ranks, key_dim, value_dim, dtype))
 
 
 def _about(config: VllmConfig) -> str:
-    """A name for the drafter's model, by its settings: two of one name draft for each other."""
+    """Returns a name for the drafter's model, by its settings: two with one name draft for each
+    other."""
     speculative = config.speculative_config
     model = speculative.draft_model_config
     described: Mapping[str, object] = {} if model is None else model.hf_config.to_dict()

@@ -1,9 +1,8 @@
-"""Runs recurrent layers of vLLM's models on inputs of our choice.
+"""Runs recurrent layers of vLLM's models on chosen inputs.
 
-What runs is the layer's own forward core, with the metadata that the engine's own builder makes
-for one request, on whichever device the layer is. Only its caches and the projections around the
-core are replaced, in an object that stands for the layer. A new kind of layer is a function and a
-row of `MIXERS`.
+The layer's own forward core runs, with the metadata that the engine's own builder makes for one
+request, on the layer's device. Only its caches and the projections around the core are replaced,
+in a stand-in object for the layer. A new kind of layer needs a function and a row of `MIXERS`.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ _LAYERS = "vllm.model_executor.layers.mamba"
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [begin, begin + len(inputs)) of a request whose state lies in one block.
+    """Tokens [begin, begin + len(inputs)) of a request whose state is in one block.
 
-    inputs: [tokens, channels], what the layer's convolution reads, or its queries, keys and values.
+    inputs: [tokens, channels], the inputs of the layer's convolution, or its queries, keys and
+    values.
     """
 
     inputs: Tensor
@@ -39,17 +39,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Mixer:
-    """How one class of layers is run."""
+    """How to run one class of layers."""
 
     family: Family  # NONE: a convolution alone
     run: Callable[[Any, Tensor], Tensor]
-    """From an object that stands for the layer and inputs to the core's output, by token."""
+    """Maps a stand-in for the layer and inputs to the core's output, by token."""
     values_last: bool = False
     """Whether inputs are queries, keys and values, or begin with the values."""
 
 
 class StandIn:
-    """A layer with other caches, and whatever else is set on it."""
+    """A layer with other caches and other replaced attributes."""
 
     def __init__(self, module: Any, cache: Tensor | tuple[Tensor, ...]) -> None:
         self.kv_cache = cache
@@ -62,7 +62,8 @@ class StandIn:
 
 
 def mixer_of(module: object) -> Mixer | None:
-    """None for a class that is not known by name; a class derived from a known one is another."""
+    """Returns the mixer of a class by its exact name, None for unknown ones, including subclasses
+    of known ones."""
     kind = type(module)
     return MIXERS.get(f"{kind.__module__}.{kind.__qualname__}")
 
@@ -70,7 +71,7 @@ def mixer_of(module: object) -> Mixer | None:
 def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span) -> Tensor:
     """Computes a span on caches of two blocks or more, and returns the core's output.
 
-    Raises whatever the engine raises.
+    Raises errors of the engine.
     """
     from vllm.forward_context import get_forward_context, set_forward_context
 
@@ -140,8 +141,8 @@ def _mamba2(layer: Any, inputs: Tensor) -> Tensor:
 
 
 def _mamba1(layer: Any, inputs: Tensor) -> Tensor:
-    """Keys and time steps follow from the values in the model; here they are constants, so that a
-    value moves its own channel alone."""
+    """In the model, keys and time steps follow from the values; here they are constants, so that
+    a value only moves its own channel."""
     width = layer.time_step_rank + 2 * layer.ssm_state_size
     ramp = torch.arange(1, width + 1, device=inputs.device).to(inputs.dtype) / width
     layer.in_proj = lambda _: (torch.cat((inputs, torch.ones_like(inputs)), dim=1),)
@@ -163,7 +164,7 @@ def _kimi_delta(layer: Any, inputs: Tensor) -> Tensor:
 
 
 def _bailing_delta(layer: Any, inputs: Tensor) -> Tensor:
-    """Ring and Ling 3, which convolve queries, keys and values apart."""
+    """Ring and Ling 3, which convolve queries, keys and values separately."""
     n, heads = len(inputs), layer.local_num_heads
     decays = inputs.new_zeros((1, n, heads, layer.head_dim), dtype=torch.float32)
     out = inputs.new_zeros(decays.shape)

@@ -1,7 +1,7 @@
-"""Which layer of a profile each of the engine's caches is of.
+"""Maps the engine's caches to layers of a profile.
 
-Engines name a cache after the decoder layer that it is in, but for models where a decoder layer has
-two: there the names count otherwise, and the profile has a layer for each.
+Engines name a cache after the decoder layer that contains it, except for models with two mixers
+in a decoder layer: there the numbers in names differ, and the profile has a layer for each.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Config = Mapping[str, object]
 
 
 def place(name: str, states: bool, config: Config) -> int:
-    """The layer that a cache is of, by its name.
+    """Returns the layer of a cache, by its name.
 
-    states: whether it holds recurrent states. Raises ProfileError.
+    states: whether the cache has recurrent states. Raises ProfileError.
     """
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
     if len(numbers) != 1:
@@ -30,15 +30,15 @@ def _plain(number: int, states: bool, config: Config) -> int:
 
 
 def _falcon_h1(number: int, states: bool, config: Config) -> int:
-    """Mamba2 comes first in every pair, and its names go on where those of attention end."""
+    """Mamba2 is first in every pair, and its names continue after those of attention."""
     return 2 * (number - _number(config, "num_hidden_layers")) if states else 2 * number + 1
 
 
 def _zamba2(number: int, states: bool, config: Config) -> int:
-    """Attention comes before Mamba2 in the layers that have both.
+    """Attention precedes Mamba2 in the layers that have both.
 
-    The names of Mamba2 begin behind the number of those. Attention is counted block by block: each
-    of the `num_mem_blocks` that share weights serves every so many of these layers.
+    The names of Mamba2 begin after the number of those. Attention is counted block by block: each
+    of the `num_mem_blocks` that share weights serves every `num_mem_blocks`-th of these layers.
     """
     kinds = config.get("layers_block_type")
     both = [

@@ -1,6 +1,6 @@
 """Finds where an engine's own functions put rows, by having them write patterns.
 
-Each pattern goes through the function that the engine calls in its forward pass, into scratch
+Each pattern is written by the function that the engine calls in its forward pass, into scratch
 memory with the strides of the real cache; the cache itself is not touched.
 """
 
@@ -18,33 +18,33 @@ from spliced_connector.model import Kind, Profile
 from spliced_connector.vllm.layout.mixers import StandIn
 
 _DIGIT = 128
-"""Patterns are numbers below it, which all element types hold exactly."""
+"""Bound of the pattern numbers, which all element types represent exactly."""
 _SHORT_DIGIT = 8
 """Likewise, for types of one byte."""
 _UNTOUCHED = 200.0
 MOST_SCRATCH = 1 << 28
-"""Bytes of scratch memory; a block that is spread wider is not understood."""
+"""Maximum bytes of scratch memory; a block that is spread wider is not supported."""
 
 FP8 = {
     "fp8": torch.float8_e4m3fn,
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
-"""The engine's names of types of one byte that rows may be rounded to."""
+"""The engine's names of one-byte types that rows may be rounded to."""
 
 Writer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 
 class UnsupportedError(ValueError):
-    """What of the engine's cache is not understood."""
+    """A property of the engine's cache that is not supported."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a layer rounds rows to one byte: what is kept is `row / scale`, of keys and of values.
+    """How a layer rounds rows to one byte: `row / scale` is stored, for keys and for values.
 
-    Whatever was read and is filed again is rounded to the same bytes: the type that rows are
-    computed in is fine enough.
+    Rows that are read and stored again round to the same bytes: the type that rows are computed
+    in is fine enough.
     """
 
     kept: torch.dtype
@@ -57,8 +57,8 @@ class Rounding:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """A layer's cache, the dimension that counts its blocks, and the place of every element
-    behind the begin of a block: [tokens, heads, dim] of keys and of values."""
+    """A layer's cache, the dimension that counts its blocks, and the offset of every element from
+    the start of a block: [tokens, heads, dim] of keys and of values."""
 
     cache: Tensor
     block_dim: int
@@ -68,7 +68,7 @@ class FoundRows:
 
 
 def find_rows(module: Any, profile: Profile, layer: int) -> FoundRows:
-    """The rows of one attention layer of the engine. Raises UnsupportedError."""
+    """Returns the rows of one attention layer of the engine. Raises UnsupportedError."""
     attention = profile.identity.layers[layer].attention
     heads = profile.rank_kv_heads(layer)
     cache: object = getattr(module, "kv_cache", None)
@@ -92,7 +92,7 @@ def find_rows(module: Any, profile: Profile, layer: int) -> FoundRows:
 
 
 def _rounding(module: Any, cache: Tensor) -> Rounding | None:
-    """None for rows that are kept as they are."""
+    """Returns None for rows that are stored unrounded."""
     if cache.dtype != torch.uint8 and cache.dtype not in FP8.values():
         return None
     kept = FP8.get(str(getattr(module, "kv_cache_dtype", None)))
@@ -114,9 +114,9 @@ def _scratch(cache: Tensor, block_dim: int) -> Tensor:
 
 
 def writer(module: Any) -> Writer:
-    """The function with which the engine files new rows: (keys, values, cache, slots).
+    """Returns the function with which the engine stores new rows: (keys, values, cache, slots).
 
-    Of latent attention the keys are the shared ones that turn, the values the latents.
+    For latent attention the keys are the shared rotated ones, the values the latents.
     """
     if hasattr(module, "_decode_concat_cache"):
         return _fused_writer(module)
@@ -134,11 +134,11 @@ def writer(module: Any) -> Writer:
 
 
 def _fused_writer(module: Any) -> Writer:
-    """Kimi's latent attention files rows in the kernel that prepares the queries of a decode."""
+    """Kimi's latent attention stores rows in the kernel that prepares the queries of a decode."""
 
     def write(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
         layer = StandIn(module, cache)
-        turned = None, None  # keys come as they are kept
+        turned = None, None  # keys are passed in their stored form
         queries = torch.zeros_like(v), torch.zeros_like(k)
         layer._decode_concat_cache(*queries, v.squeeze(1), k.squeeze(1), *turned, slots)
 
@@ -152,7 +152,7 @@ def _places(
     sizes: tuple[int, int, tuple[int, int]],
     rounding: Rounding | None,
 ) -> Tensor:
-    """The place of every element of a block, keys first, counted from the block's begin."""
+    """Returns the offset of every element of a block, keys first, from the block's start."""
     tokens, heads, dims = sizes
     counts = [tokens * heads * dim for dim in dims]
     total = sum(counts)
@@ -185,7 +185,7 @@ def _places(
 
 
 def _inverse(number: Tensor, total: int, block_stride: int) -> Tensor:
-    """From the element at each place of two blocks to the place of each element."""
+    """Converts the element at each offset of two blocks to the offset of each element."""
     filled = torch.nonzero(number >= 0).squeeze(1)
     if len(filled) != total or int(filled.min()) < block_stride:
         raise UnsupportedError(f"{len(filled)} of {total} elements of a block were written")

@@ -1,11 +1,12 @@
-"""Where an engine keeps a recurrent layer's state and convolution tail, found by running the layer.
+"""Finds where an engine stores a recurrent layer's state and convolution tail, by running the
+layer.
 
-Shapes do not tell: there are kernels that keep [key, value] in memory whose shape says [value,
-key]. So the layer computes some tokens in scratch memory with the strides of its cache (`mixers`):
+Shapes do not show it: some kernels store [key, value] in memory whose shape is [value, key]. So
+the layer computes some tokens in scratch memory with the strides of its cache (`mixers`):
 
-  - the tail has to be the last inputs, the oldest first;
-  - another value at the last token has to move its column of its head's state and nothing else;
-  - a state that was read and written again elsewhere has to go on with the same bits.
+  - the tail must be the last inputs, the oldest first;
+  - another value at the last token must change only its column of its head's state;
+  - a state that was read and written elsewhere must continue with the same bits.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 _LEVELS = 128
-"""Inputs are so many different numbers, which all element types hold exactly."""
+"""Number of different inputs, which all element types represent exactly."""
 _SHARES = 3
-"""Of the heads, one share is looked at in a run."""
+"""One in this many heads is checked in a run."""
 
 
 @dataclass(frozen=True)
 class StateOrder:
-    """How a layer keeps its state and its tail."""
+    """The order of a layer's state and tail."""
 
-    key_major: bool  # memory is [heads, key dim, value dim], whatever the shape says
+    key_major: bool  # memory is [heads, key dim, value dim], whatever its shape is
     conv_dim_first: bool  # tails are [channels, kernel - 1]
 
 
@@ -49,22 +50,22 @@ class StatePages:
         self._conv, self._state = conv, state
         self._order = order
         self.parts = ("S",) * (state is not None) + ("conv",) * (conv is not None)
-        """What there is, as layouts name it."""
+        """Names of the parts that exist, as in layouts."""
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Returns their device."""
         known = self._conv if self._state is None else self._state
         return torch.device("cpu") if known is None else known.device
 
     def read(self, block: int) -> tuple[Tensor, ...]:
-        """Contiguous copies of the `parts`."""
+        """Returns contiguous copies of the `parts`."""
         state, conv = self._views(block)
         views = ((state, torch.float32), (conv, None))
         return tuple(_copy(view, dtype) for view, dtype in views if view is not None)
 
     def write(self, block: int, *parts: Tensor) -> None:
-        """Replace them, in the order of `parts`."""
+        """Replaces them, in the order of `parts`."""
         views = [view for view in self._views(block) if view is not None]
         for view, part in zip(views, parts, strict=True):
             view.copy_(part)
@@ -83,23 +84,23 @@ class StatePages:
 
 
 def _copy(view: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Contiguous, also in dimensions of one element, whose strides may be anything."""
+    """Makes a contiguous copy, also in dimensions of one element, whose strides may be anything."""
     made = torch.empty(view.shape, dtype=dtype or view.dtype, device=view.device)
     return made.copy_(view)
 
 
 def find_states(module: Any, profile: Profile, layer: int, config: VllmConfig) -> StateOrder:
-    """How one recurrent layer of the engine keeps what it keeps. Raises UnsupportedError."""
+    """Returns the order of one recurrent layer of the engine. Raises UnsupportedError."""
     return _Look(module, profile, layer, config).order()
 
 
 def state_pages(module: Any, profile: Profile, layer: int, order: StateOrder) -> StatePages:
-    """A layer's blocks. Raises UnsupportedError for shapes that are not the profile's."""
+    """Returns a layer's blocks. Raises UnsupportedError for shapes that do not fit the profile."""
     return _pages(_caches(module), profile, layer, order)
 
 
 def conv_dim_first(module: Any, profile: Profile, layer: int) -> bool:
-    """What the shape of a layer's tails says; False without a convolution."""
+    """Returns the order of a layer's tails by their shape; False without a convolution."""
     conv, _ = _split(_caches(module), profile, layer)
     if conv is None:
         return False
@@ -107,7 +108,7 @@ def conv_dim_first(module: Any, profile: Profile, layer: int) -> bool:
         profile.identity.layers[layer].linear.conv.rows,
         profile.rank_conv_channels(layer),
     )
-    # Beside drafts there is room for more rows than a tail has.
+    # With drafts there is room for more rows than a tail has.
     first, second = conv.shape[1:]
     if channels not in (first, second) or not rows <= min(first, second) < channels:
         raise UnsupportedError(f"tails of {(first, second)}, want {(rows, channels)}")
@@ -124,7 +125,7 @@ def _caches(module: Any) -> tuple[Tensor, ...]:
 def _split(
     caches: Sequence[Tensor], profile: Profile, layer: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Tails and states among a layer's caches, which hold the tails first."""
+    """Returns tails and states of a layer's caches, in which tails are first."""
     at = profile.identity.layers[layer]
     has_conv, has_state = at.linear.conv.rows > 0, at.kind == Kind.LINEAR
     if len(caches) != has_conv + has_state:
@@ -137,14 +138,15 @@ def _pages(caches: Sequence[Tensor], profile: Profile, layer: int, order: StateO
     if state is not None:
         state = _by_head(state, profile, layer, order.key_major)
     if conv is not None:
-        # The inputs of drafts lie behind those of the tokens that stay.
+        # The inputs of drafts follow those of the certain tokens.
         rows = profile.identity.layers[layer].linear.conv.rows
         conv = conv.narrow(2 if order.conv_dim_first else 1, 0, rows)
     return StatePages(conv, state, order)
 
 
 def _by_head(state: Tensor, profile: Profile, layer: int, key_major: bool) -> Tensor:
-    """States as they lie: [blocks, heads, key dim, value dim], or value dim before key dim."""
+    """Returns states in memory order: [blocks, heads, key dim, value dim], or value dim before
+    key dim."""
     linear = profile.identity.layers[layer].linear
     _, heads = profile.rank_heads(layer)
     inner = (linear.key_dim, linear.value_dim)
@@ -159,7 +161,7 @@ def _by_head(state: Tensor, profile: Profile, layer: int, key_major: bool) -> Te
 
 
 class _Look:
-    """Runs a layer in memory of its own."""
+    """Runs a layer in separate memory."""
 
     def __init__(self, module: Any, profile: Profile, layer: int, config: VllmConfig) -> None:
         self._module, self._profile, self._layer = module, profile, layer
@@ -198,7 +200,7 @@ class _Look:
         return mixer
 
     def _check_slopes(self) -> None:
-        """What the engine multiplies by has to be what the profile says."""
+        """Checks that the engine's factors equal the profile's."""
         told = self._linear.slopes
         if not told:
             return
@@ -207,7 +209,7 @@ class _Look:
             raise UnsupportedError("decays are not those of the profile")
 
     def _check_tail(self, order: StateOrder) -> None:
-        """The last inputs have to come back as they went in, the oldest first."""
+        """Checks that the last inputs come back unchanged, the oldest first."""
         rows = self._linear.conv.rows
         if not rows:
             return
@@ -218,10 +220,10 @@ class _Look:
             raise UnsupportedError("tails are not the last inputs, oldest first")
 
     def _is_key_major(self) -> bool:
-        """Where other values at the last token show: each in its head, in its column.
+        """Finds where other values at the last token show: each in its head, in its column.
 
-        A third of the heads is asked at a time, each for a column of its own, so that an order of
-        another kind does not fit by chance.
+        A third of the heads is tested at a time, each with another column, so that another order
+        does not fit by chance.
         """
         _, heads = self._profile.rank_heads(self._layer)
         fits = {False, True}
@@ -239,8 +241,9 @@ class _Look:
         return True in fits
 
     def _shows(self, moved: Tensor, key_major: bool, heads: Tensor, columns: Tensor) -> bool:
-        """Whether what has moved is one column of each of these heads. A channel whose weights are
-        zero moves nothing (heads that were widened by zeros are half so), so a part is enough."""
+        """Returns whether at most one column of each of these heads has changed. A channel whose
+        weights are zero changes nothing (half of the channels in heads that were widened by
+        zeros), so a part is enough."""
         by_head = _by_head(moved.unsqueeze(0), self._profile, self._layer, key_major)[0]
         if not key_major:
             by_head = by_head.transpose(1, 2)
@@ -248,7 +251,8 @@ class _Look:
         return bool(inside.sum() == moved.sum() and 4 * inside.sum() > inside.numel())
 
     def _check_going_on(self, order: StateOrder) -> None:
-        """What is read of one block and written to another is all that the layer goes on from."""
+        """Checks that a state that was read from one block and written to another is all that the
+        layer needs to continue."""
         inputs, cut = self._inputs(), self._cut
         stays, moves = self._scratch(), self._scratch(fill=1.0)
         self._run(stays, inputs[:cut], 0)
@@ -268,7 +272,7 @@ class _Look:
         return caches[-1][1].clone()
 
     def _first_value(self) -> int:
-        """The channel where the values begin."""
+        """Returns the first channel of the values."""
         _, heads = self._profile.rank_heads(self._layer)
         width = heads * self._linear.value_dim
         return self._channels() - width if self._mixer.values_last else 0
@@ -280,7 +284,7 @@ class _Look:
         return 2 * keys * self._linear.key_dim + values * self._linear.value_dim
 
     def _inputs(self) -> Tensor:
-        """Numbers without a period that heads or kernels have, from -2 to 2, none of them 0."""
+        """Returns numbers without a period of heads or kernels, from -2 to 2, none of them 0."""
         n = self._tokens * self._channels()
         steps = torch.arange(n) * 37 % (_LEVELS - 1) - _LEVELS // 2
         numbers = torch.where(steps >= 0, steps + 1, steps) / (_LEVELS // 4)
@@ -288,7 +292,7 @@ class _Look:
         return numbers.view(self._tokens, -1).to(self._caches[0].device, like)
 
     def _scratch(self, fill: float = 0.0) -> tuple[Tensor, ...]:
-        """Two blocks of each cache."""
+        """Returns two blocks of each cache."""
         for cache in self._caches:
             if cache.stride(0) * cache.element_size() > MOST_SCRATCH:
                 raise UnsupportedError(f"a block is spread over strides {cache.stride()}")
@@ -301,6 +305,6 @@ class _Look:
     def _run(self, caches: tuple[Tensor, ...], inputs: Tensor, begin: int) -> Tensor:
         try:
             return run(self._module, self._config, caches, Span(inputs, begin, 1))
-        except Exception as err:  # whatever the engine's kernels raise
+        except Exception as err:  # the engine's kernels may raise anything
             name = type(self._module).__name__
             raise UnsupportedError(f"{name}: {type(err).__name__}: {err}") from err

@@ -1,4 +1,4 @@
-"""Attention over private rows and runs of shared ones, whose keys are turned to other positions:
+"""Attention over private rows and runs of shared ones, whose keys are rotated to other positions:
 `walk.attend_runs`, of several queries of one request or of one query of several.
 """
 
@@ -14,10 +14,11 @@ from spliced_connector.vllm.pages.plans import Span
 from spliced_connector.walk import Turns, attend_runs, grouped
 
 QUERY_ROWS = 128
-"""Queries that are multiplied at once: bounds the scores that are held, [heads, rows, keys]."""
+"""Maximum queries that are multiplied at once: bounds the memory for scores, [heads, rows,
+keys]."""
 
 Rows = tuple[Tensor, Tensor]
-"""Keys [n, KV, d] and values [n, KV, dv] that lie together; of any strides."""
+"""Keys [n, KV, d] and values [n, KV, dv] of contiguous tokens; of any strides."""
 
 
 def attend(
@@ -60,10 +61,10 @@ class Query:
 def attend_each(
     queries: Sequence[Query], rows: Callable[[int, int, int], Rows], scale: float
 ) -> list[Tensor]:
-    """The attention of single queries of several requests, float32 [H, dv] each: of `attend`, but
-    that rows which several of them see are read once for all.
+    """Attention of single queries of several requests, float32 [H, dv] each, as in `attend`. Rows
+    that several of them see are read once for all.
 
-    rows: of a span.
+    rows: returns those of a span.
     """
     users: dict[Span, list[tuple[int, int]]] = {}
     for i, query in enumerate(queries):
@@ -91,7 +92,7 @@ def attend_each(
 
 
 def _turned(query: Query, heads: int, scale: float) -> list[Tensor]:
-    """A query as each of its spans wants it, by key head: [KV, G, d]."""
+    """Returns a query as each of its spans needs it, by key head: [KV, G, d]."""
     q, turns = query.q.float()[None] * scale, query.turns
     straight = grouped(q, heads)
     if turns is None or not len(turns.cos):

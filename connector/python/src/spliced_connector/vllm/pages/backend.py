@@ -1,8 +1,8 @@
 """vLLM's attention on a CPU, for batches in which some requests have shared pages.
 
-What vLLM's kernel reads is one table of blocks per request and one position per row of it; it
-answers no sum of weights by which parts could be joined. So it serves the requests without shared
-pages, and those with them are computed in torch (`attention`).
+vLLM's kernel reads one table of blocks per request and one position per row of it, and returns no
+sum of weights with which partial results could be joined. So it serves the requests without
+shared pages, and those with them are computed in torch (`attention`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import AttentionSpec
 
 ReadRows = Callable[[int, int, int], Rows]
-"""Keys and values of rows [begin, end) of a layer's block."""
+"""Returns keys and values of rows [begin, end) of a layer's block."""
 
 
 def install() -> None:
-    """Has vLLM build its layers of attention on a CPU with the backend below.
+    """Makes vLLM build its layers of attention on a CPU with the backend below.
 
-    CPUs take no other backend than the one of this name, CUSTOM included.
+    On CPUs only the backend of this name can be replaced; CUSTOM is not accepted.
     """
     register_backend(AttentionBackendEnum.CPU_ATTN, _name())
     _forget()
 
 
 def withdraw() -> None:
-    """Has vLLM build them with its own again: another engine of the process may do without."""
+    """Makes vLLM build them with its own again: another engine of the process may not need it."""
     if AttentionBackendEnum.CPU_ATTN.get_path() == _name():
         AttentionBackendEnum.CPU_ATTN.clear_override()
         _forget()
@@ -60,7 +60,7 @@ def _name() -> str:
 
 
 def _forget() -> None:
-    """In a process that has had another engine vLLM's choice is remembered."""
+    """vLLM caches its choice, which another engine of the process may have made."""
     forget = getattr(getattr(selector, "_cached_get_attn_backend", None), "cache_clear", None)
     if forget is not None:
         forget()
@@ -68,7 +68,7 @@ def _forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LayerPages:
-    """What a layer needs for requests with shared pages."""
+    """Data of a layer for requests with shared pages."""
 
     placed: Placed
     rope: Rope
@@ -77,8 +77,8 @@ class LayerPages:
 
 @dataclass(slots=True)
 class PagedRows:
-    """The rows of one request in a step: queries [begin, end) of the batch, and where all rows lie
-    that they see, in the kernel's blocks."""
+    """The rows of one request in a step: queries [begin, end) of the batch, and the positions of
+    all rows that they see, in the kernel's blocks."""
 
     begin: int
     end: int
@@ -88,7 +88,7 @@ class PagedRows:
     turns: dict[Rope, Turns | None] = field(default_factory=dict)
 
     def back(self, rope: Rope) -> Turns | None:
-        """Turns the queries as the runs' keys want it."""
+        """Returns the rotations of the queries for the runs' keys."""
         if rope not in self.turns:
             distances = [run.wanted.turn for run in self.plan.runs]
             self.turns[rope] = Turns.back(rope, distances)
@@ -97,16 +97,16 @@ class PagedRows:
 
 @dataclass
 class PagedMetadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """As vLLM's, in which requests with shared pages look as if they saw the step's rows only."""
+    """As vLLM's, in which requests with shared pages look as if they only saw the step's rows."""
 
     paged: tuple[PagedRows, ...] = ()
 
 
 class SharedPagesBackend(CPUAttentionBackend):  # type: ignore[misc]
-    """vLLM's, with a spec, a builder and an implementation of ours."""
+    """vLLM's backend, with our spec, builder and implementation."""
 
     forward_includes_kv_cache_update = True
-    """The engine's own slots are those of requests without shared pages."""
+    """The engine's own slots are used for requests without shared pages."""
 
     @classmethod
     def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
@@ -122,7 +122,7 @@ class SharedPagesBackend(CPUAttentionBackend):  # type: ignore[misc]
 
 
 class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
-    """Tells the layers of a step which of its requests have shared pages."""
+    """Passes to the layers of a step which of its requests have shared pages."""
 
     def build(
         self,
@@ -142,7 +142,7 @@ class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         for i, plan in plans.items():
             begin, end = starts[i], starts[i + 1]
             table = common.block_table_tensor[i]
-            last = lengths[i] - plan.shared  # private rows, with those of this step
+            last = lengths[i] - plan.shared  # private rows, including those of this step
             rows = torch.arange(last - (end - begin), last)
             slots[begin:end] = table[rows // size].long() * size + rows % size
             seen[i] = end - begin
@@ -167,7 +167,7 @@ class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
     pages: LayerPages | None = None
 
     def trouble(self) -> str:
-        """Why the layer cannot have shared pages, "" if it can."""
+        """Returns why the layer cannot have shared pages, "" if it can."""
         given = (
             (self.alibi_slopes is not None, "ALiBi"),
             (self.sliding_window != -1, "a sliding window"),

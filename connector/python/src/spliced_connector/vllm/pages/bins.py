@@ -1,8 +1,8 @@
-"""Bins: blocks of the engine that hold parts of segments, for all requests that have them.
+"""Bins: blocks of the engine that contain parts of segments, for all requests that have them.
 
-A bin in use is referenced once by each request that points into it. One that is not is in the
-pool's free list, keeps its contents until the pool hands it out, and counts as free: so the engine
-evicts bins as it evicts its own cached blocks, the longest unused first.
+A bin in use is referenced once by each request that points into it. An unused bin is in the
+pool's free list, keeps its contents until the pool reassigns it, and counts as free. So the
+engine evicts bins like its own cached blocks, the longest unused first.
 
     block of 544 rows   [ segment A, 112 | segment C, 96 | segment B, 2nd part, 208 | room ]
 """
@@ -16,15 +16,15 @@ from typing import Protocol, TypeVar
 from spliced_connector.vllm.pages.plans import Part
 
 PAGE_TOKENS = 16
-"""Parts begin at multiples of it: kernels read whole tiles of at least so many rows."""
+"""Alignment of parts: kernels read whole tiles of at least this many rows."""
 
 MOST_OPEN = 8
-"""Bins with room that are looked at for a part. With more, old bins fill up better and requests
-point into more of them, each of which stays for the sake of one part."""
+"""Maximum bins with room that are tried for a part. With more, old bins fill up better, but
+requests point into more of them, and one part keeps a whole bin."""
 
 
 class Block(Protocol):
-    """vLLM's KVCacheBlock: what is read of it."""
+    """The members of vLLM's KVCacheBlock that are used."""
 
     block_id: int
     ref_cnt: int
@@ -34,7 +34,7 @@ B = TypeVar("B", bound=Block)
 
 
 class Pool(Protocol[B]):
-    """vLLM's BlockPool: what is called of it."""
+    """The members of vLLM's BlockPool that are used."""
 
     def touch(self, blocks: Sequence[B]) -> None: ...
 
@@ -62,17 +62,17 @@ class Place:
 
 @dataclass(slots=True)
 class Layout:
-    """Where parts are to go: found ones stay where they are, the rest follows in bins with room or
-    in new ones. Good until anything is placed or evicted."""
+    """Places for parts: existing ones stay, the others go to bins with room or to new ones. Valid
+    until a part is placed or evicted."""
 
     parts: tuple[Part, ...]
-    bins: list[_Bin]  # that exist, each once
+    bins: list[_Bin]  # existing ones, each once
     fresh: list[list[Part]]  # parts of each new bin
-    added: list[tuple[_Bin, Part]]  # to bins that exist
+    added: list[tuple[_Bin, Part]]  # to existing bins
 
     @property
     def blocks(self) -> int:
-        """How many of the pool's free blocks it takes: new ones, and bins that are not in use."""
+        """Returns how many of the pool's free blocks it takes: new ones, and unused bins."""
         return len(self.fresh) + sum(one.block.ref_cnt == 0 for one in self.bins)
 
 
@@ -92,15 +92,16 @@ class Bins:
 
     @property
     def part_tokens(self) -> int:
-        """Rows of the longest part."""
+        """Returns the maximum rows of a part."""
         return self._size
 
     def __len__(self) -> int:
-        """Bins that hold something, in use or not."""
+        """Returns the number of bins with contents, in use or not."""
         return len(self._bins)
 
     def lay(self, parts: Sequence[Part]) -> Layout:
-        """Where parts would go, without a change. A part that is named twice is placed once."""
+        """Returns where parts would be placed, without a change. A part that is named twice is
+        placed once."""
         layout = Layout(tuple(parts), [], [], [])
         room = {one.block.block_id: one.room for one in self._open}
         new: list[int] = []  # room of the new bins
@@ -125,12 +126,12 @@ class Bins:
         return layout
 
     def pin(self, layout: Layout) -> None:
-        """References the bins of a layout that exist, so that nothing evicts them."""
+        """References the existing bins of a layout, so that they are not evicted."""
         self._pool.touch([one.block for one in layout.bins])
 
     def place(self, layout: Layout) -> tuple[list[Place], list[Block]]:
-        """Takes the new bins of a pinned layout. Answers the places of its parts, and the blocks
-        that are referenced, for `unpin`."""
+        """Allocates the new bins of a pinned layout. Returns the places of its parts, and the
+        referenced blocks, for `unpin`."""
         for into, part in layout.added:
             self._put(into, part)
         taken = self._pool.get_new_blocks(len(layout.fresh)) if layout.fresh else []
@@ -149,7 +150,7 @@ class Bins:
         return places, [one.block for one in layout.bins] + list(taken)
 
     def unpin(self, blocks: Sequence[Block]) -> None:
-        """Gives references back; contents stay until the pool hands a block out."""
+        """Releases references; contents stay until the pool reassigns a block."""
         self._pool.unpin_blocks(blocks, self._reused)
 
     def _put(self, into: _Bin, part: Part) -> None:
@@ -158,7 +159,7 @@ class Bins:
         into.room -= _pages(part)
 
     def _reused(self, block: Block) -> None:
-        """The pool has given a bin's block to somebody else."""
+        """Called when the pool has reassigned a bin's block."""
         gone = self._bins.pop(block.block_id, None)
         if gone is None:
             return
@@ -168,7 +169,7 @@ class Bins:
 
 
 def _pages(part: Part) -> int:
-    """Rows that a part takes."""
+    """Returns the rows that a part takes."""
     return -(-part.length // PAGE_TOKENS) * PAGE_TOKENS
 
 

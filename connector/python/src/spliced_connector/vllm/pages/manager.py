@@ -1,8 +1,8 @@
-"""vLLM's block manager of the attention layers, for requests whose segments lie in bins.
+"""vLLM's block manager of the attention layers, for requests whose segments are in bins.
 
-vLLM asks a manager how many blocks so many tokens of a request take, and has it allocate and free
-them. Here tokens in bins take none, and bins are referenced and released beside the blocks. What
-the scheduler counts, admits by and preempts by follows from these answers.
+vLLM asks a manager how many blocks a number of tokens takes, and has it allocate and free them.
+Here tokens in bins take none, and bins are referenced and released along with the blocks. The
+scheduler's counts, admission and preemption follow from these answers.
 
 The class is chosen by the type of the layers' spec (`vllm.v1.kv_cache_spec_registry`), which the
 attention backend names (`AttentionBackend.customize_spec`); importing this module registers both.
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a request has in bins."""
+    """The bins of a request."""
 
     plan: PagePlan
     blocks: tuple[Block, ...]  # referenced, each once
 
 
 class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
-    """`FullAttentionManager` of requests that were not offered shared pages, and of those whose
+    """`FullAttentionManager` for requests that were not offered shared pages, and for those whose
     offer was not followed by external tokens."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -49,19 +49,19 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         self._ended: set[str] = set()
 
     def offer(self, request_id: str, wanted: tuple[Wanted, ...]) -> None:
-        """Before an allocation: these of the request's external tokens may lie in bins; the rest
-        is private. Empty: all is. Stands until it is taken up or another is made."""
+        """Called before an allocation: these of the request's external tokens may be in bins; the
+        others are private. Empty: all are. Valid until it is used or replaced."""
         self._offers.pop(request_id, None)
         if wanted and self.dcp_world_size == 1:
             self._offers[request_id] = wanted
 
     def plan(self, request_id: str) -> PagePlan | None:
-        """Where an allocated request's segments lie; None for one without shared pages."""
+        """Returns where an allocated request's segments are; None for one without shared pages."""
         held = self._held.get(request_id)
         return None if held is None else held.plan
 
     def ended(self) -> frozenset[str]:
-        """The requests whose plans have ended since the last call, however they did."""
+        """Returns the requests whose plans have ended since the last call, for any reason."""
         ended, self._ended = frozenset(self._ended), set()
         return ended
 
@@ -138,13 +138,13 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         return blocks
 
     def cache_blocks(self, request: Request, num_tokens: int, *args: Any, **more: Any) -> None:
-        """Blocks of private tokens are nobody else's: row n of them is not token n."""
+        """Blocks of private tokens are not cached: row n of them is not token n."""
         if request.request_id not in self._held:
             super().cache_blocks(request, num_tokens, *args, **more)
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
-        """Bins are released at once, also where blocks are given back some steps later: what is
-        put into a block that is handed out again is written behind the steps that read it."""
+        """Bins are released at once, even if blocks are freed some steps later: new contents of a
+        reassigned block are written after the steps that read it."""
         self._offers.pop(request_id, None)
         held = self._held.pop(request_id, None)
         if held is not None:
@@ -178,7 +178,7 @@ class SharedPagesSpec(FullAttentionSpec):  # type: ignore[misc]
 
 
 def find_manager(manager: KVCacheManager) -> SharedPagesManager | None:
-    """The manager with shared pages of an engine; None where it has none, or several."""
+    """Returns the manager with shared pages of an engine; None if it has none, or several."""
     found = [
         one
         for one in manager.coordinator.single_type_managers

@@ -1,4 +1,4 @@
-"""What a worker knows of shared pages: which requests have them, and which bins are filled."""
+"""A worker's record of shared pages: which requests have them, and which bins are filled."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from spliced_connector.vllm.pages.plans import PagePlan, Run
 
 
 class Placed:
-    """Written by the connector at the begin of a step, read by the attention backend in it; all on
-    the thread that runs the model."""
+    """Written by the connector at the start of a step, read by the attention backend in it; all
+    on the thread that runs the model."""
 
     def __init__(self, batch: Callable[[], Sequence[str]], block_tokens: int) -> None:
-        """batch: the requests of the step in the engine's order. block_tokens: of the engine's
-        blocks."""
+        """batch: returns the requests of the step in the engine's order. block_tokens: of the
+        engine's blocks."""
         self.batch = batch
         self.block_tokens = block_tokens
         self._plans: dict[str, PagePlan] = {}
@@ -23,32 +23,33 @@ class Placed:
         return len(self._plans)
 
     def add(self, request_id: str, plan: PagePlan) -> None:
-        """From here on the request's attention follows the plan."""
+        """From now on the request's attention follows the plan."""
         self._plans[request_id] = plan
 
     def plan(self, request_id: str) -> PagePlan | None:
-        """None for a request without shared pages."""
+        """Returns None for a request without shared pages."""
         return self._plans.get(request_id)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """These have given their blocks back, or got none."""
+        """Removes requests that have released their blocks, or got none."""
         for request_id in request_ids:
             self._plans.pop(request_id, None)
 
     def plans(self, requests: int) -> Mapping[int, PagePlan]:
-        """Those of the step's first `requests` requests, by their number in the batch."""
+        """Returns the plans of the step's first `requests` requests, by their index in the
+        batch."""
         if not self._plans:
             return {}
         batch = self.batch()[:requests]
         return {i: self._plans[name] for i, name in enumerate(batch) if name in self._plans}
 
     def is_filled(self, run: Run) -> bool:
-        """Whether the run's rows have been written since its block became a bin."""
+        """Returns whether the run's rows have been written since its block became a bin."""
         generation, offsets = self._filled.get(run.block, (0, ()))
         return generation == run.generation and run.offset in offsets
 
     def fill(self, run: Run) -> None:
-        """The run's rows are written, and good."""
+        """Records that the run's rows are written and valid."""
         generation, offsets = self._filled.get(run.block, (0, set()))
         if generation != run.generation:
             offsets = set()

@@ -1,4 +1,4 @@
-"""Where the tokens of a request with shared pages lie. Needs no torch."""
+"""Positions of the tokens of a request with shared pages. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Span = tuple[int, int, int]
 """A block, and rows [begin, end) of it."""
 
 LEAST_TOKENS = 32
-"""Shorter interiors are private: a run costs a product per layer of its own (a guess)."""
+"""Minimum length of a shared interior; shorter ones are private: each run costs a product per
+layer (a guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Part:
 class Wanted:
     """A part at tokens [start, start + part.length) of a request.
 
-    turn: the distance between the positions that the part's keys are turned to and those that they
-    have here. segment: the piece's index.
+    turn: the distance between the stored positions of the part's keys and their positions here.
+    segment: the piece's index.
     """
 
     part: Part
@@ -45,7 +46,7 @@ class Wanted:
 class Run:
     """A part of a request, and its place: rows [offset, offset + length) of a block.
 
-    The block's generation tells whether it is still the bin that it was.
+    The block's generation shows whether it is still the same bin.
     """
 
     wanted: Wanted
@@ -56,24 +57,24 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """The runs of a request, ascending. All other tokens are private, the n-th of them in row n of
-    the request's blocks."""
+    """The runs of a request, ascending. All other tokens are private, the n-th of them in row n
+    of the request's blocks."""
 
     runs: tuple[Run, ...]
 
     @property
     def shared(self) -> int:
-        """Tokens that lie in bins."""
+        """Returns the number of tokens in bins."""
         return shared_tokens(tuple(run.wanted for run in self.runs))
 
     @property
     def end(self) -> int:
-        """Tokens from here on are private."""
+        """Returns the token from which on all are private."""
         return self.runs[-1].wanted.end
 
     def spans(self, block_tokens: int, kernel_tokens: int) -> Iterator[tuple[int, Span]]:
-        """The runs by number, in blocks of the engine's kernels, which may be smaller than its
-        own."""
+        """Yields the runs by number, in blocks of the engine's kernels, which may be smaller than
+        its own."""
         split = block_tokens // kernel_tokens
         for number, run in enumerate(self.runs):
             for block, a, b in spans_of(
@@ -82,7 +83,7 @@ class PagePlan:
                 yield number, (run.block * split + block, a, b)
 
     def private(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The private tokens [a, b) within [begin, end), each with the row that a lies in."""
+        """Yields the private tokens [a, b) within [begin, end), each with the row of a."""
         skipped, at = 0, begin
         for run in self.runs:
             wanted = run.wanted
@@ -96,22 +97,23 @@ class PagePlan:
 
 
 def spans_of(begin: int, end: int, size: int) -> Iterator[Span]:
-    """Rows [begin, end) of a table of blocks of `size` rows."""
+    """Yields rows [begin, end) of a table of blocks of `size` rows."""
     for block in range(begin // size, -(-end // size)):
         yield block, max(begin - block * size, 0), min(end - block * size, size)
 
 
 def shared_tokens(wanted: tuple[Wanted, ...]) -> int:
-    """Tokens that are placed in bins."""
+    """Returns the number of tokens that are placed in bins."""
     return sum(one.part.length for one in wanted)
 
 
 def parts_of(
     key: bytes, start: int, length: int, turn: int, segment: int, most: int
 ) -> Iterator[Wanted]:
-    """An interior at tokens [start, start + length), in parts that fit into a bin of `most` rows.
+    """Returns an interior at tokens [start, start + length), in parts that fit into a bin of
+    `most` rows.
 
-    What is too short to be shared is left out.
+    Parts that are too short to be shared are left out.
     """
     for first in range(0, length, most):
         part = Part(key, first, min(most, length - first))
@@ -120,7 +122,7 @@ def parts_of(
 
 
 def shareable(splice: Splice, most: int) -> tuple[Wanted, ...]:
-    """The interiors that may lie in bins, in parts of at most so many tokens."""
+    """Returns the interiors that may be in bins, in parts of at most `most` tokens."""
     wanted: list[Wanted] = []
     for span in splice.spans:
         piece = splice.prompt.pieces[span.segment] if span.segment >= 0 else None

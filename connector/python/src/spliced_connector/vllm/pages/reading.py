@@ -1,4 +1,5 @@
-"""The rows of a request with shared pages as a request without any has them: what is stored."""
+"""Reads the rows of a request with shared pages in the form of a request without: they are stored
+so."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from spliced_connector.walk import angles, turn
 def read_rows(
     pages: RowPages, rope: Rope, plan: PagePlan, table: Sequence[int], begin: int, end: int
 ) -> tuple[Tensor, Tensor]:
-    """Keys, turned to their positions, and values of tokens [begin, end) of one layer, copies.
+    """Returns copies of keys, rotated to their positions, and values of tokens [begin, end) of
+    one layer.
 
-    table: the request's own blocks. Raises BlocksError where they do not hold its private tokens.
+    table: the request's own blocks. Raises BlocksError if they do not contain its private tokens.
     """
     found = [*_private(pages, plan, table, begin, end), *_shared(pages, rope, plan, begin, end)]
     found.sort(key=lambda one: one[0])

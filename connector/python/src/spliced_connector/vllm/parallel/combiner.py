@@ -1,7 +1,7 @@
 """Segments that requests miss and other nodes compute, in the scheduler's process.
 
-Two threads ask the daemon: plans are made between nodes and take some milliseconds, and what they
-name takes as long as prefills. The scheduler only looks at what is known so far.
+Two threads query the daemon: plans are negotiated between nodes and take some milliseconds, and
+the planned segments take as long as prefills. The scheduler only reads the results so far.
 """
 
 from __future__ import annotations
@@ -17,47 +17,48 @@ from spliced_connector.vllm.plans import News
 from spliced_connector.vllm.tally import log
 
 MOST = 16
-"""Requests at a time that wait for others: the plans that a connection may have."""
+"""Maximum requests that wait for others: the number of plans that a connection may have."""
 
 PLAN_SECONDS = 0.5
 """Longest wait for a plan. The daemon gives other nodes half of it."""
 
 WATCH_SECONDS = 0.02
-"""Of one watch, of all plans in turn: one that ends is noticed behind it."""
+"""Longest wait of one watch, of all plans in turn: the end of a plan is noticed after it."""
 
 
 @dataclass(slots=True)
 class Away:
-    """What is known of one request's segments, by key."""
+    """The known state of one request's segments, by key."""
 
     planned: bool = False
     waiting: frozenset[bytes] = frozenset()  # others compute them
-    own: frozenset[bytes] = frozenset()  # this engine does: by the plan, or as they were lost
+    # this engine computes them: by the plan, or because they were lost
+    own: frozenset[bytes] = frozenset()
     came: frozenset[bytes] = frozenset()
     lost: frozenset[bytes] = frozenset()  # part of `own`
 
 
 @dataclass(slots=True)
 class _Request:
-    """Guarded by the combiner's lock, but for `over`."""
+    """Guarded by the combiner's lock, except `over`."""
 
     missing: Sequence[Missing]
     away: Away = field(default_factory=Away)
-    claimed: bool = False  # a worker has to be told what comes,
-    told: frozenset[bytes] = frozenset()  # and has been, of these
-    over: bool = False  # nobody waits any more
+    claimed: bool = False  # workers must be notified of segments,
+    told: frozenset[bytes] = frozenset()  # and have been, of these
+    over: bool = False  # its result is no longer needed
 
 
 class Combiner:
-    """All methods are the scheduler's thread's, and wait for nothing. `start` comes first."""
+    """All methods are for the scheduler's thread, and do not wait. `start` is called first."""
 
     def __init__(self, model: Model, tally: EngineTally) -> None:
         self._model = model
         self._tally = tally
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
-        self._waiting = 0  # requests of which something is not known; guarded by the lock,
-        self._over = False  # as is whether nobody is asked any more
+        self._waiting = 0  # requests with something unknown; guarded by the lock,
+        self._over = False  # as is whether requests to the daemon have ended
         self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
         self._threads = [
@@ -70,7 +71,7 @@ class Combiner:
             thread.start()
 
     def ask(self, request_id: str, missing: Sequence[Missing]) -> None:
-        """Begin to ask who computes what. Nothing is asked while too many wait."""
+        """Starts to ask who computes what. Nothing is asked while too many wait."""
         with self._lock:
             if self._over or self._waiting >= MOST:
                 self._tally.add("plans_refused")
@@ -80,14 +81,15 @@ class Combiner:
         self._to_plan.put(request)
 
     def asking(self, request_id: str) -> bool:
-        """Whether a request has to wait because it is not known who computes what."""
+        """Whether a request has to wait because it is unknown who computes what."""
         request = self._requests.get(request_id)
         return request is not None and not request.away.planned
 
     def of(self, request_id: str, claim: bool = False) -> Away:
-        """What is known of a request now; all is its own where nothing was asked.
+        """Returns what is known of a request now; this engine computes everything if nothing was
+        asked.
 
-        claim: what becomes known after that is among the news.
+        claim: later changes are included in `news`.
         """
         request = self._requests.get(request_id)
         if request is None:
@@ -99,7 +101,7 @@ class Combiner:
             return Away(now.planned, now.waiting, now.own, now.came, now.lost)
 
     def news(self) -> tuple[News, ...]:
-        """What has become of claimed requests' segments since the last call."""
+        """Returns changes of claimed requests' segments since the last call."""
         news = []
         with self._lock:
             for request_id, request in self._requests.items():
@@ -111,26 +113,26 @@ class Combiner:
         return tuple(news)
 
     def drop(self, request_id: str) -> None:
-        """The request waits for nothing any more. Twice is once."""
+        """Ends the waits of a request. Further calls do nothing."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             request.over = True
 
     def close(self) -> None:
-        """Ask for no more."""
+        """Ends all queries."""
         for request_id in list(self._requests):
             self.drop(request_id)
         self._to_plan.put(None)
         self._to_watch.put(None)
 
-    # Of the threads.
+    # Run by the threads.
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception:
             log.exception("other nodes are not asked any more")
-        finally:  # nobody waits for a thread that is gone
+        finally:  # ends all waits for this thread
             with self._lock:
                 self._over = True
                 for request in self._requests.values():
@@ -194,7 +196,7 @@ class Combiner:
             self._lose(request)
 
     def _lose(self, request: _Request) -> None:
-        """What is not there yet is this engine's."""
+        """Missing segments are left to this engine."""
         away = request.away
         away.lost |= away.waiting
         away.own |= away.waiting

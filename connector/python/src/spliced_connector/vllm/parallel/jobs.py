@@ -1,8 +1,8 @@
-"""Segments that other nodes want of this engine, in the scheduler's process.
+"""Segments that other nodes request from this engine, in the scheduler's process.
 
-A thread asks the daemon for jobs and tells it which come to nothing; the scheduler gives them to
-the workers, which compute and publish them as they capture segments of requests. An engine without
-requests gives them all its time, a busy one a share of it.
+A thread asks the daemon for jobs and reports which are declined; the scheduler passes them to the
+workers, which compute and publish them like captured segments of requests. An engine without
+requests spends all its time on them, a busy one a share of it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.tally import log
 
 MOST = 4
-"""Jobs at a time: a batch that runs, and what comes next."""
+"""Jobs at a time: a batch that runs, and the next one."""
 
 ROWS = 2048
-"""Rows of one batch, unless its only job has more: as many as a prefill's."""
+"""Maximum rows of one batch, unless its only job has more: as many as a prefill's."""
 
 WATCH_SECONDS = 1.0
 BUSY_SECONDS = 0.05
-"""Of one watch of an engine without jobs, and with some: what is declined waits so long."""
+"""Wait of one watch, for an engine without jobs, and with some: declined jobs are reported after
+it."""
 
 PAUSE_SECONDS = 0.5
-"""Behind a watch that was not answered."""
+"""Pause after a watch without an answer."""
 
 BUSY_FOR = 1.0
-"""An engine counts as busy for so many seconds behind a step with requests."""
+"""Seconds for which an engine counts as busy after a step with requests."""
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class _Running:
 
 
 class Loop(Protocol):
-    """What steps the engine. Any thread may ask."""
+    """The loop that steps the engine. Any thread may call it."""
 
     @property
     def running(self) -> bool:
@@ -55,12 +56,12 @@ class Loop(Protocol):
         ...
 
     def wake(self) -> None:
-        """Has an engine that sleeps look at `Jobs.pending`."""
+        """Makes an engine that sleeps check `Jobs.pending`."""
         ...
 
 
 class Jobs:
-    """Methods are the scheduler's thread's, and wait for nothing. `start` comes first."""
+    """Methods are for the scheduler's thread, and do not wait. `start` is called first."""
 
     def __init__(
         self,
@@ -83,14 +84,14 @@ class Jobs:
         self._most_tokens = settings.capture_tokens
         self._share = settings.parallel_share
         self._lock = threading.Lock()
-        # Guarded by it:
+        # Guarded by the lock:
         self._queue: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
-        self._declined: list[Job] = []  # and not told yet
-        # The scheduler's:
+        self._declined: list[Job] = []  # and not reported yet
+        # Used by the scheduler's thread:
         self._line = Line()  # seconds by rows
         self._last = 0.0  # seconds of the last batch
-        self._credit = 0.0  # seconds that others may have of a busy engine
+        self._credit = 0.0  # seconds that others may use of a busy engine
         self._now = clock()
         self._busy_until = 0.0
         self._stop = threading.Event()
@@ -101,11 +102,11 @@ class Jobs:
 
     @property
     def pending(self) -> bool:
-        """Whether the engine has to go on stepping for them."""
+        """Whether the engine must continue stepping for them."""
         return bool(self._queue or self._running)
 
     def next(self, alone: bool) -> tuple[Work, ...]:
-        """What the workers are to compute, in one batch; nothing while they have one.
+        """Returns work for the workers, in one batch; nothing while they have one.
 
         alone: no request of the engine waits for this step.
         """
@@ -125,7 +126,7 @@ class Jobs:
         return tuple(Work(job.id, job.spec, job.tokens) for job in batch)
 
     def settled(self, worked: Iterable[Worked]) -> None:
-        """What has become of jobs on the ranks."""
+        """Handles the outcome of jobs on the ranks."""
         for one in worked:
             if one.rows:
                 self._line.learn(one.rows, one.seconds)
@@ -143,14 +144,14 @@ class Jobs:
             self._tally.add("jobs_done" if one.stored else "jobs_failed")
 
     def close(self) -> None:
-        """Ask for no more. Jobs come to nothing when the connection ends."""
+        """Ends the requests for jobs. Unfinished jobs are void when the connection ends."""
         self._stop.set()
         with self._lock:
             self._queue.clear()
             self._running.clear()
 
     def _batch(self, rows: float, one: bool) -> list[Job]:
-        """The next jobs of at most so many rows. one: the first in any case."""
+        """Returns the next jobs of at most `rows` rows. one: the first in any case."""
         batch: list[Job] = []
         while self._queue:
             tokens = self._queue[0].spec.tokens
@@ -161,7 +162,7 @@ class Jobs:
         return batch
 
     def _rows(self) -> float:
-        """How many rows a busy engine has time for; none before it is known what they take."""
+        """Returns how many rows a busy engine has time for; none before their time is known."""
         fit = self._line.fit()
         if fit is None:
             return 0.0
@@ -175,7 +176,7 @@ class Jobs:
         self._declined += late
         self._tally.add("jobs_late", len(late))
 
-    # Of the thread.
+    # Run by the thread.
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -194,7 +195,7 @@ class Jobs:
         most, queued = self._offer()
         wait = BUSY_SECONDS if self.pending else WATCH_SECONDS
         news = self._model.jobs(most, wait, declined, queued, primers=self._primers)
-        if news is None:  # who does not watch is no worker, and has no jobs
+        if news is None:  # without a watch it is no worker, and has no jobs
             with self._lock:
                 self._queue.clear()
             return False
@@ -208,8 +209,8 @@ class Jobs:
         return True
 
     def _offer(self) -> tuple[int, float]:
-        """How many jobs are taken at once, and the seconds before the first of them is begun: those
-        in which a busy engine saves up the time of a batch."""
+        """Returns how many jobs are taken at once, and the seconds before the first of them
+        starts, in which a busy engine saves up the time of a batch."""
         if self._clock() >= self._busy_until:
             return MOST if self._loop.running else 0, 0.0
         if not self._share or self._line.fit() is None:

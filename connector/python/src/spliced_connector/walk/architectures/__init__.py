@@ -1,4 +1,4 @@
 """Known architectures of transformers, a module each with `build(model, config, naming)`.
 
-`walk.registry` says which model types they serve.
+`walk.registry` maps model types to them.
 """

@@ -13,7 +13,7 @@ from spliced_connector.walk.reading import child, float_dtype, layers, maybe_chi
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `BambaForCausalLM`."""
+    """Returns the walk over a `BambaForCausalLM`."""
     body = child(model, "model")
     sizes = sizes_of(config)
 

@@ -1,7 +1,7 @@
 """Falcon-H1: Mamba2 and attention side by side in every decoder layer, and multipliers.
 
 Each decoder layer is two blocks here. Both mixers read the same norm of the layer's input, so the
-first block leaves the input as it is and appends what Mamba2 gave; the second adds both.
+first block leaves the input unchanged and appends the output of Mamba2; the second adds both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spliced_connector.walk.reading import child, float_dtype, layers, number, r
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `FalconH1ForCausalLM`."""
+    """Returns the walk over a `FalconH1ForCausalLM`."""
     body = child(model, "model")
     sizes = sizes_of(config)
     blocks = []

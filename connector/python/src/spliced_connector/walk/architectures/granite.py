@@ -15,7 +15,7 @@ from spliced_connector.walk.reading import child, float_dtype, layers, maybe_chi
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `GraniteMoeHybridForCausalLM`."""
+    """Returns the walk over a `GraniteMoeHybridForCausalLM`."""
     body = child(model, "model")
     sizes = sizes_of(config)
     rotary = maybe_child(body, "rotary_emb")

@@ -20,7 +20,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `JambaForCausalLM`."""
+    """Returns the walk over a `JambaForCausalLM`."""
     require_silu(config)
     body = child(model, "model")
     rank, state = number(config, "mamba_dt_rank"), number(config, "mamba_d_state")

@@ -1,4 +1,4 @@
-"""Kimi-Linear: KDA, whose every key channel decays on its own, and MLA without positions."""
+"""Kimi-Linear: KDA, with a separate decay for every key channel, and MLA without positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `KimiLinearForCausalLM`."""
+    """Returns the walk over a `KimiLinearForCausalLM`."""
     require_silu(config)
     body = child(model, "model")
     types = names(config, "layer_types")

@@ -12,7 +12,7 @@ from spliced_connector.walk.reading import UnsupportedError, child, float_dtype,
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `LlamaForCausalLM`, or a model of the same shape."""
+    """Returns the walk over a `LlamaForCausalLM`, or a model of the same shape."""
     body = child(model, "model")
     types = getattr(config, "layer_types", None) or ()
     if any(t != "full_attention" for t in types):

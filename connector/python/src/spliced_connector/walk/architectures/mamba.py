@@ -20,7 +20,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `MambaForCausalLM`, `FalconMambaForCausalLM` or `Mamba2ForCausalLM`."""
+    """Returns the walk over a causal Mamba, Falcon-Mamba or Mamba2 model."""
     require_silu(config)
     body = child(model, "backbone")
     blocks = [_block(i, at, config) for i, at in enumerate(layers(body))]
@@ -34,7 +34,7 @@ def _block(i: int, layer: nn.Module, config: object) -> Block:
     module, norm = child(layer, "mixer"), child(layer, "norm")
     dtype = tensor(norm, "weight").dtype
 
-    # Residuals may be wider than the weights, so that rows are of either type.
+    # Residuals may be wider than the weights, so rows may be of either type.
     def before(h: Tensor) -> Tensor:
         x: Tensor = norm(h.to(dtype))
         return x

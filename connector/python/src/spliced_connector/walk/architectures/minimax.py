@@ -1,6 +1,6 @@
 """MiniMax: Lightning attention without rope, and full attention with it.
 
-Residuals run around the normalised rows, and both branches have weights.
+Residuals are taken from the normalised rows, and both branches have weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spliced_connector.walk.reading import (
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention: every head forgets at a fixed rate, which the module holds.
+    """Decayed linear attention: every head decays at a fixed rate, which the module has.
 
     Engines derive the rates from head and layer by different formulas, so they are read.
     """
@@ -74,7 +74,7 @@ class Lightning:
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `MiniMaxForCausalLM`."""
+    """Returns the walk over a `MiniMaxForCausalLM`."""
     body = child(model, "model")
     types = names(config, "layer_types")
     blocks = [

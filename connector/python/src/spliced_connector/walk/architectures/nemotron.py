@@ -21,7 +21,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `NemotronHForCausalLM`."""
+    """Returns the walk over a `NemotronHForCausalLM`."""
     require_silu(config, "mamba_hidden_act")
     body = child(model, "model")
     sizes = Mamba2Sizes(

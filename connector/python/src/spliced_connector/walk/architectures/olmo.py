@@ -1,6 +1,6 @@
-"""OLMo hybrid: gated delta rule that may write against what it holds, and full attention.
+"""OLMo hybrid: gated delta rule that may have negative eigenvalues, and full attention.
 
-Attention layers norm behind the mixer and the MLP, the others in front.
+Attention layers norm after the mixer and the MLP, the others before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over an `OlmoHybridForCausalLM`."""
+    """Returns the walk over an `OlmoHybridForCausalLM`."""
     require_silu(config)
     body = child(model, "model")
     rotary = maybe_child(body, "rotary_emb")

@@ -1,8 +1,8 @@
-"""Qwen3-Next and the text models of Qwen3.5, as transformers' modules hold them.
+"""Qwen3-Next and the text models of Qwen3.5, with transformers' modules.
 
 Gated delta rule with one convolution over q | k | v, gated softmax attention with partial rope,
-dense MLPs or mixtures of experts. Weights stay where they are; only the few rows of the two gate
-projections are kept a second time, side by side.
+dense MLPs or mixtures of experts. Weights are not copied, except the few rows of the two gate
+projections, which are joined.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Norm:
-    """RMS norm whose weight is kept as an offset from one, in float32 as the model does."""
+    """RMS norm whose weight is stored as an offset from one, in float32 as in the model."""
 
     def __init__(self, module: nn.Module, eps: float) -> None:
         weight = tensor(module, "weight")
@@ -123,7 +123,8 @@ class GatedAttention:
 
 @dataclass(frozen=True)
 class GatedDelta:
-    """The gated delta rule. `project` gives q | k | v [n, C], z [n, Hv, dv] and b | a [n, 2 Hv]."""
+    """The gated delta rule. `project` returns q | k | v [n, C], z [n, Hv, dv] and b | a [n, 2
+    Hv]."""
 
     module: nn.Module
     key_heads: int
@@ -244,7 +245,7 @@ def _delta(config: object, module: nn.Module) -> GatedDelta:
         value_dim=value_dim,
         eps=real(config, "rms_norm_eps"),
         project=project,
-        # Kept with the tap as the leading dimension: a tap is read as one row.
+        # Stored with the tap as the leading dimension: a tap is read as one row.
         taps=(taps.t().contiguous().t(), conv_bias),
         rate=a_log.to(wide).exp(),
         bias=tensor(module, "dt_bias").to(wide),
@@ -286,9 +287,9 @@ def _mlp(config: object, module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a causal language model of these families.
+    """Returns the walk over a causal language model of these families.
 
-    Raises `UnsupportedError` with the name of what has no arithmetic here.
+    Raises `UnsupportedError` with the name of anything that has no arithmetic here.
     """
     body = child(model, "model")
     eps = real(config, "rms_norm_eps")

@@ -1,8 +1,8 @@
-"""Ring and Ling up to 2.5, which are called Bailing: Lightning attention that turns its queries and
-keys, and full attention over grouped keys or latents.
+"""Ring and Ling up to 2.5, which are called Bailing: Lightning attention that rotates its queries
+and keys, and full attention over grouped keys or latents.
 
-transformers has no class of these, their code comes with the weights. A walk needs the names of its
-modules, and the arithmetic that vLLM and SGLang have too.
+transformers has no class of these; their code is distributed with the weights. A walk needs the
+names of its modules, and arithmetic that vLLM and SGLang also have.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from spliced_connector.walk.rope import Turn, latent_rope_of, rope_of, turn_of
 
 @dataclass(frozen=True)
 class Projection:
-    """Queries, keys and values out of one matrix, normed per head where the module has norms, and
-    turned where there is a turn."""
+    """Queries, keys and values from one matrix, normed per head if the module has norms, and
+    rotated if it has rope."""
 
     module: nn.Module
     heads: int
@@ -67,7 +67,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Softmax attention behind such a projection."""
+    """Softmax attention after such a projection."""
 
     project: Projection
     rope: Rope
@@ -92,9 +92,9 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention over turned keys: its state is that of a position, too.
+    """Decayed linear attention over rotated keys, so its state depends on the position, too.
 
-    A module keeps the logarithm of each head's decay as its slope. Engines have formulas for it
+    A module stores the logarithm of each head's decay as its slope. Engines have formulas for it
     that count layers differently, so it is read.
     """
 
@@ -153,7 +153,7 @@ class Lightning:
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `BailingMoeLinearV2ForCausalLM` or `BailingMoeV2_5ForCausalLM`."""
+    """Returns the walk over a `BailingMoeLinearV2ForCausalLM` or `BailingMoeV2_5ForCausalLM`."""
     body = child(model, "model")
     rotary = child(body, "rotary_emb")
     blocks = [
@@ -212,7 +212,7 @@ def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
 
 
 def _mlp(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Mixtures of experts want a batch, and give the router's choice beside the rows."""
+    """Mixtures of experts need a batch, and return the router's choice with the rows."""
 
     def call(rows: Tensor) -> Tensor:
         given = module(rows[None])

@@ -1,8 +1,8 @@
-"""Zamba and Zamba2: Mamba layers, some of them behind attention blocks that share their weights.
+"""Zamba and Zamba2: Mamba layers, some of them after attention blocks that share their weights.
 
-The shared block reads the word embeddings beside the hidden rows, so rows carry both here:
-[hidden | embedding], and behind an attention block [hidden | embedding | what the block gave],
-which goes into the following Mamba2 but not into the residual.
+The shared block reads the word embeddings in addition to the hidden rows, so rows contain both
+here: [hidden | embedding], and after an attention block [hidden | embedding | output of the
+block]. The output is an input of the following Mamba2 but not of the residual.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spliced_connector.walk.reading import (
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """The walk over a `ZambaForCausalLM` or a `Zamba2ForCausalLM`."""
+    """Returns the walk over a `ZambaForCausalLM` or a `Zamba2ForCausalLM`."""
     body = child(model, "model")
     hidden = number(config, "hidden_size")
     mixer = _mamba1(config) if hasattr(config, "mamba_dt_rank") else _mamba2(config)
@@ -114,6 +114,6 @@ def _shared(
 
 
 def _adapters(attention: nn.Module, config: object, layer: int) -> Mapping[str, nn.Module]:
-    """What this use of the shared weights adds to its projections."""
+    """Returns what this use of the shared weights adds to its projections."""
     use = whole_numbers(config, "hybrid_layer_ids").index(layer)
     return {name: layers(attention, f"linear_{name}_adapter_list")[use] for name in "qkv"}

@@ -1,1 +1,2 @@
-"""Tokens that are decoded beside the rows of earlier ones, and rows that are kept of them."""
+"""Tokens that are decoded next to the rows of earlier ones, and the rows that are stored of
+them."""

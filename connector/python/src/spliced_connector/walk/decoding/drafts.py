@@ -1,10 +1,10 @@
-"""Tokens that are computed behind a context and may be dropped again (KVBuffer, section 3.3).
+"""Tokens that are computed after a context and may be dropped again (KVBuffer, section 3.3).
 
-All drafts pass the layers in one walk. A linear layer computes their outputs from the state before
-the first one and the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows; only what
-is accepted moves the state, in one update from the rows that are there (Eq. 8). Nothing is copied
-and nothing taken back, where drafts that are decoded one by one need a state each. Rows of
-attention behind the certain tokens are written over by the next ones.
+All drafts pass the layers in one walk. A linear layer computes their outputs from the state
+before the first one and the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows.
+Only accepted drafts move the state, in one update from these rows (Eq. 8). Nothing is copied and
+nothing undone, while drafts that are decoded one by one need a state each. Rows of attention
+after the certain tokens are overwritten by the next ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spliced_connector.walk.run import Walk
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What drafts leave in a linear layer: its recurrence with the rows, the state behind all of
+    """Result of drafts in a linear layer: its recurrence with the rows, the state after all of
     them, and the convolution's inputs [n, C]."""
 
     layer: int
@@ -36,7 +36,7 @@ class _Left:
 
 
 class _Trial(Walk):
-    """A walk over drafts, behind which the context is where it was."""
+    """A walk over drafts that leaves the context unchanged."""
 
     def __init__(self, arch: Architecture, rows: SplicedRows, context: Context) -> None:
         super().__init__(arch, rows, context, None)
@@ -55,7 +55,7 @@ class _Trial(Walk):
 
 
 class Drafts:
-    """Drafts behind a context, until it moves on. `hidden` [n, width] are their last rows."""
+    """Drafts after a context, until it moves on. `hidden` [n, width] are their last rows."""
 
     def __init__(self, context: Context, hidden: Tensor, left: Sequence[_Left]) -> None:
         self.hidden = hidden
@@ -64,12 +64,12 @@ class Drafts:
         self._left = left
 
     def rows(self, n: int) -> TurnRows:
-        """The rows of the first n drafts, which moving the context over them takes."""
+        """Returns the rows of the first n drafts, which move the context over them."""
         layers = {left.layer: turn_layer(left.scan, left.conv).cut(0, n) for left in self._left}
         return TurnRows(self._begin, self._begin + n, layers)
 
     def accept(self, n: int) -> None:
-        """Moves the context over the first n drafts; the others are dropped. Once."""
+        """Moves the context over the first n drafts; the others are dropped. To be called once."""
         if not 0 <= n <= len(self.hidden) or self._context.tokens != self._begin:
             raise PlanError(f"{n} of {len(self.hidden)} drafts at {self._begin}, {self._context}")
         if n == 0:
@@ -84,9 +84,9 @@ class Drafts:
 
 
 def verify(arch: Architecture, ids: Sequence[int], context: Context) -> Drafts:
-    """Computes the tokens of ids behind the context, at least one, as drafts.
+    """Computes the tokens of ids after the context, at least one, as drafts.
 
-    ids is the whole prompt. Of architectures without kernels of an engine's own.
+    ids is the whole prompt. For architectures without an engine's kernels.
     """
     if arch.kernels is not None or context.tokens >= len(ids):
         raise PlanError(f"drafts of {len(ids)} tokens behind {context.tokens}")

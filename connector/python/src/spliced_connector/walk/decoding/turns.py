@@ -1,9 +1,9 @@
-"""The rows that move the states of linear layers over the tokens of a turn: what states at any of
-these tokens are rebuilt from without a forward pass.
+"""Rows that move the states of linear layers over the tokens of a turn: states at any of these
+tokens are rebuilt from them without a forward pass.
 
-A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk has all
-of them when it has moved the states; of tokens that the engine has decoded by itself they follow
-from what its mixers have read.
+A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk has
+all of them when it has moved the states; for tokens that the engine has decoded itself they
+follow from the inputs of its mixers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TurnLayer:
     write: Tensor
 
     def cut(self, begin: int, end: int) -> TurnLayer:
-        """Some of the rows."""
+        """Returns rows [begin, end)."""
         conv = None if self.conv is None else self.conv[begin:end]
         return TurnLayer(self.decay[begin:end], conv, self.key[begin:end], self.write[begin:end])
 
@@ -49,13 +49,13 @@ class TurnRows:
     layers: Mapping[int, TurnLayer]
 
     def cut(self, end: int) -> TurnRows:
-        """The rows of the tokens before `end`."""
+        """Returns the rows of the tokens before `end`."""
         end = min(end, self.end)
         n = end - self.begin
         return TurnRows(self.begin, end, {i: x.cut(0, n) for i, x in self.layers.items()})
 
     def joined(self, *more: TurnRows) -> TurnRows:
-        """These rows, then `more`, each of the tokens behind the ones before."""
+        """Returns these rows, then `more`, which must follow each other."""
         end = self.end
         for rows in more:
             if rows.begin != end:
@@ -67,8 +67,8 @@ class TurnRows:
         return TurnRows(self.begin, end, layers)
 
     def packed(self, profile: Profile, begin: int, end: int) -> bytearray:
-        """The rows of tokens [begin, end) as `Profile.buffer_layout` has them. Raises ValueError
-        where they are not what it has."""
+        """Returns the rows of tokens [begin, end) in the form of `Profile.buffer_layout`. Raises
+        ValueError if they do not fit it."""
         layout = profile.buffer_layout(end - begin)
         some = {i: x.cut(begin - self.begin, end - self.begin) for i, x in self.layers.items()}
         found = [_part(some[p.layer], p.kind) for p in layout.parts]
@@ -78,7 +78,7 @@ class TurnRows:
         return out
 
     def on_host(self) -> TurnRows:
-        """The rows in memory of the host, by one copy for all of them."""
+        """Returns the rows in host memory, by one copy for all of them."""
         names = [(i, name) for i, x in self.layers.items() for name in _FIELDS]
         given = {at: getattr(self.layers[at[0]], at[1]) for at in names}
         there = {at: x for at, x in given.items() if x is not None}
@@ -95,10 +95,11 @@ _FIELDS = ("decay", "conv", "key", "write")
 
 
 def at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one device in memory of the host, by one copy: each copy waits for the device."""
+    """Returns tensors of one device in host memory, by one copy: each copy waits for the device."""
     if not tensors:
         return []
-    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())  # aligned so
+    # in this order they are aligned
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     flat = [tensors[i].contiguous().view(-1).view(torch.uint8) for i in order]
     whole = torch.cat(flat).to("cpu")
     out = list(tensors)
@@ -122,7 +123,7 @@ def _part(rows: TurnLayer, kind: str) -> Tensor | None:
 
 
 class _Recorded(Walk):
-    """A walk over one span that leaves the rows of its linear layers."""
+    """A walk over one span that records the rows of its linear layers."""
 
     def __init__(self, arch: Architecture, rows: SplicedRows, context: Context) -> None:
         super().__init__(arch, rows, context, None)
@@ -145,14 +146,14 @@ class _Recorded(Walk):
         self.moved.append((layer, state, tail))
 
     def left(self) -> TurnRows:
-        """The rows of all tokens of the span. They hold no memory of the walk's."""
+        """Returns the rows of all tokens of the span. They reference no memory of the walk."""
         span = self.rows.spans[0]
         layers = {i: turn_layer(scan, conv) for i, (scan, conv) in self._seen.items()}
         return TurnRows(span.start, span.end, layers)
 
 
 def turn_layer(scan: families.Scan, conv: Tensor | None) -> TurnLayer:
-    """The rows of a recurrence over one run that was moved over a state."""
+    """Returns the rows of a recurrence over one run that was moved over a state."""
     steps, wide = scan.steps, scan.wide
     return TurnLayer(steps.decay.double().exp().to(wide), conv, steps.k.to(wide), scan.writes(0))
 
@@ -166,7 +167,8 @@ def _walk(arch: Architecture, ids: Tensor, context: Context) -> _Recorded:
 def prefill_turn(
     arch: Architecture, ids: Sequence[int], context: Context
 ) -> tuple[Tensor, TurnRows]:
-    """`prefill` that also gives the rows of the tokens that it computes, `PREFILL_ROWS` at most."""
+    """`prefill` that also returns the rows of the tokens that it computes, `PREFILL_ROWS` at
+    most."""
     n = len(ids) - context.tokens
     if not 0 < n <= PREFILL_ROWS:
         raise PlanError(f"rows of {n} tokens behind {context.tokens}")
@@ -183,8 +185,8 @@ def prefill_turn(
 def advance_mixers(
     arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
 ) -> None:
-    """Moves the states of a context, and nothing else of it, over the tokens of ids behind it, of
-    which the mixers of linear layers have read these rows [n, width], by layer."""
+    """Moves the states of a context, and nothing else of it, over the next tokens of ids. The
+    mixers of linear layers have read these rows [n, width], by layer."""
     with torch.no_grad():
         _advanced(arch, ids, context, read)
 
@@ -217,10 +219,10 @@ def restore_turn(
     room: int,
     device: torch.device,
 ) -> Context:
-    """A context behind a leased checkpoint that is kept as rows: its keys and values, and states
-    and convolution tails as a replay gave them. Everything is copied.
+    """Returns a context after a leased checkpoint that is stored as rows: its keys and values,
+    and the states and convolution tails of a replay. Everything is copied.
 
-    Raises ValueError when a node's layout is not that of the model.
+    Raises ValueError if a node's layout does not fit the model.
     """
     context = Context(arch, room, device)
     reader, attends = PartReader(context), set(profile.attention_layers)
