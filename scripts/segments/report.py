@@ -1,4 +1,4 @@
-"""Prints the results of `measure.py` as the table of docs/engines.md.
+"""Prints the results of `measure.py` as a table; docs/engines.md sums it up.
 
 python scripts/segments/report.py docs/results/segments.json
 """
