@@ -5,8 +5,8 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE    := $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
-# No C in the programs and their tests, except for the race detector. So all targets share one
-# compiled package.
+# No C in the programs and their tests, except for the race detector. So a package is compiled
+# once for all targets.
 export CGO_ENABLED := 0
 # Engines take three times as long to start if Python may not cache its bytecode.
 unexport PYTHONDONTWRITEBYTECODE

@@ -122,8 +122,8 @@ def build(name: str, sizes: Sizes, device: str) -> PreTrainedModel:
 
 
 class Engine:
-    """A model with three adapters: one that may use the GPU's memory, one that may not, and one
-    that reads rows in place in the GPU's memory."""
+    """A model with adapters for the GPU's memory and for host memory, each also with packed tuples.
+    Two more are made on demand: the daemon writes the rows, or they are read in place."""
 
     def __init__(self, args: argparse.Namespace, sizes: Sizes, device: str) -> None:
         import torch
