@@ -31,7 +31,7 @@ from torch import Tensor
 from variants import kept
 from ways import TOLERANCES, Variant
 
-from spliced_connector.model import Identity, Kind, divide
+from spliced_connector.model import Identity, Kind, Transition, divide
 from spliced_connector.walk import Captured
 
 SEAM = 8
@@ -42,7 +42,8 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
-    """Transitions [n, dk, dk] and end-states [n, dk, dv] of the heads of segments."""
+    """Transitions [n, dk, dk], or [n] where they are numbers, and end-states [n, dk, dv] of the
+    heads of segments."""
     layers = [
         (layer.transition, layer.state)
         for segment in segments
@@ -66,11 +67,15 @@ def some(server: object, questions: Sequence[Question], segments: int) -> list[C
 
 def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
     """Bytes of k, v, beta and decay of all tokens, k once per key head, in 16 bits (decays in 32),
-    beside those of T in fp16 and S in fp32: what both could be computed from again."""
+    beside those of T in fp16 and S in fp32: what both could be computed from again. Where T is a
+    number, it has 32 bits and there is no beta."""
     token = plain = 0
     for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR):
-        token += 2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim) + 6 * d.value_heads
-        plain += d.value_heads * d.key_dim * (2 * d.key_dim + 4 * d.value_dim)
+        number = d.family.transition is Transition.SCALAR
+        token += 2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim)
+        token += d.value_heads * (4 if number else 6)
+        each = 4 if number else 2 * d.key_dim**2
+        plain += d.value_heads * (each + 4 * d.key_dim * d.value_dim)
     return token * sum(s.spec.interior[1] for s in segments) / (plain * len(segments))
 
 
@@ -80,7 +85,7 @@ def weights(ways: Sequence[Variant], t: Tensor, s: Tensor) -> dict[str, float]:
 
 
 def _weight(variant: Variant, t: Tensor, s: Tensor) -> float:
-    plain = 2 * t.numel() + 4 * s.numel()
+    plain = (4 if t.dim() == 1 else 2) * t.numel() + 4 * s.numel()
     return sum(int(k.sizes.sum()) for k in kept(variant, t, s)) / plain
 
 
@@ -159,6 +164,8 @@ def main() -> None:
     asked = list(questions(options.segments, COUNTS, options.model))
     segments = some(server, asked, options.segments)
     t, s = heads(segments)
+    if t.dim() == 1:
+        parser.error(f"{options.model}: its transitions are numbers, which have no smaller form")
     print(f"{len(t)} heads of {options.segments} segments\n")
     for table in (errors(t, s), ranks(t, s), choices(t, s)):
         print("\n".join(table), end="\n\n")
