@@ -165,19 +165,20 @@ TIMED = (
 )
 
 
-# The same on a CPU in about an hour, to the short notes of PHASES.
+# The same on a CPU in about an hour, to short notes. Batches of the first levels are small: their
+# prompts are, and steps count for more there than tokens.
 HOUR = (
     Phase(
         (
             Level((1, 2), 4, words(10, 20, (1, 2), FIRST), 0.85, until=0.16, part=0.5),
-            Level((2, 3), 6, words(14, 28, (2, 3), FEW_MOVES), 0.85, until=0.22, part=0.5),
-            Level((2, 4), 8, words(24, 50, (3, 4), FEW_MOVES), 0.85, 120, until=0.32, part=0.6),
-            Level((2, 6), 12, words(40, 80, (3, 5), FEW_MOVES), 0.85, 120, 0.5, 0.42, 0.8),
-            Level((2, 4), 10, words(24, 50, (3, 4), EVEN), 0.95, 150, 0.5, 0.52, 0.6),
-            Level((2, 6), 14, words(40, 80, (3, 5), EVEN), 0.97, 300, 0.5, 0.66, 0.8),
-            Level((2, 8), 16, Shape(), bare=0.5),
+            Level((2, 3), 6, words(14, 28, (2, 3), FEW_MOVES), 0.85, until=0.27, part=0.5),
+            Level((2, 4), 8, words(24, 50, (3, 4), FEW_MOVES), 0.85, 80, until=0.42, part=0.6),
+            Level((2, 4), 10, words(24, 50, (3, 4), EVEN), 0.9, 120, 0.5, 0.56, 0.6),
+            Level((2, 6), 14, words(40, 80, (3, 5), EVEN), 0.95, 120, 0.5, 0.7, 0.8),
+            Level((2, 6), 16, Shape(), bare=0.5),
         ),
         steps=0,
+        cooldown=0.7,
     ),
 )
 
