@@ -66,7 +66,7 @@ class Config:
             "tie_word_embeddings": True,
             "use_cache": True,
             "bos_token_id": None,
-            "mamba_chunk_size": 64,
+            "mamba_chunk_size": model.CHUNK,
             "mamba_conv_bias": False,
             "mamba_expand": self.inner // self.hidden_size,
             "mamba_n_groups": 1,
