@@ -122,7 +122,7 @@ def test_the_recipe_writes_a_model_that_is_read_again(tmp_path: Path) -> None:
     ids = torch.arange(40)[None]
     with torch.no_grad():
         again = mamba2.load(tmp_path)(ids)
-        assert (again - run.model(ids)).abs().max() < 0.1 * again.std()
+        assert (again - run.model(ids)).norm() < 0.05 * again.norm()
 
 
 def test_a_short_timed_run_learns_something() -> None:
