@@ -10,7 +10,7 @@ from torch import Tensor
 from variants import kept
 from ways import Variant
 
-from spliced_connector.walk import Captured
+from spliced_connector.walk import Captured, families
 
 LENGTHS = (1, 2, 5, 10, 20, 40)
 """Segments of a chain behind which it is looked at."""
@@ -52,14 +52,14 @@ def _chain(way: Variant, layers: Sequence[object]) -> Iterator[tuple[int, Tensor
             exact, stored, bound = torch.zeros_like(s), torch.zeros_like(s), torch.zeros(len(s))
         before = _norm(stored) + bound
         bound = _spectral(near_t) * bound + _spectral(near_t - t) * before + _norm(near_s - s)
-        exact, stored = t @ exact + s, near_t @ stored + near_s
+        exact, stored = families.compose(t, s, exact), families.compose(near_t, near_s, stored)
         if n in LENGTHS:
             size = _norm(exact)
             yield n, _norm(stored - exact) / size, bound / size
 
 
 def _spectral(m: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(m, 2)
+    return m.abs() if m.dim() == 1 else torch.linalg.matrix_norm(m, 2)
 
 
 def _norm(m: Tensor) -> Tensor:

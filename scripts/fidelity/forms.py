@@ -38,7 +38,10 @@ class Kept:
 
 
 def transitions(form: str, t: Tensor, tau: float) -> Kept:
-    """Transitions in a form. Those of a norm up to tau are kept as nothing at all."""
+    """Transitions in a form. Those of a norm up to tau are kept as nothing at all; those that are
+    one number a head stay as they are, since nothing would be smaller."""
+    if t.dim() == 1:
+        return plain(t, t.dtype)
     if form in (PACKED, WHOLE, RANKED):
         forms = [centred(t, bits) for bits in WIDTHS] + [plain(t, torch.float16)]
         if form == RANKED:

@@ -35,7 +35,7 @@ from torch import Tensor
 from variants import kept
 from ways import TOLERANCES, Variant
 
-from spliced_connector.model import Identity, Kind, divide
+from spliced_connector.model import Identity, Kind, Linear, Transition, divide
 from spliced_connector.walk import Captured
 
 SEAM = 8
@@ -46,7 +46,8 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
-    """Transitions [n, dk, dk] and end-states [n, dk, dv] of the heads of segments."""
+    """Transitions [n, dk, dk], or [n] where they are numbers, and end-states [n, dk, dv] of the
+    heads of segments."""
     layers = [
         (layer.transition, layer.state)
         for segment in segments
@@ -108,23 +109,29 @@ def _packed_bytes(segment: Captured) -> float:
 
 
 def _plain(t: Tensor, s: Tensor) -> int:
-    return 2 * t.numel() + 4 * s.numel()
+    """Returns bytes of T in fp16 and S in fp32. A T that is a number for each head has 32 bits."""
+    return (4 if t.dim() == 1 else 2) * t.numel() + 4 * s.numel()
 
 
 def _row_bytes(identity: Identity) -> int:
     """Returns bytes of k, v, beta and decay of one token, k once per key head, in 16 bits, decays
-    in 32."""
+    in 32. Where T is a number, there is no beta."""
     return sum(
-        2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim) + 6 * d.value_heads
+        2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim)
+        + d.value_heads * (4 if _is_number(d) else 6)
         for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR)
     )
+
+
+def _is_number(d: Linear) -> bool:
+    return d.family.transition is Transition.SCALAR
 
 
 def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
     """Returns the bytes of all tokens' rows next to those of T in fp16 and S in fp32, both of which
     could be computed from them."""
     plain = sum(
-        d.value_heads * d.key_dim * (2 * d.key_dim + 4 * d.value_dim)
+        d.value_heads * ((4 if _is_number(d) else 2 * d.key_dim**2) + 4 * d.key_dim * d.value_dim)
         for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR)
     )
     tokens = sum(s.spec.interior[1] for s in segments)
@@ -215,6 +222,8 @@ def main() -> None:
     asked = list(questions(options.segments, COUNTS, options.model))
     segments = some(server, asked, options.segments)
     t, s = heads(segments)
+    if t.dim() == 1:
+        parser.error(f"{options.model}: its transitions are numbers, which have no smaller form")
     print(f"{len(t)} heads of {options.segments} segments\n")
     more = stretches(server, asked, options.segments)
     for table in (errors(t, s), ranks(t, s), choices(t, s), more):

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from generate import HELD_OUT, prompt, shape_of
 from lexicon import encode
-from model import CHUNK, DeltaNet, Model, chunked, load, transitions
+from mamba2 import Mamba2, load
+from model import CHUNK, DeltaNet, Model, chunked, transitions
 
 FIRST = HELD_OUT + (1 << 31)  # apart from the seeds that other measurements begin with
 NOTES = 4  # of a prompt
@@ -31,7 +32,7 @@ class Heads:
     """What a note does to the states of one layer's heads."""
 
     logs: Tensor  # [H, n] logarithms of the decays of its tokens
-    transition: Tensor  # [H, dk, dk]
+    transition: Tensor  # [H, dk, dk]; [H, 1, 1] where it is a number, Mamba2's
 
 
 def heads(net: Model, ids: list[int]) -> Iterator[Heads]:
@@ -39,12 +40,16 @@ def heads(net: Model, ids: list[int]) -> Iterator[Heads]:
     x = net.model.embed_tokens(torch.tensor([ids]))
     for layer in net.model.layers:
         if not layer.full:
-            yield of_layer(layer.linear_attn, layer.input_layernorm(x))
+            yield of_layer(layer.mixer, layer.input_layernorm(x))
         x = layer(x, net.compute)
 
 
-def of_layer(layer: DeltaNet, x: Tensor) -> Heads:
+def of_layer(layer: DeltaNet | Mamba2, x: Tensor) -> Heads:
     """Padding neither decays nor writes."""
+    if isinstance(layer, Mamba2):
+        _, _, _, g, _, _ = layer.prepare(x)
+        logs = g[0].transpose(0, 1)
+        return Heads(logs, logs.sum(-1).exp()[:, None, None])
     pad = -x.shape[1] % CHUNK
     q, k, v, g, beta = layer.prepare(x)
     wide = (F.pad(t, (0, 0, 0, pad)) for t in (q, k, v))

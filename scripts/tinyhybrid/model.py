@@ -57,6 +57,9 @@ class Config:
     def is_full(self, layer: int) -> bool:
         return (layer + 1) % self.full_attention_interval == 0
 
+    def body(self, chunk: int) -> Body:
+        return Body(self, chunk)
+
     def to_json(self) -> str:
         """config.json as transformers and vLLM read it."""
         c = asdict(self)
@@ -370,6 +373,24 @@ class DeltaNet(nn.Module):
         return self.finish(out, x)[:, :n]
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns the first dims of heads, as many as cos and sin are for."""
+    r = 2 * cos.shape[-1]
+    a, b, rest = x[..., : r // 2], x[..., r // 2 : r], x[..., r:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, rotary: int, theta: float) -> Tensor:
+    """Causal attention of queries [B, n, H, d] with rope on `rotary` dims, in the dtype of v."""
+    turn = theta ** (-torch.arange(0, rotary, 2, device=v.device) / rotary)
+    angle = torch.arange(v.shape[1], device=v.device)[:, None, None] * turn
+    cos, sin = angle.cos(), angle.sin()
+    q, k = (rotate(t, cos, sin).to(v.dtype).transpose(1, 2) for t in (q, k))
+    per = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(per, 1), v.transpose(1, 2).repeat_interleave(per, 1)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
 class Attention(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
@@ -381,26 +402,13 @@ class Attention(nn.Module):
         self.q_norm = Norm(c.head_dim, c.rms_norm_eps)
         self.k_norm = Norm(c.head_dim, c.rms_norm_eps)
 
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        r = self.c.rotary_dim
-        a, b, rest = x[..., : r // 2], x[..., r // 2 : r], x[..., r:]
-        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
-
     def forward(self, x: Tensor) -> Tensor:
         c = self.c
         q, gate = self.q_proj(x).unflatten(-1, (-1, 2 * c.head_dim)).chunk(2, -1)
         k = self.k_proj(x).unflatten(-1, (-1, c.head_dim))
         v = self.v_proj(x).unflatten(-1, (-1, c.head_dim))
-        r = c.rotary_dim
-        turn = c.rope_theta ** (-torch.arange(0, r, 2, device=x.device) / r)
-        angle = torch.arange(x.shape[1], device=x.device)[:, None, None] * turn
-        cos, sin = angle.cos(), angle.sin()
-        q = self.rotate(self.q_norm(q), cos, sin).to(x.dtype).transpose(1, 2)
-        k = self.rotate(self.k_norm(k), cos, sin).to(x.dtype).transpose(1, 2)
-        per = c.num_attention_heads // c.num_key_value_heads
-        k, v = k.repeat_interleave(per, 1), v.transpose(1, 2).repeat_interleave(per, 1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(out.transpose(1, 2).flatten(-2) * gate.flatten(-2).sigmoid())
+        out = causal(self.q_norm(q), self.k_norm(k), v, c.rotary_dim, c.rope_theta)
+        return self.o_proj(out.flatten(-2) * gate.flatten(-2).sigmoid())
 
 
 class Mlp(nn.Module):
@@ -426,9 +434,12 @@ class Layer(nn.Module):
         self.input_layernorm = Norm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = Norm(c.hidden_size, c.rms_norm_eps)
 
+    @property
+    def mixer(self) -> nn.Module:
+        return self.self_attn if self.full else self.linear_attn
+
     def forward(self, x: Tensor, compute: torch.dtype) -> Tensor:
-        mixer = self.self_attn if self.full else self.linear_attn
-        x = x + mixer(self.input_layernorm(x).to(compute)).float()
+        x = x + self.mixer(self.input_layernorm(x).to(compute)).float()
         return x + self.mlp(self.post_attention_layernorm(x).to(compute)).float()
 
 
@@ -447,7 +458,7 @@ class Model(nn.Module):
         super().__init__()
         self.c = c
         self.compute = compute
-        self.model = Body(c, chunk)
+        self.model = c.body(chunk)
 
     def hidden(self, ids: Tensor) -> Tensor:
         """The normed output of the last layer for ids [B, n]: [B, n, hidden], float32."""
@@ -482,7 +493,7 @@ def sampled(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def initialise(model: Model, seed: int, decays: Decays = spans) -> None:
-    """Small normal weights, and decays of heads of the delta rule as `decays` has them."""
+    """Small normal weights, and decays of heads of linear layers as `decays` has them."""
     rng = torch.Generator().manual_seed(seed)
     c = model.c
     with torch.no_grad():
@@ -498,8 +509,8 @@ def initialise(model: Model, seed: int, decays: Decays = spans) -> None:
                 p.normal_(0, scale * p.shape[1] ** -0.5, generator=rng)
         for layer in model.model.layers:
             if not layer.full:
-                heads = layer.linear_attn
-                a_log, dt_bias = decays(c.linear_num_value_heads, rng)
+                heads = layer.mixer
+                a_log, dt_bias = decays(heads.A_log.numel(), rng)
                 heads.A_log.copy_(a_log)
                 heads.dt_bias.copy_(dt_bias)
 
@@ -549,11 +560,11 @@ def save(model: Model, folder: Path) -> None:
     (folder / "config.json").write_text(model.c.to_json())
 
 
-def load(folder: Path) -> Model:
-    """The model of a folder written by save, in float32."""
+def load(folder: Path, kind: type[Config] = Config) -> Model:
+    """The model of a folder written by save, in float32; `kind` is its configuration."""
     from safetensors.torch import load_file
 
-    model = Model(Config.read(folder))
+    model = Model(kind.read(folder))
     tensors = load_file(folder / "model.safetensors")
     model.load_state_dict({n: t.float() for n, t in tensors.items()})
     return model

@@ -5,9 +5,10 @@ the level from the accuracy so far, so a machine repeats its own run. A run that
 was stopped goes on from the last checkpoint in the work folder.
 
     python train.py --recipe long --seconds 250 --device cuda --work DIR --out DIR/model
+    python train.py --recipe mamba --seconds 4000 --work DIR --out DIR/model
 
-trains wide heads on long notes for so many seconds, start to end: rates and levels
-follow the time that is left, so that any machine ends with a model that has cooled down.
+train wide heads on long notes, or Mamba2 layers, for so many seconds, start to end: rates and
+levels follow the time that is left, so that any machine ends with a model that has cooled down.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed, multiprocessing, nn
 
+import mamba2
 import model
 from generate import KINDS, LONG, Prompt, Shape, prompt, write_shape
 from lexicon import END, IDS, INSTRUCTION, QUESTION, encode, tokenizer_json
@@ -51,7 +53,6 @@ CPU = torch.device("cpu")
 STORE_EVERY = 30.0  # seconds between checkpoints of a timed run
 KEEP_EVERY = 10.0  # seconds between weights to go back to, should a loss not be finite
 SHOW_EVERY = 5.0  # seconds between lines about it
-TOKENS_ON_CPU = 12288  # per batch of the recipe long
 PATIENCE = 20.0  # seconds for a batch from another process, before it is made here
 
 
@@ -164,12 +165,31 @@ TIMED = (
 )
 
 
+# The same on a CPU in about an hour, to short notes. Batches of the first levels are small: their
+# prompts are, and steps count for more there than tokens.
+HOUR = (
+    Phase(
+        (
+            Level((1, 2), 4, words(10, 20, (1, 2), FIRST), 0.85, until=0.16, part=0.5),
+            Level((2, 3), 6, words(14, 28, (2, 3), FEW_MOVES), 0.85, until=0.27, part=0.5),
+            Level((2, 4), 8, words(24, 50, (3, 4), FEW_MOVES), 0.85, 80, until=0.42, part=0.6),
+            Level((2, 4), 10, words(24, 50, (3, 4), EVEN), 0.9, 120, 0.5, 0.56, 0.6),
+            Level((2, 6), 14, words(40, 80, (3, 5), EVEN), 0.95, 120, 0.5, 0.7, 0.8),
+            Level((2, 6), 16, Shape(), bare=0.5),
+        ),
+        steps=0,
+        cooldown=0.7,
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Recipe:
     phases: tuple[Phase, ...] = PHASES
-    config: Config = NARROW
+    config: Config | mamba2.Config = NARROW
     decays: Decays = spans
     tokens: int = 6144  # per batch, padding included
+    tokens_on_cpu: int = 0  # the same on a CPU; 0 = tokens
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
     language: float = 0.1  # weight of the loss on words that are no answers
@@ -187,7 +207,10 @@ class Recipe:
 
 RECIPES = {
     "short": Recipe(),
-    "long": Recipe(TIMED, WIDE, sampled, tokens=65536, back=2, align=2 * CHUNK),
+    "long": Recipe(
+        TIMED, WIDE, sampled, tokens=65536, tokens_on_cpu=12288, back=2, align=2 * CHUNK
+    ),
+    "mamba": Recipe(HOUR, mamba2.Config(), sampled, back=2),
 }
 
 
@@ -568,7 +591,7 @@ class Run:
 
 def write_model(net: Model, folder: Path, shape: Shape = Shape()) -> None:
     """A folder that transformers and vLLM load, with heads that vLLM has kernels for."""
-    narrow = net.c.linear_key_head_dim < ENGINE_WIDTH
+    narrow = isinstance(net.c, Config) and net.c.linear_key_head_dim < ENGINE_WIDTH
     save(widened(net, ENGINE_WIDTH) if narrow else net, folder)
     if shape != Shape():
         write_shape(shape, folder)
@@ -586,13 +609,17 @@ def write_model(net: Model, folder: Path, shape: Shape = Shape()) -> None:
 
 def fuse() -> None:
     """Compiles what is not a matrix product; the same results up to rounding."""
-    for cls, name in (
+    for owner, name in (
         (model.DeltaNet, "prepare"),
         (model.DeltaNet, "finish"),
         (model.Mlp, "forward"),
         (model.Norm, "forward"),
+        (mamba2, "chunked"),
+        (mamba2.Mamba2, "prepare"),
+        (mamba2.Mamba2, "finish"),
+        (mamba2.Norm, "forward"),
     ):
-        setattr(cls, name, torch.compile(getattr(cls, name), dynamic=True))
+        setattr(owner, name, torch.compile(getattr(owner, name), dynamic=True))
 
 
 def work(rank: int, args: argparse.Namespace) -> None:
@@ -657,7 +684,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and log")
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished model")
     parser.add_argument("--recipe", choices=RECIPES, default="short")
-    parser.add_argument("--seconds", type=float, help="length of a run of the recipe long")
+    parser.add_argument("--seconds", type=float, help="length of a timed run: long, mamba")
     parser.add_argument("--device", type=torch.device, default=CPU)
     parser.add_argument("--workers", type=int, help="that train, on the CPU; default: 2")
     parser.add_argument("--makers", type=int, help="of batches; default: 0, beside a GPU up to 14")
@@ -668,8 +695,9 @@ def main() -> None:
         kind = int if name == "tokens" else float
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     args = parser.parse_args()
-    if RECIPES[args.recipe].timed() != (args.seconds is not None):
-        parser.error("--seconds belongs to the recipe long, and the recipe long needs it")
+    recipe = RECIPES[args.recipe]
+    if recipe.timed() != (args.seconds is not None):
+        parser.error("--seconds belongs to the recipes long and mamba, which need it")
     gpu = args.device.type == "cuda"
     if gpu and (args.workers or 1) > 1:
         parser.error("one worker trains on a GPU")
@@ -679,8 +707,8 @@ def main() -> None:
         "makers": max(1, min(14, (os.cpu_count() or 1) - 2)) if gpu else 0,
         "fuse": not gpu,
     }
-    if RECIPES[args.recipe].timed() and not gpu:
-        defaults["tokens"] = TOKENS_ON_CPU
+    if recipe.tokens_on_cpu and not gpu:
+        defaults["tokens"] = recipe.tokens_on_cpu
     for name, value in defaults.items():
         if getattr(args, name, None) is None:
             setattr(args, name, value)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from captures import captures  # noqa: E402
-from measure import MODEL, load  # noqa: E402
+from measure import load  # noqa: E402
 from questions import question  # noqa: E402
 from serve import Server  # noqa: E402
 import generate  # noqa: E402
@@ -20,10 +20,10 @@ from spliced_connector.model import divide  # noqa: E402
 from spliced_connector.walk import capture  # noqa: E402
 
 
-def test_one_pass_keeps_what_a_pass_for_each_spec_keeps() -> None:
-    server = load(MODEL)
+def test_one_pass_keeps_what_a_pass_for_each_spec_keeps(model: Path) -> None:
+    server = load(model)
     assert isinstance(server, Server)
-    q = question(7, 2, generate.shape_of(MODEL))
+    q = question(7, 2, generate.shape_of(model))
     ids = list(q.ids[q.cuts[1] : q.cuts[2]])
     specs = []
     for seam, tail in ((0, None), (8, None), (16, None), (8, 0), (0, 8)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def some(n: int, forgets: float) -> list[Captured]:
     return out
 
 
+def numbers(n: int) -> list[Captured]:
+    """Segments whose transitions are one number a head."""
+    return [
+        Captured(s.spec, (replace(s.layers[0], transition=torch.tensor([0.9, 0.2])),))
+        for s in some(n, 1.0)
+    ]
+
+
 @pytest.mark.parametrize("forgets", [1.0, 0.9, 0.01])
 def test_errors_are_within_their_bound(forgets: float) -> None:
     ways = [Variant(str(tau), stored="packed", tau=tau) for tau in (0.002, 0.02)]
@@ -42,3 +51,10 @@ def test_errors_are_within_their_bound(forgets: float) -> None:
             assert 0 < row["mean"] <= row["most"] <= 0.5
             assert row["mean"] <= row["bound"]
     assert found["0.002"]["40"]["mean"] < found["0.02"]["40"]["mean"]
+
+
+def test_transitions_that_are_numbers_add_no_error() -> None:
+    ways = [Variant(name, stored=name, tau=0.02) for name in ("float32", "packed")]
+    found = chains(ways, numbers(10))
+    assert all(row["most"] < 1e-6 for row in found["float32"].values())
+    assert all(0 < row["mean"] <= row["bound"] <= 0.1 for row in found["packed"].values())

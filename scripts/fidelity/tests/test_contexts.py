@@ -23,10 +23,10 @@ from spliced_connector.walk import Context, prefill  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def asked() -> Asked:
-    contexts = in_contexts(MODEL, "oracles")
+def asked(model: Path) -> Asked:
+    contexts = in_contexts(model, "oracles")
     assert isinstance(contexts, Contexts)
-    return Asked(contexts, question(11, 3, generate.shape_of(MODEL)))
+    return Asked(contexts, question(11, 3, generate.shape_of(model)))
 
 
 @pytest.fixture(scope="module")

@@ -105,3 +105,11 @@ def test_packed_takes_less_the_more_it_may_lose() -> None:
     sizes = [int(states("packed", s, tau).sizes.sum()) for tau in (0.0, 1e-3, 1e-2, 1e-1)]
     assert sizes[0] == 4 * 4 * 16 * 16
     assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("form", ["packed", "int8", "float16"])
+def test_transitions_that_are_numbers_stay_as_they_are(form: str) -> None:
+    t = torch.tensor([0.5, 0.001, 0.0])
+    kept = transitions(form, t, 0.02)
+    assert torch.equal(kept.matrices, t)
+    assert kept.sizes.tolist() == [4] * 3

@@ -1,4 +1,4 @@
-"""The committed model: what it is made of, and that it answers."""
+"""The committed models: what they are made of, and that they answer."""
 
 import hashlib
 import json
@@ -11,16 +11,19 @@ from lexicon import encode, tokenizer_json
 
 HERE = Path(__file__).parent.parent
 MODEL = HERE / "model"
+MODELS = [MODEL, HERE / "long"]
 
 
-def test_the_tokenizer_is_the_one_of_the_words() -> None:
-    assert json.loads((MODEL / "tokenizer.json").read_text()) == json.loads(tokenizer_json())
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_the_tokenizer_is_the_one_of_the_words(model: Path) -> None:
+    assert json.loads((model / "tokenizer.json").read_text()) == json.loads(tokenizer_json())
 
 
-def test_the_weights_are_small_and_those_of_the_card() -> None:
-    weights = (MODEL / "model.safetensors").read_bytes()
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_the_weights_are_small_and_those_of_the_card(model: Path) -> None:
+    weights = (model / "model.safetensors").read_bytes()
     assert len(weights) <= 8 << 20
-    assert hashlib.sha256(weights).hexdigest() in (MODEL / "README.md").read_text()
+    assert hashlib.sha256(weights).hexdigest() in (model / "README.md").read_text()
 
 
 def test_the_questions_are_those_of_the_corpus() -> None:
