@@ -136,7 +136,9 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		r.Losses.add(&m.Losses)
 	}
 	if m.Off == 1 {
-		r.last = *m
+		r.last = *m // the slices alias the receive buffer, which is reused
+		r.last.Losses.Compared = slices.Clone(m.Losses.Compared)
+		r.last.Losses.Changed = slices.Clone(m.Losses.Changed)
 	}
 	if m.Losses.Offline == 0 { // else no canary has reported
 		r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound

@@ -67,12 +67,13 @@ func (l *Losses) expected(way Way) float64 {
 func (l *Losses) add(m *wire.ReportLosses) {
 	for i := range m.Compared {
 		counts := Counts{uint64(m.Compared[i]), uint64(m.Changed[i])}
-		if m.Offline == 1 {
+		switch {
+		case m.Offline == 0:
+			l[i].Canary.Compared += counts.Compared
+			l[i].Canary.Changed += counts.Changed
+		case counts.Compared > 0: // else not measured: the counts of another engine remain
 			l[i].Offline = counts
-			continue
 		}
-		l[i].Canary.Compared += counts.Compared
-		l[i].Canary.Changed += counts.Changed
 	}
 }
 
