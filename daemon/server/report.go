@@ -85,11 +85,18 @@ func checkReport(m *wire.ReportRequest) error {
 		return codes.Refuse(wire.Invalid, "bound without end: want a finite number")
 	case m.Off > 1 || m.Losses.Offline > 1:
 		return codes.Refuse(wire.Invalid, "off %d, offline %d", m.Off, m.Losses.Offline)
+	case m.Losses.Offline == 1 && (m.Off == 1 || m.Compared > 0): // these are a canary's
+		return codes.Refuse(wire.Invalid, "offline, with off %d and %d comparisons: want none", m.Off, m.Compared)
 	}
+	sum := uint64(0)
 	for i, n := range m.Losses.Compared {
+		sum += uint64(n)
 		if m.Losses.Changed[i] > n {
 			return codes.Refuse(wire.Invalid, "losses: %d of %d first tokens changed", m.Losses.Changed[i], n)
 		}
+	}
+	if m.Losses.Offline == 0 && sum > uint64(m.Compared) {
+		return codes.Refuse(wire.Invalid, "losses: of %d requests, in a report of %d comparisons", sum, m.Compared)
 	}
 	return nil
 }
