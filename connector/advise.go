@@ -70,8 +70,8 @@ type Advice struct {
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
 	Segments    []SegmentAdvice    // one for each of the query's, or none
-	// Loss is nil without a limit. To a daemon that does not know losses nothing is within a limit
-	// below 1.
+	// Loss is nil without a limit. If the daemon reports no loss, it is nil for a limit of 1, and
+	// for any other limit has unknown losses and wire.SplicingNone.
 	Loss *ExpectedLoss
 }
 
@@ -133,7 +133,7 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 		return Advice{}, err
 	}
 	advice, err := adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
-	if err == nil && limit.Present && !a.HasLosses && limit.MaxLoss < 1 {
+	if err == nil && limit.Present && advice.Loss == nil && limit.MaxLoss < 1 {
 		advice.Loss = &ExpectedLoss{-1, -1, wire.SplicingNone}
 	}
 	return advice, err
@@ -261,8 +261,9 @@ func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int)
 		})
 	}
 	if l := reply.Loss; l.Present {
-		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone {
-			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d", l.Asked, l.Refreshed, l.Splicing)
+		noLast := l.Splicing == wire.SplicingRefreshed && segments < 2
+		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone || noLast {
+			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d of %d segments", l.Asked, l.Refreshed, l.Splicing, segments)
 		}
 		advice.Loss = &ExpectedLoss{l.Asked, l.Refreshed, l.Splicing}
 	}

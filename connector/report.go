@@ -18,10 +18,11 @@ type Report struct {
 	// switches it on again: segments are misses from then on.
 	Off  bool
 	Text string // for people: what was wrong; at most wire.MaxErrorText bytes
-	// Losses are of each way of splicing, in the order of wire.LossWays; nil = none. Daemons that
-	// keep none are not told. Offline: they were not seen by a canary but measured before, and
-	// replace what was.
-	Losses  []LossCounts
+	// Losses are the counts of each way of splicing, in the order of wire.LossWays; nil = none.
+	// They are not sent to daemons without the feature. Compared includes them, unless Offline.
+	Losses []LossCounts
+	// Offline: Losses were measured before anything was served, and replace such counts of the
+	// ways that were measured. Compared, Failed and Off must be zero.
 	Offline bool
 }
 
