@@ -8,42 +8,41 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Canaries is what engines report of reuses that they computed again, and the
-// switch that such a report or an operator turns.
+// Canaries has the reports of engines that compared reused with recomputed segments, and the
+// switch that such a report or an operator sets.
 type Canaries interface {
-	// Canaries lists what was reported, in a stable order.
+	// Canaries lists the reports in a stable order.
 	Canaries() []Canary
-	// SwitchProfile turns splicing off or on for a profile, for one tenant or with
-	// "" for all. It answers the rows that this is about, as they are afterwards,
-	// or with dry as they are. ErrNotFound: nobody has registered the profile, or
-	// on is asked for where nothing was reported.
+	// SwitchProfile switches splicing off or on for a profile, for one tenant or with "" for
+	// all. It returns the affected rows as they are afterwards, or with Dry as they are now.
+	// ErrNotFound: the profile is not registered, or is to be switched on without reports.
 	SwitchProfile(q SwitchQuery) ([]Canary, error)
 }
 
-// Canary is what was reported about one profile of one tenant.
+// Canary sums up the reports on one profile of one tenant.
 type Canary struct {
 	Profile  Digest     `json:"profile"` // fingerprint
 	Model    string     `json:"model"`
 	Tenant   string     `json:"tenant"`
 	Off      bool       `json:"off"`                // splicing is switched off
-	Since    *time.Time `json:"since,omitempty"`    // when that was
-	Why      string     `json:"why,omitempty"`      // what the report or the operator said
-	Compared uint64     `json:"compared"`           // reuses that were computed again, since the daemon's start
-	Failed   uint64     `json:"failed"`             // of these, past the bound
-	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil where a result was no number
+	Since    *time.Time `json:"since,omitempty"`    // time of the switch-off
+	Why      string     `json:"why,omitempty"`      // text of the report or the operator
+	Compared uint64     `json:"compared"`           // reuses that were computed again since the daemon's start
+	Failed   uint64     `json:"failed"`             // of these, above the bound
+	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil if a result was NaN or infinite
 	Bound    float64    `json:"bound"`              // of the last report
-	Reported *time.Time `json:"reported,omitempty"` // the last report
-	Losses   []Loss     `json:"losses,omitempty"`   // of ways of splicing that something was counted of
+	Reported *time.Time `json:"reported,omitempty"` // time of the last report
+	Losses   []Loss     `json:"losses,omitempty"`   // of ways of splicing with comparisons
 }
 
-// Loss has the counts and the estimate of one way of splicing. Its loss is the share of requests
-// whose first token is not that of a full prefill.
+// Loss has the counts and the estimate of one way of splicing. The loss is the share of
+// requests whose first token differs from a full prefill's.
 type Loss struct {
-	Primed    bool     `json:"primed"`             // segments were captured after the primer, where one is for them
+	Primed    bool     `json:"primed"`             // segments were captured after the primer, if there is one for them
 	Refreshed bool     `json:"refreshed"`          // the last segments are computed in context
 	Expected  *float64 `json:"expected,omitempty"` // nil = too few were compared
-	// Requests that canaries compared since the daemon's start, and those that were measured
-	// offline; of them those whose first token changed.
+	// Requests that canaries compared since the daemon's start, requests that were measured
+	// offline, and the changed first tokens of each.
 	Compared        uint64 `json:"compared"`
 	Changed         uint64 `json:"changed"`
 	OfflineCompared uint64 `json:"offline_compared"`
@@ -53,19 +52,19 @@ type Loss struct {
 // SwitchQuery asks for a switch.
 type SwitchQuery struct {
 	Profile Digest
-	Tenant  string // "" = all that have it
+	Tenant  string // "" = all
 	Off     bool
 	Why     string // for people
 	Dry     bool   // change nothing
 }
 
-// Switched answers a switch: the rows that it is about.
+// Switched is the reply to a switch: the affected rows.
 type Switched struct {
 	Canaries []Canary `json:"canaries"`
 	DryRun   bool     `json:"dry_run"`
 }
 
-// maxWhy bounds what an operator may say; as the socket does.
+// maxWhy bounds an operator's reason in bytes, as the socket does.
 const maxWhy = 1024
 
 func (s *Server) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {

@@ -9,28 +9,28 @@ import (
 
 // Ways to serve a prompt.
 const (
-	WayRecompute = "recompute" // nothing of the daemon's was used
-	WayPrefix    = "prefix"    // from a checkpoint on
+	WayRecompute = "recompute" // nothing was reused
+	WayPrefix    = "prefix"    // from a checkpoint
 	WaySplice    = "splice"    // with segments
-	WayReplay    = "replay"    // from rows of a checkpoint on
+	WayReplay    = "replay"    // from rows of a checkpoint
 )
 
 var ways = []string{WayRecompute, WayPrefix, WaySplice, WayReplay}
 
-// Where tokens of a prompt came from.
+// Sources of a prompt's tokens.
 const (
 	FromEngine   = "engine"   // the engine's own cache
 	FromPrefix   = "prefix"   // a checkpoint
 	FromSegment  = "segment"  // a segment
-	FromComputed = "computed" // nowhere
+	FromComputed = "computed" // computed by the engine
 )
 
-// Request is how an engine served one prompt, as it told. The tokens add up: Prompt is
-// Engine, Prefix, Reused and Computed; Seam are of the computed.
+// Request is an engine's report of how it served one prompt. The tokens add up: Prompt is the
+// sum of Engine, Prefix, Reused and Computed, and Computed includes Seam.
 type Request struct {
 	ID       uint64    `json:"id"`   // of this daemon start
 	Name     string    `json:"name"` // the engine's own
-	At       time.Time `json:"at"`   // when it was told, right after the first token
+	At       time.Time `json:"at"`   // time of the report, right after the first token
 	Tenant   string    `json:"tenant"`
 	Profile  uint32    `json:"profile"`
 	Model    string    `json:"model"`
@@ -44,31 +44,31 @@ type Request struct {
 	Computed uint64    `json:"computed_tokens"`
 	Seam     uint64    `json:"seam_tokens"`
 
-	PrefixTier   string  `json:"prefix_tier"`   // of the checkpoint that was used; none
-	PrefixReason string  `json:"prefix_reason"` // why no longer one was; none
-	Bytes        uint64  `json:"bytes"`         // of states and rows that were read or composed
-	MatchMillis  float64 `json:"match_ms"`      // until it was decided how
-	WaitMillis   float64 `json:"wait_ms"`       // for bytes, from then on
-	TTFTMillis   float64 `json:"ttft_ms"`       // from the request's arrival to its first token; 0 = not told
+	PrefixTier   string  `json:"prefix_tier"`   // of the checkpoint that was used, or none
+	PrefixReason string  `json:"prefix_reason"` // why no longer one was used, or none
+	Bytes        uint64  `json:"bytes"`         // states and rows that were read or composed
+	MatchMillis  float64 `json:"match_ms"`      // until the way was chosen
+	WaitMillis   float64 `json:"wait_ms"`       // from then on, waiting for bytes
+	TTFTMillis   float64 `json:"ttft_ms"`       // from the request's arrival to its first token; 0 = not reported
 	SavedMillis  float64 `json:"saved_ms"`      // an estimate
-	SavedBy      string  `json:"saved_by"`      // what it is estimated by: one of SavedBy…
-	Unverified   bool    `json:"unverified"`    // it says that it reused what its connection had not looked up; it is in no sums
+	SavedBy      string  `json:"saved_by"`      // basis of the estimate: one of SavedBy…
+	Unverified   bool    `json:"unverified"`    // it reports reuse that its connection had not looked up; excluded from sums
 
-	ExpectedLoss *float64 `json:"expected_loss,omitempty"` // of its splice, as the daemon advised; nil = not spliced, or not known
+	ExpectedLoss *float64 `json:"expected_loss,omitempty"` // of its splice, as the daemon advised; nil = not spliced, or unknown
 
-	Ways  []WayCost `json:"ways,omitempty"`  // that were possible, as they were predicted
+	Ways  []WayCost `json:"ways,omitempty"`  // predictions for the possible ways
 	Spans []Span    `json:"spans,omitempty"` // of one request, not of a listing: ascending, covering the prompt
 }
 
-// What the time that a request saved is estimated by.
+// Bases of the estimate of saved time.
 const (
-	SavedByTTFT    = "ttft"    // times to first tokens of prompts that other processes computed in full
+	SavedByTTFT    = "ttft"    // time to first token of prompts that other processes computed in full
 	SavedByOwn     = "own"     // the same from the reporting process only, unconfirmed by others
-	SavedByPrefill = "prefill" // prefills that engines timed
-	SavedByGuess   = "guess"   // nothing that was measured
+	SavedByPrefill = "prefill" // prefills that engines measured
+	SavedByGuess   = "guess"   // no measurements
 )
 
-// WayCost is what a way was predicted to take.
+// WayCost is the predicted time of one way.
 type WayCost struct {
 	Way    string  `json:"way"`
 	Millis float64 `json:"ms"`
@@ -79,9 +79,9 @@ type Span struct {
 	Begin  int     `json:"begin"`
 	End    int     `json:"end"`
 	From   string  `json:"from"`             // From…
-	Tier   string  `json:"tier,omitempty"`   // where the daemon held them, also of computed ones that it held
+	Tier   string  `json:"tier,omitempty"`   // tier of the tokens, also of computed ones that were found
 	Reason string  `json:"reason,omitempty"` // why they were computed
-	Key    *Digest `json:"key,omitempty"`    // of the segment that they belong to
+	Key    *Digest `json:"key,omitempty"`    // of the segment that contains them
 }
 
 // RequestQuery selects requests. Zero fields select all.
@@ -92,11 +92,11 @@ type RequestQuery struct {
 	Limit   int
 }
 
-// Usage is the sums of one tenant and model, over restarts where there is a disk. The
+// Usage has the totals of one tenant and model, kept across restarts if there is a disk. The
 // token hit ratio is (Prefix + Reused) / (Prompt - Engine).
 type Usage struct {
 	Tenant   string  `json:"tenant"`
-	Profile  string  `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles beyond a bound
+	Profile  string  `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles above a bound
 	Model    string  `json:"model"`
 	Requests uint64  `json:"requests"`
 	Prompt   uint64  `json:"prompt_tokens"`
@@ -106,22 +106,22 @@ type Usage struct {
 	Computed uint64  `json:"computed_tokens"`
 	Seam     uint64  `json:"seam_tokens"`
 	Saved    float64 `json:"saved_ms"` // an estimate
-	// SavedGuess is the part of Saved that no measured time is behind.
+	// SavedGuess is the part of Saved without measured times.
 	SavedGuess float64 `json:"saved_guess_ms"`
-	// Unverified are reports that say that they reused what their connection had not looked
-	// up, UnverifiedTokens the tokens of their prompts. They are in nothing else here.
+	// Unverified counts reports of reuse that their connection had not looked up,
+	// UnverifiedTokens the tokens of their prompts. The other fields exclude them.
 	Unverified       uint64 `json:"unverified_requests"`
 	UnverifiedTokens uint64 `json:"unverified_tokens"`
-	// TTFTMillis are those of the TTFTRequests that told: their mean is the quotient.
+	// TTFTMillis is the sum over the TTFTRequests that reported it.
 	TTFTMillis   float64           `json:"ttft_ms"`
 	TTFTRequests uint64            `json:"ttft_requests"`
-	Since        time.Time         `json:"since"`  // when the first of them was told
+	Since        time.Time         `json:"since"`  // time of the first report
 	Ways         map[string]uint64 `json:"ways"`   // requests by Way…
 	Missed       map[string]uint64 `json:"missed"` // computed tokens by reason
 }
 
-// HitRatio is the share of the tokens that the engine did not have itself and the daemon
-// had; 0 of none.
+// HitRatio returns the share of tokens from the daemon among those that were not in the
+// engine's own cache; 0 if there are none.
 func (u *Usage) HitRatio() float64 {
 	if u.Prompt == u.Engine {
 		return 0
@@ -153,13 +153,13 @@ func plus(to, from map[string]uint64) map[string]uint64 {
 
 // Spans of a History.
 const (
-	HistoryMinutes = "15m" // steps of ten seconds, as of all but days
+	HistoryMinutes = "15m" // steps of ten seconds, as for all but days
 	HistoryHour    = "1h"
 	HistoryHours   = "6h"
 	HistoryDays    = "7d" // steps of five minutes
 )
 
-// Overview is what a first page shows.
+// Overview is the content of the first page.
 type Overview struct {
 	Status      Status  `json:"status"`
 	Usage       Usage   `json:"usage"` // of all tenants and models
@@ -168,12 +168,12 @@ type Overview struct {
 	Leases      uint64  `json:"leases"`
 	Segments    int     `json:"segments"`
 	Checkpoints int     `json:"checkpoints"`
-	SharedSaved int64   `json:"shared_bytes_saved"` // that live leases would take now as copies of their own, less what they share
+	SharedSaved int64   `json:"shared_bytes_saved"` // bytes that live leases save by sharing, compared with private copies
 	History     History `json:"history"`
 }
 
-// History is columns of steps, the oldest first, of this daemon start. Counters are what
-// was added in each step, bytes what was in use at its end.
+// History has columns of steps since the daemon's start, the oldest first. Counters are
+// increments per step, bytes the use at its end.
 type History struct {
 	StepSeconds int                  `json:"step_seconds"`
 	At          []int64              `json:"at"` // Unix seconds at which steps ended

@@ -13,85 +13,82 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// AdviseQuery asks what to use and what to store for a prompt. An engine asks
-// when a prompt arrives, with what Match has found, and again when the answer is
-// there: then with the answer behind the prompt and Output set. Nothing of it is
-// kept after the call.
+// AdviseQuery asks what to use and what to store for a prompt. An engine asks when a prompt
+// arrives, with the result of Match, and again when the answer is complete, with the answer
+// after the prompt and Output set. The call keeps no reference to it.
 type AdviseQuery struct {
 	Tokens []uint32 // the whole prompt
 	Output int      // of these, generated tokens at the end
 	Record bool     // the prompt is being served: the daemon remembers it
-	// BlockTokens is what positions are multiples of; 0 = the binding's.
+	// BlockTokens divides every advised position; 0 = the binding's.
 	BlockTokens    int
 	MaxCheckpoints int // 0 = the daemon's default
 
-	Found        *Found // what Match has answered for this prompt; nil = nothing is held
+	Found        *Found // result of Match for this prompt; nil = nothing is cached
 	BufferTokens int    // end of a buffer over this prompt; 0 = none
-	SeamTokens   int    // computed again in all, when the segments are used
+	SeamTokens   int    // total computed again when the segments are used
 
-	Cuts     []int         // boundaries that the application knows, ascending
+	Cuts     []int         // boundaries named by the application, ascending
 	Segments []SegmentSpan // of the prompt, in the order of Found.Segments
 	Samples  []Sample      // prefills measured since the last Advise; the last 1024 count
 
-	Limit *LossLimit // nil = any loss, and none is answered
+	Limit *LossLimit // nil = accept any loss, and report none
 }
 
-// LossLimit is the loss that a request accepts, and how its segments would be spliced.
+// LossLimit is the loss that a request accepts, and the way that its segments would be spliced.
 type LossLimit struct {
 	MaxLoss   float64 // share of requests with another first token than a full prefill; 1 = any
-	Primed    bool    // its segments were captured after the primer where one is for them
-	Refreshed bool    // its last segments are computed in context, and not among the query's
+	Primed    bool    // its segments were captured after the primer, if there is one for them
+	Refreshed bool    // its last segments are computed in context, and left out of the query
 }
 
-// ExpectedLoss answers a LossLimit. Negative losses are not known.
+// ExpectedLoss answers a LossLimit. Negative losses are unknown.
 type ExpectedLoss struct {
-	Asked     float64 // of the splice as it was asked
-	Refreshed float64 // of the same with its last segment computed in context
-	Splicing  uint8   // wire.Splicing…: how the request may be spliced, and what the advice is about
+	Asked     float64 // of the splice as asked
+	Refreshed float64 // of the splice with its last segment computed in context
+	Splicing  uint8   // wire.Splicing…: how the request may be spliced, as the advice assumes
 }
 
-// SegmentSpan is where a segment lies in its prompt.
+// SegmentSpan is the range of a segment in its prompt.
 type SegmentSpan struct{ Begin, Tokens int }
 
-// Sample says how long it took to compute tokens [Begin, End) behind the tokens
-// before.
+// Sample is the measured time to compute tokens [Begin, End) after the tokens before Begin.
 type Sample struct {
 	Begin, End int
 	Took       time.Duration
 }
 
-// Advice answers an AdviseQuery. The zero value is that of a daemon that is not
-// there: use nothing, store nothing.
+// Advice answers an AdviseQuery. The zero value, for an unavailable daemon, advises to use and
+// store nothing.
 type Advice struct {
 	SeenTokens int   // longest prefix of the prompt that was seen before, stored or not
-	Way        uint8 // wire.Way…: how the prompt is served the quickest; 0 = no advice
-	// Predicted is the time that each way takes, at index way minus one; below
-	// zero where it is not possible.
+	Way        uint8 // wire.Way…: the fastest way to serve the prompt; 0 = no advice
+	// Predicted is the time of each way, at index way minus one; negative if it is impossible.
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
-	Segments    []SegmentAdvice    // one for each of the query's, or none
-	// Loss is nil without a limit. To a daemon that does not know losses nothing is within a limit
-	// below 1.
+	Segments    []SegmentAdvice    // one per segment of the query, or none
+	// Loss is nil without a limit. If the daemon reports no loss, it is nil for a limit of 1, and
+	// for any other limit has unknown losses and wire.SplicingNone.
 	Loss *ExpectedLoss
 }
 
-// CheckpointAdvice is a position that is worth thinking of.
+// CheckpointAdvice is a candidate position for a checkpoint.
 type CheckpointAdvice struct {
 	Tokens int
 	Save   bool
-	Why    uint8   // wire.Why…: what makes the position one
-	Reason uint8   // wire.Advice…: why it is to be saved, or not
+	Why    uint8   // wire.Why…: what makes the position a candidate
+	Reason uint8   // wire.Advice…: why to save it, or not
 	Value  float64 // expected milliseconds saved per MiB
 }
 
-// SegmentAdvice says whether a missing segment is worth publishing.
+// SegmentAdvice reports whether a missing segment is worth publishing.
 type SegmentAdvice struct {
 	Publish bool
 	Reason  uint8 // wire.Advice…
 }
 
-// Advise asks for advice. It waits for Timeouts.Lookup at most. After an error
-// the advice is the zero Advice, so that a caller may go on without looking.
+// Advise asks for advice. It waits at most Timeouts.Lookup. With an error it returns the zero
+// Advice, so callers may continue with it without checking the error.
 func (m *Model) Advise(ctx context.Context, q *AdviseQuery) (Advice, error) {
 	request, err := m.adviseRequest(q)
 	if err != nil {
@@ -133,13 +130,13 @@ func (m *Model) advise(ctx context.Context, tokens []uint32, request *wire.Advis
 		return Advice{}, err
 	}
 	advice, err := adviceOf(a, &reply, len(tokens), len(request.SegmentBegin))
-	if err == nil && limit.Present && !a.HasLosses && limit.MaxLoss < 1 {
+	if err == nil && limit.Present && advice.Loss == nil && limit.MaxLoss < 1 {
 		advice.Loss = &ExpectedLoss{-1, -1, wire.SplicingNone}
 	}
 	return advice, err
 }
 
-// stageTokens writes token ids into staging, which is the call's.
+// stageTokens writes token ids into staging that belongs to the call.
 func stageTokens(ctx context.Context, a *link.Attachment, k *link.Call, tokens []uint32) (off uint64, err error) {
 	ids, err := a.Staging.Alloc(ctx, int64(4*len(tokens)), k.Deadline)
 	if err != nil {
@@ -153,7 +150,7 @@ func stageTokens(ctx context.Context, a *link.Attachment, k *link.Call, tokens [
 	return uint64(ids.Off), nil
 }
 
-// adviseRequest checks a query and puts it into a request.
+// adviseRequest validates a query and turns it into a request.
 func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
 	n := len(q.Tokens)
 	switch {
@@ -189,14 +186,14 @@ func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
 	return request, addFound(request, q)
 }
 
-// addFound puts in what Match has answered.
+// addFound adds the result of Match.
 func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
 	if q.Found != nil {
 		if p := q.Found.PrefixTokens; p < 0 || p > len(q.Tokens) {
 			return invalid("prefix of %d of %d tokens", p, len(q.Tokens))
 		}
 		request.PrefixTokens, request.PrefixTier = uint32(q.Found.PrefixTokens), q.Found.PrefixTier
-		if q.Found.PrefixKind == Rows { // from the states before them, or by a replay
+		if q.Found.PrefixKind == Rows { // usable from the states before them, or by a replay
 			request.PrefixTokens = uint32(q.Found.PrefixStates)
 			request.BufferTokens = max(request.BufferTokens, uint32(q.Found.PrefixTokens))
 		}
@@ -220,7 +217,7 @@ func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
 	return nil
 }
 
-// addSamples puts in the newest samples that make sense.
+// addSamples adds the newest samples, without invalid ones.
 func addSamples(request *wire.AdviseRequest, samples []Sample) {
 	for _, s := range samples[max(0, len(samples)-wire.MaxSamples):] {
 		micros := s.Took.Microseconds()
@@ -233,8 +230,8 @@ func addSamples(request *wire.AdviseRequest, samples []Sample) {
 	}
 }
 
-// adviceOf turns a reply into an Advice. A position outside of the prompt or out of
-// order breaks the protocol: an engine would save a state of something else there.
+// adviceOf turns a reply into an Advice. A position outside the prompt or out of order breaks
+// the protocol: an engine would save a wrong state there.
 func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int) (Advice, error) {
 	advice := Advice{SeenTokens: int(reply.SeenTokens), Way: reply.Way}
 	if int64(reply.SeenTokens) > int64(tokens) || reply.Way < 1 || int(reply.Way) > len(reply.WayMicros) {
@@ -261,8 +258,9 @@ func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int)
 		})
 	}
 	if l := reply.Loss; l.Present {
-		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone {
-			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d", l.Asked, l.Refreshed, l.Splicing)
+		noLast := l.Splicing == wire.SplicingRefreshed && segments < 2
+		if !(l.Asked <= 1 && l.Refreshed <= 1) || l.Splicing > wire.SplicingNone || noLast {
+			return Advice{}, a.Malformed("advise: losses %v and %v, splicing %d of %d segments", l.Asked, l.Refreshed, l.Splicing, segments)
 		}
 		advice.Loss = &ExpectedLoss{l.Asked, l.Refreshed, l.Splicing}
 	}

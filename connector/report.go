@@ -7,30 +7,31 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// Report is what a canary has seen since its last one: reuses of segments that
-// the engine computed again and compared.
+// Report has the comparisons of a canary since its last report: reused segments that the
+// engine computed again.
 type Report struct {
 	Compared int
 	Failed   int     // of these, those that differed by more than Bound
-	Worst    float64 // largest difference; +Inf where a result was no number
+	Worst    float64 // largest difference; +Inf if a result was NaN or infinite
 	Bound    float64
-	// Off switches the profile off for splicing, for this tenant, until an operator
-	// switches it on again: segments are misses from then on.
+	// Off switches the profile off for splicing, for this tenant, until an operator switches it
+	// on again. From then on its segments are misses.
 	Off  bool
-	Text string // for people: what was wrong; at most wire.MaxErrorText bytes
-	// Losses are of each way of splicing, in the order of wire.LossWays; nil = none. Daemons that
-	// keep none are not told. Offline: they were not seen by a canary but measured before, and
-	// replace what was.
-	Losses  []LossCounts
+	Text string // what was wrong, for operators; at most wire.MaxErrorText bytes
+	// Losses are the counts of each way of splicing, in the order of wire.LossWays; nil = none.
+	// They are not sent to daemons without the feature. Compared includes them, unless Offline.
+	Losses []LossCounts
+	// Offline: Losses were measured before anything was served, and replace such counts of the
+	// ways that were measured. Compared, Failed and Off must be zero.
 	Offline bool
 }
 
-// LossCounts are requests that were spliced and computed in full, and of them those whose first
-// token changed.
+// LossCounts has the number of requests that were spliced and also computed in full, and of
+// those whose first token differed.
 type LossCounts struct{ Compared, Changed uint32 }
 
-// Report tells the daemon, which counts it. It answers whether the profile is
-// switched off, by this report or one before.
+// Report sends a report to the daemon. It returns whether the profile is switched off, by
+// this report or earlier.
 func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 	switch {
 	case q.Compared < 0 || q.Compared > math.MaxUint32 || q.Failed < 0 || q.Failed > q.Compared:

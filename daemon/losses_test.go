@@ -80,6 +80,17 @@ func TestLossesThatCannotBeAreRefused(t *testing.T) {
 	}
 	c.refused(wire.OpReport, report(0, 1, 2), wire.Invalid, "losses: 2 of 1")
 	c.refused(wire.OpReport, report(2, 1, 1), wire.Invalid, "offline 2")
+	c.refused(wire.OpReport, report(0, 1, 1), wire.Invalid, "of 1 requests, in a report of 0 comparisons")
+	over := report(0, math.MaxUint32, 0) // the sum does not fit 32 bits
+	over.Compared, over.Losses.Compared[0] = 8, 9
+	c.refused(wire.OpReport, over, wire.Invalid, "of 4294967304 requests, in a report of 8 comparisons")
+	for _, m := range []wire.ReportRequest{{Off: 1}, {Compared: 1}, {Compared: 1, Failed: 1}} {
+		m.Profile, m.Losses = c.profile, report(1, 1, 1).Losses
+		c.refused(wire.OpReport, &m, wire.Invalid, "offline, with off")
+	}
+	if rows := d.canary.List(); len(rows) != 0 {
+		t.Errorf("kept %+v", rows)
+	}
 	advise := func(l wire.AdviseLimit) *wire.AdviseRequest {
 		l.Present = true
 		return &wire.AdviseRequest{Profile: c.profile, Tokens: 20, Limit: l}
@@ -108,7 +119,7 @@ func TestLossesAreShown(t *testing.T) {
 	config.AdminSocket, config.HTTP = "", "127.0.0.1:0"
 	d := startDaemon(t, config, nil)
 	c := withLosses(t, d)
-	c.report(wire.ReportRequest{Compared: 2, Bound: 1, Losses: wire.ReportLosses{
+	c.report(wire.ReportRequest{Compared: 62, Bound: 1, Losses: wire.ReportLosses{
 		Present: true, Compared: []uint32{2, 60, 0, 0}, Changed: []uint32{1, 5, 0, 0},
 	}})
 	c.report(wire.ReportRequest{Losses: wire.ReportLosses{Present: true, Offline: 1, Compared: []uint32{0, 38, 0, 0}, Changed: []uint32{0, 4, 0, 0}}})

@@ -1,6 +1,6 @@
-// Package canary keeps what engines report of reuses that they computed again, and
-// which profiles are switched off for splicing; Memory remembers the latter across
-// restarts. What a switched-off profile is answered is the server's.
+// Package canary counts the comparisons that engines report of reused with recomputed
+// segments, and records which profiles are switched off for splicing. Memory keeps the
+// latter across restarts. The server answers requests for switched-off profiles.
 package canary
 
 import (
@@ -21,56 +21,55 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows is how many profiles of one tenant reports are kept of; a guess with
-// room, since a tenant may register one identity after another.
+// maxRows bounds the profiles of one tenant for which reports are kept, since a tenant may
+// register one identity after another. A generous guess.
 const maxRows = 256
 
-// Canary keeps what engines report of the reuses that they computed again, and
-// which profiles are switched off for splicing. Both are per tenant: segments are
-// not shared between tenants, so that what one has seen says nothing about those
-// of another, and no tenant can take reuse from another.
+// Canary keeps the reports of engines and the profiles that are switched off for splicing.
+// Both are per tenant: segments are not shared between tenants, so the reports of one say
+// nothing about the segments of another, and no tenant can switch off another's reuse.
 type Canary struct {
 	now      func() time.Time
-	offs     atomic.Int64           // rows that are off: while there is none, IsOff takes no lock
-	withheld atomic.Uint64          // segment keys that were misses for it
-	unknown  atomic.Pointer[string] // why it is not known what is off: then all is; nil = it is known
-	changed  chan struct{}          // capacity 1: what is off has changed
-	share    atomic.Uint64          // bits of the share that engines are told; negative = as they were told
+	offs     atomic.Int64           // rows that are off; at 0 IsOff takes no lock
+	withheld atomic.Uint64          // segment keys answered as misses because of a switch-off
+	unknown  atomic.Pointer[string] // why the note cannot be read, and everything is off; nil = it was read
+	changed  chan struct{}          // capacity 1: signals changes to the set of switched-off profiles
+	share    atomic.Uint64          // bits of the share sent to engines; negative = engines use their own settings
 
 	remembered bool // true if a Memory writes changes to disk; fixed before use
 
 	mu struct {
 		sync.Mutex
 		rows    map[Key]*Reports
-		changes uint64        // of what is off
-		noted   uint64        // of them, in the note on disk
-		trouble error         // why the last attempt to note them failed
-		wake    chan struct{} // closed when noted or trouble was set
+		changes uint64        // switches so far
+		noted   uint64        // the changes that are in the note on disk
+		trouble error         // error of the last attempt to write the note
+		wake    chan struct{} // closed when noted or trouble is set
 	}
 }
 
-// Key names what reports are about. Fingerprints, unlike ids, are the same
-// after a restart.
+// Key identifies the tenant and profile of reports. Fingerprints, unlike ids, survive a
+// restart.
 type Key struct {
 	Tenant      tier.TenantID
 	Fingerprint profile.Fingerprint
 }
 
-// Reports is what came in about one profile of one tenant.
+// Reports sums up the reports on one profile of one tenant.
 type Reports struct {
 	Model            string
 	Compared, Failed uint64
-	Worst, Bound     float64 // of all since the daemon's start; of the last report
+	Worst, Bound     float64 // Worst since the daemon's start; Bound of the last report
 	Last             time.Time
 	Off              bool
-	Since            time.Time // switched off
-	Why              string    // what the report said
+	Since            time.Time // when it was switched off
+	Why              string    // the text of the report or of the operator
 	Losses           Losses
 
-	last wire.ReportRequest // that asked for a switch-off
+	last wire.ReportRequest // the last one that asked for a switch-off
 }
 
-// New makes a canary that nothing was reported to.
+// New returns a canary without reports.
 func New(now func() time.Time) *Canary {
 	c := &Canary{now: now, changed: make(chan struct{}, 1)}
 	c.SetShare(-1)
@@ -78,12 +77,11 @@ func New(now func() time.Time) *Canary {
 	return c
 }
 
-// Share is what share of spliced requests engines are told to compute again, from 0 to 1;
-// negative: each goes by its own settings. They hear it with the next request that they
-// tell of.
+// Share returns the share of spliced requests that engines compute again, from 0 to 1;
+// negative: each engine uses its own setting. Engines learn it from the next reply to served.
 func (c *Canary) Share() float64 { return math.Float64frombits(c.share.Load()) }
 
-// SetShare changes what Share answers.
+// SetShare sets the share that Share returns.
 func (c *Canary) SetShare(share float64) { c.share.Store(math.Float64bits(share)) }
 
 // IsOff reports whether a profile is switched off for a tenant.
@@ -100,8 +98,8 @@ func (c *Canary) IsOff(of Key) bool {
 	return r != nil && r.Off
 }
 
-// Unknown is why it is not known what is switched off, "" if it is. While it is not,
-// every profile of every tenant is.
+// Unknown returns why it is not known which profiles are switched off, "" if it is known.
+// While it is unknown, every profile of every tenant is off.
 func (c *Canary) Unknown() string {
 	if why := c.unknown.Load(); why != nil {
 		return *why
@@ -109,7 +107,7 @@ func (c *Canary) Unknown() string {
 	return ""
 }
 
-// setUnknown switches everything off, or with "" goes by what is known again.
+// setUnknown switches everything off; with "" the rows decide again.
 func (c *Canary) setUnknown(why string) {
 	if why == "" {
 		c.unknown.Store(nil)
@@ -118,8 +116,8 @@ func (c *Canary) setUnknown(why string) {
 	c.unknown.Store(&why)
 }
 
-// Add counts a report, which it may keep, and says whether the profile is off now, and whether
-// it was this report that switched it. One that comes again since it could not be noted counts once.
+// Add counts a report. It returns whether the profile is off now, and whether this report
+// switched it off. A client repeats a switch-off that could not be noted; it counts once.
 func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,9 +134,11 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		r.Losses.add(&m.Losses)
 	}
 	if m.Off == 1 {
-		r.last = *m
+		r.last = *m // the slices alias the receive buffer, which is reused
+		r.last.Losses.Compared = slices.Clone(m.Losses.Compared)
+		r.last.Losses.Changed = slices.Clone(m.Losses.Changed)
 	}
-	if m.Losses.Offline == 0 { // else no canary has reported
+	if m.Losses.Offline == 0 { // an offline report has no comparisons
 		r.Worst, r.Bound = max(r.Worst, m.Worst), m.Bound
 	}
 	r.Last = c.now()
@@ -150,8 +150,8 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 	return r.Off || c.unknown.Load() != nil, switched, nil
 }
 
-// newRowLocked makes a row. At the bound it takes the place of the one that was
-// silent longest and is not off.
+// newRowLocked adds a row. At the bound it replaces the row that was silent longest and is
+// not off.
 func (c *Canary) newRowLocked(of Key) (*Reports, error) {
 	n := 0
 	var oldest *Key
@@ -177,16 +177,16 @@ func (c *Canary) newRowLocked(of Key) (*Reports, error) {
 
 func (c *Canary) noteChangeLocked() {
 	c.mu.changes++
-	c.mu.trouble = nil // of an attempt that did not have this change
+	c.mu.trouble = nil // that attempt did not include this change
 	select {
 	case c.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Durable waits until what is switched off now outlives the daemon: a kill, and a loss of
-// power. Without a Memory nothing does, and it returns at once. ErrUnavailable: it could not
-// be noted; it is in force all the same, and Memory tries again.
+// Durable waits until the current switch-offs would survive a kill of the daemon and a loss
+// of power. Without a Memory none would, and it returns at once. It fails with
+// wire.Unavailable if they could not be noted; they are in force, and Memory retries.
 func (c *Canary) Durable(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,14 +211,14 @@ func (c *Canary) Durable(ctx context.Context) error {
 	return nil
 }
 
-// noting returns all rows, and the number of changes that they include, for settled.
+// noting returns all rows and the number of changes that they include, for settled.
 func (c *Canary) noting() (rows []Row, changes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.listLocked(), c.mu.changes
 }
 
-// settled records the result of writing the note as of a number of changes.
+// settled records the result of writing a note that includes a number of changes.
 func (c *Canary) settled(changes uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,9 +234,9 @@ func (c *Canary) settled(changes uint64, err error) {
 	c.mu.wake = make(chan struct{})
 }
 
-// Set switches a profile for a tenant, as an operator asks, and reports whether
-// that changed anything. While it is not known what is off, nothing is switched on.
-// The change is in force at once; Durable waits until it outlives the daemon.
+// Set switches a profile off or on for a tenant, for an operator, and reports whether that
+// changed anything. While the note is unreadable, nothing can be switched on. The change
+// is in force at once; Durable waits until it would survive a restart.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
 	if unknown := c.Unknown(); unknown != "" && !off {
 		return false, codes.Refuse(wire.Unavailable, "everything is switched off: %s", unknown)
@@ -267,14 +267,14 @@ func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, 
 	return true, nil
 }
 
-// Row is a copy of what is kept of one profile and tenant.
+// Row is a copy of the reports on one profile of one tenant.
 type Row struct {
 	Key
 	Reports
 }
 
-// List copies all rows, in the order of tenants and fingerprints. While the note cannot be
-// read every row is off, with the reason.
+// List returns copies of all rows, ordered by tenant and fingerprint. While the note cannot
+// be read, every row is off, with the reason.
 func (c *Canary) List() []Row {
 	c.mu.Lock()
 	rows := c.listLocked()
@@ -300,10 +300,10 @@ func (c *Canary) listLocked() []Row {
 	return rows
 }
 
-// Withhold counts segment keys that were answered as misses for it.
+// Withhold counts segment keys that were answered as misses because their profile is off.
 func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
 
-// Sums are over all profiles.
+// Sums are totals over all profiles.
 type Sums struct {
 	Compared uint64 `count:"canary_compared"`
 	Failed   uint64 `count:"canary_failed"`
@@ -311,7 +311,7 @@ type Sums struct {
 	Off      int    `count:"profiles_switched_off"`
 }
 
-// Sums adds up what was reported.
+// Sums returns the totals.
 func (c *Canary) Sums() Sums {
 	sums := Sums{Withheld: c.withheld.Load()}
 	for _, r := range c.List() {
@@ -323,7 +323,7 @@ func (c *Canary) Sums() Sums {
 	return sums
 }
 
-// PlainText is a client's text without what could move a person's terminal.
+// PlainText replaces unprintable characters of a client's text, such as terminal controls.
 func PlainText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

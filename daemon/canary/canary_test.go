@@ -65,6 +65,37 @@ func TestReportsThatComeAgainCountOnce(t *testing.T) {
 	}
 }
 
+// The slices of a decoded report alias the receive buffer, which the next report overwrites.
+func TestReportsAreComparedAfterTheirBufferIsReused(t *testing.T) {
+	c := New(time.Now)
+	report := wire.ReportRequest{Compared: 60, Failed: 1, Worst: 2, Bound: 1, Off: 1, Text: "worse"}
+	report.Losses = wire.ReportLosses{Present: true, Compared: []uint32{60, 0, 0, 0}, Changed: make([]uint32, 4)}
+	other := report
+	other.Losses.Compared = []uint32{0, 60, 0, 0}
+	buffers := [2][]byte{make([]byte, 0, 1<<10), make([]byte, 0, 1<<10)}
+	for i, row := range []struct {
+		m        *wire.ReportRequest
+		buffer   int
+		compared uint64
+	}{{&report, 0, 60}, {&report, 1, 60}, {&other, 1, 120}, {&other, 0, 120}, {&report, 0, 180}} {
+		var m wire.ReportRequest
+		b := row.m.Append(buffers[row.buffer][:0])
+		if err := m.Decode(b); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := c.Add(Key{Tenant: 1}, "", &m); err != nil {
+			t.Fatal(err)
+		}
+		clear(b)
+		if got := c.List()[0].Compared; got != row.compared {
+			t.Errorf("report %d: %d comparisons, want %d", i, got, row.compared)
+		}
+	}
+	if l := c.List()[0].Losses; l[0].Canary.Compared != 120 || l[1].Canary.Compared != 60 {
+		t.Errorf("losses %+v", l)
+	}
+}
+
 // unreliable is a disk that takes a while.
 type unreliable struct {
 	refusals int
@@ -195,23 +226,25 @@ func TestLossesAreCountedByWayAndSource(t *testing.T) {
 		}
 	}
 	report(1, [wire.LossWays]uint32{300, 300, 40}, [wire.LossWays]uint32{43, 6})
-	report(1, [wire.LossWays]uint32{200, 0, 40}, [wire.LossWays]uint32{30, 0}) // of another start: not added
+	report(1, [wire.LossWays]uint32{200}, [wire.LossWays]uint32{30})  // another start: replaced, not added
+	report(1, [wire.LossWays]uint32{0, 250}, [wire.LossWays]uint32{}) // another engine, which measured one way
 	report(0, [wire.LossWays]uint32{100, 0, 9, 1}, [wire.LossWays]uint32{3})
 	report(0, [wire.LossWays]uint32{98}, [wire.LossWays]uint32{6})
 	known := c.List()[0].Losses.Known()
 	want := []Loss{
-		{Way{}, Counts{198, 9}, Counts{200, 30}}, {Way{Refreshed: true}, Counts{9, 0}, Counts{40, 0}}, {Way{true, true}, Counts{1, 0}, Counts{}},
+		{Way{}, Counts{198, 9}, Counts{200, 30}}, {Way{Primed: true}, Counts{}, Counts{250, 0}},
+		{Way{Refreshed: true}, Counts{9, 0}, Counts{40, 0}}, {Way{true, true}, Counts{1, 0}, Counts{}},
 	}
 	if !slices.Equal(known, want) {
 		t.Fatalf("counted %+v, want %+v", known, want)
 	}
-	for i, expected := range []float64{40. / 400, -1, -1} { // 49 comparisons are too few
+	for i, expected := range []float64{40. / 400, 1. / 252, -1, -1} { // 49 comparisons are too few
 		if got := known[i].Expected(); got != expected {
 			t.Errorf("%+v: expected %v, want %v", known[i].Way, got, expected)
 		}
 	}
 	report(0, [wire.LossWays]uint32{0, 0, 1}, [wire.LossWays]uint32{})
-	if got := c.List()[0].Losses.Known()[1].Expected(); got != 1./52 {
+	if got := c.List()[0].Losses.Known()[2].Expected(); got != 1./52 {
 		t.Errorf("expected %v of 50 comparisons without a change, want 1/52", got)
 	}
 }

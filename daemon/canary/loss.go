@@ -7,31 +7,31 @@ import (
 )
 
 // leastCompared is the fewest comparisons that give an expected loss. With fewer, one changed
-// token moves the estimate by more than 2 points. A guess.
+// token moves the estimate by about 2 points or more. A guess.
 const leastCompared = 50
 
-// Way names a way of splicing. Losses are counted for each.
+// Way is a way of splicing. Losses are counted for each.
 type Way struct {
-	Primed    bool // captured after the primer, where one is for them
-	Refreshed bool // the last ones are computed in context
+	Primed    bool // segments were captured after the primer, if there is one for them
+	Refreshed bool // the last segments are computed in context
 }
 
-// ways are in the order of the protocol.
+// ways lists all ways in the order of the protocol.
 var ways = [wire.LossWays]Way{{}, {Primed: true}, {Refreshed: true}, {Primed: true, Refreshed: true}}
 
-// Counts are requests that were spliced and computed in full, and of them those whose first
-// token changed.
+// Counts has the number of requests that were spliced and also computed in full, and of those
+// whose first token differed.
 type Counts struct{ Compared, Changed uint64 }
 
 // Loss has the counts of one way.
 type Loss struct {
 	Way
 	Canary  Counts // since the daemon's start
-	Offline Counts // as an engine reported last
+	Offline Counts // of the last report that measured this way
 }
 
-// Expected returns the expected loss, a share of requests, by the rule of succession over all
-// comparisons. Negative: there are too few.
+// Expected returns the expected loss as a share of requests, by the rule of succession over
+// all comparisons, or -1 for fewer than leastCompared.
 func (l *Loss) Expected() float64 {
 	compared := l.Canary.Compared + l.Offline.Compared
 	if compared < leastCompared {
@@ -40,7 +40,7 @@ func (l *Loss) Expected() float64 {
 	return float64(l.Canary.Changed+l.Offline.Changed+1) / float64(compared+2)
 }
 
-// Losses has all ways, in the order of the protocol.
+// Losses has the counts of all ways, in the order of the protocol.
 type Losses [wire.LossWays]Loss
 
 // Known returns the ways that have counts.
@@ -63,21 +63,22 @@ func (l *Losses) expected(way Way) float64 {
 	return -1
 }
 
-// add counts a report, whose counts have been checked.
+// add counts a validated report.
 func (l *Losses) add(m *wire.ReportLosses) {
 	for i := range m.Compared {
 		counts := Counts{uint64(m.Compared[i]), uint64(m.Changed[i])}
-		if m.Offline == 1 {
+		switch {
+		case m.Offline == 0:
+			l[i].Canary.Compared += counts.Compared
+			l[i].Canary.Changed += counts.Changed
+		case counts.Compared > 0: // else not measured: the counts of another engine remain
 			l[i].Offline = counts
-			continue
 		}
-		l[i].Canary.Compared += counts.Compared
-		l[i].Canary.Changed += counts.Changed
 	}
 }
 
-// Limit returns how a request with some number of segments may be spliced, and the expected
-// losses. A request that accepts any loss is spliced as it asked, known or not.
+// Limit returns how a request with this number of segments may be spliced, and the expected
+// losses. A request that accepts any loss is spliced as it asked, even if the loss is unknown.
 func (c *Canary) Limit(of Key, m *wire.AdviseLimit, segments int) wire.AdviseLoss {
 	var losses Losses
 	c.mu.Lock()
@@ -99,5 +100,5 @@ func (c *Canary) Limit(of Key, m *wire.AdviseLimit, segments int) wire.AdviseLos
 	return out
 }
 
-// ValidLoss reports whether v is a share.
+// ValidLoss reports whether v is a share from 0 to 1.
 func ValidLoss(v float64) bool { return !math.IsNaN(v) && v >= 0 && v <= 1 }

@@ -10,9 +10,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// longAdvise is how many token ids the reader looks at itself, and longChoice how
-// many positions it chooses from or segments it judges: some 100 µs of copying and
-// of walking through the tree of prompts. What is more is a job.
+// longAdvise bounds the token ids, and longChoice the positions or segments, of an advice
+// that the reader computes itself: about 100 µs of copying and of walking the tree of
+// prompts. Larger ones become a job.
 const (
 	longAdvise = 16 << 10
 	longChoice = 64
@@ -26,8 +26,8 @@ func (t *task) adviseIsLong() (bool, error) {
 	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
 }
 
-// advise copies the prompt out of staging, since its writer may still write, and
-// asks the store about the copy.
+// advise copies the prompt out of staging, which the client can still write to, and asks the
+// store about the copy.
 func (t *task) advise() (wire.Message, error) {
 	s := t.scratch
 	m := &s.advise
@@ -58,7 +58,7 @@ func (t *task) advise() (wire.Message, error) {
 	if served := t.conn.server.served; served != nil && err == nil {
 		served(q, &s.advice)
 	}
-	q.Tokens, q.Cuts = nil, nil // they lie in what others use next
+	q.Tokens, q.Cuts = nil, nil // their buffers are reused
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (t *task) advise() (wire.Message, error) {
 	return reply, nil
 }
 
-// limit holds a splice to the loss that its request accepts, if it says one.
+// limit returns how a request may be spliced within its limit of loss, if it states one.
 func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
 	l := &m.Limit
 	if err := t.knowsLosses(l.Present); err != nil || !l.Present {
@@ -85,9 +85,8 @@ func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.Advise
 	return t.conn.server.canary.Limit(of, l, len(m.SegmentBegin)), nil
 }
 
-// adviseQuery turns a request into a query, in the memory of the former one.
-// Numbers that do not fit an int32 are refused by the store: they are cut to one
-// that no prompt has.
+// adviseQuery turns a request into a query, reusing the memory of q. Numbers that do not fit
+// an int32 are clamped to one above every bound, so that the store refuses them.
 func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.Query {
 	*q = advise.Query{
 		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
@@ -117,10 +116,10 @@ func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.
 	return q
 }
 
-// cut keeps numbers from wrapping where an int has 32 bits.
+// cut clamps n so that it fits an int of 32 bits.
 func cut(n uint32) int { return int(min(n, 1<<30)) }
 
-// adviseReply answers an advice, in the memory of the former one.
+// adviseReply turns an advice into a reply, reusing the memory of out.
 func adviseReply(out *wire.AdviseReply, a *advise.Advice) *wire.AdviseReply {
 	*out = wire.AdviseReply{
 		SeenTokens: uint32(a.SeenTokens), Way: uint8(a.Choice.Best), WayMicros: out.WayMicros[:0],

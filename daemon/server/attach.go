@@ -24,10 +24,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of one connection that are not worth a setting; guesses with room.
+// Bounds of one connection without a setting; generous guesses.
 const (
 	maxBindings = 64      // profile requests of one connection
-	maxProbe    = 1 << 24 // tokens that an engine may state sizes for
+	maxProbe    = 1 << 24 // most tokens for which an engine may state sizes
 	minShare    = 64 * settings.KiB
 )
 
@@ -37,7 +37,7 @@ const (
 	maxVersion = wire.Version
 )
 
-// features are those that this daemon has.
+// features are the features of this daemon.
 func (s *Server) features() uint64 {
 	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices |
 		wire.FeaturePrimers | wire.FeatureLosses
@@ -47,7 +47,7 @@ func (s *Server) features() uint64 {
 	return always | wire.FeatureDevice
 }
 
-// attachment is what hello and profile requests give a connection.
+// attachment is the state that hello and profile requests add to a connection.
 type attachment struct {
 	// Fixed after hello.
 	id      uint64 // of the connection
@@ -58,17 +58,17 @@ type attachment struct {
 	session *tiering.Session
 	slots   *slots.Slots
 	staging gpuipc.Region
-	crc32   bool // digests of commits are CRC-32
-	device  bool // may use the operations of a device
-	known   bool // may ask which segments stand in a prompt
-	peers   bool // is told what lies beyond this node
-	rows    bool // has a use for what is kept as rows
+	crc32   bool // commits have CRC-32 digests
+	device  bool // may use the device operations
+	known   bool // may ask which known segments a prompt contains
+	peers   bool // receives estimates in replies of match
+	rows    bool // accepts checkpoints as rows
 	packed  bool // reads packed parts
-	buffers bool // may save rows out of a buffer
-	splices bool // reports walks, and is told what a splice takes
+	buffers bool // may save rows from a buffer
+	splices bool // reports walks, and is told the extent of a splice
 	primers bool // names primers
 	losses  bool // reports and limits losses
-	trial   bool // looks whether the daemon works
+	trial   bool // is the trial client, which tests the daemon
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
 	slotBytes    int64
@@ -79,7 +79,7 @@ type attachment struct {
 	registering atomic.Int32
 	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
 
-	claims claims // what may be reported as reused
+	claims claims // reuse that may be reported
 
 	mu struct {
 		sync.Mutex
@@ -155,8 +155,8 @@ func (t *task) hello() (wire.Message, error) {
 	return reply, c.sock.SetRecvTimeout(0)
 }
 
-// grant checks one tenant's token. All tokens are compared, by digest, so that
-// time tells nothing about them.
+// grant checks one tenant's token. It compares the digests of all tokens, so the time that
+// it takes reveals nothing about them.
 func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 	name := want.Name
 	if name == "" {
@@ -176,7 +176,7 @@ func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 	return &s.tenants[found], nil
 }
 
-// open makes the connection's regions, within the budget of all connections.
+// open creates the connection's regions, within the budget of all connections.
 func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error) {
 	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
 	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
@@ -201,7 +201,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 	return nil
 }
 
-// wanted bounds what a client asks for; 0 = the default.
+// wanted clamps the size that a client asks for; 0 = the default.
 func wanted(bytes uint64, def, most settings.Bytes) int64 {
 	if bytes == 0 {
 		return int64(def)
@@ -209,8 +209,8 @@ func wanted(bytes uint64, def, most settings.Bytes) int64 {
 	return int64(max(minShare, settings.Bytes(min(bytes, uint64(most)))))
 }
 
-// exportAll puts a descriptor of each region into the reply. Those of the connection
-// are nobody else's, and keep none here.
+// exportAll puts a descriptor of each region into the reply. The daemon keeps none of those
+// of the connection's own regions.
 func (t *task) exportAll(a *attachment) error {
 	for _, r := range []gpuipc.Region{t.conn.server.store.Arena(), a.slots.Region(), a.staging} {
 		h, err := r.Export()
@@ -225,7 +225,7 @@ func (t *task) exportAll(a *attachment) error {
 	return t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
-// close gives back what the client has brought; nothing of the connection runs any more.
+// close releases the client's bindings and memory. No request of the connection runs any more.
 func (a *attachment) close(s *Server) {
 	for i := range a.mu.bindings {
 		b := &a.mu.bindings[i]
@@ -242,9 +242,9 @@ func (a *attachment) close(s *Server) {
 	}
 }
 
-// closeShared gives back slots and staging, which the client may look at until it lets
-// go. What it keeps a descriptor or mapping of would stay charged to us: discard says
-// that it has let go, or had its time to.
+// closeShared releases slots and staging, which the client may access until it closes them.
+// Pages that it still maps would stay charged to the daemon: with discard, set once the
+// client has closed them or its time to do so is over, they are freed.
 func (a *attachment) closeShared(s *Server, discard bool) {
 	for _, r := range []gpuipc.Region{a.slots.Region(), a.staging} {
 		if discard {
@@ -261,7 +261,7 @@ func (a *attachment) trouble(s *Server, err error) {
 	}
 }
 
-// closeGPU gives the private memory on the device back.
+// closeGPU releases the connection's private memory on the device.
 func (a *attachment) closeGPU(s *Server) {
 	l := a.gpu.Load()
 	if l == nil {
@@ -272,7 +272,7 @@ func (a *attachment) closeGPU(s *Server) {
 	})
 }
 
-// profile registers an identity and, with it, memory that the engine owns.
+// profile registers an identity, and the memory of the engine that comes with it.
 func (t *task) profile() (wire.Message, error) {
 	m := &t.scratch.profile
 	if err := m.Decode(t.body); err != nil {
@@ -299,8 +299,8 @@ func (t *task) profile() (wire.Message, error) {
 	return reply, err
 }
 
-// reclaimAndAdd makes room for a profile first, which takes a walk over the catalogue.
-// m lies in the memory of whoever runs the job.
+// reclaimAndAdd returns a job that first frees a profile, which walks the whole catalogue,
+// and then adds p. It copies m, whose memory is reused.
 func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	q, received := *m, t.received
 	q.Memory = slices.Clone(m.Memory)
@@ -313,7 +313,7 @@ func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	}
 }
 
-// addProfile takes a place for a profile and binds it.
+// addProfile reserves a place for a profile and binds it.
 func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
 	s, fingerprint := t.conn.server, p.Fingerprint()
 	holders := budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants)
@@ -339,8 +339,8 @@ func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 	s.places.GiveBack(holders, b.fingerprint)
 }
 
-// bind adds a binding and imports its memory. The same again, as a client that
-// is not sure sends it, needs no room. It returns the id of the memory.
+// bind adds a binding, imports its memory and returns the memory's id. A repeated binding, as
+// from a client that lost the reply, takes no further room.
 func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
 	s := t.conn.server
 	known, n := t.at.bound(b)
@@ -357,7 +357,7 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 		}
 	}
 	t.at.mu.Lock()
-	if n = len(t.at.mu.bindings); n < maxBindings { // others may have waited for a place
+	if n = len(t.at.mu.bindings); n < maxBindings { // other requests may have added some meanwhile
 		t.at.mu.bindings = append(t.at.mu.bindings, b)
 	}
 	t.at.mu.Unlock()
@@ -380,7 +380,7 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 
 var errBindings = codes.Refuse(wire.Busy, "%d profile requests on one connection", maxBindings)
 
-// checkSizes compares what the engine computed with what the identity says: two
+// checkSizes compares the sizes that the engine computed with those of the identity: two
 // programs that disagree about a layout must not share memory.
 func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	if m.ProbeTokens > maxProbe {
@@ -401,7 +401,7 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
 	file := os.NewFile(uintptr(t.received[0]), "engine memory")
-	t.received = nil // it is file's
+	t.received = nil // file owns it
 	region, err := t.mapMemory(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
 	if err != nil {
 		return nil, err
@@ -417,8 +417,8 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 	return memory, nil
 }
 
-// mapMemory maps memory of the client, within what may be mapped and what that may
-// make us hold. It takes over h.File.
+// mapMemory maps memory of the client, within the budgets of mapped addresses and of memory
+// that mappings cost. It takes ownership of h.File.
 func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	s, a := t.conn.server, t.at
 	if err := a.mapped.Take(h.Bytes); err != nil {
@@ -427,7 +427,7 @@ func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	}
 	region, err := s.device.Import(h)
 	if err == nil {
-		// What it leaves is for staging and slots: clients attach however much others map.
+		// The rest of the budget is for staging and slots, so that clients can always attach.
 		if err = s.memory.TakeFirst(a.uid, gpuipc.MappingCost(region)); err != nil {
 			err = errors.Join(err, region.Close())
 		}
@@ -439,7 +439,7 @@ func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	return region, nil
 }
 
-// unmap ends mapMemory.
+// unmap undoes mapMemory.
 func (s *Server) unmap(a *attachment, r gpuipc.Region) error {
 	s.memory.GiveBack(a.uid, gpuipc.MappingCost(r))
 	a.mapped.GiveBack(r.Bytes())
@@ -458,14 +458,14 @@ func memoryLayers(list []wire.MemoryLayer) []plan.EngineLayer {
 	return layers
 }
 
-// bound reports whether b is among the bindings, and how many there are.
+// bound reports whether b is among the bindings, and their number.
 func (a *attachment) bound(b binding) (known bool, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Contains(a.mu.bindings, b), len(a.mu.bindings)
 }
 
-// use checks that the connection registered a profile.
+// use returns the id of a profile that the connection has registered.
 func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -494,7 +494,7 @@ func (a *attachment) memory(number uint32, id tier.ProfileID) (*plan.EngineMemor
 	return a.mu.bindings[i].memory, nil
 }
 
-// staged names [off, off+bytes) of staging.
+// staged returns a reference to [off, off+bytes) of staging.
 func (a *attachment) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	if bytes < 0 || off > uint64(a.stagingBytes) || bytes > a.stagingBytes-int64(off) {
 		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the staging of %d bytes", off, bytes, a.stagingBytes)

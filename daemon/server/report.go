@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// switchedOff reports whether segments may not be used by a request. So it is also where the
-// profile is not known any more: nothing says that it is on.
+// switchedOff reports whether splicing is switched off for the request's tenant and profile.
+// A profile that is no longer registered counts as off.
 func (t *task) switchedOff(id tier.ProfileID) bool {
 	p, ok := t.conn.server.store.Profile(id)
 	return !ok || t.conn.server.canary.IsOff(canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()})
 }
 
-// report takes what a canary has seen.
+// report counts the comparisons of an engine's canary.
 func (t *task) report() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ReportRequest
@@ -52,7 +52,7 @@ func (t *task) report() (wire.Message, error) {
 	if m.Off == 0 {
 		return reply, nil
 	}
-	// Who is answered that a profile is off may rely on it after a crash, too.
+	// A client that receives off 1 may rely on it even after a crash.
 	if !t.conn.mayWait() {
 		return nil, codes.Refuse(wire.Busy, "in force, but too many requests are in flight for one more that waits until it is noted")
 	}
@@ -67,7 +67,7 @@ func (t *task) report() (wire.Message, error) {
 	return nil, nil
 }
 
-// knowsLosses refuses a section of a feature that the connection did not agree on.
+// knowsLosses refuses a section of losses on a connection without the feature.
 func (t *task) knowsLosses(present bool) error {
 	if present && !t.at.losses {
 		return codes.Refuse(wire.Invalid, "losses: the connection has not asked for that feature")
@@ -85,11 +85,18 @@ func checkReport(m *wire.ReportRequest) error {
 		return codes.Refuse(wire.Invalid, "bound without end: want a finite number")
 	case m.Off > 1 || m.Losses.Offline > 1:
 		return codes.Refuse(wire.Invalid, "off %d, offline %d", m.Off, m.Losses.Offline)
+	case m.Losses.Offline == 1 && (m.Off == 1 || m.Compared > 0): // only a canary has these
+		return codes.Refuse(wire.Invalid, "offline, with off %d and %d comparisons: want none", m.Off, m.Compared)
 	}
+	sum := uint64(0)
 	for i, n := range m.Losses.Compared {
+		sum += uint64(n)
 		if m.Losses.Changed[i] > n {
 			return codes.Refuse(wire.Invalid, "losses: %d of %d first tokens changed", m.Losses.Changed[i], n)
 		}
+	}
+	if m.Losses.Offline == 0 && sum > uint64(m.Compared) {
+		return codes.Refuse(wire.Invalid, "losses: of %d requests, in a report of %d comparisons", sum, m.Compared)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// served takes how an engine has served a prompt.
+// served records how an engine served a prompt.
 func (t *task) served() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ServedRequest

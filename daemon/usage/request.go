@@ -13,65 +13,65 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// From says where a span's tokens came from.
+// From is the source of a span's tokens.
 type From uint8
 
 const (
 	Engine     From = iota // the engine's own cache
-	Checkpoint             // a prefix that the daemon held
-	Segment                // the daemon, composed or rotated
-	Computed               // nowhere
+	Checkpoint             // a prefix from the daemon
+	Segment                // a segment from the daemon, composed or rotated
+	Computed               // computed by the engine
 	Froms      = int(iota)
 )
 
-// String is the source in listings and series.
+// String returns the name of the source in listings and series.
 func (f From) String() string { return [...]string{"engine", "prefix", "segment", "computed"}[f] }
 
 // Span is the tokens [Begin, End) of a prompt.
 type Span struct {
 	Begin, End uint32
-	Key        [32]byte // of the segment that the tokens belong to; zero = of none
+	Key        [32]byte // of the segment that contains the tokens; zero = none
 	From       From
 	Cause      Cause      // of computed tokens
-	Place      tier.Place // where the daemon held them; of computed ones that were found too
+	Place      tier.Place // tier of the tokens, also of computed ones that were found
 }
 
-// Request is how one prompt was served.
+// Request records how one prompt was served.
 type Request struct {
 	Number  uint64
-	At      time.Time // when it was told
+	At      time.Time // when it was reported
 	Who     Who
 	Name    string // the engine's own
 	Parent  Parent // the engine's span; zero = it has none
 	Way     uint8  // a wire.Way
 	Tokens  uint32
 	Sources [Froms]uint64 // tokens by source
-	Seam    uint64        // of the computed
+	Seam    uint64        // computed tokens that are seams
 	Prefix  tier.Place
 	Reason  tier.Reason // why no longer prefix was used
 	Bytes   uint64
-	Match   time.Duration // until it was decided how to serve it
-	Wait    time.Duration // for bytes
-	First   time.Duration // to the first token; 0 = not told
+	Match   time.Duration // until the way to serve it was chosen
+	Wait    time.Duration // waiting for bytes
+	First   time.Duration // to the first token; 0 = not reported
 	Saved   float64       // milliseconds, an estimate
-	By      By            // what that is estimated by
-	Ways    []float64     // milliseconds that each way was predicted to take, by wire.Way minus one
-	Loss    float64       // expected share of changed first tokens of its way; negative = not known
+	By      By            // basis of the estimate
+	Ways    []float64     // predicted milliseconds of each way, at index wire.Way minus one
+	Loss    float64       // expected share of changed first tokens of its way; negative = unknown
 	Spans   []Span        // ascending, covering the prompt
 	// Unverified is set if lookups of the connection do not cover the reported reuse.
 	Unverified bool
 }
 
-// Who is whose request it was.
+// Who identifies the sender of a request.
 type Who struct {
 	Key
 	Profile tier.ProfileID
 	Model   string
 	Client  string
-	Source  uint64 // its process: what several connections of one measure is one vote
+	Source  uint64 // its process; measurements of its connections count as one vote
 }
 
-// read checks what an engine tells. What contradicts itself is invalid.
+// read validates a report of an engine. One that contradicts itself is invalid.
 func read(m *wire.ServedRequest) (*Request, error) {
 	if m.Way < wire.WayRecompute || m.Way > wire.WayReplay {
 		return nil, codes.Refuse(wire.Invalid, "way %d", m.Way)
@@ -119,7 +119,7 @@ func read(m *wire.ServedRequest) (*Request, error) {
 	return r, nil
 }
 
-// cover lays spans over the prompt.
+// cover sets the spans, which cover the prompt.
 func (r *Request) cover(m *wire.ServedRequest) error {
 	behind := uint64(m.Engine) + uint64(m.Prefix)
 	if behind > uint64(m.Tokens) {
@@ -133,7 +133,7 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	if between.Cause == Unasked && m.Prefix == 0 && m.PrefixTier != wire.TierNone {
 		between.Cause = Declined
 	}
-	last := uint64(0) // end of the row before
+	last := uint64(0) // end of the previous row
 	for i, begin := range m.Begins {
 		end := uint64(begin) + uint64(m.Counts[i])
 		if uint64(begin) < last || end > uint64(m.Tokens) || m.Counts[i] == 0 {
@@ -163,13 +163,13 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	return nil
 }
 
-// cover appends spans, each from where the last one ended.
+// cover appends spans, each starting at the end of the previous one.
 type cover struct {
 	spans *[]Span
 	at    uint32
 }
 
-// to appends the tokens up to end, if there are any.
+// to appends a span up to end, if it is not empty.
 func (c *cover) to(end uint32, s Span) {
 	if end <= c.at {
 		return
@@ -179,8 +179,7 @@ func (c *cover) to(end uint32, s Span) {
 	c.at = end
 }
 
-// reasonOf is a reason of match; that of a profile that is switched off is none of the
-// store's.
+// reasonOf returns a match's reason. The store has none for a switched-off profile.
 func reasonOf(r uint8) tier.Reason {
 	if r >= tier.Reasons {
 		return tier.ReasonNone
@@ -190,18 +189,17 @@ func reasonOf(r uint8) tier.Reason {
 
 func micros(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Parent names the span of an engine that a request belongs to, as a traceparent of W3C
-// Trace Context does.
+// Parent identifies the engine's span of a request, like a W3C Trace Context traceparent.
 type Parent struct {
 	Trace [16]byte
 	Span  [8]byte
 	Flags byte
 }
 
-// IsValid reports whether there is one.
+// IsValid reports whether trace and span are set.
 func (p *Parent) IsValid() bool { return p.Trace != [16]byte{} && p.Span != [8]byte{} }
 
-// TraceID is the trace in 32 hex digits, empty without one.
+// TraceID returns the trace id in 32 hex digits, "" if there is none.
 func (p *Parent) TraceID() string {
 	if !p.IsValid() {
 		return ""
@@ -209,8 +207,8 @@ func (p *Parent) TraceID() string {
 	return hex.EncodeToString(p.Trace[:])
 }
 
-// parentOf reads a traceparent; of none it is zero. A later version than ours may have more
-// behind the flags.
+// parentOf parses a traceparent; "" gives the zero Parent. Versions above 00 may have more
+// fields after the flags.
 func parentOf(text string) (p Parent, err error) {
 	if text == "" {
 		return p, nil
@@ -234,7 +232,7 @@ func parentOf(text string) (p Parent, err error) {
 	return p, nil
 }
 
-// plain is a client's text without what could move a person's terminal.
+// plain replaces unprintable characters of a client's text, such as terminal controls.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -16,7 +16,7 @@ import (
 
 var _ api.Canaries = (*View)(nil)
 
-// splicingCheck says what is switched off.
+// splicingCheck returns the health check that lists switched-off profiles.
 func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
 	if why := v.o.Canary.Unknown(); why != "" {
@@ -80,8 +80,8 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	return c
 }
 
-// switchPatience bounds the wait until a switch is on disk: less than clients wait for an
-// answer, far more than a healthy disk needs.
+// switchPatience bounds the wait until a switch is on disk: less than clients' timeouts, far
+// more than a healthy disk needs.
 const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.
@@ -125,7 +125,7 @@ func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 	return list, nil
 }
 
-// tenantsOf is one tenant by name, or with "" all.
+// tenantsOf returns the tenant with this name, or all for "".
 func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
 	var list []tier.TenantID
 	for i := range v.o.Tenants {
@@ -139,7 +139,7 @@ func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
 	return list, nil
 }
 
-// model names the model of a profile that is registered, or that was reported on.
+// model returns the model of a profile that is registered or has reports.
 func (v *View) model(of profile.Fingerprint) (string, bool) {
 	if _, p, ok := v.o.Store.FindProfile(of); ok {
 		return p.Identity().Model, true

@@ -18,7 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/stats"
 )
 
-// declared are the structs whose fields say what /metrics answers, apart from
+// declared lists the structs whose fields declare the series of /metrics, apart from
 // histograms.
 var declared = []any{
 	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
@@ -29,15 +29,15 @@ var declared = []any{
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 
-// metrics turns counters into Prometheus metrics when they are asked for, so that
-// counting costs nothing twice.
+// metrics turns counters into Prometheus metrics at each scrape, so that counters exist only
+// once.
 type metrics struct {
 	*View
 	families map[string]*prometheus.Desc
 	lookups  *prometheus.Desc
 }
 
-// Register adds everything that /metrics answers.
+// Register adds all collectors of /metrics.
 func (v *View) Register(r *prometheus.Registry) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v), v.first)
 	for _, h := range v.durations() {
@@ -45,7 +45,7 @@ func (v *View) Register(r *prometheus.Registry) {
 	}
 }
 
-// durations are the histograms of all parts that there are.
+// durations returns the histograms of all parts of the node.
 func (v *View) durations() []prometheus.Histogram {
 	list := slices.Concat(v.o.Server.Counts().Durations(), v.o.Store.Durations())
 	if v.o.Disk != nil {
@@ -81,7 +81,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- renamed{m.lookups, m.o.Server.Counts().Duration(wire.OpMatch)}
 }
 
-// tell sends the series that a struct declares.
+// tell sends the series of a struct.
 func (m *metrics) tell(c any, ch chan<- prometheus.Metric) {
 	metric.EachSeries(c, m.hasPart, func(family string, values []string, v float64) {
 		kind := prometheus.GaugeValue
@@ -92,8 +92,8 @@ func (m *metrics) tell(c any, ch chan<- prometheus.Metric) {
 	})
 }
 
-// sampleOf is a series. One that cannot be told is counted and logged by the handler of
-// /metrics, and costs no other.
+// sampleOf returns one sample. The handler of /metrics counts and logs an invalid one, and
+// still sends the others.
 func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) prometheus.Metric {
 	valid := make([]string, len(labels))
 	for i := range labels {
@@ -106,13 +106,13 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 	return sample
 }
 
-// hasPart reports whether the node has a part that some counters belong to.
+// hasPart reports whether the node has the named part.
 func (v *View) hasPart(part string) bool {
 	return part == "disk" && v.o.Disk != nil || part == "hbm" && len(v.o.GPUs) > 0 || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }
 
-// renamed is a histogram under a second name, without its labels.
+// renamed is a histogram under another name and without labels.
 type renamed struct {
 	desc *prometheus.Desc
 	prometheus.Metric

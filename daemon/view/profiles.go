@@ -15,25 +15,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of the labels of series that are told by tenant or profile. A tenant is one of the
-// configuration, but an engine may register one identity after another, and what was
-// reported of them outlives them. Guesses with room: what a server scrapes of one daemon
-// stays below some ten thousand series at both bounds.
+// Bounds of the tenant and profile labels of series. Tenants are configured, but an engine
+// may register one identity after another, and their reports outlive them. Generous guesses:
+// at both bounds one daemon has fewer than about ten thousand series.
 const (
 	maxTenantLabels  = 64
 	maxProfileLabels = 64
 )
 
-// labels are the names by which tenants and profiles are told, each of a bounded number
-// beside metric.Other.
+// labels has the label values of tenants and profiles: a bounded number of each, and
+// metric.Other.
 type labels struct{ tenants, profiles *metric.Values }
 
 func newLabels() labels {
 	return labels{metric.NewValues(maxTenantLabels), metric.NewValues(maxProfileLabels)}
 }
 
-// shortName is a fingerprint as people see it wherever it is short: its first 12 hex digits,
-// none of none.
+// shortName returns the short form of a fingerprint, its first 12 hex digits, or "" for the
+// zero fingerprint.
 func shortName(f profile.Fingerprint) string {
 	if f == (profile.Fingerprint{}) {
 		return ""
@@ -43,14 +42,14 @@ func shortName(f profile.Fingerprint) string {
 
 func (l labels) profile(f profile.Fingerprint) string { return l.profiles.Of(shortName(f)) }
 
-// tenantLabel is the label of a tenant, also of one that is not configured now.
+// tenantLabel returns the label of a tenant, even if it is no longer configured.
 func (v *View) tenantLabel(id tier.TenantID) string {
 	return v.labels.tenant(cmp.Or(v.o.Tenants.NameOf(id), fmt.Sprintf("tenant %d", id)))
 }
 
 func (l labels) tenant(name string) string { return l.tenants.Of(strings.ToValidUTF8(name, "?")) }
 
-// profileSeries gives the profiles of other series their names.
+// profileSeries describes the profiles that label other series.
 type profileSeries struct {
 	Profile        string `label:"profile"`
 	Fingerprint    string `label:"fingerprint"`
@@ -94,8 +93,8 @@ type bandwidthSeries struct {
 	PerSecond float64 `prom:"cost_bytes_per_second" help:"How fast a job is believed to go, beside its fixed part: measured, or a guess of the settings or the daemon."`
 }
 
-// canarySeries are the reports on one profile of one tenant, or on all that are beyond the
-// bound of a label.
+// canarySeries has the reports on one profile of one tenant, or on all above the bound of a
+// label.
 type canarySeries struct {
 	Profile  string  `label:"profile"`
 	Tenant   string  `label:"tenant"`
@@ -105,7 +104,7 @@ type canarySeries struct {
 	Off      int     `prom:"profile_switched_off" help:"How many profiles are switched off for splicing: 1 or 0, but for the rows other. Only an operator switches one on."`
 }
 
-// lossSeries are the counts of one way of splicing.
+// lossSeries has the counts of one way of splicing.
 type lossSeries struct {
 	Profile   string `label:"profile"`
 	Tenant    string `label:"tenant"`
@@ -129,7 +128,7 @@ var jobNames = map[cost.Job]string{
 	cost.JobCompose: "compose", cost.JobRotate: "rotate", cost.JobReplay: "replay", cost.JobPublish: "publish",
 }
 
-// eachOfProfiles names the profiles that are registered or were reported on.
+// eachOfProfiles calls f for each profile that is registered or has reports.
 func (v *View) eachOfProfiles(f func(any)) {
 	told := map[string]bool{metric.Other: true}
 	tell := func(of profile.Fingerprint, id *profile.Identity) {
@@ -153,7 +152,7 @@ func (v *View) eachOfProfiles(f func(any)) {
 	}
 }
 
-// sourceOf says whether something was measured.
+// sourceOf returns the value of the source label.
 func sourceOf(measured bool) string {
 	if measured {
 		return "measured"
@@ -161,8 +160,8 @@ func sourceOf(measured bool) string {
 	return "guess"
 }
 
-// eachOfCosts is what each profile's predictions are made from. Those of profiles that
-// share a row have no prediction together.
+// eachOfCosts calls f for the cost series of each profile. Profiles that share a label have
+// only a sum of samples, no predictions.
 func (v *View) eachOfCosts(f func(any)) {
 	var others uint64
 	for _, c := range v.o.Store.Costs() {
@@ -208,7 +207,7 @@ func (v *View) eachOfCanary(f func(any)) {
 	v.eachOfLosses(f)
 }
 
-// eachOfLosses leaves out profiles beyond the bound of a label: they share no loss.
+// eachOfLosses leaves out profiles above the bound of a label: their losses cannot be added.
 func (v *View) eachOfLosses(f func(any)) {
 	for _, r := range v.o.Canary.List() {
 		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
@@ -225,10 +224,11 @@ func (v *View) eachOfLosses(f func(any)) {
 	}
 }
 
-// everyProfile is the label of all profiles, while the note of switched-off ones is not readable.
+// everyProfile is the label of all profiles while the note of switched-off ones is unreadable.
 const everyProfile = "all"
 
-// canarySeries sums rows with equal labels. unknown: the note of switched-off profiles is not readable.
+// canarySeries sums rows with equal labels. unknown: the note of switched-off profiles is
+// unreadable.
 func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	row := func(name string, of tier.TenantID) *canarySeries {

@@ -13,7 +13,7 @@ import (
 
 var wayNames = [...]string{wire.WayRecompute: api.WayRecompute, wire.WayPrefix: api.WayPrefix, wire.WaySplice: api.WaySplice, wire.WayReplay: api.WayReplay}
 
-// WayName is the name of a wire.Way.
+// WayName returns the name of a wire.Way.
 func WayName(way uint8) string { return wayNames[way] }
 
 // Requests implements api.Node.

@@ -1,11 +1,11 @@
-// Package advise says what is worth storing of a prompt and how to serve it, from
-// the prompts that its tenant sent so far and from what computing and loading take.
-// An answer is a guess about what comes: nothing depends on its being right.
+// Package advise recommends what to store of a prompt and how to serve it, based on the
+// earlier prompts of its tenant and on the costs of computing and loading. Advice is a
+// prediction: correctness never depends on it.
 //
-// An Advisor knows no object of the store; what is held a query tells it, the rest
-// it asks through Store. Its methods may be called by many at once. It has one lock
-// of its own, never held with another, for a few walks along a prompt, each bounded
-// by its tokens and by pathMost nodes. What takes longer is left to Run.
+// An Advisor knows no object of the store. The query states what is cached, and Store answers
+// the rest. Methods are safe for concurrent use. The advisor's lock is never held together
+// with another, and only for a few walks along a prompt, each bounded by the prompt's tokens
+// and by pathMost nodes. Run does what takes longer.
 package advise
 
 import (
@@ -20,60 +20,59 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is what an Advisor asks of the store. No method waits for the store's lock.
+// Store is the part of the store that an Advisor uses. No method waits for the store's lock.
 type Store interface {
-	// Costs answers those of a profile, an error for one that is not registered.
+	// Costs returns the costs of a profile, or an error if it is not registered.
 	Costs(tier.ProfileID) (*costs.Learned, error)
-	// Limits is what admission has to know of the pools of either.
+	// Limits returns the limits of both pools.
 	Limits() (segments, checkpoints Limit)
 }
 
-// Limit is what admission has to know of a pool.
+// Limit is the part of a pool's state that admission depends on.
 type Limit struct {
-	MaxBytes int64   // that one object should take
-	Floor    float64 // milliseconds per MiB of what left for room last
+	MaxBytes int64   // most for one object
+	Floor    float64 // milliseconds per MiB of the object that was evicted last
 }
 
-// Advisor remembers what prompts looked like: one radix tree for all tenants and
-// profiles, in which every prompt begins with a symbol that only its tenant and
-// profile have. So nobody's prompts are ever compared with another's, while one
-// bound holds for the memory of all of them. Where it is met, tenants that hold
-// more than their part of it lose prompts.
+// Advisor remembers prompts in one radix tree for all tenants and profiles. Every prompt
+// begins with a symbol of its tenant and profile, so prompts of different tenants are never
+// compared, while one bound covers the memory of all. At the bound, prompts of tenants that
+// hold more than their part are dropped.
 type Advisor struct {
 	// Fixed after New.
 	store       Store
 	log         *decision.Log
 	now         func() time.Time
-	maxScopes   int // of profiles that are registered; beyond it the worker forgets the others'
+	maxScopes   int // of registered profiles; above it the worker forgets the scopes of others
 	checkpoints int
 	solveEvery  int
 	contents    contentIDs
-	owners      map[tier.TenantID]int // index of a tenant in the tree's owned
-	wake        chan struct{}         // the worker has something to do
+	owners      map[tier.TenantID]int // index of each tenant in the tree's owned
+	wake        chan struct{}         // signals work for Run
 	works       sync.Pool
 
 	mu struct {
 		sync.Mutex
 		tree    *tree
 		scopes  map[scopeKey]*scope
-		symbols uint32 // given to scopes
+		symbols uint32 // assigned to scopes so far
 		sights  sightings
-		crowded bool // the worker is to drop leaves
+		crowded bool // the worker must drop leaves
 		counts  Stats
 	}
 }
 
-// Options is what an Advisor is made of. All are required.
+// Options configures an Advisor. All fields are required.
 type Options struct {
 	Config      // with defaults
 	Store       Store
 	Tenants     []tier.TenantID
 	MaxProfiles int           // registered at once
-	Log         *decision.Log // where advice on prompts that are served is noted
+	Log         *decision.Log // records the advice on served prompts
 	Now         func() time.Time
 }
 
-// New makes an advisor that has seen no prompt.
+// New returns an advisor that has seen no prompt.
 func New(o Options) *Advisor {
 	a := &Advisor{
 		store: o.Store, log: o.Log, now: o.Now,
@@ -89,7 +88,7 @@ func New(o Options) *Advisor {
 	return a
 }
 
-// Advise answers what to use and what to store for a prompt. It does no I/O.
+// Advise returns what to use and what to store for a prompt. It does no I/O.
 func (a *Advisor) Advise(q *Query, dst *Advice) error {
 	learned, err := a.store.Costs(q.Profile)
 	if err != nil {
@@ -118,12 +117,11 @@ func (a *Advisor) Advise(q *Query, dst *Advice) error {
 	return nil
 }
 
-// told is how many positions and how many segments of one advice can be told
-// afterwards.
+// told is the number of positions, and of segments, of one advice that the log lists.
 const told = 4
 
-// note puts what was advised for a prompt that is being served among the decisions,
-// the first few of it to be told. What is to be stored has no name yet.
+// note records the advice for a served prompt in the decision log, which lists the first few
+// items. What is to be stored has no name yet.
 func (a *Advisor) note(w *work, q *Query) {
 	d := decision.Decision{At: a.now(), Profile: q.Profile, Tenant: q.Tenant, Name: tier.Name{Kind: tier.Exact}}
 	for i := range w.positions {
@@ -147,7 +145,7 @@ func (a *Advisor) note(w *work, q *Query) {
 	}
 }
 
-// noteSome notes the i-th decision of a kind in one advice.
+// noteSome records the i-th decision of one kind in one advice.
 func (a *Advisor) noteSome(i int, d decision.Decision) {
 	if i < told {
 		a.log.Note(d)

@@ -2,22 +2,20 @@ package advise
 
 import "cmp"
 
-// Config bounds what an Advisor remembers. Zero fields take the defaults that are
-// named with them.
+// Config bounds the memory of an Advisor. Zero fields take the stated defaults.
 type Config struct {
 	// Bounds of the tree of prompts: nodes, and bytes over all tenants; 262144 and
-	// 64 MiB. Below zero nothing is remembered.
+	// 64 MiB. If negative, nothing is remembered.
 	Nodes int
 	Bytes int64
-	// Checkpoints is how many checkpoints of a prompt are advised when a query does
-	// not say; 4.
+	// Checkpoints is the most checkpoints advised for a prompt if the query sets no number; 4.
 	Checkpoints int
-	// SolveEvery is how many recorded prompts go by until placements are solved for
-	// again; 10 (Sparse Prefix Caching).
+	// SolveEvery is the number of recorded prompts between solutions of placement; 10 (Sparse
+	// Prefix Caching).
 	SolveEvery int
 }
 
-// WithDefaults fills what was left zero.
+// WithDefaults replaces zero fields by their defaults.
 func (c Config) WithDefaults() Config {
 	return Config{
 		Nodes: cmp.Or(c.Nodes, 1<<18), Bytes: cmp.Or(c.Bytes, 64<<20),

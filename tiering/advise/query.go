@@ -9,17 +9,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Why a checkpoint at a position is worth having. The numbers are those of the
-// local protocol.
+// Why is the reason for a checkpoint at a position. The numbers are those of the local
+// protocol.
 type Why uint8
 
 // The reasons.
 const (
 	WhyNone     Why = 0
-	WhyBranch   Why = 1 // prompts were seen to part there
-	WhyLast     Why = 2 // the last position that the same prompt can use, or the end of an answer
+	WhyBranch   Why = 1 // earlier prompts diverge there
+	WhyLast     Why = 2 // the last position usable by the same prompt, or the end of an answer
 	WhyBoundary Why = 3 // the application named it
-	WhyPlaced   Why = 4 // placed from the depths at which earlier prompts parted
+	WhyPlaced   Why = 4 // placed by the depths at which earlier prompts diverged
 
 	whys = 5
 )
@@ -28,34 +28,33 @@ func (w Why) String() string {
 	return [whys]string{"none", "branch", "last", "boundary", "placed"}[w]
 }
 
-// Query asks what to use and what to store for a prompt. Nothing of it is kept or
-// written.
+// Query asks what to use and what to store for a prompt. Advise neither keeps nor modifies it.
 type Query struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Tokens  []uint32 // the whole prompt
 	Output  int      // of these, generated tokens at the end
 	Record  bool     // the prompt is being served: remember it
-	// BlockTokens is what positions are multiples of, 0 = 1; MaxCheckpoints how
-	// many of them are wanted at most, 0 = Config.Checkpoints.
+	// BlockTokens divides every position, 0 = 1. MaxCheckpoints bounds the positions,
+	// 0 = Config.Checkpoints.
 	BlockTokens    int
 	MaxCheckpoints int
 
-	// What is held, as a match has answered it; zero = nothing.
+	// What is cached, as match reported it; zero = nothing.
 	PrefixTokens int
 	PrefixPlace  tier.Place
-	BufferTokens int // end of rows behind the prefix: of a buffer, or of what is kept as rows
-	SeamTokens   int // computed again in all, when the held segments are used; where none is held, when all are
+	BufferTokens int // end of rows after the prefix: of a buffer, or of checkpoints kept as rows
+	SeamTokens   int // total computed again when the cached segments are used, or all if none is cached
 
-	Cuts     []uint32 // boundaries that the application knows, ascending
+	Cuts     []uint32 // boundaries named by the application, ascending
 	Segments []Segment
-	Samples  []cost.Sample // what the engine measured since it last asked
+	Samples  []cost.Sample // measured by the engine since its last query
 
-	NoSplice bool // no splice is good enough for the request
-	Refresh  bool // the last segment is computed in context, so that a splice is good enough
+	NoSplice bool // no splice is within the request's limit of loss
+	Refresh  bool // a splice is within the limit only with the last segment computed in context
 }
 
-// Segment is a segment of the prompt. They ascend and do not overlap.
+// Segment is a segment of the prompt. Segments ascend and do not overlap.
 type Segment struct {
 	Begin, Tokens int
 	Status        tier.Status
@@ -66,12 +65,12 @@ type Segment struct {
 // Advice.
 type Advice struct {
 	SeenTokens int         // longest prefix of the prompt that was seen before, stored or not
-	Choice     cost.Choice // how the prompt is served the quickest
+	Choice     cost.Choice // the fastest way to serve the prompt
 	Positions  []Position  // ascending
 	Segments   []SegmentAdvice
 }
 
-// Position is a checkpoint worth thinking of.
+// Position is a candidate position for a checkpoint.
 type Position struct {
 	Tokens int
 	Why    Why
@@ -80,18 +79,18 @@ type Position struct {
 	Value  float64 // expected milliseconds saved per MiB
 }
 
-// SegmentAdvice says whether a segment that is missing is worth publishing.
-// Reason is cost.ReasonNone for one that is there.
+// SegmentAdvice reports whether a missing segment is worth publishing. Reason is
+// cost.ReasonNone for a cached one.
 type SegmentAdvice struct {
 	Admit  bool
 	Reason cost.Reason
 	Value  float64 // as in Position
 }
 
-// MaxPositions is the most checkpoints that one advice names.
+// MaxPositions is the most checkpoints in one advice.
 const MaxPositions = 1024
 
-// check holds a query to its bounds: it comes from a client.
+// check validates a query, which comes from a client.
 func (q *Query) check() error {
 	n := len(q.Tokens)
 	switch {
@@ -149,7 +148,7 @@ func (q *Query) last() int {
 	return len(q.Tokens) - 1
 }
 
-// computed is how many tokens the engine has computed: states before that are gone.
+// computed returns the number of tokens already in the engine's state. Earlier states are gone.
 func (q *Query) computed() int {
 	if q.Output > 0 {
 		return max(q.PrefixTokens, len(q.Tokens)-q.Output)

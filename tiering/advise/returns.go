@@ -1,11 +1,11 @@
 package advise
 
-// origin is a kind of thing that is stored in the hope that it is asked for again.
+// origin is the kind of a stored object, for estimating how often such objects are reused.
 type origin uint8
 
 const (
 	originNone     origin = iota
-	originBranch          // of a checkpoint: where prompts part
+	originBranch          // of a checkpoint: where prompts diverge
 	originPrompt          // its end, before an answer
 	originAnswer          // its end, with an answer
 	originBoundary        // named by the application
@@ -14,7 +14,7 @@ const (
 	origins
 )
 
-// originOf is the origin of a checkpoint.
+// originOf returns the origin of a checkpoint.
 func originOf(w Why, output int) origin {
 	switch {
 	case w == WhyBranch:
@@ -29,15 +29,15 @@ func originOf(w Why, output int) origin {
 	return originPrompt
 }
 
-// returns learns which share of an origin comes back. What was advised counts, not
-// what was stored: an origin that is refused can so become worth storing again.
+// returns learns the share of an origin that is reused. It counts what was considered, not what
+// was stored, so that a refused origin can become worth storing again.
 type returns struct{ ended, back float64 }
 
-// returnsMemory is how many advised ones are remembered, and returnsPrior how many
-// are made up at the beginning, of which one came back. Guesses: answers are often
-// continued, prompts without theirs seldom repeated, and what lies in the middle
-// of a prompt is seldom where others end. After 40 answers that nobody continued
-// one more is not worth a publication that takes a fortieth of computing it.
+// returnsMemory is the number of observations after which older ones fade. returnsPrior is
+// the number of assumed observations at the start, of which one was a reuse. Guesses: answers
+// are often continued, prompts without their answers are seldom repeated, and other prompts
+// seldom end in the middle of one. After 40 answers without a continuation, one more is not
+// worth a publication that costs a fortieth of computing it.
 const returnsMemory = 512.0
 
 var returnsPrior = [origins]float64{
@@ -52,5 +52,5 @@ func (r *returns) advised() {
 
 func (r *returns) came() { r.back = min(r.back+1, r.ended) }
 
-// share is the part of an origin that is expected back.
+// share returns the expected share of an origin that is reused.
 func (r *returns) share(o origin) float64 { return (r.back + 1) / (r.ended + returnsPrior[o]) }

@@ -2,10 +2,9 @@ package advise
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// The memory of a tree of so many nodes and tokens is at most nodes·nodeBytes +
-// tokens·blockBytes/blockTokens: package radix keeps 52 bytes for a node and 64 for
-// each 15 symbols of an edge that are begun, where an edge may begin inside a
-// block.
+// The memory of a tree is at most nodes·nodeBytes + tokens·blockBytes/blockTokens: package
+// radix keeps 52 bytes per node and 64 per started block of 15 symbols of an edge, and an edge
+// may begin inside a block.
 const (
 	nodeBytes   = 52 + 2*blockBytes
 	blockBytes  = 64
@@ -16,11 +15,11 @@ func treeBytes(nodes int, tokens int64) int64 {
 	return int64(nodes)*nodeBytes + tokens*blockBytes/blockTokens
 }
 
-// clockSteps is how many nodes one request looks at to make room; the rest is the
-// worker's. A guess: some 20 µs.
+// clockSteps is the number of nodes that one request examines to make room, about 20 µs. The
+// worker does the rest. A guess.
 const clockSteps = 1 << 10
 
-// room is what something takes, or may take, in the tree.
+// room is a used or allowed size in the tree.
 type room struct {
 	nodes int
 	bytes int64
@@ -31,7 +30,7 @@ func (t *tree) fits(r room) bool {
 	return nodes+r.nodes <= t.most.nodes && treeBytes(nodes, t.tokens)+r.bytes <= t.most.bytes
 }
 
-// owned is what one tenant's prompts take of the tree, the root apart.
+// owned is the size of one tenant's prompts in the tree, without the root.
 type owned struct {
 	nodes  int
 	tokens int64
@@ -39,14 +38,14 @@ type owned struct {
 
 func (o *owned) add(nodes int, tokens int64) { o.nodes, o.tokens = o.nodes+nodes, o.tokens+tokens }
 
-// exceeds reports whether it is more than r, give or take two nodes: the root and
-// what treeBytes rounds away. So while need does not fit, at least one tenant
-// exceeds its part, and drop ends.
+// exceeds reports whether o is larger than r minus two nodes, which stand for the root and the
+// rounding of treeBytes. So while need does not fit, at least one tenant exceeds its part, and
+// drop terminates.
 func (o *owned) exceeds(r room) bool {
 	return o.nodes+1 >= r.nodes || treeBytes(o.nodes+2, o.tokens) >= r.bytes
 }
 
-// part is the equal part of each tenant that holds anything, beside need.
+// part returns the equal share of each tenant with prompts, after need is subtracted.
 func (t *tree) part(need room) room {
 	holders := 0
 	for i := range t.owned {
@@ -58,10 +57,9 @@ func (t *tree) part(need room) room {
 	return room{(t.most.nodes - need.nodes) / holders, (t.most.bytes - need.bytes) / int64(holders)}
 }
 
-// drop drops the leaves that the clock finds cold, until there is room or so many
-// nodes were looked at. It reports whether there is room. Tenants that hold no more
-// than their part keep it: prompts that one invents do not push out what is known
-// of another's.
+// drop drops leaves that the clock finds cold, until need fits or the given number of nodes
+// was examined. It reports whether need fits. It skips tenants within their part, so that made
+// up prompts of one tenant do not displace those of another.
 func (t *tree) drop(need room, steps int) bool {
 	part := t.part(need)
 	for !t.fits(need) {
@@ -88,7 +86,7 @@ func (t *tree) drop(need room, steps int) bool {
 	return true
 }
 
-// dropLeaf drops a leaf, and with it what only it kept.
+// dropLeaf drops a leaf, and then each ancestor that becomes a cold leaf.
 func (t *tree) dropLeaf(n radix.Node) {
 	for n != radix.Root && t.Children(n) == 0 && t.value(n).heat() == 0 {
 		up, tokens := t.Parent(n), int64(t.End(n)-t.Begin(n))

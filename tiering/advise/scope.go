@@ -7,24 +7,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// scopeKey is whose prompts are compared with each other.
+// scopeKey identifies the prompts that are compared with each other.
 type scopeKey struct {
 	profile tier.ProfileID
 	tenant  tier.TenantID
 }
 
-// scope is what is known of one tenant's prompts of one profile, beside the
-// tree. Guarded by the advisor's lock.
+// scope has the state of one tenant and profile outside the tree. Guarded by the advisor's
+// lock.
 type scope struct {
 	symbol  uint32
 	owner   int
 	returns [origins]returns
 	planner *checkpoint.Planner
-	samples []cost.Sample // that the worker has not taken yet
-	queued  bool          // the worker is to look at it
+	samples []cost.Sample // not yet taken by the worker
+	queued  bool          // waiting for the worker
 }
 
-// openScopeLocked finds or makes the scope of a query.
+// openScopeLocked finds or creates the scope of a query.
 func (a *Advisor) openScopeLocked(key scopeKey) *scope {
 	sc := a.mu.scopes[key]
 	if sc == nil {
@@ -35,7 +35,7 @@ func (a *Advisor) openScopeLocked(key scopeKey) *scope {
 	return sc
 }
 
-// look finds out under the lock what the tree knows of a prompt.
+// look reads from the tree, under the lock, what is known of a prompt.
 func (a *Advisor) look(w *work, q *Query) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,9 +51,9 @@ func (a *Advisor) look(w *work, q *Query) {
 	a.sightLocked(w, q, sc)
 }
 
-// place has the planner choose positions by the depths at which earlier prompts
-// parted, unless the application names boundaries. It plans only behind what was
-// seen before: within that the branches are known, and nobody stopped between them.
+// place lets the planner choose positions by the depths at which earlier prompts diverged,
+// unless the application names boundaries. It plans only after the prefix that was seen before:
+// within it the branches are known, and no prompt ended between them.
 func (w *work) place(q *Query, sc *scope) {
 	w.placed = nil
 	budget := w.most
@@ -67,8 +67,8 @@ func (w *work) place(q *Query, sc *scope) {
 	}
 }
 
-// sightLocked answers how often the content of each segment was seen, and counts
-// it when it is served.
+// sightLocked reads how often the content of each segment was seen, and counts it if the
+// prompt is being served.
 func (a *Advisor) sightLocked(w *work, q *Query, sc *scope) {
 	w.sights = w.sights[:0]
 	for _, content := range w.contents {
@@ -87,8 +87,8 @@ func (a *Advisor) sightLocked(w *work, q *Query, sc *scope) {
 	}
 }
 
-// record notes a prompt that is being served, counts, and hands to the worker
-// what takes time.
+// record adds a served prompt to the tree, counts the advice, and queues slow work for the
+// worker.
 func (a *Advisor) record(w *work, q *Query) {
 	a.mu.Lock()
 	sc := a.openScopeLocked(scopeKey{q.Profile, q.Tenant})
@@ -103,8 +103,8 @@ func (a *Advisor) record(w *work, q *Query) {
 	}
 }
 
-// recordLocked puts a prompt into the tree, unless it or making room for it takes
-// too long. The tree may have changed since look.
+// recordLocked adds a prompt to the tree, unless that or making room would take too long. The
+// tree may have changed since look.
 func (a *Advisor) recordLocked(w *work, q *Query, sc *scope) bool {
 	if len(q.Tokens) >= promptMost || !a.roomLocked(len(q.Tokens), len(w.marks)) {
 		return false
@@ -123,8 +123,8 @@ func (a *Advisor) recordLocked(w *work, q *Query, sc *scope) bool {
 	return true
 }
 
-// roomLocked makes room for a prompt of so many tokens and positions; false when
-// that takes longer than a request should wait, or can never be.
+// roomLocked makes room for a prompt. It returns false if that takes longer than a request
+// should wait, or is impossible.
 func (a *Advisor) roomLocked(tokens, positions int) bool {
 	t, need := a.mu.tree, room{positions + 3, treeBytes(positions+3, int64(tokens+1))}
 	if need.nodes > t.most.nodes || need.bytes > t.most.bytes {
@@ -133,15 +133,15 @@ func (a *Advisor) roomLocked(tokens, positions int) bool {
 	if t.fits(room{need.nodes + t.most.nodes/16, need.bytes + t.most.bytes/16}) {
 		return true
 	}
-	a.mu.crowded = true // the worker keeps some free, so that requests seldom have to
+	a.mu.crowded = true // the worker keeps some room free, so that requests seldom make it
 	return t.drop(need, clockSteps)
 }
 
-// heldHops is how far down hit looks for the end of a held prompt.
+// heldHops bounds the steps of hit down to the end of a recorded prompt.
 const heldHops = 256
 
-// hit answers what a prompt shares with a recorded one, the oldest of those that
-// share most. Both have the same cuts within it, since they have the same tokens.
+// hit returns what a prompt shares with a recorded one, the oldest of those that share most.
+// Within it both have the same cuts, since they have the same tokens.
 func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	h := checkpoint.Hit{Depth: p.Matched - 1, Cuts: len(cuts)}
 	if h.Depth <= 0 {
@@ -161,9 +161,8 @@ func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	return h
 }
 
-// own is how many tokens of a prompt the same request has recorded before: an
-// engine that asks with the prompt and again with the answer behind it must not
-// count as two prompts.
+// own returns the number of tokens that the same request recorded before: a query with the
+// prompt, and another with the answer after it, must not count as two prompts.
 func (t *tree) own(p radix.Path, q *Query) int {
 	own := len(q.Tokens) - q.Output
 	if q.Output == 0 {

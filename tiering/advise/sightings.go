@@ -5,12 +5,11 @@ import (
 	"hash/maphash"
 )
 
-// sightings counts how often a content was seen, for the last few thousand of
-// them: two generations of a map, so that what was not seen for long falls out
-// without a list. Guarded by the advisor's lock.
+// sightings counts how often recent contents were seen. It keeps two generations of a map, so
+// that contents not seen for long are dropped without a list. Guarded by the advisor's lock.
 type sightings struct{ young, old map[uint64]uint32 }
 
-// sightingsMost is the bound of a generation: some 1.5 MB.
+// sightingsMost is the most contents of a generation: about 1.5 MB.
 const sightingsMost = 1 << 15
 
 func (s *sightings) count(content uint64) uint32 {
@@ -31,13 +30,13 @@ func (s *sightings) add(content uint64) {
 	s.young[content] = n
 }
 
-// contentIDs names runs of token ids of one scope. Its seed is of this process and
-// never told: a tenant who could make two contents of one name, or know another's,
-// would learn from advice what others serve.
+// contentIDs hashes runs of token ids of one scope. Its seed belongs to this process and is
+// never revealed: a tenant that could construct collisions would learn from advice what
+// others serve.
 type contentIDs struct{ seed maphash.Seed }
 
-// id names a content. Those that collide take each other's count, which makes an
-// advice worse and nothing wrong.
+// id returns the hash of a content. Contents that collide share a count, which makes advice
+// worse but breaks nothing.
 func (c contentIDs) id(of scopeKey, tokens []uint32) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)

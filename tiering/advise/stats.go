@@ -5,30 +5,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// Stats counts since New, apart from the gauges Scopes, Nodes, Tokens and
-// Bytes.
+// Stats has counters since New, and the gauges Scopes, Nodes, Tokens and Bytes.
 type Stats struct {
 	Asked    uint64 `count:"advice_asked" prom:"advice_total" help:"Requests for advice that were answered."`
 	Recorded uint64 `count:"advice_recorded" prom:"advice_prompts_total,result=remembered" help:"Served prompts by whether the tree of prompts has taken them."`
-	// Left out, since it or making room would have taken too long.
+	// Prompts left out because adding them or making room would have taken too long.
 	NotRecorded uint64 `count:"advice_not_recorded" prom:"advice_prompts_total,result=left_out"`
-	// From node to node of the tree, while others wait.
+	// Steps between nodes of the tree, under the lock.
 	Steps   uint64 `count:"advice_steps"`
 	Dropped uint64 `count:"advice_nodes_dropped" prom:"prompt_tree_dropped_total" help:"Nodes that were forgotten for room."`
-	// Of the prompts asked about.
+	// Tokens of the prompts in queries.
 	Tokens     uint64 `count:"advice_tokens"`
 	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of the prompts that advice was asked for, by whether they had been seen before."`
 
-	// Positions by why, and verdicts by reason: whether that is one to admit is
-	// the reason's to say.
+	// Positions by why, and verdicts by reason. The reason implies the verdict.
 	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions for checkpoints that were thought of, by why."`
 	Checkpoints [cost.Reasons]uint64
 	Segments    [cost.Reasons]uint64
 	Ways        [cost.Ways]uint64 `count:"advice_way_{recompute,prefix,splice,replay}" prom:"advice_ways_total,way=*" help:"Way that a prompt is served the quickest."`
 
-	// Measured prefills taken in.
+	// Measured prefills that were used.
 	Samples uint64 `count:"advice_samples"`
-	// Over a bound.
+	// Measured prefills dropped at a bound.
 	SamplesDropped uint64 `count:"advice_samples_dropped"`
 	Solved         uint64 `count:"advice_placements_solved" prom:"placement_solutions_total" help:"Placements of checkpoints that were solved anew."`
 
@@ -38,7 +36,7 @@ type Stats struct {
 	Bytes      int64 `count:"advice_bytes" prom:"prompt_tree_bytes" help:"Memory of remembered prompts."`
 }
 
-// Stats takes a snapshot.
+// Stats returns a snapshot.
 func (a *Advisor) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,7 +46,7 @@ func (a *Advisor) Stats() Stats {
 	return c
 }
 
-// countLocked counts an advice.
+// countLocked counts one advice.
 func (a *Advisor) countLocked(w *work, q *Query) {
 	c := &a.mu.counts
 	c.Asked++

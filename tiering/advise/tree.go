@@ -2,11 +2,10 @@ package advise
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// tree is the prompts that were recorded, within bounds (room.go). It has no lock:
-// the advisor's guards it.
+// tree holds the recorded prompts, within bounds (room.go). Guarded by the advisor's lock.
 //
-// Invariant: what the tree holds is within most, and each node is counted for the
-// tenant that owns it.
+// Invariant: the size of the tree is within most, and each node is counted for the tenant that
+// owns it.
 type tree struct {
 	*radix.Tree
 	most    room
@@ -21,17 +20,16 @@ func newTree(nodes int, bytes int64, owners int) *tree {
 	return &tree{Tree: radix.New(), most: room{nodes, bytes}, owned: make([]owned, owners)}
 }
 
-// What a node keeps in its word of the tree.
+// seen is the word that the tree keeps for a node.
 //
 //	 0      32     35     38     39      64
 //	+-------+------+------+------+-------+
 //	| count | heat | mark | came | owner |
 //	+-------+------+------+------+-------+
 //
-// count is how many recorded prompts began with its whole prefix, heat how many
-// turns of the clock it survives, mark the origin of the checkpoint that was
-// advised there (0 = none), came whether a prompt has come back to it and owner whose
-// prompts begin so.
+// count is the number of recorded prompts that begin with the node's prefix, heat the turns of
+// the clock that it survives, mark the origin of the checkpoint that was considered there
+// (0 = none), came whether a later prompt reached it, and owner the tenant.
 type seen uint64
 
 const (
@@ -59,33 +57,31 @@ func (v seen) passed() seen {
 
 func (v seen) marked(c origin) seen { return v&^(7<<markShift|cameBit) | seen(c)<<markShift }
 
-// unmarked is what a node that splits the edge of v begins with.
+// unmarked returns the first value of a node that splits the edge of v.
 func (v seen) unmarked() seen { return v.marked(originNone) }
 
 func (t *tree) value(n radix.Node) seen       { return seen(t.Value(n)) }
 func (t *tree) setValue(n radix.Node, v seen) { t.SetValue(n, uint64(v)) }
 func (t *tree) depth(n radix.Node) int        { return t.End(n) - 1 } // without the scope's symbol
 
-// up is one step of a walk from a leaf to the root.
+// up returns the parent of n and counts the step.
 func (t *tree) up(n radix.Node) radix.Node {
 	t.steps++
 	return t.Parent(n)
 }
 
-// promptMost is how long a prompt may be that is recorded, pathMost how many nodes
-// it may pass, and matchSymbols how many symbols are followed between two looks at
-// that. Together they bound every walk along a prompt, whatever shape earlier prompts
-// have given to the tree: to some milliseconds. A conversation adds a few nodes a
-// turn.
+// promptMost bounds the tokens of a recorded prompt and pathMost the nodes on its path.
+// matchSymbols is the number of symbols matched between two checks of these bounds. Together
+// they bound every walk along a prompt to a few milliseconds, whatever the shape of the tree.
+// A conversation adds a few nodes per turn.
 const (
 	promptMost   = 1 << 20
 	pathMost     = 1 << 12
 	matchSymbols = 1 << 10
 )
 
-// match follows a prompt from the root and reports whether it came to the end of
-// it, or of what is known; else it is too long or has passed too many nodes, and
-// the rest of it is taken for new.
+// match follows a prompt from the root. whole reports whether it reached the end of the prompt
+// or of what is recorded. If not, the prompt exceeds a bound, and its rest counts as new.
 func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	p = radix.Path{Into: radix.None}
 	for n := 0; n < len(symbols); {
@@ -94,7 +90,7 @@ func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 		}
 		n += matchSymbols
 		if p.Into != radix.None {
-			n = t.End(p.Into) // the edge is compared again, so once more at most
+			n = t.End(p.Into) // the edge is compared again, at most once more
 		}
 		n = min(n, len(symbols), promptMost)
 		before := p.Depth
@@ -107,11 +103,11 @@ func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	return p, true
 }
 
-// list answers where the path has nodes behind base, deepest first.
+// list sets the steps of w to the nodes of the path after base, deepest first.
 func (t *tree) list(w *work, base int) {
 	p := &w.path
 	w.steps = w.steps[:0]
-	leaves := p.Matched < len(w.symbols) // the prompt goes on where the tree does not
+	leaves := p.Matched < len(w.symbols) // the prompt continues beyond the tree
 	if p.Into != radix.None {
 		w.steps = append(w.steps, step{p.Matched - 1, t.value(p.Into).count(), leaves})
 	}
@@ -124,8 +120,8 @@ func (t *tree) list(w *work, base int) {
 	}
 }
 
-// record puts a prompt into the tree, with the positions of checkpoints that were
-// thought of, ascending. Prompts up to own were counted before, by the same request.
+// record adds a prompt and its candidate positions to the tree. The same request already
+// counted the nodes up to own.
 func (t *tree) record(sc *scope, w *work, own int) {
 	t.returned(sc, w.path, own)
 	nodes := t.Len()
@@ -144,8 +140,8 @@ func (t *tree) record(sc *scope, w *work, own int) {
 	}
 }
 
-// returned counts the deepest advised checkpoint that a prompt comes back to, once
-// for each. Only the deepest one would have served it.
+// returned counts the deepest marked checkpoint on the path of a prompt, each only once. Only
+// the deepest one would have served the prompt.
 func (t *tree) returned(sc *scope, p radix.Path, own int) {
 	for n := p.Node; n != radix.Root && t.depth(n) > own; n = t.up(n) {
 		v := t.value(n)
@@ -160,9 +156,8 @@ func (t *tree) returned(sc *scope, p radix.Path, own int) {
 	}
 }
 
-// mark makes sure that there is a node above leaf at each position and notes what
-// was advised there. It goes down, since splitting an edge takes time in the
-// length of its front.
+// mark ensures that each candidate position has a node above leaf, and sets its origin. It goes
+// down, since splitting an edge takes time proportional to the length of its front.
 func (t *tree) mark(sc *scope, leaf radix.Node, w *work) {
 	if len(w.marks) == 0 {
 		return

@@ -9,28 +9,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// work is one advice while it is being made. Works are reused.
+// work is the state of computing one advice. Works are pooled.
 type work struct {
 	symbols  []uint32 // the scope's symbol, then the prompt
 	contents []uint64 // of segments, in their order
 	most     int      // checkpoints wanted
 	model    *cost.Model
 
-	// What the tree knows.
+	// Read from the tree.
 	path   radix.Path
-	nodes  []radix.Node // of the path, where positions are marked
+	nodes  []radix.Node // on the path, while positions are marked
 	seen   int
 	sights []uint32         // how often each segment was seen
-	shares [origins]float64 // of what comes back
+	shares [origins]float64 // of each origin that is reused
 	placed []checkpoint.Position
 	steps  []step
 
-	// What comes of it.
+	// Results.
 	choice     cost.Choice
 	candidates []candidate
 	marks      []mark
 	positions  []Position
-	begins     []int   // of each position: what it is valued against
+	begins     []int   // of each position: the kept position before it
 	bytes      []int64 // of each position
 	segments   []SegmentAdvice
 	held       []cost.Segment
@@ -39,27 +39,27 @@ type work struct {
 // step is a node on a prompt's path, or where the prompt leaves an edge.
 type step struct {
 	end    int
-	count  uint32 // recorded prompts that had all of it
-	branch bool   // prompts part there, this one included
+	count  uint32 // recorded prompts that contain it
+	branch bool   // prompts diverge there, this one included
 }
 
-// candidate is a position that a checkpoint could have.
+// candidate is a possible position of a checkpoint.
 type candidate struct {
 	at     int
 	why    Why
 	origin origin
-	seen   uint32  // times that prompts had it all
-	likely float64 // that the next prompt which has it needs just this one
+	seen   uint32  // recorded prompts that contain it
+	likely float64 // probability that the next prompt that contains it uses this checkpoint
 }
 
-// mark is a candidate that the tree will know.
+// mark is a candidate to be marked in the tree.
 type mark struct {
 	at     int
 	origin origin
 }
 
-// open prepares an advice: everything that takes time in the length of the prompt
-// and needs no lock.
+// open prepares a work without the lock: all steps that take time proportional to the length of
+// the prompt.
 func (a *Advisor) open(q *Query) *work {
 	w := a.works.Get().(*work)
 	w.symbols = append(append(w.symbols[:0], 0), q.Tokens...)
@@ -74,7 +74,7 @@ func (a *Advisor) open(q *Query) *work {
 	return w
 }
 
-// keptSymbols is how long a prompt a work keeps room for.
+// keptSymbols bounds the prompt buffer of a pooled work.
 const keptSymbols = 1 << 18
 
 func (a *Advisor) close(w *work) {
@@ -84,7 +84,7 @@ func (a *Advisor) close(w *work) {
 	}
 }
 
-// judge makes the advice from what the tree knows, without a lock.
+// judge computes the advice from what look read, without a lock.
 func (w *work) judge(q *Query, s Store) {
 	segments, checkpoints := s.Limits()
 	w.collect(q)
@@ -93,9 +93,8 @@ func (w *work) judge(q *Query, s Store) {
 	w.judgeSegments(q, segments)
 }
 
-// collect lists the candidates behind the prefix, ascending: where prompts part,
-// what the application names, the last position that is of use, and where the depths of earlier
-// prompts say, if nothing better is known.
+// collect lists the candidates after the prefix, ascending: where prompts diverge, the
+// application's boundaries, the last usable position, and the positions of the planner.
 func (w *work) collect(q *Query) {
 	block := max(q.BlockTokens, 1)
 	w.candidates = w.candidates[:0]
@@ -105,7 +104,7 @@ func (w *work) collect(q *Query) {
 			w.candidates = append(w.candidates, candidate{at: at, why: why, origin: c, likely: max(likely, w.shares[c])})
 		}
 	}
-	below := uint32(0) // of the step after this one on the path
+	below := uint32(0) // count of the next step on the path
 	for _, s := range w.steps {
 		if s.branch && s.end > 0 {
 			add(s.end, WhyBranch, float64(s.count-min(below, s.count))/float64(s.count+1))
@@ -125,8 +124,8 @@ func (w *work) collect(q *Query) {
 	w.count()
 }
 
-// unique drops repeated positions of an ascending list, in place; of those that
-// fall together the one that says most stays.
+// unique sorts candidates by position and keeps, of equal positions, the one with the highest
+// precedence. It works in place.
 func unique(list []candidate) []candidate {
 	slices.SortFunc(list, func(a, b candidate) int {
 		if a.at != b.at {
@@ -147,8 +146,8 @@ func unique(list []candidate) []candidate {
 
 var precedence = [whys]uint8{WhyBoundary: 4, WhyBranch: 3, WhyLast: 2, WhyPlaced: 1}
 
-// count tells of each candidate how many prompts had all before it: those of the
-// nearest step that is as deep.
+// count sets the number of prompts that contain each candidate: the count of the nearest step
+// at least as deep.
 func (w *work) count() {
 	next := len(w.steps) - 1 // the shallowest
 	for i := range w.candidates {
@@ -163,8 +162,7 @@ func (w *work) count() {
 	}
 }
 
-// pick keeps the candidates that together leave the least to compute again, each
-// being needed as likely as it says.
+// pick keeps the candidates that minimize the expected recomputation, by their probabilities.
 func (w *work) pick(base int) {
 	if len(w.candidates) <= w.most {
 		return
@@ -185,8 +183,8 @@ func (w *work) pick(base int) {
 	w.candidates = kept
 }
 
-// judgePositions values each candidate by what it saves beyond the one before it
-// that is kept.
+// judgePositions values each candidate by what it saves compared with the last admitted one
+// before it.
 func (w *work) judgePositions(base int, limit Limit) {
 	w.positions, w.marks, w.begins, w.bytes = w.positions[:0], w.marks[:0], w.begins[:0], w.bytes[:0]
 	for _, c := range w.candidates {
@@ -209,7 +207,7 @@ func (w *work) judgePositions(base int, limit Limit) {
 	}
 }
 
-// judgeSegments says of each segment whether to publish it.
+// judgeSegments decides for each missing segment whether to publish it.
 func (w *work) judgeSegments(q *Query, limit Limit) {
 	w.segments = w.segments[:0]
 	for i := range q.Segments {
@@ -228,7 +226,8 @@ func (w *work) judgeSegments(q *Query, limit Limit) {
 	}
 }
 
-// used returns over how many segments SeamTokens are spread: those that are held, all where none is.
+// used returns the number of segments that share SeamTokens: the cached ones, or all if none
+// is cached.
 func (q *Query) used() (hits int) {
 	for i := range q.Segments {
 		if q.Segments[i].Status == tier.StatusHit {
@@ -241,8 +240,8 @@ func (q *Query) used() (hits int) {
 	return hits
 }
 
-// request is what is held of a prompt and what is to be captured, for the choice of a way. It has a
-// row for each segment of the query; the others have no tokens.
+// request returns what is cached of a prompt and what is to be captured, for the choice of a
+// way. It has a row for each segment of the query; rows of unused segments have no tokens.
 func (w *work) request(q *Query) cost.Request {
 	shape := &w.model.Shape
 	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0], ExactOnly: q.NoSplice}
@@ -259,7 +258,7 @@ func (w *work) request(q *Query) cost.Request {
 		capture := w.segments[i].Admit
 		refreshed := q.Refresh && i == len(q.Segments)-1
 		if refreshed || g.Status != tier.StatusHit && !capture {
-			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the rows' places
+			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the indexes of rows
 			continue
 		}
 		seam := min(q.SeamTokens/used, g.Tokens)
@@ -272,7 +271,7 @@ func (w *work) request(q *Query) cost.Request {
 	return r
 }
 
-// tierOf is where bytes lie; what is held but not said where lies in memory.
+// tierOf returns the tier of bytes; without a stated place it is DRAM.
 func tierOf(p tier.Place) cost.Tier {
 	if p == tier.PlaceNone {
 		return cost.TierDRAM

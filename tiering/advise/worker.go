@@ -8,13 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// samplesMost is how many measured prefills of a scope may wait for the worker, those of one
-// engine up to an eighth of them.
+// samplesMost bounds the measured prefills of a scope that wait for the worker. One engine may
+// have an eighth of them.
 const samplesMost = 4096
 
-// enqueueLocked leaves to the worker what a request should not wait for: fitting
-// what a prefill takes, solving for placements, dropping leaves. It reports
-// whether the worker has to be told.
+// enqueueLocked queues for the worker what a request should not wait for: fitting costs,
+// solving placements, dropping leaves. It reports whether to wake the worker.
 func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	fit := min(len(samples), samplesMost-len(sc.samples))
 	if fit > 0 {
@@ -32,7 +31,7 @@ func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	return sc.queued || a.mu.crowded || len(a.mu.scopes) > a.maxScopes
 }
 
-// nudge wakes the worker, which looks at everything once it does.
+// nudge wakes the worker, which then handles everything that waits.
 func (a *Advisor) nudge() {
 	select {
 	case a.wake <- struct{}{}:
@@ -40,7 +39,7 @@ func (a *Advisor) nudge() {
 	}
 }
 
-// Run does what advice leaves to it until ctx ends.
+// Run does the queued work until ctx ends.
 func (a *Advisor) Run(ctx context.Context) {
 	for {
 		select {
@@ -52,8 +51,8 @@ func (a *Advisor) Run(ctx context.Context) {
 	}
 }
 
-// Work does everything that waits now. Run calls it; it is exported for owners
-// without Run, and never runs twice at once.
+// Work does all work that is queued now. Run calls it; it is exported for owners without Run.
+// Calls must not overlap.
 func (a *Advisor) Work(ctx context.Context) {
 	for _, key := range a.waiting() {
 		learned, err := a.store.Costs(key.profile)
@@ -73,8 +72,8 @@ func (a *Advisor) Work(ctx context.Context) {
 	}
 }
 
-// waiting lists the scopes that the worker was told of, in a fixed order; all of
-// them when some must be of profiles that are not registered any more.
+// waiting lists the queued scopes in a fixed order, or all scopes if there are so many that
+// some must belong to profiles that are no longer registered.
 func (a *Advisor) waiting() []scopeKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,7 +92,8 @@ func (a *Advisor) waiting() []scopeKey {
 	return keys
 }
 
-// take is the worker's share of a scope; nil when there is nothing to solve.
+// take removes the samples of a scope and returns them with the problem to solve, nil if none
+// is due.
 func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -107,8 +107,7 @@ func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	return samples, &problem
 }
 
-// adopt takes over what the worker has done for a scope. taken is how many measured
-// prefills made sense.
+// adopt installs the worker's result for a scope. taken is the number of valid samples.
 func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,8 +118,8 @@ func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) 
 	}
 }
 
-// forget drops what is known of a scope whose profile is not registered any more.
-// Its prompts are never asked for again, so that the clock drops them first.
+// forget drops a scope whose profile is no longer registered. Its prompts are not used again,
+// so the clock drops them first.
 func (a *Advisor) forget(key scopeKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
