@@ -21,6 +21,7 @@ from spliced_connector.model import PlanError
 
 pytestmark = pytest.mark.engine
 
+OF_MODEL = {"weights": NAMING.weights.hex()}
 LOSSES = {SpliceWay(): LossCounts(98, 9), SpliceWay(refreshed=True): LossCounts(98, 1)}
 """Of 0.1 as it is asked, of 0.02 with the last segment in context."""
 
@@ -86,14 +87,14 @@ def test_a_setting_holds_for_requests_that_do_not_say(
     """With losses that were measured before."""
     rows = [
         {
-            "way": {"kind": "spliced", "primer": "", "refresh": refresh, "refresh_share": refresh},
+            "way": {"kind": "spliced", "primer": "", "refresh": refresh, "refresh_share": 0.01 * refresh},
             "prompts": 98,
             "first": {"value": 1 - changed / 98},
         }
         for refresh, changed in ((False, 9), (True, 1))
     ]
     path = tmp_path / "figures.json"
-    path.write_text(json.dumps({"seam_tokens": 8, "primers": {}, "ways": rows}))
+    path.write_text(json.dumps(OF_MODEL | {"seam_tokens": 8, "primers": {}, "ways": rows}))
     ids = tokens(200)
     engine(model, connect, daemon).prefill(ids, CUTS, "splice")
     settings = replace(WARMING, max_loss=0.05, fidelity=str(path))
@@ -121,7 +122,7 @@ def test_figures_of_another_seam_end_the_start(
     model: PreTrainedModel, connect: Connect, daemon: Daemon, tmp_path: Path
 ) -> None:
     path = tmp_path / "figures.json"
-    path.write_text(json.dumps({"seam_tokens": 16}))
+    path.write_text(json.dumps(OF_MODEL | {"seam_tokens": 16}))
     client = connect(daemon.socket)
     with pytest.raises(ValueError, match="seam_tokens 16"):
         SplicedTransformers(model, client, NAMING, HFSettings(fidelity=str(path)))
