@@ -190,7 +190,7 @@ func TestAdviseCarriesTheLossThatIsAccepted(t *testing.T) {
 // A daemon that knows losses and leaves the section out is treated like one that does not.
 func TestAdviceWithoutALossIsWithinNoLimit(t *testing.T) {
 	f := startFake(t)
-	f.features = wire.FeatureLosses
+	f.features.Store(wire.FeatureLosses)
 	m := register(t, open(t, f), Binding{BlockTokens: 32})
 	f.on(wire.OpAdvise, func(r *request) { r.reply(goodAdvice()) })
 	q := &AdviseQuery{Tokens: tokensUpTo(100), Segments: []SegmentSpan{{32, 32}, {64, 30}}, Limit: &LossLimit{MaxLoss: 0.99}}
@@ -220,7 +220,7 @@ func TestLossesThatMakeNoSenseAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
-			f.features = wire.FeatureLosses
+			f.features.Store(wire.FeatureLosses)
 			m := register(t, open(t, f), Binding{BlockTokens: 32})
 			f.on(wire.OpAdvise, func(r *request) {
 				reply := goodAdvice()
@@ -241,7 +241,7 @@ func TestLossesThatMakeNoSenseAreRefused(t *testing.T) {
 func adviseWithinALoss(t *testing.T, knows bool) {
 	f := startFake(t)
 	if knows {
-		f.features = wire.FeatureLosses
+		f.features.Store(wire.FeatureLosses)
 	}
 	m := register(t, open(t, f), Binding{BlockTokens: 32})
 	asked := make(chan wire.AdviseLimit, 1)

@@ -528,7 +528,7 @@ func TestMatchTellsErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
-			f.features = wire.FeaturePacked | wire.FeatureEstimates
+			f.features.Store(wire.FeaturePacked | wire.FeatureEstimates)
 			f.on(wire.OpMatch, func(r *request) {
 				r.reply(&wire.MatchReply{
 					Status: []uint8{wire.StatusMiss, wire.StatusHit, wire.StatusHit}, Tier: []uint8{0, wire.TierDRAM, wire.TierDRAM},
@@ -579,7 +579,7 @@ func TestMatchNamesPrimersToThoseWhoKnowThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
-			f.features = row.features | wire.FeaturePrompt | wire.FeatureKnown
+			f.features.Store(row.features | wire.FeaturePrompt | wire.FeatureKnown)
 			asked := make(chan wire.MatchPrimersQuery, 1)
 			f.on(wire.OpMatch, func(r *request) {
 				r.body = append([]byte(nil), r.body...)

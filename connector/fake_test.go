@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ type fake struct {
 
 	epoch                 uint64
 	maxInFlight           uint32
-	features              uint64 // beside those that every daemon has
+	features              atomic.Uint64 // beside those that every daemon has
 	arena, slots, staging gpuipc.Region
 
 	// answers replaces the answer to an op. Set before the client connects, or
@@ -428,7 +429,7 @@ func (r *request) hello() {
 	m := decode[wire.HelloRequest](r)
 	reply := &wire.HelloReply{
 		Version: wire.Version, Connection: 1, BootEpoch: r.f.epoch, MaxFrame: wire.MaxFrame,
-		Features: r.f.features & m.Features, MaxInFlight: r.f.maxInFlight, Server: "fake", ArenaBytes: fakeArena, SlotBytes: fakeSlots, StagingBytes: fakeStaging,
+		Features: r.f.features.Load() & m.Features, MaxInFlight: r.f.maxInFlight, Server: "fake", ArenaBytes: fakeArena, SlotBytes: fakeSlots, StagingBytes: fakeStaging,
 	}
 	for i, t := range m.Tenants {
 		reply.Tenants = append(reply.Tenants, wire.TenantGrant{ID: uint32(i + 1), Salt: []byte("salt of " + t.Name)})

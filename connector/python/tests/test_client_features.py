@@ -245,6 +245,7 @@ def test_a_daemon_without_losses_is_within_no_limit(connect: Connect, fake: Fake
     message = fake.next(Op.ADVISE).message
     assert isinstance(message, AdviseRequest)
     assert message.limit is None
+    assert Op.REPORT not in fake.all, "it knows nothing of what was measured offline"
     model.report(1, 0, 0.0, 1.0, losses=LOSSES)
     report = fake.next(Op.REPORT).message
     assert isinstance(report, ReportRequest)
@@ -253,6 +254,37 @@ def test_a_daemon_without_losses_is_within_no_limit(connect: Connect, fake: Fake
     served = fake.next(Op.SERVED).message
     assert isinstance(served, ServedRequest)
     assert served.loss is None
+
+
+def test_advice_comes_although_a_report_is_refused(
+    connect: Connect, fake: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.hello = replace(fake.hello, features=int(Feature.LOSSES))
+    answers(fake)
+    fake.on(Op.REPORT, lambda request: request.refuse(Code.INVALID, "counts of another time"))
+    client = connect(fake.socket)
+    model = client.model(SMALL)
+    assert model.wait_attached(10)
+    model.measured_offline(LOSSES)
+    for _ in range(3):
+        assert model.advise(two(LossLimit())) is not None
+    assert len(fake.all[Op.REPORT]) == 1
+    assert client.counters.refused == 1
+    [line] = [text for text in caplog.messages if "measured offline" in text]
+    assert "counts of another time" in line
+
+
+def test_a_report_that_is_not_answered_is_sent_again(connect: Connect, fake: FakeDaemon) -> None:
+    fake.hello = replace(fake.hello, features=int(Feature.LOSSES))
+    answers(fake)
+    fake.on(Op.REPORT, lambda request: request.refuse(Code.UNAVAILABLE))
+    model = connect(fake.socket).model(SMALL)
+    assert model.wait_attached(10)
+    model.measured_offline(LOSSES)
+    assert model.advise(two(LossLimit())) is None
+    answers(fake)
+    assert model.advise(two(LossLimit())) is not None
+    assert len(fake.all[Op.REPORT]) == 2
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from spliced_connector.fidelity.ways import ways_of
 from spliced_connector.model import primer_digest
 from spliced_connector.serving.offline import read_losses
 
+WEIGHTS = bytes(range(32))
 PRIMER, OTHER = (1, 2, 3), (4, 5)
 SAME = {"full prefill": 1.0, "prefix reuse": 1.0, "spliced, no primer": 0.86}
 
@@ -28,6 +29,7 @@ def written() -> Any:
         first = share([j < equal for j in range(300)])
         rows.append(Figures(way, 300, first, 1.0, first, None, 0.1, ()))
     about = {
+        "weights": WEIGHTS.hex(),
         "seam_tokens": 8,
         "primer_after": 128,
         "primers": {
@@ -46,19 +48,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_ways_of_the_engines_own_primer_are_counted(path: Path) -> None:
-    """Of both shares of refresh the smaller one."""
+    """Of refreshed ways the one with the last segment in context."""
     alone = {
         SpliceWay(): LossCounts(300, 42),
         SpliceWay(refreshed=True): LossCounts(300, 300 - round(300 * 0.94)),
     }
-    assert read_losses(str(path), (), 8, 999) == alone
-    assert read_losses(str(path), (9, 9), 8, 999) == alone, "its primer was not measured"
-    primed = read_losses(str(path), OTHER, 8, 128)
+    assert read_losses(str(path), WEIGHTS, (), 8, 999) == alone
+    assert read_losses(str(path), WEIGHTS, (9, 9), 8, 999) == alone, "its primer was not measured"
+    primed = read_losses(str(path), WEIGHTS, OTHER, 8, 128)
     assert primed == alone | {
         SpliceWay(primed=True): LossCounts(300, 300 - round(300 * 0.98)),
         SpliceWay(primed=True, refreshed=True): LossCounts(300, 0),
     }
-    assert read_losses("", OTHER, 8, 128) == {}
+    assert read_losses("", WEIGHTS, OTHER, 8, 128) == {}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_figures_of_other_settings_are_refused(
     path: Path, seams: int, after: int, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        read_losses(str(path), PRIMER, seams, after)
+        read_losses(str(path), WEIGHTS, PRIMER, seams, after)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,10 @@ def test_figures_of_other_settings_are_refused(
         (lambda d: d.pop("ways"), "is not what the command writes"),
         (lambda d: d["ways"][2].pop("prompts"), "is not what the command writes"),
         (lambda d: d["ways"][2].update(prompts=-1), "of -1 first tokens"),
+        (lambda d: d["ways"][2].update(prompts=True), "of True first tokens"),
+        (lambda d: d["ways"][2].update(prompts=2**32), "of 4294967296 first tokens"),
+        (lambda d: d.pop("weights"), "measure again with this version"),
+        (lambda d: d.update(weights="ab" * 32), "measured on another model: weights abababababab"),
         (lambda d: d["ways"][2]["first"].update(value=1.5), "1.5 of 300 first tokens"),
         (lambda d: d.update(ways=d["ways"][:2]), "no way of splicing was measured"),
     ],
@@ -89,9 +95,19 @@ def test_a_file_that_is_something_else_is_refused(
     change(document)
     path.write_text(json.dumps(document))
     with pytest.raises(ValueError, match=text):
-        read_losses(str(path), (), 8, 128)
-    path.write_text("[1")
-    with pytest.raises(ValueError, match="fidelity: "):
-        read_losses(str(path), (), 8, 128)
+        read_losses(str(path), WEIGHTS, (), 8, 128)
+    for written_over in ("[1", "[" * 100_000):
+        path.write_text(written_over)
+        with pytest.raises(ValueError, match="fidelity: "):
+            read_losses(str(path), WEIGHTS, (), 8, 128)
     with pytest.raises(ValueError, match="No such file"):
-        read_losses(f"{path}.gone", (), 8, 128)
+        read_losses(f"{path}.gone", WEIGHTS, (), 8, 128)
+
+
+def test_larger_shares_than_the_last_segment_count_for_no_way(path: Path) -> None:
+    document = written()
+    for row in document["ways"]:
+        if row["way"]["refresh"]:
+            row["way"]["refresh_share"] = 0.02
+    path.write_text(json.dumps(document))
+    assert list(read_losses(str(path), WEIGHTS, (), 8, 128)) == [SpliceWay()]

@@ -18,7 +18,6 @@ from spliced_connector.fidelity.measure import Meter
 from spliced_connector.fidelity.prompts import Sample
 from spliced_connector.fidelity.ways import (
     FULL,
-    LAST_SEGMENT,
     PREFIX,
     TODAY,
     Kind,
@@ -26,6 +25,7 @@ from spliced_connector.fidelity.ways import (
     Way,
     ways_of,
 )
+from spliced_connector.model import LAST_SEGMENT, weights_digest
 from spliced_connector.walk import Naming, architecture, make_primer
 
 pytestmark = pytest.mark.engine
@@ -191,6 +191,7 @@ def test_the_command_recommends_the_primer_that_fits(
     written = json.loads(out.read_text())
     assert written["recommended"] == f"spliced, primer {primer}"
     assert written["settings"] == settings
+    assert written["weights"] == weights_digest(directory).hex()
     assert written["primers"][str(primer)]["tokens"] == 40
     first, second = written["prompts"][:2]
     assert [first.pop("line"), second.pop("line")] == [1, 2]

@@ -36,6 +36,7 @@ from spliced_connector.client.known import MAX_PROMPT, KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
 from spliced_connector.client.losses import (
     ANY_LOSS,
+    BEYOND_MAX_LOSS,
     LossAdvice,
     LossCounts,
     Losses,
@@ -79,6 +80,7 @@ from spliced_connector.wire.numbers import MAX_BLOCKS
 
 __all__ = [
     "ANY_LOSS",
+    "BEYOND_MAX_LOSS",
     "MAX_BLOCKS",
     "MAX_PROMPT",
     "UNADVISED",

@@ -44,6 +44,8 @@ H = TypeVar("H", bound=Held)
 # After one of these the daemon is not asked for the rest of a batch: each would cost its time.
 _HOPELESS = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.DENIED, Code.UNSUPPORTED}
 
+_LOST = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.CANCELED}  # the daemon has not answered
+
 _QUIET = {Code.MISS, Code.EXISTS, Code.UNAVAILABLE, Code.LATE}  # answers, or counted elsewhere
 
 
@@ -314,7 +316,8 @@ class Model:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
 
         def ask(r: Registration) -> Advice:
-            if self._offline and self._told is not r.attachment:
+            attached = r.attachment
+            if self._offline and attached.greeting.losses and self._told is not attached:
                 self._tell_offline(r)
             return advising.advise(r, query)
 
@@ -323,13 +326,16 @@ class Model:
         return advice
 
     def _tell_offline(self, r: Registration) -> None:
-        self._told = r.attachment
+        """A refusal is logged once for each daemon. Raises SplicedError without an answer: the next
+        advice tries again."""
         try:
             self._report(r, ReportRequest(r.profile), self._offline, offline=True)
         except SplicedError as err:
-            if err.code != Code.INVALID:
-                self._told = None  # the next advice tries again
-            raise
+            if err.code in _LOST:
+                raise
+            self._keeper.tally.add("refused")
+            log.warning("the daemon does not take the losses that were measured offline: %s", err)
+        self._told = r.attachment
 
     def measured_offline(self, losses: Losses) -> None:
         """Losses that were measured before anything was served. Each daemon is told before its

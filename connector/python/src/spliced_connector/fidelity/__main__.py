@@ -25,11 +25,14 @@ from spliced_connector.fidelity.measure import Meter
 from spliced_connector.fidelity.progress import Progress
 from spliced_connector.fidelity.prompts import Reader, Sample
 from spliced_connector.fidelity.report import Settings
-from spliced_connector.fidelity.ways import LAST_SEGMENT, Measured, Skipped, Way, ways_of
+from spliced_connector.fidelity.ways import Measured, Skipped, Way, ways_of
+from spliced_connector.model import LAST_SEGMENT
 from spliced_connector.segments import FINDERS, Finder, Tokenizer
 from spliced_connector.serving.finding import finder_of
+from spliced_connector.serving.inert import Inert
 from spliced_connector.serving.primers import DEFAULT, primer_ids
 from spliced_connector.serving.settings import ServingSettings
+from spliced_connector.serving.weights import Loading, named_weights
 from spliced_connector.walk import Primer, make_primer
 
 _FOUND_BY = tuple(name for name in FINDERS if name != "known")
@@ -85,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     if options.json is not None and not options.json.parent.is_dir():
         raise ValueError(f"{options.json}: its directory does not exist")
+    weights = _weights(options.model) if options.json is not None else b""
     model = load(options.model, options.dtype, options.device)
     tokenizer = cache(lambda: load_tokenizer(options.model))
     reader = Reader(model.vocabulary, tokenizer, cache(lambda: _finder(options, tokenizer())))
@@ -104,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
         print(left_out)
     print(*report.advice(rows, settings), sep="\n")
     if options.json is not None:
-        about = _about(options, primers)
+        about = _about(options, weights, primers)
         written = report.document(about, rows, settings, measured, skipped)
         options.json.write_text(json.dumps(written, indent=1) + "\n")
     return 0
@@ -167,9 +171,22 @@ def _measured(meter: Meter, samples: Sequence[Sample], ways: Sequence[Way]) -> l
     return found
 
 
-def _about(options: argparse.Namespace, primers: Mapping[str, Primer]) -> Mapping[str, object]:
+def _weights(directory: Path) -> bytes:
+    """Returns the digest by which an engine that loads the directory checks the figures. Raises
+    ValueError for a model without safetensors, which no engine shares."""
+    named = str(directory)
+    try:
+        return named_weights(ServingSettings(weights=named), Loading(named))
+    except Inert as err:
+        raise ValueError(str(err)) from err
+
+
+def _about(
+    options: argparse.Namespace, weights: bytes, primers: Mapping[str, Primer]
+) -> Mapping[str, object]:
     return {
         "model": str(options.model),
+        "weights": weights.hex(),
         "prompts_file": str(options.prompts),
         "seam_tokens": options.seam,
         "answer_tokens": options.answer_tokens,

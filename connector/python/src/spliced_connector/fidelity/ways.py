@@ -36,10 +36,6 @@ class Way:
 FULL, PREFIX, TODAY = Way(Kind.FULL), Way(Kind.PREFIX), Way(Kind.SPLICE)
 
 
-LAST_SEGMENT = 0.01
-"""A refresh that computes the last segment in context, unless it has fewer tokens than that."""
-
-
 def ways_of(primers: Sequence[str], shares: Sequence[float] = ()) -> tuple[Way, ...]:
     """Returns all ways; those of one primer are neighbors. shares: values of refresh besides 0."""
     return (

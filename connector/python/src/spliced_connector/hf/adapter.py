@@ -125,6 +125,9 @@ class HFSettings:
     max_loss: float = ANY_LOSS
     fidelity: str = ""
 
+    def __post_init__(self) -> None:
+        _check_loss(self.max_loss)
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -133,6 +136,16 @@ class Terms:
     accept: Accept
     max_error: float | None
     max_loss: float | None
+
+    def __post_init__(self) -> None:
+        if self.max_loss is not None:
+            _check_loss(self.max_loss)
+
+
+def _check_loss(most: object) -> None:
+    number = isinstance(most, int | float) and not isinstance(most, bool)
+    if not number or not 0 <= cast(float, most) <= ANY_LOSS:
+        raise PlanError(f"max_loss: {most!r}, want 0 to 1")
 
 
 @dataclass
@@ -218,7 +231,8 @@ class SplicedTransformers:
             embedded = model.get_input_embeddings().weight.shape[0]
             primer = primer_ids(settings.primer, None, arch.identity, embedded)
             seams, after = settings.seam_tokens, settings.primer_after
-            spliced.measured_offline(read_losses(settings.fidelity, primer, seams, after))
+            losses = read_losses(settings.fidelity, naming.weights, primer, seams, after)
+            spliced.measured_offline(losses)
             self._reuse = Reuse(
                 arch,
                 spliced,
@@ -287,12 +301,11 @@ class SplicedTransformers:
         that is accepted of a splice, None as in the settings. What others can use is stored before
         the return, or with keep=False when `store` is called: the first token need not wait for it.
         """
-        tokens = _plain(ids)
+        tokens, terms = _plain(ids), Terms(accept, max_error, max_loss)
         reuse = self._serving()
         if mode == "none" or reuse is None:
             return self._own(tokens)
         with torch.no_grad():
-            terms = Terms(accept, max_error, max_loss)
             walked = self._walk(reuse, tokens, cuts, mode, len(tokens), terms)
             if walked.hidden is None:
                 raise RuntimeError("no row of the prompt was computed")
@@ -577,10 +590,10 @@ class SplicedTransformers:
         """Brings a context to token `upto`, with reuse or, where that fails, without."""
         settings, max_error = self.settings, terms.max_error
         max_loss = settings.max_loss if terms.max_loss is None else terms.max_loss
-        if not (isinstance(max_loss, int | float) and 0 <= max_loss <= ANY_LOSS):
-            raise PlanError(f"max_loss: {max_loss!r}, want 0 to 1")
-        if mode == "splice":
-            cuts = keep_for_reuse(cuts, settings.refresh)
+        kept = keep_for_reuse(cuts, settings.refresh) if mode == "splice" else cuts
+        cuts, left_out = kept, len(cuts) - len(kept)
+        seam = settings.seam_tokens
+        tail = seam if settings.tail_tokens is None else settings.tail_tokens
         # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
         prompt = divide(
             reuse.profile,
@@ -605,7 +618,9 @@ class SplicedTransformers:
             settings.keep_all,
             settings.parallel_tokens if parallel else 0,
             max_error,
-            LossLimit(max_loss, SpliceWay(refreshed=settings.refresh > 0)),
+            LossLimit(max_loss, SpliceWay(refreshed=left_out > 0)),
+            narrow=tail < seam,
+            counted=tail == seam and max_error is None and left_out <= 1,
         )
         before, began = reuse.device_tokens, time.perf_counter()
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from spliced_connector.client import (
+    ANY_LOSS,
+    BEYOND_MAX_LOSS,
     Accept,
     Following,
     LossLimit,
@@ -17,7 +19,6 @@ from spliced_connector.client import (
     Sample,
     ServedSegment,
     SpliceWay,
-    Splicing,
     WalkTiming,
     Way,
     served_segments,
@@ -62,6 +63,10 @@ class Request:
     max_error: float | None = None
     limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
     """The loss that is accepted. Of its way, whether the last segments are left out."""
+    narrow: bool = False
+    """Seams are narrower than those at which losses are counted."""
+    counted: bool = True
+    """The canary counts its first token for the loss."""
 
     def positions(self, ends: Collection[int]) -> list[int]:
         """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
@@ -98,12 +103,8 @@ class Walked:
     """What became of each."""
     way: SpliceWay | None = None
     """What the loss of its splice counts for; None where it does not."""
-
-    @property
-    def loss(self) -> float | None:
-        """That the daemon expects of what was spliced; None where it is not known."""
-        spliced = any(row.reused for row in self.segments)
-        return self.found.loss.expected if spliced and self.found is not None else None
+    loss: float | None = None
+    """That the daemon expects of what was spliced; None where it is not known."""
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
@@ -157,7 +158,13 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
     query = Query(ids, block_tokens=1, cuts=ends)
     found = reuse.look_up(
-        positions, prompt, request.accept, query, request.max_error, request.limit
+        positions,
+        prompt,
+        request.accept,
+        query,
+        request.max_error,
+        request.limit,
+        known=not request.narrow,
     )
     prompt = found.prompt
     context, kept = _begin(reuse, request, found)
@@ -173,7 +180,9 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     wanted = [one and taken for one, taken in zip(wanted, takes, strict=True)]
     if found.trouble:
         there = [False] * len(there)
-    choices = choose(prompt, context.tokens, there, wanted)
+    chosen = choose(prompt, context.tokens, there, wanted)
+    choices = _judged(reuse, request, found, chosen)
+    trouble = found.trouble or (found.unadvised if choices == chosen else BEYOND_MAX_LOSS)
     others = None
     if request.parallel_tokens and not found.trouble:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
@@ -186,7 +195,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     try:
         placement = reuse.placement(prompt, held, pages is not None, request.max_error)
         placement.own.update((piece.index, captured) for piece, captured in kept.segments)
-        choices = _without_misses(choices, placement)
+        choices = _judged(reuse, request, found, _without_misses(choices, placement))
         plan = make_plan(prompt, context.tokens, choices)
         spans = _until(plan.spans, request.upto)
         before = context.tokens
@@ -215,6 +224,8 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         return plainly(reuse, request, why, kept)
     reuse.count(held)
     _keep(kept, context, found.saves(request.keep_all))
+    way = _way(reuse, found, choices)
+    known = way == found.judged and any(s.segment in held for s in spans)
     return Walked(
         context,
         hidden,
@@ -222,7 +233,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         reused=begin + sum(s.length for s in spans if s.segment in held),
         captured=kept.captured,
         elsewhere=sum(s.length for s in spans if s.segment in held and s.segment in elsewhere),
-        trouble=found.trouble or found.unadvised,
+        trouble=trouble,
         plan=plan,
         kept=kept,
         loan=loan,
@@ -233,16 +244,28 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
             found.match,
             {s.segment: (s.start, s.length) for s in spans if s.segment in held},
         ),
-        way=None if before_spliced else _way(reuse, request, found, plan),
+        way=way if request.counted and not before_spliced else None,
+        loss=found.loss.expected if known else None,
     )
 
 
-def _way(reuse: Reuse, request: Request, found: Found, plan: Plan) -> SpliceWay:
-    """What the loss of a splice counts for."""
-    placed = {s.segment for s in plan.spans if s.kind is SpanKind.SEGMENT}
-    used = [piece for piece in found.prompt.pieces if piece.index in placed]
-    last = request.limit.way.refreshed or found.loss.splicing is Splicing.REFRESHED
-    return SpliceWay(all_primed(used, reuse.lead), last)
+def _way(reuse: Reuse, found: Found, choices: Sequence[Choice]) -> SpliceWay:
+    """The way of a splice with these choices."""
+    pairs = zip(found.prompt.pieces, choices, strict=True)
+    used = [piece for piece, choice in pairs if choice in (Choice.HIT, Choice.ISOLATED)]
+    return replace(found.judged, primed=all_primed(used, reuse.lead))
+
+
+def _judged(
+    reuse: Reuse, request: Request, found: Found, choices: tuple[Choice, ...]
+) -> tuple[Choice, ...]:
+    """The choices; where the loss is limited and theirs is not the one that is known, those
+    without any segment."""
+    if request.limit.max_loss >= ANY_LOSS or _way(reuse, found, choices) == found.judged:
+        return choices
+    return tuple(
+        Choice.CONTEXT if choice in (Choice.HIT, Choice.ISOLATED) else choice for choice in choices
+    )
 
 
 def _together(

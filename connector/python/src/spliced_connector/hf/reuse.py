@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from spliced_connector.client import (
+    BEYOND_MAX_LOSS,
     UNADVISED,
     Accept,
     Advice,
@@ -34,6 +35,7 @@ from spliced_connector.client import (
     Segment,
     Served,
     ServedSegment,
+    SpliceWay,
     Splicing,
     WalkTiming,
     Way,
@@ -88,6 +90,8 @@ class Found:
     advice: Advice | None
     prompt: Prompt = Prompt(0, ())  # noqa: RUF009  (frozen)
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
+    judged: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
+    """The way of splicing that this loss is of."""
 
     def way(self, everything: bool) -> Way:
         """How the daemon would serve the prompt; without its advice with all that is held."""
@@ -100,7 +104,7 @@ class Found:
         if Reason.OFF in self.match.reason:
             return "the profile is switched off for splicing"
         if not self.match.trouble and self.loss.splicing is Splicing.NONE:
-            return "no splice of it is known to be within its max_loss"
+            return "the daemon did not answer" if self.advice is None else BEYOND_MAX_LOSS
         return self.match.trouble
 
     @property
@@ -239,12 +243,14 @@ class Reuse:
         query: Query,
         max_error: float | None = None,
         limit: LossLimit | None = None,
+        known: bool = True,
     ) -> Found:
         """One match and one advice. Raises `UnreliableError` while no daemon ever answered.
 
         query: what the advice is to be about, without what the match says. max_error, limit: as of
-        `Request`; no limit where no segments are named. Where the advice is to compute the last
-        segment in context, the prompt is without it.
+        `Request`; no limit where no segments are named. known: losses are counted at seams as wide
+        as the prompt's. Where the advice is to compute the last segment in context, the prompt is
+        without it.
         """
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
@@ -268,10 +274,13 @@ class Reuse:
                 limit=limit,
             )
         )
-        loss = unanswered(limit or LossLimit()) if advice is None else advice.loss
+        asked = limit or LossLimit()
+        loss = unanswered(asked) if advice is None or not known else advice.loss
+        judged = asked.way
         if loss.splicing is Splicing.REFRESHED:
             prompt = replace(prompt, pieces=prompt.pieces[: named[-1].index])
-        return Found(hashes, match, advice, prompt, loss)
+            judged = replace(judged, refreshed=True)
+        return Found(hashes, match, advice, prompt, loss, judged)
 
     def _kinds(self, accept: Accept) -> Accept:
         """The kinds of checkpoints that a request continues from."""

@@ -36,6 +36,7 @@ from spliced_connector.model.keys import (
 from spliced_connector.model.layout import ALL_LAYERS, PART_ALIGN, Layout, Part
 from spliced_connector.model.packed import PackedForm, packed_header, packed_heads, packed_rank
 from spliced_connector.model.plan import (
+    LAST_SEGMENT,
     MOST_CUTS,
     Choice,
     Lead,
@@ -59,6 +60,7 @@ from spliced_connector.model.variants import UNBOUNDED, served, time_steps
 __all__ = [
     "ALL_LAYERS",
     "DEFAULT_TOLERANCE",
+    "LAST_SEGMENT",
     "MAX_TOKENS",
     "MAX_TOLERANCE",
     "MOST_CUTS",

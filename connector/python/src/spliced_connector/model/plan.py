@@ -23,6 +23,9 @@ from spliced_connector.model.profile import Profile
 MOST_CUTS = 2048
 """Cuts of one prompt: the daemon is asked about no more segments at once."""
 
+LAST_SEGMENT = 0.01
+"""A refresh that computes the last segment in context, unless it has fewer tokens than that."""
+
 
 class PlanError(ValueError):
     """A prompt's cuts or a plan's spans can never be right."""
@@ -231,14 +234,14 @@ def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
     """The cuts without those behind which everything is computed in context.
 
     refresh: the share of the tokens between the first and the last cut that is computed in context,
-    from the last segment on and rounded up to whole segments; 0: none, 1: all, so that no cuts are
-    left. Raises PlanError for cuts that do not ascend.
+    from the last segment on and rounded up to whole segments, so at least the last one; 0: none,
+    1: all, so that no cuts are left. Raises PlanError for cuts that do not ascend.
     """
     _check_ascending(cuts)
     if not refresh or len(cuts) < 2:
         return tuple(cuts)
     end = cuts[-1] - refresh * (cuts[-1] - cuts[0])
-    kept = tuple(cut for cut in cuts if cut <= end + 1e-6)
+    kept = tuple(cut for cut in cuts[:-1] if cut <= end + 1e-6)
     return kept if len(kept) > 1 else ()
 
 

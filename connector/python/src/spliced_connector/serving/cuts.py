@@ -35,7 +35,8 @@ class Cuts:
     """Ascending positions, and tokens computed again beside a join. found: what found them, where
     the request did not name them itself. max_error: of a segment that is reused, None for any.
     trouble: why some may be missing, in words for the caller. refresh: the share that is computed
-    in context, max_loss: the loss that is accepted, each None where the request does not say."""
+    in context, max_loss: the loss that is accepted, each None where the request does not say.
+    left_out: segments at the end whose cuts are not here, as they are computed in context."""
 
     cuts: tuple[int, ...]
     w: int
@@ -44,6 +45,7 @@ class Cuts:
     trouble: str = ""
     refresh: float | None = None
     max_loss: float | None = None
+    left_out: int = 0
 
 
 _NAMES = ("v", "cuts", "w", "max_error", "refresh", "max_loss")

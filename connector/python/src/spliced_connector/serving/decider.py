@@ -10,6 +10,7 @@ from functools import partial
 
 from spliced_connector.client import (
     ANY_LOSS,
+    BEYOND_MAX_LOSS,
     UNADVISED,
     Accept,
     Advice,
@@ -79,8 +80,10 @@ class Known:
     spliced: bool  # it may be of a splice
     w: int
     max_error: float | None = None  # as of `Cuts`
-    refreshed: bool = False  # segments behind these are computed in context for their loss
-    loss: float | None = None  # that the daemon expects of its splice, None if it is not known
+    limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
+    """The loss that is accepted, and the way whose loss was compared with it."""
+    loss: float | None = None  # that the daemon expects of that way, None if it is not known
+    counted: bool = True  # the canary counts its first token for the loss
     end: int | None = None
     """Token behind which the daemon advises to take nothing over, where its answer is about these
     segments behind this prefix; None: the guess decides."""
@@ -165,13 +168,14 @@ class Decider:
         kept = keep_for_reuse(cuts.cuts, share)
         end = kept[-1] if kept else cuts.cuts[0]
         self._tally.add("refreshed_tokens", cuts.cuts[-1] - end)
-        return replace(cuts, cuts=kept, refresh=share)
+        return replace(cuts, cuts=kept, refresh=share, left_out=len(cuts.cuts) - len(kept))
 
     def _max_loss(self, cuts: Cuts) -> float:
-        """The loss that a request accepts. One without a question has no first token to lose."""
-        if cuts.found.warming:
-            return ANY_LOSS
-        return self._settings.max_loss if cuts.max_loss is None else cuts.max_loss
+        """The loss that a request accepts. One without a question has no first token to lose,
+        unless it says itself what it accepts."""
+        if cuts.max_loss is not None:
+            return cuts.max_loss
+        return ANY_LOSS if cuts.found.warming else self._settings.max_loss
 
     def _declined(self, why: str) -> str:
         """Logs a reason that holds for many requests once, and returns it."""
@@ -212,7 +216,7 @@ class Decider:
             return Asked(trouble="the daemon did not answer")
         prompt = prompt.resolved(found.near_variants(cuts.max_error))
         pieces = [piece for piece in prompt.pieces if piece.key is not None]
-        way = SpliceWay(all_primed(pieces, self._lead), bool(cuts.refresh))
+        way = SpliceWay(all_primed(pieces, self._lead), cuts.left_out > 0)
         limit = LossLimit(max_loss, way)
         advice = self._advised(ids, cuts, pieces, found, limit)
         if advice is None and not prefixes:
@@ -220,10 +224,13 @@ class Decider:
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
             return Asked(None, self._declined("splicing is switched off"), found, advice)
-        loss = unanswered(limit) if advice is None else advice.loss
-        refreshed, hits = way.refreshed, found.hits
+        # With narrower seams than those that losses are counted at, they are not known.
+        seam = self._settings.seam_tokens
+        loss = unanswered(limit) if advice is None or cuts.w < seam else advice.loss
+        hits, left_out = found.hits, cuts.left_out
         if loss.splicing is Splicing.REFRESHED:
-            last, refreshed = pieces.pop(), True
+            last, left_out = pieces.pop(), left_out + 1
+            way = replace(way, refreshed=True)
             prompt = replace(prompt, pieces=prompt.pieces[: last.index])
             hits = hits[: len(pieces)]
             self._tally.add("refreshed_tokens", cuts.cuts[-1] - last.start)
@@ -240,10 +247,16 @@ class Decider:
         takes = None
         if advice is not None and (held or wanted):
             takes = advice.takes(bool(wanted), self._settings.measured)
-        if loss.splicing is Splicing.NONE:
-            self._tally.add("beyond_max_loss")
+        used = [piece for piece in pieces if piece.index in held | wanted]
+        judged = LossLimit(max_loss, way)
+        if loss.splicing is Splicing.NONE or not self._within(judged, used):
+            if advice is None:
+                trouble = "the daemon did not answer"
+            else:
+                trouble = self._declined(BEYOND_MAX_LOSS)
+                if used:
+                    self._tally.add("beyond_max_loss")
             held, wanted, takes = frozenset(), frozenset(), None
-            trouble = self._declined("no splice of it is known to be within its max_loss")
         if takes == 0 and not cuts.found.warming:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
@@ -264,8 +277,12 @@ class Decider:
             spliced=spliced,
             w=cuts.w,
             max_error=cuts.max_error,
-            refreshed=refreshed,
+            limit=judged,
             loss=loss.expected,
+            counted=cuts.w == seam
+            and cuts.max_error is None
+            and not cuts.found.warming
+            and left_out <= 1,
             end=end,
         )
         return Asked(known, trouble, found, advice)
@@ -286,8 +303,21 @@ class Decider:
         if splice is None:
             return None
         used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
-        way = SpliceWay(all_primed(used, self._lead), known.refreshed)
-        return replace(splice, max_error=known.max_error, way=way, loss=known.loss)
+        if not self._within(known.limit, used):
+            return None
+        way = replace(known.limit.way, primed=all_primed(used, self._lead))
+        return replace(
+            splice,
+            max_error=known.max_error,
+            way=way if known.counted else None,
+            loss=known.loss if way == known.limit.way else None,
+        )
+
+    def _within(self, limit: LossLimit, used: Sequence[Piece]) -> bool:
+        """Whether a splice of these segments is of the way whose loss is within the limit; any one
+        is without a limit."""
+        judged = all_primed(used, self._lead) == limit.way.primed
+        return judged or not used or limit.max_loss >= ANY_LOSS
 
     def fair(self, splice: Splice, w: int) -> bool:
         """Whether the canary may judge everybody's splicing by a request.

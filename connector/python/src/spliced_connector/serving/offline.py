@@ -7,26 +7,46 @@ from pathlib import Path
 from typing import cast
 
 from spliced_connector.client import LossCounts, Losses, SpliceWay
-from spliced_connector.model import primer_digest
+from spliced_connector.model import LAST_SEGMENT, primer_digest
 
 _SPLICED = "spliced"
 """The kind of ways that splice; of `fidelity.ways.Kind`."""
 
 
-def read_losses(path: str, primer: tuple[int, ...], seam_tokens: int, primer_after: int) -> Losses:
+_MOST = 2**32 - 1
+"""The largest count of a report."""
+
+
+def read_losses(
+    path: str, weights: bytes, primer: tuple[int, ...], seam_tokens: int, primer_after: int
+) -> Losses:
     """The counts of the ways that an engine may splice in; none without a path.
 
-    primer: token ids of the engine's, none for no primer. Raises ValueError for a file that cannot
-    be read, or that was measured with other seams or another place of the same primer.
+    weights: the digest of the engine's. primer: token ids of the engine's, none for no primer.
+    Raises ValueError for a file that cannot be read, or that was measured on another model, with
+    other seams or with another place of the same primer.
     """
     if not path:
         return {}
     try:
-        return _losses(json.loads(Path(path).read_text("utf-8")), primer, seam_tokens, primer_after)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
+        said = json.loads(Path(path).read_text("utf-8"))
+        _check_model(said, weights)
+        return _losses(said, primer, seam_tokens, primer_after)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise ValueError(f"fidelity: {err}") from err
     except (KeyError, TypeError, AttributeError) as err:
         raise ValueError(f"fidelity: {path} is not what the command writes ({err!r})") from err
+
+
+def _check_model(said: object, weights: bytes) -> None:
+    measured = cast("dict[str, object]", said).get("weights")
+    if measured is None:
+        raise ValueError("fidelity: measured on an unknown model, measure again with this version")
+    if measured != weights.hex():
+        raise ValueError(
+            f"fidelity: measured on another model: weights {str(measured)[:12]}, the engine has"
+            f" {weights.hex()[:12]}"
+        )
 
 
 def _losses(
@@ -44,13 +64,15 @@ def _losses(
         )
     found: dict[SpliceWay, LossCounts] = {}
     rows = cast("list[dict[str, dict[str, object]]]", document["ways"])
-    # Of several shares the smallest counts for all: the others lose less.
+    # A refreshed way is one with the last segment in context: larger shares lose less.
     for row in sorted(rows, key=lambda one: cast(float, one["way"]["refresh_share"])):
         about = row["way"]
         if about["kind"] != _SPLICED or (about["primer"] and about["primer"] not in ours):
             continue
+        if cast(float, about["refresh_share"]) > LAST_SEGMENT:
+            continue
         n, same = cast(int, row["prompts"]), cast(float, row["first"]["value"])
-        if not isinstance(n, int) or n < 0 or not 0 <= same <= 1:
+        if type(n) is not int or not 0 <= n <= _MOST or not 0 <= same <= 1:
             raise ValueError(f"fidelity: {same} of {n} first tokens")
         way = SpliceWay(bool(about["primer"]), bool(about["refresh"]))
         found.setdefault(way, LossCounts(n, n - round(same * n)))

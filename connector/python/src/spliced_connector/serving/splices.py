@@ -26,8 +26,8 @@ class Splice:
     spans: tuple[Span, ...]
     max_error: float | None = None
     """The most that a segment which is taken over may be off; None: anything."""
-    way: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
-    """What its loss counts for."""
+    way: SpliceWay | None = None
+    """What its loss counts for; None: for nothing."""
     loss: float | None = None
     """That the daemon expects of it; None: it is not known."""
 

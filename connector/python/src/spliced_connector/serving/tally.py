@@ -21,8 +21,8 @@ class EngineTally:
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
     untold               prompts of which the daemon was not told how they were served
     unadvised            prompts without advice: nothing of them is stored
-    beyond_max_loss      requests that are not spliced since no way is known to be within their
-                         max_loss
+    beyond_max_loss      requests with something to splice that are not spliced since no way is
+                         known to be within their max_loss
     composed_engine, composed_daemon   walks with held segments, by who put these in place
     composed_refused     walks that the daemon failed, and that the engine did then
     composed_unasked     walks that it should do and could not be asked for

@@ -55,8 +55,9 @@ class Watch:
         """Whether a comparison is under way."""
         return self._canary.busy
 
-    def offer(self, ids: Tensor, context: Context, way: SpliceWay) -> None:
-        """A request that was sampled, spliced in a way; see `Canary.offer`."""
+    def offer(self, ids: Tensor, context: Context, way: SpliceWay | None) -> None:
+        """A request that was sampled, spliced in a way; None counts for no loss. See
+        `Canary.offer`."""
         taken = self._canary.offer(ids, context)
         if taken:
             self._way = way

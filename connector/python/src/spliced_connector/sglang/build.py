@@ -13,10 +13,11 @@ from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.parameters import Parameters
 from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.settings import Mode
+from spliced_connector.serving.weights import named_weights
 from spliced_connector.sglang.reuse import Reuse
 from spliced_connector.sglang.slots import find_slots
 from spliced_connector.sglang.splice_settings import SpliceSettings
-from spliced_connector.sglang.support import survey
+from spliced_connector.sglang.support import loading_of, survey
 from spliced_connector.sglang.walk import walk_over
 from spliced_connector.walk import UnsupportedError
 
@@ -50,7 +51,9 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
     finder = finder_of(settings, tokenizer) if settings.find else Finder()
     vocabulary = context.tp_worker.model_runner.model_config.vocab_size
     primer = primer_ids(settings.primer, tokenizer, engine.identity, vocabulary)
-    losses = read_losses(settings.fidelity, primer, settings.seam_tokens, settings.primer_after)
+    seams, after = settings.seam_tokens, settings.primer_after
+    named_by = named_weights(settings, loading_of(context.server_args))
+    losses = read_losses(settings.fidelity, named_by, primer, seams, after)
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")
     reuse = Reuse(engine, settings, client, arch, slots, finder, weights, primer, counted)

@@ -18,7 +18,7 @@ from spliced_connector.vllm.plugin import register as watch_engines
 from spliced_connector.vllm.plugin import users_calls
 from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.rounding import Rounding
-from spliced_connector.vllm.session import Session, join, tokenizer_of
+from spliced_connector.vllm.session import Session, join, losses_of, tokenizer_of
 from spliced_connector.vllm.settings import Mode, Settings
 from spliced_connector.vllm.support import Engine, Inert, survey
 from spliced_connector.vllm.tally import log
@@ -75,6 +75,7 @@ class SchedulerHalf:
     def _start(self, engine: Engine, finder: Finder, config: VllmConfig) -> SchedulerMode:
         self._client = connect(self._settings, f"vllm {engine.version}")
         session = join(self._client, self._settings, engine, self.tally, config)
+        session.model.measured_offline(losses_of(session, config))
         rounding = None
         if engine.rounds:
             rounding = Rounding(session.model.profile, session.block_tokens)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from spliced_connector import __version__
-from spliced_connector.client import Client, Model
+from spliced_connector.client import Client, Losses, Model
 from spliced_connector.segments import Finder, Tokenizer
 from spliced_connector.serving.offline import read_losses
 from spliced_connector.serving.primers import primer_ids
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.vllm.rounding import Rounding
 from spliced_connector.vllm.settings import Settings
-from spliced_connector.vllm.support import Engine
+from spliced_connector.vllm.support import Engine, weights_of
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -61,13 +61,11 @@ def join(
 ) -> Session:
     """Registers the engine's model; the client does so again at every daemon that it finds.
 
-    Raises ValueError for a primer or measured losses that cannot be read, and for a primer that the
-    model cannot have.
+    Raises ValueError for a primer that cannot be read, or that the model cannot have.
     """
     passage, of = settings.primer, config.model_config
     tokenizer = tokenizer_of(of) if isinstance(passage, str) and passage else None
     primer = primer_ids(passage, tokenizer, engine.identity, of.get_vocab_size())
-    losses = read_losses(settings.fidelity, primer, settings.seam_tokens, settings.primer_after)
     step = block_tokens(engine)
     model = client.model(
         engine.identity,
@@ -77,8 +75,16 @@ def join(
         connector=f"vllm {__version__}",
         engine=f"vllm {engine.version}",
     )
-    model.measured_offline(losses)
     return Session(settings, engine, model, tally, step, rank, primer=primer)
+
+
+def losses_of(session: Session, config: VllmConfig) -> Losses:
+    """The losses that were measured offline, for the half that asks for advice. Raises ValueError
+    for a file that is not of this engine."""
+    given, weights = session.settings, weights_of(config, session.settings)
+    return read_losses(
+        given.fidelity, weights, session.primer, given.seam_tokens, given.primer_after
+    )
 
 
 def ranks_of(rank: int, size: int) -> Ranks:

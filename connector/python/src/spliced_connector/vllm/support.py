@@ -215,9 +215,10 @@ def _kept(spec: KVCacheSpec) -> dict[str, str]:
     return dict(zip(parts, map(str, spec.dtypes), strict=True))
 
 
-def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
+def weights_of(config: VllmConfig, settings: Settings) -> bytes:
+    """Returns the digest of the weights. Raises ValueError and Inert as `named_weights`."""
     model, load = config.model_config, config.load_config
-    weights = named_weights(
+    return named_weights(
         settings,
         Loading(
             model=str(model.model),
@@ -227,6 +228,10 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
             auto_is_mistral=True,
         ),
     )
+
+
+def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> Identity:
+    weights = weights_of(config, settings)
     described = describe(config)
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
