@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, cycle, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,9 @@ def spliced(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[i
     """The answer once all segments are held: the daemon wants them when it sees them again, and
     publishing goes on behind an answer.
 
-    They are seen in another order first, as the same prompt would be in the engine's tree. A
-    prefix that was stored in the meantime is forgotten.
+    They are seen in other orders first, a new one each time: the engine's tree has the same prompt
+    after one request, and then no segment is asked for. A prefix that was stored in the meantime is
+    forgotten.
     """
     found: list[Answer] = []
 
@@ -129,10 +130,16 @@ def spliced(engine: Engine, daemon: Daemon, ids: Sequence[int], cuts: Sequence[i
             daemon.forget_checkpoints()
         return found[-1].whole(cuts)
 
-    first, second, *rest = (list(ids[a:b]) for a, b in pairwise(cuts))
-    parts = [ids[: cuts[0]], first, *rest, second]
-    other = [*(token for part in parts for token in part), *draw(0, 10)]
-    until(lambda: whole(other, list(accumulate(map(len, parts))), 1), found)
+    first, *rest = (list(ids[a:b]) for a, b in pairwise(cuts))
+    orders = cycle(range(1, max(2, len(rest))))
+
+    def whole_elsewhere() -> bool:
+        by = next(orders)
+        parts = [ids[: cuts[0]], first, *rest[by:], *rest[:by]]
+        other = [*(token for part in parts for token in part), *draw(0, 10)]
+        return whole(other, list(accumulate(map(len, parts))), 1)
+
+    until(whole_elsewhere, found)
     until(lambda: whole(ids, cuts, TOKENS), found)
     return found[-1]
 

@@ -51,12 +51,14 @@ _RESTORABLE = 8
 class PageTally:
     """Counts of one backend; any thread may add.
 
-    hit_pages, missed_pages    lookups of keys and values hit_states, missed_states  lookups that
-    found keys and values, by whether a state was found loaded_pages, saved_pages  of either kind
-    load_failures              pages that were missing, or not valid to the end save_failures
-    pages that the daemon refused; save_code_N: for reason N cut_lookups                lookups
-    that ended by timeout unplaced                   states whose position in the prompt SGLang
-    did not pass inert                      pools that are not used
+    hit_pages, missed_pages    lookups of keys and values
+    hit_states, missed_states  lookups that found keys and values, by whether a state was found
+    loaded_pages, saved_pages  of either kind
+    load_failures              pages that were missing, or not valid to the end
+    save_failures              pages that the daemon refused; save_code_N: for reason N
+    cut_lookups                lookups that ended by timeout
+    unplaced                   states whose position in the prompt SGLang did not pass
+    inert                      pools that are not used
     """
 
     def __init__(self) -> None:
