@@ -21,6 +21,14 @@ PRIMER, OTHER = (1, 2, 3), (4, 5)
 SAME = {"full prefill": 1.0, "prefix reuse": 1.0, "spliced, no primer": 0.86}
 
 
+def weights() -> bytes:
+    return WEIGHTS
+
+
+def unread() -> bytes:
+    raise AssertionError("an engine without the setting reads its weights for it")
+
+
 def written() -> Any:
     """Of 300 prompts, in all ways."""
     rows = []
@@ -53,14 +61,14 @@ def test_the_ways_of_the_engines_own_primer_are_counted(path: Path) -> None:
         SpliceWay(): LossCounts(300, 42),
         SpliceWay(refreshed=True): LossCounts(300, 300 - round(300 * 0.94)),
     }
-    assert read_losses(str(path), WEIGHTS, (), 8, 999) == alone
-    assert read_losses(str(path), WEIGHTS, (9, 9), 8, 999) == alone, "its primer was not measured"
-    primed = read_losses(str(path), WEIGHTS, OTHER, 8, 128)
+    assert read_losses(str(path), weights, (), 8, 999) == alone
+    assert read_losses(str(path), weights, (9, 9), 8, 999) == alone, "its primer was not measured"
+    primed = read_losses(str(path), weights, OTHER, 8, 128)
     assert primed == alone | {
         SpliceWay(primed=True): LossCounts(300, 300 - round(300 * 0.98)),
         SpliceWay(primed=True, refreshed=True): LossCounts(300, 0),
     }
-    assert read_losses("", WEIGHTS, OTHER, 8, 128) == {}
+    assert read_losses("", unread, OTHER, 8, 128) == {}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +79,7 @@ def test_figures_of_other_settings_are_refused(
     path: Path, seams: int, after: int, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        read_losses(str(path), WEIGHTS, PRIMER, seams, after)
+        read_losses(str(path), weights, PRIMER, seams, after)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +103,13 @@ def test_a_file_that_is_something_else_is_refused(
     change(document)
     path.write_text(json.dumps(document))
     with pytest.raises(ValueError, match=text):
-        read_losses(str(path), WEIGHTS, (), 8, 128)
+        read_losses(str(path), weights, (), 8, 128)
     for written_over in ("[1", "[" * 100_000):
         path.write_text(written_over)
         with pytest.raises(ValueError, match="fidelity: "):
-            read_losses(str(path), WEIGHTS, (), 8, 128)
+            read_losses(str(path), weights, (), 8, 128)
     with pytest.raises(ValueError, match="No such file"):
-        read_losses(f"{path}.gone", WEIGHTS, (), 8, 128)
+        read_losses(f"{path}.gone", weights, (), 8, 128)
 
 
 def test_larger_shares_than_the_last_segment_count_for_no_way(path: Path) -> None:
@@ -110,4 +118,4 @@ def test_larger_shares_than_the_last_segment_count_for_no_way(path: Path) -> Non
         if row["way"]["refresh"]:
             row["way"]["refresh_share"] = 0.02
     path.write_text(json.dumps(document))
-    assert list(read_losses(str(path), WEIGHTS, (), 8, 128)) == [SpliceWay()]
+    assert list(read_losses(str(path), weights, (), 8, 128)) == [SpliceWay()]

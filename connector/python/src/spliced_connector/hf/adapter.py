@@ -231,7 +231,7 @@ class SplicedTransformers:
             embedded = model.get_input_embeddings().weight.shape[0]
             primer = primer_ids(settings.primer, None, arch.identity, embedded)
             seams, after = settings.seam_tokens, settings.primer_after
-            losses = read_losses(settings.fidelity, naming.weights, primer, seams, after)
+            losses = read_losses(settings.fidelity, lambda: naming.weights, primer, seams, after)
             spliced.measured_offline(losses)
             self._reuse = Reuse(
                 arch,

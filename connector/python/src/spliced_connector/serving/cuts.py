@@ -48,7 +48,8 @@ class Cuts:
     left_out: int = 0
 
 
-_NAMES = ("v", "cuts", "w", "max_error", "refresh", "max_loss")
+_SHARES = ("max_error", "refresh", "max_loss")
+_NAMES = ("v", "cuts", "w", *_SHARES)
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
@@ -77,7 +78,7 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
         if a >= b:
             raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
     seam = _whole("spliced.w", said.get("w", w), MAX_SEAM)
-    most, refresh, loss = (_share(name, said.get(name)) for name in _NAMES[3:])
+    most, refresh, loss = (_share(name, said.get(name)) for name in _SHARES)
     return Cuts(tuple(numbers), seam, max_error=most, refresh=refresh, max_loss=loss)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -12,17 +13,21 @@ from spliced_connector.model import LAST_SEGMENT, primer_digest
 _SPLICED = "spliced"
 """The kind of ways that splice; of `fidelity.ways.Kind`."""
 
-
 _MOST = 2**32 - 1
 """The largest count of a report."""
 
 
 def read_losses(
-    path: str, weights: bytes, primer: tuple[int, ...], seam_tokens: int, primer_after: int
+    path: str,
+    weights: Callable[[], bytes],
+    primer: tuple[int, ...],
+    seam_tokens: int,
+    primer_after: int,
 ) -> Losses:
-    """The counts of the ways that an engine may splice in; none without a path.
+    """Returns the counts of the ways that an engine may splice in; none without a path.
 
-    weights: the digest of the engine's. primer: token ids of the engine's, none for no primer.
+    weights: returns the digest of the engine's; only called with a path, as it may read them.
+    primer: token ids of the engine's, none for no primer.
     Raises ValueError for a file that cannot be read, or that was measured on another model, with
     other seams or with another place of the same primer.
     """
@@ -30,7 +35,7 @@ def read_losses(
         return {}
     try:
         said = json.loads(Path(path).read_text("utf-8"))
-        _check_model(said, weights)
+        _check_model(said, weights())
         return _losses(said, primer, seam_tokens, primer_after)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise ValueError(f"fidelity: {err}") from err
@@ -63,14 +68,12 @@ def _losses(
             f"fidelity: measured at primer_after {after}, the engine has {primer_after}"
         )
     found: dict[SpliceWay, LossCounts] = {}
-    rows = cast("list[dict[str, dict[str, object]]]", document["ways"])
-    # A refreshed way is one with the last segment in context: larger shares lose less.
-    for row in sorted(rows, key=lambda one: cast(float, one["way"]["refresh_share"])):
+    for row in cast("list[dict[str, dict[str, object]]]", document["ways"]):
         about = row["way"]
         if about["kind"] != _SPLICED or (about["primer"] and about["primer"] not in ours):
             continue
         if cast(float, about["refresh_share"]) > LAST_SEGMENT:
-            continue
+            continue  # the daemon advises no more than the last segment, and more would lose less
         n, same = cast(int, row["prompts"]), cast(float, row["first"]["value"])
         if type(n) is not int or not 0 <= n <= _MOST or not 0 <= same <= 1:
             raise ValueError(f"fidelity: {same} of {n} first tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from spliced_connector.model import Profile
@@ -52,7 +53,7 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
     vocabulary = context.tp_worker.model_runner.model_config.vocab_size
     primer = primer_ids(settings.primer, tokenizer, engine.identity, vocabulary)
     seams, after = settings.seam_tokens, settings.primer_after
-    named_by = named_weights(settings, loading_of(context.server_args))
+    named_by = partial(named_weights, settings, loading_of(context.server_args))
     losses = read_losses(settings.fidelity, named_by, primer, seams, after)
     counted = bool(context.server_args.enable_metrics)
     client = connect(settings, f"sglang {engine.version}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from spliced_connector import __version__
@@ -81,7 +82,8 @@ def join(
 def losses_of(session: Session, config: VllmConfig) -> Losses:
     """The losses that were measured offline, for the half that asks for advice. Raises ValueError
     for a file that is not of this engine."""
-    given, weights = session.settings, weights_of(config, session.settings)
+    given = session.settings
+    weights = partial(weights_of, config, given)
     return read_losses(
         given.fidelity, weights, session.primer, given.seam_tokens, given.primer_after
     )
