@@ -2,6 +2,7 @@ package canary
 
 import (
 	"math"
+	"slices"
 
 	"github.com/spliced-kv/spliced/connector/wire"
 )
@@ -55,12 +56,7 @@ func (l *Losses) Known() (list []Loss) {
 }
 
 func (l *Losses) expected(way Way) float64 {
-	for i := range ways {
-		if ways[i] == way {
-			return l[i].Expected()
-		}
-	}
-	return -1
+	return l[slices.Index(ways[:], way)].Expected()
 }
 
 // add counts a validated report.

@@ -191,7 +191,7 @@ PRIMED_ROWS = {
 }
 
 
-def _beside(
+def _ratios(
     found: Mapping[str, Sequence[float]], rows: Mapping[str, str]
 ) -> dict[str, list[float]]:
     """Returns each row's figures relative to those of another row, pair by pair."""
@@ -233,11 +233,11 @@ def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
         "warm_over_no_cache": round(medians["no cache"] / medians["spliced warm"], 3),
         "primed_over_alone": {
             row: round(statistics.median(pairs), 4)
-            for row, pairs in _beside(bench.cpu, PRIMED_ROWS).items()
+            for row, pairs in _ratios(bench.cpu, PRIMED_ROWS).items()
         },
         "primed_over_alone_seconds": {
             row: round(statistics.median(pairs), 4)
-            for row, pairs in _beside(bench.seconds, PRIMED_ROWS).items()
+            for row, pairs in _ratios(bench.seconds, PRIMED_ROWS).items()
         },
         "refresh_over_no_cache": round(
             medians["spliced warm, refresh 0.15"] / medians["no cache"], 4
