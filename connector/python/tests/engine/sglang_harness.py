@@ -4,7 +4,8 @@
 
 is one engine: SGLang's own processes, with the connector's plugin and that of `sglang_kernels` as
 pip would install them. It reads requests as lines of JSON, {"id", "ids", "sampling"}, and answers
-each with a line when it has ended; {"abort": id} ends one early. The end of its input ends it.
+each with a line when it has ended; {"abort": id} ends one early, {"flush": id} empties the engine's
+own prefix cache. The end of its input ends it.
 
 The engine checks its pools after every batch and when it is idle: a slot that is lost ends it.
 """
@@ -18,10 +19,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from running import Daemon
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
@@ -210,12 +215,45 @@ class Engine:
         """Ends a request early; it still has an answer."""
         self._write({"abort": number})
 
+    def spliced(
+        self, daemon: Daemon, ids: Sequence[int], cuts: Sequence[int], tokens: int = 8
+    ) -> Answer:
+        """The first answer that is a splice of all segments, each of them held.
+
+        The daemon wants segments when it sees them again, and publishing goes on after an answer:
+        so the prompt is repeated. Its prefix is removed each time, here and in the daemon, because
+        nothing is spliced within a prefix.
+        """
+        answers: list[dict[str, Any]] = []
+        end = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            answer = self.ask(ids, cuts, tokens, logprobs=True)
+            if answer.whole(cuts):
+                return answer
+            answers.append(answer.told)
+            assert time.monotonic() < end, f"no splice of all segments: {answers[-3:]}"
+            time.sleep(0.05)
+            self.flush()
+            daemon.forget_checkpoints()
+
     def load(self, model: Path) -> bool:
         """Loads other weights while it runs, as trainers do. Returns whether it has."""
         number = self._next
         self._next += 1
         self._write({"id": number, "load": str(model)})
         return self.take(number).finish == "True"
+
+    def flush(self) -> None:
+        """Empties its own prefix cache, once no request runs."""
+        end = time.monotonic() + _ANSWER_SECONDS
+        while True:
+            number = self._next
+            self._next += 1
+            self._write({"id": number, "flush": True})
+            if self.take(number).finish == "True":
+                return
+            assert time.monotonic() < end, "its cache is not flushed"
+            time.sleep(0.02)
 
     def close(self) -> None:
         """Ends it, and waits until it has."""
@@ -276,12 +314,18 @@ async def serve(options: dict[str, Any]) -> None:
             reply = {"meta_info": {"finish_reason": {"type": f"error: {err}"}}}
         say({"id": number, "reply": reply})
 
+    def done(number: int, what: bool) -> None:
+        say({"id": number, "reply": {"meta_info": {"finish_reason": {"type": str(what)}}}})
+
     async def load(number: int, path: str) -> None:
         from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
         request = UpdateWeightFromDiskReqInput(model_path=path)
         loaded, *_ = await engine.tokenizer_manager.update_weights_from_disk(request)
-        say({"id": number, "reply": {"meta_info": {"finish_reason": {"type": str(loaded)}}}})
+        done(number, loaded)
+
+    async def flush(number: int) -> None:
+        done(number, (await engine.tokenizer_manager.flush_cache()).success)
 
     threading.Thread(target=read, daemon=True).start()
     say("ready")
@@ -293,6 +337,9 @@ async def serve(options: dict[str, Any]) -> None:
             continue
         if "load" in told:
             await load(told["id"], told["load"])
+            continue
+        if "flush" in told:
+            await flush(told["id"])
             continue
         task = asyncio.create_task(answer(told["id"], told["ids"], told["sampling"]))
         running.add(task)

@@ -7,7 +7,6 @@ for. What the engine says is compared with a model of the same weights that shar
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,21 +120,6 @@ def walked(model: nn.Module, order: Sequence[int], tokens: Sequence[int]) -> Ten
     return arch.logits(torch.cat(rows)).log_softmax(-1)
 
 
-def spliced(engine: Engine, daemon: Daemon, order: Sequence[int]) -> Answer:
-    """Asked until all segments are held: publishing goes on behind the answer."""
-    ids, cuts = prompt(order)
-    end = time.monotonic() + 60.0
-    while True:
-        answer = engine.ask(ids, cuts, TOKENS, logprobs=True)
-        assert answer.told["way"] == "splice"
-        if answer.whole(cuts):
-            return answer
-        if answer.prefix > cuts[1]:
-            daemon.forget_checkpoints()
-        assert time.monotonic() < end, f"segments are not held: {answer.told}"
-        time.sleep(0.5)
-
-
 @pytest.mark.parametrize("n", [40, 130, 300])
 def test_its_answers_are_those_of_the_model(engine: Engine, model: nn.Module, n: int) -> None:
     ids = draw(n, n)
@@ -149,7 +133,7 @@ def test_a_splice_is_that_of_the_model(
     engine: Engine, daemon: Daemon, model: nn.Module, order: Sequence[int]
 ) -> None:
     """In the order in which segments were captured and in others, and tokens behind it."""
-    answer = spliced(engine, daemon, order)
+    answer = engine.spliced(daemon, *prompt(order), TOKENS)
     # The first segment may be a prefix that is held by then.
     assert answer.told["reused"] >= 2 * (SEGMENT - 2 * SEAM)
     assert answer.cached == answer.told["tokens"] == 3 * SEGMENT - SEAM
@@ -160,7 +144,7 @@ def test_a_splice_is_that_of_the_model(
 
 def farthest(engine: Engine, daemon: Daemon, model: nn.Module) -> float:
     """The largest distance of a splice in any order."""
-    answers = [spliced(engine, daemon, order) for order in ORDERS]
+    answers = [engine.spliced(daemon, *prompt(order), TOKENS) for order in ORDERS]
     return max(
         distance(answer, walked(model, order, answer.tokens))
         for order, answer in zip(ORDERS, answers, strict=True)

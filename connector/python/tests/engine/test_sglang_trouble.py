@@ -18,7 +18,7 @@ if not find_spec("sglang") or not find_spec("triton"):
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from engine.sglang_harness import MODEL, Answer, Engine
-from engine.test_sglang_splice import NEAR, alone, draw, spliced, until
+from engine.test_sglang_splice import NEAR, alone, draw, until
 from running import Daemon
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import SplicedTransformers
@@ -97,7 +97,7 @@ def test_requests_that_give_way_come_back_spliced(pressed: Engine, daemon: Daemo
         [*(token for i in order for token in parts[i]), *draw(440 + number, 10)]
         for number, order in enumerate(list(permutations(range(4), 3))[:8])
     ]
-    first = [spliced(pressed, daemon, ids, cuts) for ids in prompts]
+    first = [pressed.spliced(daemon, ids, cuts) for ids in prompts]
     asked = [pressed.begin(ids, cuts, 24, ignore_eos=True) for ids in prompts]
     answers = [pressed.take(number) for number in asked]
     assert sum(answer.retractions for answer in answers) > 0
@@ -148,16 +148,7 @@ def test_attention_alone_in_pages_and_overlapped(
     library = SplicedTransformers(model, client, Naming(weights_digest(llama)))
     try:
         ids, cuts = [*draw(600, 200), *draw(601, 200), *draw(602, 30)], [0, 200, 400]
-        found: list[Answer] = []
-
-        def whole() -> bool:
-            found.append(engine.ask(ids, cuts, 4, logprobs=True))
-            if found[-1].prefix:
-                daemon.forget_checkpoints()
-            return found[-1].whole(cuts) and not found[-1].prefix
-
-        until(whole)
-        answer = found[-1]
+        answer = engine.spliced(daemon, ids, cuts, 4)
         assert answer.cached == int(answer.told["tokens"]) // page * page
         want = torch.log_softmax(library.prefill(ids, cuts, mode="splice").logits.float(), -1)
         assert abs(float(want[answer.tokens[0]]) - answer.logprobs[0]) < NEAR
@@ -178,8 +169,13 @@ def test_attention_alone_in_pages_and_overlapped(
 def test_the_canary_compares_and_switches_off(daemon: Daemon, tmp_path: Path) -> None:
     engine = Engine(tmp_path, settings(daemon, canary_share=1.0, canary_bound=1e-6))
     ids, cuts = [*draw(700, 200), *draw(701, 200), 5, 6, 7], [0, 200, 400]
+
+    def switched_off() -> bool:
+        engine.flush()
+        return engine.ask(ids, cuts).told.get("trouble") == "splicing is switched off"
+
     try:
-        until(lambda: engine.ask(ids, cuts).told.get("trouble") == "splicing is switched off")
+        until(switched_off)
         assert "splicing is off" in engine.log.read_text()
     finally:
         engine.close()
