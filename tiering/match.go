@@ -52,31 +52,46 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 }
 
 func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
-	most := matchRows
+	most, statuses := matchRows, s.statusesLocked
 	if len(q.Others) > 0 {
-		most /= 2 // two keys per row
+		most, statuses = matchRows/2, s.variantsLocked // two keys per row
 	}
 	for first := 0; first < len(q.Keys); first += most {
 		rows := dst.Segments[first:min(first+most, len(q.Keys))]
 		s.mu.Lock()
-		s.statusesLocked(first, rows, p, t, q)
+		statuses(first, rows, p, t, q)
 		s.mu.Unlock()
 	}
 }
 
 // statusesLocked answers rows for the keys starting at first.
 func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
-	var found, others [matchRows]*objects.Object
+	var found [matchRows]*objects.Object
 	segments := s.objects.Segments
-	keys, second := q.Keys[first:first+len(rows)], q.Others
+	keys := q.Keys[first : first+len(rows)]
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
 	}
-	if len(second) > 0 {
-		second = second[first : first+len(rows)]
-		for i := range second {
-			others[i] = segments.Find(&second[i])
+	if s.preparer != nil && !q.Local {
+		s.prepareLocked(keys, nil, found[:], nil, p, t)
+		defer s.forgetPreparedLocked()
+	}
+	n := s.of(p)
+	for i := range keys {
+		if !s.hitLocked(&rows[i], found[i], &keys[i], p, t, q, n) {
+			s.missLocked(&rows[i], found[i], &keys[i], p, t, n)
 		}
+	}
+}
+
+// variantsLocked is statusesLocked for keys of which a miss may be a hit of another
+// variant.
+func (s *Store) variantsLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
+	var found, others [matchRows / 2]*objects.Object
+	segments := s.objects.Segments
+	keys, second := q.Keys[first:first+len(rows)], q.Others[first:first+len(rows)]
+	for i := range keys {
+		found[i], others[i] = segments.Find(&keys[i]), segments.Find(&second[i])
 	}
 	if s.preparer != nil && !q.Local {
 		s.prepareLocked(keys, second, found[:], others[:], p, t)
@@ -84,65 +99,76 @@ func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profi
 	}
 	n := s.of(p)
 	for i := range keys {
-		row, hit := s.hitLocked(found[i], &keys[i], p, t, q, n)
-		if !hit && len(second) > 0 && second[i] != ([32]byte{}) {
-			if row, hit = s.hitLocked(others[i], &second[i], p, t, q, n); hit {
-				row.Other = true
-				n.HitSegmentsVariant++
-			}
+		row := &rows[i]
+		switch {
+		case s.hitLocked(row, found[i], &keys[i], p, t, q, n):
+		case second[i] != ([32]byte{}) && s.hitLocked(row, others[i], &second[i], p, t, q, n):
+			row.Other = true
+			n.HitSegmentsVariant++
+		default:
+			s.missLocked(row, found[i], &keys[i], p, t, n)
 		}
-		if !hit {
-			row = s.missLocked(found[i], &keys[i], p, t, n)
-		}
-		rows[i] = row
 	}
 }
 
-// missLocked returns and counts the miss of one key.
-func (s *Store) missLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) SegmentStatus {
+// missLocked sets and counts the miss of one key.
+func (s *Store) missLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) {
 	if o != nil && o.Profile == p && o.Tenant == t {
 		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
-		return SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
+		*row = SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
+		return
 	}
 	why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
 	n.Miss(why, tokens)
-	return SegmentStatus{Status: tier.StatusMiss, Reason: why}
+	*row = SegmentStatus{Status: tier.StatusMiss, Reason: why}
 }
 
-// hitLocked returns and counts a hit of one key; o is its object in the catalogue. false
-// = it is not a hit.
-func (s *Store) hitLocked(o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) (row SegmentStatus, hit bool) {
-	switch {
-	case o == nil || o.Profile != p || o.Tenant != t:
-		if s.cfg.Lower != nil {
-			if row, hit = s.statusBelowLocked(key, p, t, q.Device); hit {
-				return row, true
-			}
-		}
-		if o == nil && s.seek != nil && !q.Local {
-			return s.statusBeyondLocked(key, p, t)
-		}
-		return row, false
-	case o.Fill != nil && o.Fill.Fetched && !q.Local:
-		_, _ = s.hintLocked(o.Identity())
-		return s.hitBeyondLocked(p, uint32(o.Tokens())), true
-	case o.Fill != nil && o.Fill.Promoted && !o.Fill.Fetched:
-		return s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed)), true
-	case o.Fill != nil:
-		return row, false
+// hitLocked sets and counts the hit of one key; o is its object in the catalogue. It
+// returns false, with the row as it was, if there is no hit.
+func (s *Store) hitLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) bool {
+	if o == nil || o.Profile != p || o.Tenant != t || o.Fill != nil {
+		return s.hitElsewhereLocked(row, o, key, p, t, q)
 	}
+	tokens := uint32(o.Tokens())
 	n.HitSegments++
-	n.HitTokens += uint64(o.Tokens())
-	place := s.place
+	n.HitTokens += uint64(tokens)
+	*row = SegmentStatus{Status: tier.StatusHit, Place: s.place, Tokens: tokens, Error: errorOf(p, o.Packed)}
 	switch {
 	case q.Device == 0:
 	case o.Resident.Serves(q.Device):
-		place = tier.PlaceHBM
-		s.hitHBMLocked(q.Device, uint64(o.Tokens()))
+		row.Place = tier.PlaceHBM
+		s.hitHBMLocked(q.Device, uint64(tokens))
 	default:
 		s.hbm.Hint(o, q.Device)
 	}
-	return SegmentStatus{Status: tier.StatusHit, Place: place, Tokens: uint32(o.Tokens()), Error: errorOf(p, o.Packed)}, true
+	return true
+}
+
+// hitElsewhereLocked is hitLocked for an object that is not published in memory.
+func (s *Store) hitElsewhereLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery) (hit bool) {
+	switch {
+	case o == nil || o.Profile != p || o.Tenant != t:
+		if s.cfg.Lower != nil {
+			if below, ok := s.statusBelowLocked(key, p, t, q.Device); ok {
+				*row = below
+				return true
+			}
+		}
+		if o == nil && s.seek != nil && !q.Local {
+			if beyond, ok := s.statusBeyondLocked(key, p, t); ok {
+				*row = beyond
+				return true
+			}
+		}
+	case o.Fill.Fetched && !q.Local:
+		_, _ = s.hintLocked(o.Identity())
+		*row = s.hitBeyondLocked(p, uint32(o.Tokens()))
+		return true
+	case o.Fill.Promoted && !o.Fill.Fetched:
+		*row = s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
+		return true
+	}
+	return false
 }
 
 // errorOf returns the error bound reported for a hit. Stored bounds are rounded up, so it

@@ -3,6 +3,8 @@ package server
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/spliced-kv/spliced/connector/wire"
@@ -11,18 +13,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxClaims bounds the entries in either half of a ledger: two ledgers of two halves take
-// at most about 600 KB per connection. A guess: a busy engine names fewer requests between
-// lookup and first token.
+// maxClaims bounds the entries in either half of a ledger, a power of two: two ledgers of
+// two halves take at most about 800 KB per connection. A guess: a busy engine names fewer
+// requests between lookup and first token.
 const maxClaims = 4096
 
 // claims records the hits of a connection's lookups that were not reported as reused yet.
 // Reports of anything else stay unverified.
 type claims struct {
 	sync.Mutex
-	segments ledger[uint64] // by the first bytes of their keys, which are digests
-	prefixes ledger[uint32] // by tokens
-	asked    int            // lookups not named by a report yet
+	segments ledger // by the first bytes of their keys
+	prefixes ledger // by tokens
+	asked    int    // lookups not named by a report yet
 }
 
 // grant counts the hits and reports of one object. A match followed by a lease is one hit.
@@ -33,56 +35,93 @@ type grant struct {
 
 func (g *grant) left() bool { return g != nil && g.used < max(g.matched, g.leased) }
 
-// ledger stores grants. At its bound, it drops the older half and reuses the memory: every
-// match calls it.
-type ledger[K comparable] struct{ now, old half[K] }
+// ledger stores grants by nonzero numbers. At its bound, it drops the older half and reuses
+// the memory: every match calls it, for each of its hits.
+type ledger struct{ now, old half }
 
-type half[K comparable] struct {
-	at     map[K]uint16 // index into grants
-	grants []grant
+// half is an open-addressed hash table of at least twice as many slots as grants.
+type half struct {
+	slots []slot // none, or a power of two
+	used  int
 }
 
-func (h *half[K]) get(k K) *grant {
-	if i, ok := h.at[k]; ok {
-		return &h.grants[i]
+type slot struct {
+	key uint64 // 0 = free
+	grant
+}
+
+// claimsSeed makes the places of keys unpredictable, since clients choose some of them. It is
+// odd.
+var claimsSeed = rand.Uint64() | 1
+
+// find returns the slot of a key, or the free slot where it belongs. There is one.
+func (h *half) find(key uint64) *slot {
+	mask := uint64(len(h.slots) - 1)
+	for i := bits.ReverseBytes64(key * claimsSeed); ; i++ {
+		if s := &h.slots[i&mask]; s.key == key || s.key == 0 {
+			return s
+		}
+	}
+}
+
+// get returns the grant of a key; nil = none.
+func (h *half) get(key uint64) *grant {
+	if h.used == 0 {
+		return nil
+	}
+	if s := h.find(key); s.key != 0 {
+		return &s.grant
 	}
 	return nil
 }
 
-// get returns the grant of k; nil = none. The result is valid until the next use.
-func (l *ledger[K]) get(k K) *grant {
-	if g := l.now.get(k); g != nil {
-		return g
+// add returns the grant of a key that has none yet.
+func (h *half) add(key uint64) *grant {
+	if 2*(h.used+1) > len(h.slots) {
+		old := h.slots
+		h.slots = make([]slot, max(64, 2*len(old)))
+		for i := range old {
+			if old[i].key != 0 {
+				*h.find(old[i].key) = old[i]
+			}
+		}
 	}
-	return l.old.get(k)
+	h.used++
+	s := h.find(key)
+	s.key = key
+	return &s.grant
 }
 
-// use returns the grant of k and moves it to the newer half. The result is valid until the
-// next use.
-func (l *ledger[K]) use(k K) *grant {
-	if g := l.now.get(k); g != nil {
+// get returns the grant of a key; nil = none. The result is valid until the next use.
+func (l *ledger) get(key uint64) *grant {
+	if g := l.now.get(key); g != nil {
+		return g
+	}
+	return l.old.get(key)
+}
+
+// use returns the grant of a key and moves it to the newer half. The result is valid until
+// the next use.
+func (l *ledger) use(key uint64) *grant {
+	if g := l.now.get(key); g != nil {
 		return g
 	}
 	var g grant
-	if old := l.old.get(k); old != nil {
+	if old := l.old.get(key); old != nil {
 		g = *old
 	}
-	if len(l.now.grants) >= maxClaims {
+	if l.now.used >= maxClaims {
 		l.old, l.now = l.now, l.old
-		clear(l.now.at)
-		l.now.grants = l.now.grants[:0]
+		clear(l.now.slots)
+		l.now.used = 0
 	}
-	h := &l.now
-	if h.at == nil {
-		h.at = map[K]uint16{}
-	}
-	h.at[k] = uint16(len(h.grants))
-	h.grants = append(h.grants, g)
-	return &h.grants[len(h.grants)-1]
+	added := l.now.add(key)
+	*added = g
+	return added
 }
 
-func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
-	g := l.use(k)
+func (l *ledger) found(key uint64, tokens uint32, leased bool) {
+	g := l.use(key)
 	g.tokens = max(g.tokens, tokens)
 	if leased {
 		g.leased++
@@ -91,7 +130,9 @@ func found[K comparable](l *ledger[K], k K, tokens uint32, leased bool) {
 	}
 }
 
-func segmentOf(key *[32]byte) uint64 { return binary.LittleEndian.Uint64(key[:8]) }
+// segmentOf returns the number of a segment. Two with one number share a grant; keys are
+// digests.
+func segmentOf(key *[32]byte) uint64 { return max(1, binary.LittleEndian.Uint64(key[:8])) }
 
 // matched records the hits of a match.
 func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wire.MatchReply) {
@@ -111,13 +152,13 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wir
 		if row.Other {
 			key = &q.Others[i]
 		}
-		found(&c.segments, segmentOf(key), tokens, false)
+		c.segments.found(segmentOf(key), tokens, false)
 	}
 	for i := range out.Known.Keys {
-		found(&c.segments, segmentOf(&out.Known.Keys[i]), out.Known.Interiors[i], false)
+		c.segments.found(segmentOf(&out.Known.Keys[i]), out.Known.Interiors[i], false)
 	}
 	if r.PrefixTokens > 0 {
-		found(&c.prefixes, r.PrefixTokens, r.PrefixTokens, false)
+		c.prefixes.found(uint64(r.PrefixTokens), r.PrefixTokens, false)
 	}
 }
 
@@ -128,7 +169,7 @@ func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	c.Lock()
 	defer c.Unlock()
 	c.askedLocked()
-	found(&c.segments, segmentOf(key), uint32(row.Tokens), true)
+	c.segments.found(segmentOf(key), uint32(row.Tokens), true)
 }
 
 // planned records the segments of a plan that other workers compute: the connection learns
@@ -138,7 +179,7 @@ func (c *claims) planned(list []parallel.Segment) {
 	defer c.Unlock()
 	for i := range list {
 		key := [32]byte(list[i].Key)
-		found(&c.segments, segmentOf(&key), uint32(list[i].Spec.Tokens), false)
+		c.segments.found(segmentOf(&key), uint32(list[i].Spec.Tokens), false)
 	}
 }
 
@@ -147,7 +188,7 @@ func (c *claims) loaded(got *tiering.Loaded) {
 	c.Lock()
 	defer c.Unlock()
 	c.askedLocked()
-	found(&c.prefixes, uint32(got.Tokens), uint32(got.Tokens), true)
+	c.prefixes.found(uint64(got.Tokens), uint32(got.Tokens), true)
 }
 
 // verify reports whether lookups of the connection cover all reuse in a report, and consumes
@@ -180,19 +221,21 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 // prefixLocked consumes the grant of a checkpoint with exactly that many tokens, or else of
 // the shortest longer one: an engine may use only the beginning.
 func (c *claims) prefixLocked(tokens uint32) bool {
-	if g := c.prefixes.get(tokens); !g.left() {
-		best := uint32(0)
-		for _, half := range []*half[uint32]{&c.prefixes.now, &c.prefixes.old} {
-			for n := range half.at {
-				if n > tokens && (best == 0 || n < best) && c.prefixes.get(n).left() {
+	best := uint64(tokens)
+	if g := c.prefixes.get(best); !g.left() {
+		best = 0
+		for _, half := range []*half{&c.prefixes.now, &c.prefixes.old} {
+			for i := range half.slots {
+				n := half.slots[i].key
+				if n > uint64(tokens) && (best == 0 || n < best) && c.prefixes.get(n).left() {
 					best = n
 				}
 			}
 		}
-		if tokens = best; best == 0 {
+		if best == 0 {
 			return false
 		}
 	}
-	c.prefixes.use(tokens).used++
+	c.prefixes.use(best).used++
 	return true
 }

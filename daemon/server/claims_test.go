@@ -42,7 +42,7 @@ func TestClaimsForgetTheOldest(t *testing.T) {
 	if reports(&c, old[0]) {
 		t.Error("what was found two halves ago is verified")
 	}
-	if n := len(c.segments.now.grants) + len(c.segments.old.grants); n > 2*maxClaims {
+	if n := c.segments.now.used + c.segments.old.used; n > 2*maxClaims {
 		t.Errorf("%d grants", n)
 	}
 }
