@@ -203,9 +203,9 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		}
 		id := objects.Identity{Name: name, Profile: r.profile, Tenant: r.tenant}
 		if q.Planned {
-			s.plannedLocked(id)
+			s.remote.plannedLocked(id)
 		}
-		at, why := s.beyondLocked(id)
+		at, why := s.remote.beyondLocked(id)
 		switch {
 		case at == nowhere && why == tier.ReasonNone:
 			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
@@ -215,7 +215,7 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 			*far = append(*far, i)
 			return Acquired{Reason: tier.ReasonPending}, nil
 		}
-	case o.Fill != nil && (!o.Fill.Promoted || q.Near && s.fetchedLocked(name)):
+	case o.Fill != nil && (!o.Fill.Promoted || q.Near && s.promotions.fetchedLocked(name)):
 		return Acquired{Reason: tier.ReasonPending}, nil
 	}
 	flight := r.bringLocked(name, q.Rank, o)
@@ -242,10 +242,10 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 		return nil
 	}
 	w := wanted{name: n, profile: r.profile, tenant: r.tenant, urgent: true}
-	if o == nil && s.farLocked(w.identity()) {
-		return s.seekLocked([]wanted{w}, r.seats(rank))
+	if o == nil && s.remote.farLocked(w.identity()) {
+		return s.remote.seekLocked([]wanted{w}, r.seats(rank))
 	}
-	p := s.promoteLocked(w)
+	p := s.promotions.promoteLocked(w)
 	if p == nil {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 }
 
 // furtherLocked promotes an object that has arrived in memory on its way to HBM.
-func (s *Store) furtherLocked(p *promotion, o *objects.Object) {
+func (pro *promotions) furtherLocked(p *promotion, o *objects.Object) {
 	for _, at := range p.further {
 		if o.Resident.On(at.above.ID(), at.rank) == nil {
 			at.above.Promote(o.Identity(), at.rank, true)
@@ -295,12 +295,12 @@ func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 
 // leaveLocked removes a waiter from a flight, or if the flight has succeeded, ends its
 // use of the object.
-func (s *Store) leaveLocked(f *transfer.Flight) {
+func (cat *catalog) leaveLocked(f *transfer.Flight) {
 	switch {
 	case !f.Ended():
 		f.Leave()
 	case f.Err() == nil:
-		s.objects.Unuse(f.Job.(arrival).Arrived())
+		cat.objects.Unuse(f.Job.(arrival).Arrived())
 	}
 }
 
@@ -333,7 +333,7 @@ func (c *Session) leaseRowLocked(o *objects.Object, q *AcquireQuery, now time.Ti
 		return Acquired{Err: err}
 	}
 	if !q.Near {
-		c.store.cameBackLocked(o)
+		c.store.offloads.cameBackLocked(o)
 		n := s.of(o.Profile)
 		n.Acquired++
 		n.AcquiredTokens += uint64(o.Tokens())
@@ -364,14 +364,14 @@ func (c *Session) leaseCopyLocked(copied *objects.Object, q *AcquireQuery, now t
 // remote fetch. It reads memory only. It returns false for a query that Acquire refuses.
 func (s *Store) NeedsPromotion(q *AcquireQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.up == nil {
+	if err != nil || s.promotions.engine == nil {
 		return false
 	}
-	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
+	return s.lookup.anyLocked(q.Keys, func(key *[32]byte) bool {
 		if o := s.objects.Segment(key, p, t); o != nil {
 			return o.Fill != nil && o.Fill.Promoted
 		}
-		return s.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
+		return s.remote.heldFartherLocked(objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t})
 	})
 }
 
@@ -382,30 +382,30 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	if err != nil || s.hbm.Of(q.Device) == nil {
 		return false
 	}
-	return s.anyLocked(q.Keys, func(key *[32]byte) bool {
+	return s.lookup.anyLocked(q.Keys, func(key *[32]byte) bool {
 		n := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
-		return s.needsCopyLocked(objects.CopyKey{Identity: n, Rank: q.Rank, Device: q.Device})
+		return s.lookup.needsCopyLocked(objects.CopyKey{Identity: n, Rank: q.Rank, Device: q.Device})
 	})
 }
 
 // anyLocked reports whether holds is true for any of the keys.
-func (s *Store) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
+func (look *lookup) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
 	found := false
-	s.mu.Each(len(keys), holdRows, func(i int) { found = found || holds(&keys[i]) })
+	look.mu.Each(len(keys), holdRows, func(i int) { found = found || holds(&keys[i]) })
 	return found
 }
 
 // needsCopyLocked reports whether an object has no copy and could get one.
-func (s *Store) needsCopyLocked(k objects.CopyKey) bool {
-	if s.hbm.Of(k.Device).Lost() || s.objects.CopyOf(k) != nil {
+func (look *lookup) needsCopyLocked(k objects.CopyKey) bool {
+	if look.hbm.Of(k.Device).Lost() || look.objects.CopyOf(k) != nil {
 		return false
 	}
-	o := s.objects.Named(k.Name, k.Profile, k.Tenant)
-	if o != nil && (s.objects.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
+	o := look.objects.Named(k.Name, k.Profile, k.Tenant)
+	if o != nil && (look.objects.Promotable(o) || o.Fill != nil && o.Fill.Promoted) {
 		return true
 	}
 	if o != nil && o.Phase != objects.Stripped {
 		return false
 	}
-	return s.heldFartherLocked(k.Identity)
+	return look.remote.heldFartherLocked(k.Identity)
 }

@@ -2,8 +2,6 @@ package tiering
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/index"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
-	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // SegmentFilter selects segments; zero fields select all.
@@ -249,7 +246,7 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 	below, _ := s.objects.Below(o)
 	return CheckpointInfo{
 		HBM:       o.ResidentRanks(),
-		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotionLocked(o.Label()) != nil, Lower: below.Level,
+		Promoting: o.Fill != nil && o.Fill.Promoted || o.Phase == objects.Stripped && s.promotions.promotionLocked(o.Label()) != nil, Lower: below.Level,
 		Hash: o.Key, Parent: o.Extends, ParentOf: o.ExtendsKind, Kind: o.Kind, Profile: o.Profile.ID, Model: o.Profile.Model, Tenant: o.Tenant.ID,
 		Published: o.Published(), Stripped: o.Phase == objects.Stripped, Begin: o.Begin, Tokens: o.End, Bytes: o.Bytes, Leases: o.Leases + o.Expired,
 		Children: o.Children, Publisher: o.Publisher, Created: o.Created, LastUsed: o.Used,
@@ -289,23 +286,14 @@ func (s *Store) Pools() []PoolInfo {
 }
 
 // Profiles lists the registered profiles in order of their ids.
-func (s *Store) Profiles() []ProfileInfo {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (reg *registry) Profiles() []ProfileInfo {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
 	var infos []ProfileInfo
-	for _, p := range *s.profiles.Load() {
+	for _, p := range *reg.profiles.Load() {
 		infos = append(infos, ProfileInfo{p.ID, p.Profile, p.Segments, p.Checkpoints})
 	}
 	return infos
-}
-
-// Evict removes a segment of any tenant from memory and the lower tier, which may take
-// I/O. No lookup finds it any more, and its memory is free once the last lease on it
-// ends. ErrGone if no tier has it, ErrBusy while a client fills it or an operator pins
-// it.
-func (s *Store) Evict(key profile.SegmentKey) (err error) {
-	s.Discard(context.Background(), []tier.Want{{Name: tier.Name{Key: key}}}, func(_ int, why error) { err = why })
-	return err
 }
 
 // EvictedBelow records that the lower tier has evicted an entry of a model, for room or
@@ -330,80 +318,50 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	s.decisions.Note(d)
 }
 
-// removeLocked removes a segment from memory and starts to remove it from the lower tier:
-// lookups no longer find it there, and it cannot be written again until endDeletion.
-func (s *Store) removeLocked(n tier.Name) (held bool, err error) {
-	o := s.objects.Segments.Find(&n.Key)
-	promotion := s.promotionLocked(n)
-	if s.isPinnedLocked(o) {
-		return false, fmt.Errorf("segment %x is pinned: %w", n.Key[:8], tier.ErrBusy)
-	}
-	s.objects.RemoveCopies(n, *s.profiles.Load())
-	switch {
-	case promotion != nil:
-		s.up.Cancel(promotion.Flight, transfer.ErrStopped)
-	case o == nil:
-	case !o.Published():
-		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
-	default:
-		s.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
-		s.objects.Unlink(o, tier.ReasonRemoved)
-		held = true
-	}
-	below, coming := s.beginDeletionLocked(n)
-	held = held || coming
-	switch {
-	case o != nil && o.Profile.Trial:
-	case held || below:
-		s.counters.Removed++
-	}
-	return held, nil
-}
-
 // beginDeletionLocked starts to remove a name from the lower tier. It reports whether the
 // name is there (below) or being written (coming); then it is removed again after the
 // write.
-func (s *Store) beginDeletionLocked(n tier.Name) (below, coming bool) {
-	if s.cfg.Lower == nil {
+func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
+	if wr.cfg.Lower == nil {
 		return false, false
 	}
-	below = s.noteRemovalLocked(n)
-	s.objects.Deleting[n]++
+	below = wr.noteRemovalLocked(n)
+	wr.objects.Deleting[n]++
 	known := false // an earlier removal of the name exists and waits for the last of its writes
-	for _, o := range s.writes[n] {
+	for _, o := range wr.byName[n] {
 		w := writeOf(o)
 		known, coming = known || w.removed, coming || !w.removed
 		w.removed = true
 	}
 	if coming && !known {
-		s.objects.Deleting[n]++
+		wr.objects.Deleting[n]++
 	}
 	return below, coming
 }
 
 // noteRemovalLocked records that an operator removed an entry of the lower tier, as the
 // reason of later misses.
-func (s *Store) noteRemovalLocked(n tier.Name) (held bool) {
-	if s.objects.Deleting[n] > 0 {
+func (wr *writes) noteRemovalLocked(n tier.Name) (held bool) {
+	if wr.objects.Deleting[n] > 0 {
 		return false
 	}
-	e := s.objects.EntryBelow(n)
+	e := wr.objects.EntryBelow(n)
 	if e == nil {
 		return false
 	}
-	if p := s.registered(e.Fingerprint); p != nil {
-		s.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
+	if p := wr.registered(e.Fingerprint); p != nil {
+		wr.objects.Ghosts.Note(ghost.Entry{Key: n.Key, Profile: p.ID, Tenant: e.Tenant, Reason: tier.ReasonRemoved, Tokens: uint32(e.HitTokens())})
 	}
 	return true
 }
 
 // endDeletion ends the removal of a name from the lower tier.
-func (s *Store) endDeletion(n tier.Name) {
-	s.mu.Lock()
-	if s.objects.Deleting[n]--; s.objects.Deleting[n] == 0 {
-		delete(s.objects.Deleting, n)
-		s.kickLocked() // the next write of this name may be waiting
+func (wr *writes) endDeletion(n tier.Name) {
+	wr.mu.Lock()
+	if wr.objects.Deleting[n]--; wr.objects.Deleting[n] == 0 {
+		delete(wr.objects.Deleting, n)
+		wr.kickLocked() // the next write of this name may be waiting
 	}
-	s.mu.Unlock()
-	s.launch()
+	wr.mu.Unlock()
+	wr.launch()
 }

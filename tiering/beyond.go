@@ -9,6 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
+// remote is the part of a store that knows which objects are outside this node. Guarded by
+// the store's lock.
+//
 // An object that is neither in memory nor in the lower tier may be at a tier.Remote. A
 // match asks for hints only, which read memory. An acquire, load or read-ahead of an
 // object that is only hinted starts a search (search.go) for all such keys together. It
@@ -22,10 +25,13 @@ import (
 // tier, by the same engine, which reads the copy that was found. An absent object is not
 // looked up again until answerTTL has passed, whatever the hints say.
 //
-// Invariant: a tier.Copy that was found belongs to one of Store.sought, to one promotion
-// or to Store.discarded, and is closed once.
-type beyond struct {
-	seek      *transfer.Engine[*search] // nil without a Remote
+// Invariant: a tier.Copy that was found belongs to one of remote.sought, to one promotion
+// or to remote.discarded, and is closed once.
+type remote struct {
+	*catalog
+	promotions *promotions
+
+	engine    *transfer.Engine[*search] // nil without a Remote
 	learner   tier.Learner              // the Remote, if it is a Learner
 	preparer  tier.Preparer             // the Remote, if it is a Preparer
 	prepared  []tier.Want               // what the running match will ask for, in order; at most matchRows
@@ -83,17 +89,17 @@ func (w *wanted) identity() objects.Identity {
 
 // beyondLocked returns the remote state of an object that neither memory nor the lower
 // tier has, and, if known, why it is a miss.
-func (s *Store) beyondLocked(id objects.Identity) (where, tier.Reason) {
-	if s.seek == nil {
+func (rem *remote) beyondLocked(id objects.Identity) (where, tier.Reason) {
+	if rem.engine == nil {
 		return nowhere, tier.ReasonNone
 	}
-	if p := s.promotionLocked(id.Name); p != nil {
+	if p := rem.promotions.promotionLocked(id.Name); p != nil {
 		if p.source == nil || p.profile != id.Profile || p.tenant != id.Tenant {
 			return nowhere, tier.ReasonNone
 		}
 		return coming, tier.ReasonNone
 	}
-	if k := s.soughtLocked(id); k != nil {
+	if k := rem.soughtLocked(id); k != nil {
 		switch {
 		case k.search != nil:
 			return searched, tier.ReasonNone
@@ -102,53 +108,53 @@ func (s *Store) beyondLocked(id objects.Identity) (where, tier.Reason) {
 		}
 		return nowhere, k.why
 	}
-	if len(s.objects.Deleting) > 0 && s.objects.Deleting[id.Name] > 0 {
+	if len(rem.objects.Deleting) > 0 && rem.objects.Deleting[id.Name] > 0 {
 		return nowhere, tier.ReasonNone
 	}
-	if _, ok := s.hintLocked(id); ok {
+	if _, ok := rem.hintLocked(id); ok {
 		return hinted, tier.ReasonNone
 	}
 	return nowhere, tier.ReasonNone
 }
 
 // fetchedLocked reports whether an object is being fetched from outside this node.
-func (s *Store) fetchedLocked(n tier.Name) bool {
-	p := s.promotionLocked(n)
+func (pro *promotions) fetchedLocked(n tier.Name) bool {
+	p := pro.promotionLocked(n)
 	return p != nil && p.source != nil
 }
 
 // soughtLocked returns the lookup of an object if it is running or its answer is still
 // valid, otherwise nil.
-func (s *Store) soughtLocked(id objects.Identity) *sought {
-	if len(s.sought) == 0 {
+func (rem *remote) soughtLocked(id objects.Identity) *sought {
+	if len(rem.sought) == 0 {
 		return nil
 	}
-	k := s.sought[id]
-	if k == nil || k.search == nil && !s.cfg.Now().Before(k.until) {
+	k := rem.sought[id]
+	if k == nil || k.search == nil && !rem.cfg.Now().Before(k.until) {
 		return nil
 	}
 	return k
 }
 
-func (s *Store) hintLocked(id objects.Identity) (tier.Hint, bool) {
-	s.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
-	for i := s.asked; i < len(s.prepared); i++ { // asked moves only if this one was prepared
-		if w := &s.prepared[i]; w.Name == id.Name {
-			s.want.Mark, s.asked = w.Mark, i
+func (rem *remote) hintLocked(id objects.Identity) (tier.Hint, bool) {
+	rem.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
+	for i := rem.asked; i < len(rem.prepared); i++ { // asked moves only if this one was prepared
+		if w := &rem.prepared[i]; w.Name == id.Name {
+			rem.want.Mark, rem.asked = w.Mark, i
 			break
 		}
 	}
-	h, ok := s.cfg.Remote.Hint(&s.want)
-	s.hint = h
+	h, ok := rem.cfg.Remote.Hint(&rem.want)
+	rem.hint = h
 	return h, ok
 }
 
 // prepareLocked announces to the Remote which segments a match will ask for: the keys
 // that memory does not have, and their other variants if there are any. The caller calls
 // forgetPreparedLocked afterwards.
-func (s *Store) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
+func (rem *remote) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
 	add := func(key *[32]byte) {
-		s.prepared = append(s.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
+		rem.prepared = append(rem.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
 	}
 	for i := range keys {
 		if held[i] != nil {
@@ -159,57 +165,57 @@ func (s *Store) prepareLocked(keys, second [][32]byte, held, others []*objects.O
 			add(&second[i])
 		}
 	}
-	if len(s.prepared) > 1 {
-		s.preparer.Prepare(s.prepared)
+	if len(rem.prepared) > 1 {
+		rem.preparer.Prepare(rem.prepared)
 	}
 }
 
-func (s *Store) forgetPreparedLocked() { s.prepared, s.asked = s.prepared[:0], 0 }
+func (rem *remote) forgetPreparedLocked() { rem.prepared, rem.asked = rem.prepared[:0], 0 }
 
 // foundLocked returns the entry of a copy that was found and is not being promoted.
-func (s *Store) foundLocked(id objects.Identity) (tier.Entry, bool) {
-	if k := s.soughtLocked(id); k != nil && k.copy != nil {
+func (rem *remote) foundLocked(id objects.Identity) (tier.Entry, bool) {
+	if k := rem.soughtLocked(id); k != nil && k.copy != nil {
 		return k.entry, true
 	}
 	return tier.Entry{}, false
 }
 
 // farLocked reports whether an object needs a remote lookup.
-func (s *Store) farLocked(id objects.Identity) bool {
-	if s.seek == nil {
+func (rem *remote) farLocked(id objects.Identity) bool {
+	if rem.engine == nil {
 		return false
 	}
-	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return false
 	}
-	at, _ := s.beyondLocked(id)
+	at, _ := rem.beyondLocked(id)
 	return at == hinted || at == searched
 }
 
 // heldFartherLocked reports whether an object that memory does not have may come from the
 // lower tier or from outside this node.
-func (s *Store) heldFartherLocked(id objects.Identity) bool {
-	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+func (rem *remote) heldFartherLocked(id objects.Identity) bool {
+	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return true
 	}
-	at, _ := s.beyondLocked(id)
+	at, _ := rem.beyondLocked(id)
 	return at != nowhere
 }
 
 // elsewhereLocked reports whether an object was fetched and is still believed to be
 // cached elsewhere. Such an object is evicted without demotion.
-func (s *Store) elsewhereLocked(o *objects.Object) bool {
-	if !o.Fetched || s.seek == nil {
+func (rem *remote) elsewhereLocked(o *objects.Object) bool {
+	if !o.Fetched || rem.engine == nil {
 		return false
 	}
-	_, ok := s.hintLocked(o.Identity())
+	_, ok := rem.hintLocked(o.Identity())
 	return ok
 }
 
 // bestBeyondLocked finds a remote checkpoint of an accepted kind, exact before spliced.
 // If there is none it returns the reason.
-func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *objects.Profile, t *objects.Tenant) (n tier.Name, why tier.Reason) {
-	if s.seek == nil {
+func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *objects.Profile, t *objects.Tenant) (n tier.Name, why tier.Reason) {
+	if rem.engine == nil {
 		return tier.Name{}, tier.ReasonNone
 	}
 	for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
@@ -217,10 +223,10 @@ func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *
 			continue
 		}
 		n := tier.Name{Kind: kind, Key: *hash}
-		if o := s.objects.Named(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
+		if o := rem.objects.Named(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
 			continue // another object of this name is in the way
 		}
-		at, absent := s.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
+		at, absent := rem.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
 		if at != nowhere {
 			return n, tier.ReasonNone
 		}
@@ -232,32 +238,32 @@ func (s *Store) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *
 // statusBeyondLocked returns the status of a segment that may be remote. The tokens that
 // it saves are known if it was cached here recently or was found. In that case it is a
 // hit only if it is worth its bytes.
-func (s *Store) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
+func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
 	id := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
-	at, _ := s.beyondLocked(id)
+	at, _ := look.remote.beyondLocked(id)
 	tokens := 0
 	switch at {
 	case nowhere:
 		return row, false
 	case coming:
-		tokens = s.promotionLocked(id.Name).entry.HitTokens()
+		tokens = look.promotions.promotionLocked(id.Name).entry.HitTokens()
 	case found:
-		tokens = s.sought[id].entry.HitTokens()
+		tokens = look.remote.sought[id].entry.HitTokens()
 	case hinted, searched:
-		_, known := s.objects.Ghosts.Why(key, p.ID, t.ID)
+		_, known := look.objects.Ghosts.Why(key, p.ID, t.ID)
 		tokens = int(known)
-		if at == hinted && tokens > 0 && !s.worthLocked(id, 0, tokens, segmentBytes(p, tokens)) {
-			s.counters.Beyond.NotWorth++
+		if at == hinted && tokens > 0 && !look.remote.worthLocked(id, 0, tokens, segmentBytes(p, tokens)) {
+			look.counters.Beyond.NotWorth++
 			return row, false
 		}
 	}
 	if at == hinted || at == found {
-		s.hintReadAheadLocked(id.Name, p, t)
+		look.promotions.hintReadAheadLocked(id.Name, p, t)
 	}
 	if at != hinted {
-		_, _ = s.hintLocked(id) // sets s.hint, which says where it is
+		_, _ = look.remote.hintLocked(id) // sets s.hint, which says where it is
 	}
-	return s.hitBeyondLocked(p, uint32(tokens)), true
+	return look.hitBeyondLocked(p, uint32(tokens)), true
 }
 
 // farPrefix is the longest prefix with a remote hint.
@@ -270,13 +276,13 @@ type farPrefix struct {
 // takeFarLocked returns the longest remote prefix as the result if the tokens that it has
 // beyond the longest local prefix are worth the bytes of the whole checkpoint. How much
 // of it is here already is unknown until it is found.
-func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
+func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if far.at < 0 {
 		return
 	}
 	id, tokens := objects.Identity{Name: far.name, Profile: p, Tenant: t}, q.Positions[far.at]
-	if !s.worthLocked(id, int(dst.PrefixTokens), int(tokens), prefixBytes(p, int(tokens))) {
-		s.counters.Beyond.NotWorth++
+	if !look.remote.worthLocked(id, int(dst.PrefixTokens), int(tokens), prefixBytes(p, int(tokens))) {
+		look.counters.Beyond.NotWorth++
 		return
 	}
 	w := wanted{name: far.name, profile: p, tenant: t}
@@ -285,33 +291,33 @@ func (s *Store) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p 
 	}
 	dst.PrefixStates = tokens
 	dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace, dst.PrefixReason = tokens, far.at, far.name.Kind, tier.PlacePeer, far.missed
-	if s.hint.Place == tier.PlaceObject {
-		s.counters.Object.PrefixHits++
-		s.counters.Object.PrefixHitTokens += uint64(tokens)
+	if look.remote.hint.Place == tier.PlaceObject {
+		look.counters.Object.PrefixHits++
+		look.counters.Object.PrefixHitTokens += uint64(tokens)
 	}
-	s.hintAheadLocked(w)
+	look.promotions.hintAheadLocked(w)
 }
 
 // endsAtLocked reports whether a remote checkpoint ends at a token, as far as that is
 // known.
-func (s *Store) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
-	if pr := s.promotionLocked(n); pr != nil {
+func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
+	if pr := look.promotions.promotionLocked(n); pr != nil {
 		return pr.entry.End == end
 	}
-	e, ok := s.foundLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
+	e, ok := look.remote.foundLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
 	return !ok || e.End == end
 }
 
 // hitBeyondLocked counts and returns a hit at the place of the last hint. Its error bound
 // is not known before it arrives and is at most the profile's tolerance.
-func (s *Store) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
-	s.counters.HitSegments++
-	s.counters.HitTokens += uint64(tokens)
-	s.counters.Beyond.HitSegments++
-	s.counters.Beyond.HitTokens += uint64(tokens)
-	if s.hint.Place == tier.PlaceObject {
-		s.counters.Object.HitSegments++
-		s.counters.Object.HitTokens += uint64(tokens)
+func (look *lookup) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
+	look.counters.HitSegments++
+	look.counters.HitTokens += uint64(tokens)
+	look.counters.Beyond.HitSegments++
+	look.counters.Beyond.HitTokens += uint64(tokens)
+	if look.remote.hint.Place == tier.PlaceObject {
+		look.counters.Object.HitSegments++
+		look.counters.Object.HitTokens += uint64(tokens)
 	}
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.MaxError()}
 }
@@ -331,8 +337,8 @@ func prefixBytes(p *objects.Profile, tokens int) int64 {
 
 // worthLocked reports whether fetching bytes takes less time than computing tokens
 // [begin, end). It uses the hint, or the costs of past fetches where the hint gives none.
-func (s *Store) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
-	h, _ := s.hintLocked(id)
+func (rem *remote) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
+	h, _ := rem.hintLocked(id)
 	return worth(h, id.Profile, begin, end, bytes)
 }
 
@@ -351,124 +357,124 @@ func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 }
 
 // takeCopyLocked passes the copy that was found remotely to the promotion that reads it.
-func (s *Store) takeCopyLocked(p *promotion) {
-	if p.into != nil || s.seek == nil {
+func (rem *remote) takeCopyLocked(p *promotion) {
+	if p.into != nil || rem.engine == nil {
 		return
 	}
 	id := objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}
-	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return
 	}
-	k := s.sought[id]
+	k := rem.sought[id]
 	p.source, p.further = k.copy, k.seats
 	k.copy = nil
-	delete(s.sought, id)
+	delete(rem.sought, id)
 }
 
 // endFetchLocked ends a promotion's use of its copy, unless the copy is being read. After
 // an error it records the object as absent.
-func (s *Store) endFetchLocked(p *promotion, err error) {
+func (rem *remote) endFetchLocked(p *promotion, err error) {
 	if p.source == nil {
 		return
 	}
 	if p.fill == nil {
-		s.discardLocked(p.source)
+		rem.discardLocked(p.source)
 	}
 	switch how := transfer.OutcomeOf(err); how {
 	case transfer.Corrupt, transfer.Gone, transfer.Unavailable:
-		s.absentLocked(objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}, promotionReason(how))
+		rem.absentLocked(objects.Identity{Name: p.name, Profile: p.profile, Tenant: p.tenant}, promotionReason(how))
 	}
 }
 
 // absentLocked records that an object could not be fetched.
-func (s *Store) absentLocked(id objects.Identity, why tier.Reason) {
-	k := s.sought[id]
+func (rem *remote) absentLocked(id objects.Identity, why tier.Reason) {
+	k := rem.sought[id]
 	if k == nil || k.search == nil { // a running search may find it elsewhere
-		k = s.replaceLocked(id)
+		k = rem.replaceLocked(id)
 		k.why = why
-		s.answerLocked(k)
+		rem.answerLocked(k)
 	}
 }
 
 // replaceLocked starts a new record for an object without a running search.
-func (s *Store) replaceLocked(id objects.Identity) *sought {
-	if old := s.sought[id]; old != nil {
-		s.discardLocked(old.copy)
+func (rem *remote) replaceLocked(id objects.Identity) *sought {
+	if old := rem.sought[id]; old != nil {
+		rem.discardLocked(old.copy)
 		old.copy = nil
 	}
 	k := &sought{id: id}
-	s.sought[id] = k
+	rem.sought[id] = k
 	return k
 }
 
 // answerLocked starts the validity of an answer.
-func (s *Store) answerLocked(k *sought) {
-	now := s.cfg.Now()
+func (rem *remote) answerLocked(k *sought) {
+	now := rem.cfg.Now()
 	k.search, k.until = nil, now.Add(answerTTL)
-	s.answers = append(s.answers, answer{k, k.until})
-	for len(s.answers) > maxAnswers {
-		s.forgetAnswerLocked()
+	rem.answers = append(rem.answers, answer{k, k.until})
+	for len(rem.answers) > maxAnswers {
+		rem.forgetAnswerLocked()
 	}
 }
 
-func (s *Store) forgetAnswerLocked() {
-	k := s.answers[0].of
-	s.answers[0] = answer{}
-	s.answers = s.answers[1:]
-	if s.sought[k.id] == k && k.search == nil {
-		s.discardLocked(k.copy)
+func (rem *remote) forgetAnswerLocked() {
+	k := rem.answers[0].of
+	rem.answers[0] = answer{}
+	rem.answers = rem.answers[1:]
+	if rem.sought[k.id] == k && k.search == nil {
+		rem.discardLocked(k.copy)
 		k.copy = nil
-		delete(s.sought, k.id)
+		delete(rem.sought, k.id)
 	}
 }
 
 // sweepBeyond forgets expired answers.
-func (s *Store) sweepBeyond(now time.Time) {
-	if s.seek == nil {
+func (rem *remote) sweepBeyond(now time.Time) {
+	if rem.engine == nil {
 		return
 	}
-	_ = s.inTurns(func() error {
-		for n := 0; len(s.answers) > 0 && !now.Before(s.answers[0].until); n++ {
+	_ = rem.inTurns(func() error {
+		for n := 0; len(rem.answers) > 0 && !now.Before(rem.answers[0].until); n++ {
 			if n == holdRows {
 				return objects.ErrAgain
 			}
-			s.forgetAnswerLocked()
+			rem.forgetAnswerLocked()
 		}
 		return nil
 	})
-	s.closeDiscarded()
+	rem.closeDiscarded()
 }
 
 // discardLocked queues a copy to be closed without the lock; nil does nothing.
-func (s *Store) discardLocked(c tier.Copy) {
+func (rem *remote) discardLocked(c tier.Copy) {
 	if c != nil {
-		s.discarded = append(s.discarded, c)
+		rem.discarded = append(rem.discarded, c)
 	}
 }
 
 // closeDiscarded closes the copies queued by discardLocked.
-func (s *Store) closeDiscarded() {
-	if s.cfg.Remote == nil {
+func (rem *remote) closeDiscarded() {
+	if rem.cfg.Remote == nil {
 		return
 	}
-	s.mu.Lock()
-	list := s.discarded
-	s.discarded = nil
-	s.mu.Unlock()
+	rem.mu.Lock()
+	list := rem.discarded
+	rem.discarded = nil
+	rem.mu.Unlock()
 	for _, c := range list {
 		c.Close()
 	}
 }
 
 // closeBeyond discards everything that was found.
-func (s *Store) closeBeyond() {
-	if s.seek == nil {
+func (rem *remote) closeBeyond() {
+	if rem.engine == nil {
 		return
 	}
-	s.mu.Lock()
-	for len(s.answers) > 0 {
-		s.forgetAnswerLocked()
+	rem.mu.Lock()
+	for len(rem.answers) > 0 {
+		rem.forgetAnswerLocked()
 	}
-	s.mu.Unlock()
-	s.closeDiscarded()
+	rem.mu.Unlock()
+	rem.closeDiscarded()
 }

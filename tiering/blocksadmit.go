@@ -36,7 +36,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 		row := Acquired{Err: errWithheld}
 		if before, again := seen[q.Keys[i]]; again {
 			row = dst[before]
-		} else if why := s.needLocked(&q.Keys[i], p, t, &need); why != tier.ReasonNone {
+		} else if why := s.lookup.needLocked(&q.Keys[i], p, t, &need); why != tier.ReasonNone {
 			row = Acquired{Reason: why}
 		}
 		seen[q.Keys[i]] = len(dst)
@@ -72,17 +72,17 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 }
 
 // needLocked adds what one key needs, or returns why it is a miss.
-func (s *Store) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
-	o := s.objects.Segment(key, p, t)
+func (look *lookup) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
+	o := look.objects.Segment(key, p, t)
 	switch {
 	case o == nil:
-		e, ok := s.objects.SegmentBelow(key, p, t)
+		e, ok := look.objects.SegmentBelow(key, p, t)
 		if !ok {
 			n.missing = true
-			why, _ := s.objects.Ghosts.Why(key, p.ID, t.ID)
+			why, _ := look.objects.Ghosts.Why(key, p.ID, t.ID)
 			return why
 		}
-		size := s.objects.SizeOf(p, p.PartsOf(&e), e.Spec.Tokens)
+		size := look.objects.SizeOf(p, p.PartsOf(&e), e.Spec.Tokens)
 		n.comes += size.PageBytes
 		n.charge += size.Charge()
 		n.below += e.Bytes
@@ -104,7 +104,7 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 		return fmt.Errorf("acquire: session %q has %d leases and wants %d together: %w", c.name, len(c.leases), keys, tier.ErrBusy)
 	}
 	inUse := pool.Pinned
-	if !s.writesHangLocked() {
+	if !s.writes.writesHangLocked() {
 		inUse -= pool.Bytes[objects.ClassDemoting] // which is freed without an eviction
 	}
 	if n.comes > 0 && inUse+n.joins+n.comes > pool.Budget {
@@ -114,7 +114,7 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	if n.comes == 0 || t.QuotaBytes == 0 {
 		return nil
 	}
-	if over := s.objects.OverQuota(t, n.charge) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.trimmable(t, n.below) {
+	if over := s.objects.OverQuota(t, n.charge) - t.Leaving; over > t.Total()-t.Pinned-n.joined+s.evictor.trimmable(t, n.below) {
 		return fmt.Errorf("acquire: %d bytes to be read together, tenant %q is over its quota of %d by %d: %w",
 			n.charge, t.Name, t.QuotaBytes, over, tier.ErrFull)
 	}

@@ -17,23 +17,27 @@ import (
 // Invariant: the larger of budget and use, summed over both pools, does not exceed the
 // arena.
 type budgets struct {
+	*catalog
+	writes  *writes
+	evictor *evictor
+
 	wanted [objects.PoolCount]int64        // target budgets; guarded by the store's lock
 	now    [objects.PoolCount]atomic.Int64 // current budgets, for readers without the lock
 }
 
-func (s *Store) openBudgets() {
-	for i, p := range s.objects.Pools {
-		s.wanted[i] = p.Budget
-		s.now[i].Store(p.Budget)
+func (bud *budgets) open() {
+	for i, p := range bud.objects.Pools {
+		bud.wanted[i] = p.Budget
+		bud.now[i].Store(p.Budget)
 	}
 }
 
 // budgetOf returns a pool's budget without the lock.
-func (s *Store) budgetOf(p *objects.Pool) int64 {
+func (bud *budgets) budgetOf(p *objects.Pool) int64 {
 	if p.Device != nil {
 		return p.Budget // fixed
 	}
-	return s.now[p.Number].Load()
+	return bud.now[p.Number].Load()
 }
 
 // Budgets are the limits that can be changed while a store runs.
@@ -43,11 +47,11 @@ type Budgets struct {
 }
 
 // Budgets returns the target values. Pools and tenants may still be adjusting to them.
-func (s *Store) Budgets() Budgets {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := Budgets{s.wanted[objects.PublicPool], s.wanted[objects.PrivatePool], map[tier.TenantID]int64{}}
-	for id, t := range s.objects.Tenants {
+func (bud *budgets) Budgets() Budgets {
+	bud.mu.Lock()
+	defer bud.mu.Unlock()
+	b := Budgets{bud.wanted[objects.PublicPool], bud.wanted[objects.PrivatePool], map[tier.TenantID]int64{}}
+	for id, t := range bud.objects.Tenants {
 		b.Quotas[id] = t.WantedQuota()
 	}
 	return b
@@ -55,22 +59,22 @@ func (s *Store) Budgets() Budgets {
 
 // CheckBudgets reports whether SetBudgets would accept b. ErrUnavailable: only with a
 // restart; ErrInvalid: never.
-func (s *Store) CheckBudgets(b Budgets) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.checkBudgetsLocked(&b)
+func (bud *budgets) CheckBudgets(b Budgets) error {
+	bud.mu.Lock()
+	defer bud.mu.Unlock()
+	return bud.checkBudgetsLocked(&b)
 }
 
-func (s *Store) checkBudgetsLocked(b *Budgets) error {
-	page := int64(s.cfg.PageBytes)
+func (bud *budgets) checkBudgetsLocked(b *Budgets) error {
+	page := int64(bud.cfg.PageBytes)
 	if b.Public < page || b.Private < page {
 		return fmt.Errorf("pools of %d and %d bytes, each has at least a page of %d: %w", b.Public, b.Private, page, tier.ErrInvalid)
 	}
-	if total := s.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
+	if total := bud.ArenaBytes(); b.Public > total || b.Private > total-b.Public {
 		return fmt.Errorf("pools of %d and %d bytes, the arena has %d for the life of the daemon: %w", b.Public, b.Private, total, tier.ErrUnavailable)
 	}
 	for id, quota := range b.Quotas {
-		if s.objects.Tenants[id] == nil || quota < 0 {
+		if bud.objects.Tenants[id] == nil || quota < 0 {
 			return fmt.Errorf("quota of %d bytes for tenant %d: %w", quota, id, tier.ErrInvalid)
 		}
 	}
@@ -78,88 +82,88 @@ func (s *Store) checkBudgetsLocked(b *Budgets) error {
 }
 
 // ArenaBytes returns the size of both pools together.
-func (s *Store) ArenaBytes() int64 {
-	page := int64(s.cfg.PageBytes)
-	return s.cfg.PublicBytes/page*page + s.cfg.PrivateBytes/page*page
+func (bud *budgets) ArenaBytes() int64 {
+	page := int64(bud.cfg.PageBytes)
+	return bud.cfg.PublicBytes/page*page + bud.cfg.PrivateBytes/page*page
 }
 
 // SetBudgets changes budgets and quotas; tenants that are not named keep theirs. Eviction
 // of the excess begins, for a tenant's first quota once its policies know its objects. On
 // an error, as from CheckBudgets, nothing has changed.
-func (s *Store) SetBudgets(b Budgets) error {
-	page := int64(s.cfg.PageBytes)
-	s.mu.Lock()
-	if err := s.checkBudgetsLocked(&b); err != nil {
-		s.mu.Unlock()
+func (bud *budgets) SetBudgets(b Budgets) error {
+	page := int64(bud.cfg.PageBytes)
+	bud.mu.Lock()
+	if err := bud.checkBudgetsLocked(&b); err != nil {
+		bud.mu.Unlock()
 		return err
 	}
-	s.wanted = [objects.PoolCount]int64{objects.PublicPool: b.Public / page * page, objects.PrivatePool: b.Private / page * page}
+	bud.wanted = [objects.PoolCount]int64{objects.PublicPool: b.Public / page * page, objects.PrivatePool: b.Private / page * page}
 	for id, quota := range b.Quotas {
-		s.objects.SetQuota(s.objects.Tenants[id], quota)
+		bud.objects.SetQuota(bud.objects.Tenants[id], quota)
 	}
-	s.mu.Unlock()
-	s.settleBudgets()
+	bud.mu.Unlock()
+	bud.settleBudgets()
 	return nil
 }
 
 // settleBudgets moves budgets towards their targets and evicts the excess, as far as
 // possible now.
-func (s *Store) settleBudgets() {
-	_ = s.inTurns(s.settleLocked)
-	s.launch()
+func (bud *budgets) settleBudgets() {
+	_ = bud.inTurns(bud.settleLocked)
+	bud.launch()
 }
 
 // settleLocked does one step of settleBudgets; ErrAgain: more can be done.
-func (s *Store) settleLocked() error {
-	for _, p := range s.objects.Pools {
-		s.setBudgetLocked(p)
+func (bud *budgets) settleLocked() error {
+	for _, p := range bud.objects.Pools {
+		bud.setBudgetLocked(p)
 	}
 	n := 0
-	for _, p := range s.objects.Pools {
+	for _, p := range bud.objects.Pools {
 		for over := p.StayingBytes() - p.Budget; over > 0 && p.Used > p.Pinned; over = p.StayingBytes() - p.Budget {
 			if n++; n > objects.EvictRows {
 				return objects.ErrAgain
 			}
 			way := forRoom
-			if s.writesHangLocked() {
+			if bud.writes.writesHangLocked() {
 				way = forRoomWithoutDemotion
 			}
-			s.evictLocked(p.Evict, way, &shortage{pool: p, pages: over})
+			bud.evictor.evictLocked(p.Evict, way, &shortage{pool: p, pages: over})
 		}
 	}
-	for _, t := range s.objects.Tenants {
-		if s.objects.CatchUp(t) {
+	for _, t := range bud.objects.Tenants {
+		if bud.objects.CatchUp(t) {
 			return objects.ErrAgain
 		}
-		if err := s.settleQuotaLocked(t); err != nil {
+		if err := bud.settleQuotaLocked(t); err != nil {
 			return err
 		}
 	}
-	for _, p := range s.objects.Pools {
-		s.setBudgetLocked(p)
+	for _, p := range bud.objects.Pools {
+		bud.setBudgetLocked(p)
 	}
 	return nil
 }
 
 // setBudgetLocked moves a pool's budget as far towards its target as the other pool
 // allows.
-func (s *Store) setBudgetLocked(p *objects.Pool) {
-	other := s.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
-	p.Budget = min(s.wanted[p.Number], s.ArenaBytes()-max(other.Budget, other.Used))
-	s.now[p.Number].Store(p.Budget)
+func (bud *budgets) setBudgetLocked(p *objects.Pool) {
+	other := bud.objects.Pools[objects.PublicPool+objects.PrivatePool-p.Number]
+	p.Budget = min(bud.wanted[p.Number], bud.ArenaBytes()-max(other.Budget, other.Used))
+	bud.now[p.Number].Store(p.Budget)
 }
 
 // settleQuotaLocked evicts what a tenant has over its quota, in the order of
 // makeRoomLocked.
-func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
-	over := func() int64 { return s.objects.OverQuota(t, 0) - t.Leaving }
+func (bud *budgets) settleQuotaLocked(t *objects.Tenant) error {
+	over := func() int64 { return bud.objects.OverQuota(t, 0) - t.Leaving }
 	if over() <= 0 {
 		return nil
 	}
-	if _, more := s.objects.Yield(t, over()); more {
+	if _, more := bud.objects.Yield(t, over()); more {
 		return objects.ErrAgain
 	}
-	if below := min(over(), s.trimmable(t, 0)); below > 0 && s.trimBelowLocked(t, below, nil) {
+	if below := min(over(), bud.evictor.trimmable(t, 0)); below > 0 && bud.evictor.trimBelowLocked(t, below, nil) {
 		return objects.ErrAgain
 	}
 	evictable := func() bool { // in memory
@@ -169,7 +173,7 @@ func (s *Store) settleQuotaLocked(t *objects.Tenant) error {
 		if n == objects.EvictRows {
 			return objects.ErrAgain
 		}
-		s.evictLocked(t.Evict, forQuota, &shortage{tenant: t, charge: over()})
+		bud.evictor.evictLocked(t.Evict, forQuota, &shortage{tenant: t, charge: over()})
 	}
 	return nil
 }

@@ -3,71 +3,49 @@ package tiering
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/spliced-kv/spliced/policy"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// cleaner is the state of the cleaner and of others that wait for writes. Guarded by the
-// store's lock.
-type cleaner struct {
-	cleanerIdle  bool // the cleaner waits for changed
-	senderIdle   bool // the sender of copies waits for changed
-	cleanerHolds bool // until the next sweep, after a failed write
-	writesEnded  uint64
-	sendsEnded   uint64 // offloads
-	sweeps       uint64
-	writeSweep   uint64    // value of sweeps when the last write ended, or when the only one began
-	changed      sync.Cond // a field above has changed, or there is room in memory
-}
-
-// wakeIdleCleaner wakes the cleaner and the sender to look at a pool that has become
-// short.
-func (s *Store) wakeIdleCleaner() {
-	if s.cleanerIdle || s.senderIdle {
-		s.changed.Broadcast()
-	}
-}
-
 // cleanRows bounds one critical section of the cleaner.
 const cleanRows = 8
 
 // clean writes dirty objects of pools that are short, until ctx ends. A busy tier is
 // tried again after the next write, an unavailable one after the next sweep.
-func (s *Store) clean(ctx context.Context) {
+func (wr *writes) clean(ctx context.Context) {
 	var ended, swept uint64
 	var cause error
 	for {
-		s.mu.Lock()
-		for ctx.Err() == nil && !s.cleanableLocked(cause, ended, swept) {
-			s.cleanerIdle = true
-			s.changed.Wait()
-			s.cleanerIdle = false
+		wr.mu.Lock()
+		for ctx.Err() == nil && !wr.cleanableLocked(cause, ended, swept) {
+			wr.cleanerIdle = true
+			wr.changed.Wait()
+			wr.cleanerIdle = false
 		}
 		if ctx.Err() != nil {
-			s.mu.Unlock()
+			wr.mu.Unlock()
 			return
 		}
-		ended, swept = s.writesEnded, s.sweeps
-		cause = s.cleanLocked()
-		s.mu.Unlock()
-		s.launch()
+		ended, swept = wr.ended, wr.sweeps
+		cause = wr.cleanLocked()
+		wr.mu.Unlock()
+		wr.launch()
 	}
 }
 
-func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
+func (wr *writes) cleanableLocked(cause error, ended, swept uint64) bool {
 	switch {
-	case s.cleanerHolds:
+	case wr.cleanerHolds:
 		return false
-	case cause == nil || swept != s.sweeps:
-	case errors.Is(cause, tier.ErrBusy) && ended != s.writesEnded:
+	case cause == nil || swept != wr.sweeps:
+	case errors.Is(cause, tier.ErrBusy) && ended != wr.ended:
 	default:
 		return false
 	}
-	for _, p := range s.objects.Pools {
-		if s.objects.ShortOf(p, &p.Dirty) {
+	for _, p := range wr.objects.Pools {
+		if wr.objects.ShortOf(p, &p.Dirty) {
 			return true
 		}
 	}
@@ -76,22 +54,22 @@ func (s *Store) cleanableLocked(cause error, ended, swept uint64) bool {
 
 // cleanLocked starts some writes. The error says why it stopped before the pools had
 // enough.
-func (s *Store) cleanLocked() error {
+func (wr *writes) cleanLocked() error {
 	n := 0
-	for _, p := range s.objects.Pools {
-		for ; n < cleanRows && s.objects.ShortOf(p, &p.Dirty); n++ {
+	for _, p := range wr.objects.Pools {
+		for ; n < cleanRows && wr.objects.ShortOf(p, &p.Dirty); n++ {
 			id, _ := p.Dirty.Victim(func(policy.ID) bool { return true })
-			o := s.objects.Table.Get(id)
-			err := s.wantLocked(o, tier.LevelLogged, false)
+			o := wr.objects.Table.Get(id)
+			err := wr.wantLocked(o, tier.LevelLogged, false)
 			switch {
 			case err == nil && o.Write == nil: // the tier has it already
 			case err == nil:
-				s.counters.Cleaned++
+				wr.counters.Cleaned++
 			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable):
 				return err
 			default: // no room, over quota, a fault of the object, or a stripped ancestor
 				o.Refused = true
-				s.objects.Rank(o)
+				wr.objects.Rank(o)
 			}
 		}
 	}
@@ -107,15 +85,15 @@ func (s *Store) sweepLower() {
 		return
 	}
 	for _, t := range s.objects.Tenants {
-		_ = s.inTurns(func() error { return s.trimTenantLocked(t) })
+		_ = s.inTurns(func() error { return s.evictor.trimTenantLocked(t) })
 	}
 	s.mu.Lock()
-	s.kickLocked()
+	s.writes.kickLocked()
 	s.sweeps++
-	s.cleanerHolds = false
-	s.up.Kick()
-	if s.out != nil {
-		s.out.Kick()
+	s.writes.cleanerHolds = false
+	s.promotions.engine.Kick()
+	if s.offloads.engine != nil {
+		s.offloads.engine.Kick()
 	}
 	if s.cleanerIdle || s.senderIdle {
 		s.changed.Broadcast()
@@ -126,10 +104,10 @@ func (s *Store) sweepLower() {
 
 // sweepOutlets does the sweep if there is no lower tier.
 func (s *Store) sweepOutlets() {
-	if s.out != nil {
+	if s.offloads.engine != nil {
 		s.mu.Lock()
 		s.sweeps++
-		s.out.Kick()
+		s.offloads.engine.Kick()
 		if s.senderIdle {
 			s.changed.Broadcast()
 		}
@@ -140,15 +118,15 @@ func (s *Store) sweepOutlets() {
 
 // trimTenantLocked brings a tenant one step closer to its quota. ErrAgain: more steps are
 // needed.
-func (s *Store) trimTenantLocked(t *objects.Tenant) error {
-	if s.closed {
+func (ev *evictor) trimTenantLocked(t *objects.Tenant) error {
+	if ev.closed {
 		return nil
 	}
-	if _, more := s.objects.Yield(t, s.objects.OverQuota(t, 0)); more {
+	if _, more := ev.objects.Yield(t, ev.objects.OverQuota(t, 0)); more {
 		return objects.ErrAgain
 	}
-	over := min(s.objects.OverQuota(t, 0), s.objects.UsedBelow(t))
-	if over > 0 && s.trimBelowLocked(t, over, nil) {
+	over := min(ev.objects.OverQuota(t, 0), ev.objects.UsedBelow(t))
+	if over > 0 && ev.trimBelowLocked(t, over, nil) {
 		return objects.ErrAgain
 	}
 	return nil

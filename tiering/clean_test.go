@@ -20,7 +20,7 @@ func marks(segments int64, high, low float64) option {
 // cleaned does what one round of the cleaner does.
 func (x *twoTiers) clean1() error {
 	x.mu.Lock()
-	err := x.cleanLocked()
+	err := x.writes.cleanLocked()
 	x.mu.Unlock()
 	x.launch()
 	return err
@@ -168,7 +168,7 @@ func TestWritesThatFailAreTriedAgainAfterASweep(t *testing.T) {
 	cleanable := func() bool {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return x.cleanableLocked(nil, 0, 0)
+		return x.writes.cleanableLocked(nil, 0, 0)
 	}
 	if cleanable() {
 		t.Fatal("the cleaner would turn round a disk that fails")
@@ -190,7 +190,7 @@ func TestCleanerGoesPastAThinnedParent(t *testing.T) {
 	x := newTwoTiers(t, stateful(1))
 	x.save(x.c, x.saveQuery(1, 16, 0, tier.Exact), 0)
 	x.mu.Lock()
-	x.must(x.wantLocked(x.node(1, 16), tier.LevelLogged, false))
+	x.must(x.writes.wantLocked(x.node(1, 16), tier.LevelLogged, false))
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll()

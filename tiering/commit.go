@@ -45,14 +45,14 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	}
 
 	s.mu.Lock()
-	complete, err := s.endCommitLocked(w, &item, err)
+	complete, err := s.fills.endCommitLocked(w, &item, err)
 	var answer Committed
 	if complete && !packs(w.filler.Object) {
-		answer, complete = s.publishLocked(w), false
+		answer, complete = s.fills.publishLocked(w), false
 	}
 	s.mu.Unlock()
 	if complete {
-		answer, err = s.packAndPublish(ctx, w)
+		answer, err = s.fills.packAndPublish(ctx, w)
 	}
 	s.launch()
 	return answer, err
@@ -60,42 +60,42 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 
 // packAndPublish packs a complete segment, whose memory stays meanwhile, and publishes
 // it.
-func (s *Store) packAndPublish(ctx context.Context, w *writing) (Committed, error) {
+func (fills *fills) packAndPublish(ctx context.Context, w *writing) (Committed, error) {
 	o := w.filler.Object
 	digests := make([][]uint64, len(w.fill.Ranks))
 	for i := range w.fill.Ranks {
 		digests[i] = w.fill.Ranks[i].Digests // all are set and no longer written
 	}
-	began := s.cfg.Now()
-	p, err := s.pack(ctx, o, digests)
-	took := s.cfg.Now().Sub(began)
+	began := fills.cfg.Now()
+	p, err := fills.pack(ctx, o, digests)
+	took := fills.cfg.Now().Sub(began)
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	fills.mu.Lock()
+	defer fills.mu.Unlock()
 	w.fill.Copying--
 	switch {
 	case w.fill.Dead:
 		if w.fill.Copying == 0 {
-			s.unfillLocked(o)
+			fills.unfillLocked(o)
 		}
 		return Committed{}, fmt.Errorf("%s: aborted while it was packed: %w", o.Name(), tier.ErrGone)
 	case err != nil:
-		s.killLocked(o, stats.CauseDevice)
+		fills.killLocked(o, stats.CauseDevice)
 		return Committed{}, err
 	}
-	n := s.of(o.Profile)
+	n := fills.of(o.Profile)
 	n.PackNanos += uint64(max(took, 0))
 	plain := o.Bytes
 	if p != nil {
 		for i := range w.fill.Ranks {
 			w.fill.Ranks[i].Digests = p.digests[i]
 		}
-		s.objects.Pack(o, p.packed, p.parts, p.digests)
+		fills.objects.Pack(o, p.packed, p.parts, p.digests)
 		n.Packed++
 		n.PackedAwayBytes += uint64(plain - o.Bytes)
 	}
 	o.Profile.Costs.Holds(o.RankBytes*int64(o.Profile.Ranks), o.End-o.Begin)
-	return s.publishLocked(w), nil
+	return fills.publishLocked(w), nil
 }
 
 // writing is a commit between its two critical sections.
@@ -175,20 +175,20 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 // endCommitLocked ends a commit after its copy, whatever happened meanwhile. complete
 // reports that it was the last one of its object. An object that is packed then keeps its
 // memory until packing has ended.
-func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
+func (fills *fills) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
 	o := w.filler.Object
 	w.fill.Copying--
 	if w.fill.Dead {
 		if w.fill.Copying == 0 {
-			s.unfillLocked(o)
+			fills.unfillLocked(o)
 		}
 		return false, fmt.Errorf("%s: aborted during a commit: %w", o.Name(), tier.ErrGone)
 	}
 	if err != nil {
-		return false, s.failCommitLocked(w, err)
+		return false, fills.failCommitLocked(w, err)
 	}
 	if i := firstDifference(w.sums, item.Digests); i >= 0 {
-		s.killLocked(o, stats.CauseCorrupt)
+		fills.killLocked(o, stats.CauseCorrupt)
 		return false, fmt.Errorf("%s rank %d part %d chunk %d: digest %016x, its writer says %016x: %w",
 			o.Name(), w.filler.Rank, item.Part, item.ChunkFirst+i, w.sums[i], item.Digests[i], tier.ErrCorrupt)
 	}
@@ -196,12 +196,12 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (comple
 		copy(w.filler.Digests[w.first:], w.got)
 	}
 	setChunks(w.chunks, objects.ChunkDone)
-	n := s.of(o.Profile)
+	n := fills.of(o.Profile)
 	n.CommittedChunks += uint64(len(item.Digests))
 	n.CommittedBytes += uint64(w.dst.Len())
 	level := item.Level
 	if level == tier.LevelDefault {
-		level = s.cfg.DefaultLevel
+		level = fills.cfg.DefaultLevel
 	}
 	w.fill.Level = max(w.fill.Level, level)
 	if w.filler.Left -= len(item.Digests); w.filler.Left > 0 {
@@ -212,14 +212,14 @@ func (s *Store) endCommitLocked(w *writing, item *CommitItem, err error) (comple
 	}
 	if packs(o) {
 		w.fill.Copying++
-		s.objects.Deadlines.Remove(&o.Until) // the writer is done
+		fills.objects.Deadlines.Remove(&o.Until) // the writer is done
 	}
 	return true, nil
 }
 
 // publishLocked publishes the object of a complete fill.
-func (s *Store) publishLocked(w *writing) Committed {
-	o, n := w.filler.Object, s.of(w.filler.Object.Profile)
+func (fills *fills) publishLocked(w *writing) Committed {
+	o, n := w.filler.Object, fills.of(w.filler.Object.Profile)
 	for i := range w.fill.Ranks {
 		f := &w.fill.Ranks[i]
 		delete(f.Of, f.ID)
@@ -230,36 +230,36 @@ func (s *Store) publishLocked(w *writing) Committed {
 	why := decision.Filled
 	if o.Phase == objects.Stripped {
 		why = decision.FilledAgain
-		s.counters.StrippedFilled++
+		fills.counters.StrippedFilled++
 	}
-	s.objects.Publish(o, s.cfg.Now(), why)
-	durable := s.acknowledgeLocked(o, w.fill.Level)
-	s.offloadLocked(o, published, nil)
+	fills.objects.Publish(o, fills.cfg.Now(), why)
+	durable := fills.acknowledgeLocked(o, w.fill.Level)
+	fills.offloads.offloadLocked(o, published, nil)
 	object := tier.Want{Name: o.Label(), Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID}
 	return Committed{Published: true, Object: object, Durable: durable}
 }
 
 // acknowledgeLocked starts to write a complete object if its level or write-behind asks
 // for it. What the tier does not accept now stays dirty.
-func (s *Store) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
+func (fills *fills) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
-	case s.cfg.Lower == nil || o.Profile.Trial:
+	case fills.cfg.Lower == nil || o.Profile.Trial:
 	case level > tier.LevelMemory:
-		return s.durableLocked(o, level, true)
-	case s.objects.WriteBehind:
-		_ = s.wantLocked(o, tier.LevelLogged, false)
+		return fills.writes.durableLocked(o, level, true)
+	case fills.objects.WriteBehind:
+		_ = fills.writes.wantLocked(o, tier.LevelLogged, false)
 	}
 	return nil
 }
 
 // failCommitLocked handles a failed copy. A copy ended by its context may be repeated;
 // after any other error the memory cannot be trusted.
-func (s *Store) failCommitLocked(w *writing, err error) error {
+func (fills *fills) failCommitLocked(w *writing, err error) error {
 	o := w.filler.Object
 	if tier.ContextEnded(err) {
 		setChunks(w.chunks, objects.ChunkAbsent)
 	} else {
-		s.killLocked(o, stats.CauseDevice)
+		fills.killLocked(o, stats.CauseDevice)
 	}
 	return tier.DeviceError(fmt.Sprintf("%s: commit", o.Name()), err)
 }

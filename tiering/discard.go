@@ -5,21 +5,41 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spliced-kv/spliced/policy/profile"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/tier"
+	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
 // discardRows bounds the objects removed in one critical section.
 const discardRows = objects.EvictRows
+
+// removals is the part of a store that removes objects from memory and the lower tier. It has
+// no state.
+type removals struct {
+	*catalog
+	pins       *pins
+	writes     *writes
+	promotions *promotions
+}
+
+// Evict removes a segment of any tenant from memory and the lower tier, which may take
+// I/O. No lookup finds it any more, and its memory is free once the last lease on it
+// ends. ErrGone if no tier has it, ErrBusy while a client fills it or an operator pins
+// it.
+func (rmv *removals) Evict(key profile.SegmentKey) (err error) {
+	rmv.Discard(context.Background(), []tier.Want{{Name: tier.Name{Key: key}}}, func(_ int, why error) { err = why })
+	return err
+}
 
 // Discard removes objects of any tenant from all tiers of this node, in the given order.
 // For each it calls told without a lock: with nil, with ErrGone if no tier has the
 // object, or with ErrBusy while it is being filled, read into memory, pinned, or extended
 // by another object. The lock is held for a few objects at a time, so that clients are
 // served meanwhile. Discard stops when the context ends.
-func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
-	turns := s.mu.Turns()
+func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
+	turns := rmv.mu.Turns()
 	var began [discardRows]discarding
 	for first := 0; first < len(list) && ctx.Err() == nil; {
 		some := list[first:min(first+discardRows, len(list))]
@@ -29,11 +49,11 @@ func (s *Store) Discard(ctx context.Context, list []tier.Want, told func(i int, 
 		// there, which happens outside the lock. Such an object waits for the next
 		// critical section.
 		for ; n < len(some) && !extended(&some[n], began[:n]); n++ {
-			began[n] = s.beginDiscardLocked(&some[n])
+			began[n] = rmv.beginDiscardLocked(&some[n])
 		}
 		turns.Unlock()
 		for i := range n {
-			told(first+i, s.endDiscard(some[i].Name, began[i]))
+			told(first+i, rmv.endDiscard(some[i].Name, began[i]))
 		}
 		first += n
 	}
@@ -52,13 +72,13 @@ type discarding struct {
 	err    error
 }
 
-func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
+func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 	if w.Kind == 0 {
-		d.held, d.err = s.removeLocked(w.Name)
-		d.below = d.err == nil && s.cfg.Lower != nil
+		d.held, d.err = rmv.removeLocked(w.Name)
+		d.below = d.err == nil && rmv.cfg.Lower != nil
 		return d
 	}
-	o, e, err := s.leafLocked(w)
+	o, e, err := rmv.leafLocked(w)
 	if err != nil {
 		return discarding{err: err}
 	}
@@ -69,16 +89,16 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 		d.parent = o.Parent.Label()
 	}
 	if o != nil {
-		s.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
-		s.objects.Unlink(o, tier.ReasonRemoved)
+		rmv.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.objects.Unlink(o, tier.ReasonRemoved)
 		d.held = true
 	}
-	if s.cfg.Lower != nil && (o != nil || e != nil) {
-		_, coming := s.beginDeletionLocked(w.Name)
+	if rmv.cfg.Lower != nil && (o != nil || e != nil) {
+		_, coming := rmv.writes.beginDeletionLocked(w.Name)
 		d.held, d.below = d.held || coming, true
 	}
 	if d.held || e != nil {
-		s.counters.Removed++
+		rmv.counters.Removed++
 	}
 	return d
 }
@@ -86,28 +106,28 @@ func (s *Store) beginDiscardLocked(w *tier.Want) (d discarding) {
 // leafLocked finds a checkpoint that may be removed, in memory and in the lower tier: no
 // other one extends it in either. A child that is being written there at this moment is
 // lost with its parent, as in any removal from the lower tier.
-func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
+func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
-	t := s.objects.Tenants[w.Tenant]
-	if p := s.registered(w.Fingerprint); p != nil && t != nil {
-		o = s.objects.Checkpoint(&w.Key, w.Kind, p, t)
+	t := rmv.objects.Tenants[w.Tenant]
+	if p := rmv.registered(w.Fingerprint); p != nil && t != nil {
+		o = rmv.objects.Checkpoint(&w.Key, w.Kind, p, t)
 	}
-	if s.cfg.Lower != nil && s.objects.Deleting[w.Name] == 0 {
-		if e = s.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
+	if rmv.cfg.Lower != nil && rmv.objects.Deleting[w.Name] == 0 {
+		if e = rmv.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
 			e = nil // same name, but of another tenant or profile
 		}
 	}
 	switch {
-	case s.promotionLocked(w.Name) != nil:
+	case rmv.promotions.promotionLocked(w.Name) != nil:
 		return nil, nil, busy("being read into memory")
 	case o != nil && o.Fill != nil:
 		return nil, nil, busy("being filled")
-	case s.isPinnedLocked(o):
+	case rmv.pins.isPinnedLocked(o):
 		return nil, nil, busy("pinned")
 	case o != nil && o.Children > 0, e != nil && e.Children > 0:
 		return nil, nil, busy("extended by others")
 	}
-	for _, other := range s.writes[w.Name] {
+	for _, other := range rmv.writes.byName[w.Name] {
 		if other.Tenant != t || other.Profile.Fingerprint() != w.Fingerprint {
 			return nil, nil, busy("of a name of which another one is being written")
 		}
@@ -116,16 +136,46 @@ func (s *Store) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err 
 }
 
 // endDiscard removes an object from the lower tier.
-func (s *Store) endDiscard(n tier.Name, d discarding) error {
+func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 	if d.err != nil {
 		return d.err
 	}
 	if d.below {
-		d.held = s.cfg.Lower.Remove(&n) || d.held
-		s.endDeletion(n)
+		d.held = rmv.cfg.Lower.Remove(&n) || d.held
+		rmv.writes.endDeletion(n)
 	}
 	if !d.held {
 		return fmt.Errorf("%v: %w", n, tier.ErrGone)
 	}
 	return nil
+}
+
+// removeLocked removes a segment from memory and starts to remove it from the lower tier:
+// lookups no longer find it there, and it cannot be written again until endDeletion.
+func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
+	o := rmv.objects.Segments.Find(&n.Key)
+	promotion := rmv.promotions.promotionLocked(n)
+	if rmv.pins.isPinnedLocked(o) {
+		return false, fmt.Errorf("segment %x is pinned: %w", n.Key[:8], tier.ErrBusy)
+	}
+	rmv.objects.RemoveCopies(n, *rmv.profiles.Load())
+	switch {
+	case promotion != nil:
+		rmv.promotions.engine.Cancel(promotion.Flight, transfer.ErrStopped)
+	case o == nil:
+	case !o.Published():
+		return false, fmt.Errorf("segment %x is being filled: %w", n.Key[:8], tier.ErrBusy)
+	default:
+		rmv.objects.Decide(o, decision.Drop, decision.Removed, o.PageBytes)
+		rmv.objects.Unlink(o, tier.ReasonRemoved)
+		held = true
+	}
+	below, coming := rmv.writes.beginDeletionLocked(n)
+	held = held || coming
+	switch {
+	case o != nil && o.Profile.Trial:
+	case held || below:
+		rmv.counters.Removed++
+	}
+	return held, nil
 }

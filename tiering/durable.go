@@ -21,8 +21,8 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	var waits []*Durable
 	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
 		s.mu.Lock()
-		s.kickLocked() // the tier may no longer be busy
-		waits, more = s.flushLocked(i, waits)
+		s.writes.kickLocked() // the tier may no longer be busy
+		waits, more = s.writes.flushLocked(i, waits)
 		s.mu.Unlock()
 		s.launch()
 	}
@@ -42,16 +42,16 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 }
 
 // flushLocked starts writes of the dirty objects in a range of the table.
-func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
-	places := s.objects.Table.Places()
+func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
+	places := wr.objects.Table.Places()
 	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
 		if o == nil || o.Phase != objects.Whole || o.InHBM() {
 			continue
 		}
-		if e, held := s.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil || s.elsewhereLocked(o) {
+		if e, held := wr.objects.Below(o); held && e.Level >= tier.LevelLogged && o.Write == nil || wr.remote.elsewhereLocked(o) {
 			continue
 		}
-		waits = append(waits, s.durableLocked(o, tier.LevelLogged, false))
+		waits = append(waits, wr.durableLocked(o, tier.LevelLogged, false))
 	}
 	return waits, first+holdRows < len(places)
 }
@@ -61,7 +61,7 @@ func (s *Store) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 type Durable struct {
 	done    chan struct{}
 	reached tier.Level // once done is closed
-	store   *Store     // the first Wait counts in its acknowledgements; nil = not counted
+	owner   *writes    // the first Wait counts in its acknowledgements; nil = not counted
 	told    atomic.Bool
 }
 
@@ -73,10 +73,10 @@ func (d *Durable) Done() <-chan struct{} { return d.done }
 // first call is counted as acknowledged.
 func (d *Durable) Wait(ctx context.Context) tier.Level {
 	level := d.await(ctx)
-	if d.store != nil && d.told.CompareAndSwap(false, true) {
-		d.store.mu.Lock()
-		d.store.counters.Acknowledged[level]++
-		d.store.mu.Unlock()
+	if d.owner != nil && d.told.CompareAndSwap(false, true) {
+		d.owner.mu.Lock()
+		d.owner.counters.Acknowledged[level]++
+		d.owner.mu.Unlock()
 	}
 	return level
 }
@@ -103,12 +103,12 @@ func (d *Durable) reach(level tier.Level) {
 // durableLocked requests a write of an object and returns its Durable. If counted, its
 // acknowledgement is counted. The result is final at once if the tier refuses for a
 // reason other than being busy.
-func (s *Store) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
+func (wr *writes) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
 	d := &Durable{done: make(chan struct{})}
 	if counted {
-		d.store = s
+		d.owner = wr
 	}
-	err := s.wantLocked(o, level, true)
+	err := wr.wantLocked(o, level, true)
 	switch {
 	case o.Write != nil:
 		w := writeOf(o)

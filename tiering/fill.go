@@ -14,6 +14,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// fills is the part of a store that lets clients reserve, commit and publish objects. It has
+// no state: reservations belong to sessions and objects.
+type fills struct {
+	*catalog
+	writes     *writes
+	offloads   *offloads
+	evictor    *evictor
+	budgets    *budgets
+	promotions *promotions
+}
+
 // Reserve reserves room for one rank's share of a segment. The key is recomputed from the
 // tokens. All ranks share one reservation: the first rank reserves the memory of all, the
 // others join. ErrExists if the segment is published or this rank already has a
@@ -70,7 +81,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	}
 	if q.Parent != (profile.PrefixHash{}) {
 		s.mu.Lock()
-		o.Parent, err = s.parentLocked(q, p, t)
+		o.Parent, err = s.fills.parentLocked(q, p, t)
 		s.mu.Unlock()
 		if err != nil {
 			return Reservation{}, err
@@ -81,17 +92,17 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 }
 
 // parentLocked finds the parent of a checkpoint that is being saved.
-func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
+func (fills *fills) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
 	rows := q.Kind != tier.Rows // which also need the parent's states
-	parent, why := s.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
+	parent, why := fills.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
 		return nil, fmt.Errorf("checkpoint %x: exact, but its parent %x is spliced: %w", q.Hash[:8], q.Parent[:8], tier.ErrInvalid)
 	case parent == nil:
-		return nil, s.promoteParentLocked(q, p, t)
+		return nil, fills.promoteParentLocked(q, p, t)
 	case parent.End >= q.Tokens:
 		return nil, fmt.Errorf("checkpoint %x: %d tokens, its parent %x has %d: %w", q.Hash[:8], q.Tokens, q.Parent[:8], parent.End, tier.ErrInvalid)
-	case parent.Depth >= s.cfg.MaxChain:
+	case parent.Depth >= fills.cfg.MaxChain:
 		return nil, fmt.Errorf("checkpoint %x: its parent is node %d of a chain: %w", q.Hash[:8], parent.Depth, tier.ErrInvalid)
 	}
 	return parent, nil
@@ -100,17 +111,17 @@ func (s *Store) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant
 // promoteParentLocked starts to promote the parent of a checkpoint that is to be saved,
 // if the lower tier has it, and returns why it cannot be extended now: ErrBusy during the
 // promotion, ErrFull if its chain is larger than the pool.
-func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
-	e, held := s.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
+func (fills *fills) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
+	e, held := fills.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
 	if !held {
 		return fmt.Errorf("checkpoint %x: its parent %x is not held: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
-	budget := s.objects.Pools[objects.PrivatePool].Budget
-	if bytes := s.chainPagesLocked(&e, p, t); bytes > budget {
+	budget := fills.objects.Pools[objects.PrivatePool].Budget
+	if bytes := fills.chainPagesLocked(&e, p, t); bytes > budget {
 		return fmt.Errorf("checkpoint %x: its parent %x and what that extends take %d bytes of pages, the pool has %d: %w",
 			q.Hash[:8], q.Parent[:8], bytes, budget, tier.ErrFull)
 	}
-	if s.promoteLocked(wanted{name: e.Name, profile: p, tenant: t, urgent: true}) == nil {
+	if fills.promotions.promoteLocked(wanted{name: e.Name, profile: p, tenant: t, urgent: true}) == nil {
 		return fmt.Errorf("checkpoint %x: its parent %x cannot be promoted now: %w", q.Hash[:8], q.Parent[:8], tier.ErrGone)
 	}
 	return fmt.Errorf("checkpoint %x: its parent %x is being promoted: %w", q.Hash[:8], q.Parent[:8], tier.ErrBusy)
@@ -118,17 +129,17 @@ func (s *Store) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects
 
 // chainPagesLocked returns the bytes of pages that an entry of the lower tier and its
 // ancestors take in memory.
-func (s *Store) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
+func (cat *catalog) chainPagesLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) (bytes int64) {
 	node := *e
-	for range s.cfg.MaxChain {
-		bytes += s.objects.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
+	for range cat.cfg.MaxChain {
+		bytes += cat.objects.PagesOf(p.NodeParts(node.Kind, node.End-node.Begin).Bytes) * int64(p.Ranks)
 		if node.Parent == (tier.Name{}) {
 			return bytes
 		}
 		up := node.Parent
 		var held bool
-		if node, held = s.objects.LookupBelow(up, p, t); !held {
-			for o := s.objects.Named(up, p, t); o != nil; o = o.Parent {
+		if node, held = cat.objects.LookupBelow(up, p, t); !held {
+			for o := cat.objects.Named(up, p, t); o != nil; o = o.Parent {
 				bytes += o.PageBytes
 			}
 			return bytes
@@ -142,7 +153,7 @@ func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 	s := c.store
 	l := o.Layout()
 	o.Publisher = c.name
-	if err := s.size(o, l.Bytes); err != nil {
+	if err := s.fills.size(o, l.Bytes); err != nil {
 		return Reservation{}, err
 	}
 	now := s.cfg.Now()
@@ -160,19 +171,19 @@ func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 
 // size sets the sizes of an object. The bytes of one rank's layout fit an int64; those of
 // all ranks may not.
-func (s *Store) size(o *objects.Object, rankBytes int64) error {
+func (fills *fills) size(o *objects.Object, rankBytes int64) error {
 	ranks := int64(o.Profile.Ranks)
 	switch {
 	case rankBytes == 0:
 		return fmt.Errorf("%s: its profile keeps no state: %w", o.Name(), tier.ErrInvalid)
-	case rankBytes > s.budgetOf(o.Pool)/ranks:
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	case rankBytes > fills.budgets.budgetOf(o.Pool)/ranks:
+		fills.mu.Lock()
+		defer fills.mu.Unlock()
 		err := fmt.Errorf("%s: %d bytes for each of %d ranks, %s pool has %d: %w", o.Name(), rankBytes, ranks, o.Pool.Name, o.Pool.Budget, tier.ErrFull)
-		s.objects.Refuse(o, err)
+		fills.objects.Refuse(o, err)
 		return err
 	}
-	s.objects.Measure(o)
+	fills.objects.Measure(o)
 	return nil
 }
 
@@ -189,26 +200,26 @@ func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, no
 		return nil, fmt.Errorf("%s: session %q has %d reservations: %w", o.Name(), c.name, len(c.fills), tier.ErrBusy)
 	}
 	known := s.objects.Same(o)
-	if p := s.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
-		s.existsLocked(o)
+	if p := s.promotions.promotionLocked(o.Label()); p != nil && p.profile == o.Profile && p.tenant == o.Tenant && (known == nil || known.Phase == objects.Stripped) {
+		s.fills.existsLocked(o)
 		return nil, fmt.Errorf("%s is being promoted: %w", o.Name(), tier.ErrExists)
 	}
 	if known != nil && known.Phase == objects.Stripped && known.Fill == nil {
-		if err := s.refillLocked(known, o, l, now); err != nil {
+		if err := s.fills.refillLocked(known, o, l, now); err != nil {
 			return nil, err
 		}
 	}
 	if known != nil {
 		return c.joinLocked(known, o, rank)
 	}
-	if err := s.beginLocked(o, l, now); err != nil {
+	if err := s.fills.beginLocked(o, l, now); err != nil {
 		return nil, err
 	}
 	return c.joinLocked(o, o, rank)
 }
 
 // beginLocked allocates the memory of o and links it as pending.
-func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) error {
+func (fills *fills) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) error {
 	if o.Parent != nil {
 		// The parent was found in an earlier critical section, and making room must not
 		// evict it.
@@ -218,38 +229,38 @@ func (s *Store) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) e
 		if o.NeedsStates() && o.Parent.Phase == objects.Stripped {
 			return fmt.Errorf("%s: the states of its parent have left: %w", o.Name(), tier.ErrGone)
 		}
-		s.objects.Use(o.Parent)
-		defer s.objects.Unuse(o.Parent)
+		fills.objects.Use(o.Parent)
+		defer fills.objects.Unuse(o.Parent)
 	}
-	if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
+	if o.Kind == 0 && fills.objects.Segments.Find(&o.Key) != nil {
 		// Keys do not collide. A peer claims to have this one for another tenant, and its
 		// bytes have not been checked yet.
 		return fmt.Errorf("%s: its key is being checked: %w", o.Name(), tier.ErrBusy)
 	}
-	if err := s.makeRoomLocked(o, spared{}); err != nil {
-		s.objects.Refuse(o, err)
+	if err := fills.evictor.makeRoomLocked(o, spared{}); err != nil {
+		fills.objects.Refuse(o, err)
 		return err
 	}
-	s.objects.Allocate(o, l.Bytes)
+	fills.objects.Allocate(o, l.Bytes)
 	o.Created, o.Used = now, now
 	o.Fill = objects.NewFill(o, l)
-	s.objects.Link(o)
-	s.expectLocked(o, now)
+	fills.objects.Link(o)
+	fills.expectLocked(o, now)
 	return nil
 }
 
 // expectLocked starts the fill timeout of an object.
-func (s *Store) expectLocked(o *objects.Object, now time.Time) {
-	o.Until = deadline.Deadline[any]{At: now.Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
-	s.objects.Deadlines.Add(&o.Until)
-	s.of(o.Profile).Reserved++
+func (fills *fills) expectLocked(o *objects.Object, now time.Time) {
+	o.Until = deadline.Deadline[any]{At: now.Add(fills.cfg.FillTTL), Order: fills.leaseIDs.Add(1), Of: o}
+	fills.objects.Deadlines.Add(&o.Until)
+	fills.of(o.Profile).Reserved++
 }
 
 // joinLocked gives a rank its share of an object; want is the rank's request.
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
-		s.existsLocked(want)
+		s.fills.existsLocked(want)
 		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
 	// Parents are compared by hash: an exact one may have been added next to a spliced
@@ -272,8 +283,8 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 
 // existsLocked counts a redundant reservation: one rank's share that is neither sent nor
 // stored again.
-func (s *Store) existsLocked(o *objects.Object) {
-	n := s.of(o.Profile)
+func (fills *fills) existsLocked(o *objects.Object) {
+	n := fills.of(o.Profile)
 	n.Exists++
 	n.ExistsBytes += uint64(o.RankBytes)
 }
@@ -288,40 +299,40 @@ func (c *Session) Abort(id tier.ReservationID) error {
 	if f == nil {
 		return fmt.Errorf("reservation %d: %w", id, tier.ErrGone)
 	}
-	s.killLocked(f.Object, stats.CauseAbort)
+	s.fills.killLocked(f.Object, stats.CauseAbort)
 	return nil
 }
 
 // killLocked ends a fill without publication. All its reservations end at once, its
 // memory is freed when no commit writes into it any more.
-func (s *Store) killLocked(o *objects.Object, why stats.Cause) {
-	s.of(o.Profile).Aborted[why]++
+func (fills *fills) killLocked(o *objects.Object, why stats.Cause) {
+	fills.of(o.Profile).Aborted[why]++
 	f := o.Fill
 	f.Dead = true
-	s.objects.Deadlines.Remove(&o.Until)
+	fills.objects.Deadlines.Remove(&o.Until)
 	for i := range f.Ranks {
 		delete(f.Ranks[i].Of, f.Ranks[i].ID)
 	}
 	if o.Phase != objects.Stripped {
-		s.objects.Unlink(o, tier.ReasonAborted)
+		fills.objects.Unlink(o, tier.ReasonAborted)
 	}
 	if f.Copying == 0 {
-		s.unfillLocked(o)
+		fills.unfillLocked(o)
 	}
 }
 
 // unfillLocked ends an aborted fill that is no longer written.
-func (s *Store) unfillLocked(o *objects.Object) {
+func (fills *fills) unfillLocked(o *objects.Object) {
 	o.Fill = nil
 	if o.Phase == objects.Stripped {
-		s.objects.FreeStates(o)
+		fills.objects.FreeStates(o)
 	}
-	s.objects.Account(o)
+	fills.objects.Account(o)
 }
 
 // refillLocked allocates memory for the states of a stripped node again, to be filled as
 // want specifies.
-func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
+func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
 	if want.End != o.End {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.Name(), want.End, o.End, tier.ErrInvalid)
 	}
@@ -329,15 +340,15 @@ func (s *Store) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: o.Pool, End: o.End,
 		Size: objects.Size{Bytes: o.StateBytes, PageBytes: o.StatePages},
 	}
-	s.objects.Use(o) // so that making room does not evict it or its ancestors
-	defer s.objects.Unuse(o)
-	err := s.makeRoomLocked(&states, spared{})
+	fills.objects.Use(o) // so that making room does not evict it or its ancestors
+	defer fills.objects.Unuse(o)
+	err := fills.evictor.makeRoomLocked(&states, spared{})
 	if err == nil {
-		s.objects.AllocateStates(o)
+		fills.objects.AllocateStates(o)
 		o.Fill = objects.NewFill(want, l)
-		s.expectLocked(o, now)
+		fills.expectLocked(o, now)
 	} else {
-		s.objects.Refuse(&states, err)
+		fills.objects.Refuse(&states, err)
 	}
 	return err
 }

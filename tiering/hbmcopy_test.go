@@ -113,7 +113,7 @@ func TestACopyGoesWithItsObject(t *testing.T) {
 	b.publish(c, p)
 	id := b.raise(c, p, 0).Lease
 	b.mu.Lock()
-	b.evictLocked(b.objects.Pools[objects.PublicPool].Evict, forRoom, nil)
+	b.evictor.evictLocked(b.objects.Pools[objects.PublicPool].Evict, forRoom, nil)
 	b.mu.Unlock()
 	b.wantMiss(p, tier.ReasonEvicted)
 	if row := b.tryHBM(c, p, 0); row.Hit || row.Promoting {

@@ -241,7 +241,7 @@ func (m *hbmModel) saveOne() {
 
 func (m *hbmModel) writeOut() {
 	m.mu.Lock()
-	_, _ = m.flushLocked(0, nil)
+	_, _ = m.writes.flushLocked(0, nil)
 	m.mu.Unlock()
 	m.launch()
 	m.tier.finishAll()

@@ -168,7 +168,7 @@ func TestStrippedStatesComeBackForRows(t *testing.T) {
 	x.save(x.c, child, 16)
 	x.must(x.c.Release(l.Lease))
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil)
+	_, _ = x.writes.flushLocked(0, nil)
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll()

@@ -45,13 +45,13 @@ func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	if err := dst.name(ctx, q, spans, p, t.Salt); err != nil {
 		return err
 	}
-	s.statuses(q, dst, p, t)
+	s.lookup.statuses(q, dst, p, t)
 	for i, span := range spans {
 		if dst.rows[i].Status == tier.StatusHit {
 			dst.Segments = append(dst.Segments, KnownSegment{span.Start, span.Tokens, span.Primed, dst.keys[i], dst.rows[i]})
 		}
 	}
-	s.countKnown(q, dst, len(spans))
+	s.lookup.countKnown(q, dst, len(spans))
 	return nil
 }
 
@@ -93,17 +93,17 @@ func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *o
 const pauseTokens = 16 << 10
 
 // statuses looks up the keys as a match does.
-func (s *Store) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objects.Tenant) {
+func (look *lookup) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *objects.Tenant) {
 	dst.rows = slices.Grow(dst.rows[:0], len(dst.keys))[:len(dst.keys)]
-	s.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device, Local: true}, &MatchResult{Segments: dst.rows}, p, t)
+	look.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device, Local: true}, &MatchResult{Segments: dst.rows}, p, t)
 }
 
 // countKnown counts a search that found a number of spans. Few of them are not hits:
 // segments evicted meanwhile, or in a tier that cannot be read now.
-func (s *Store) countKnown(q *KnownQuery, dst *Known, spans int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := &s.counters
+func (look *lookup) countKnown(q *KnownQuery, dst *Known, spans int) {
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	n := &look.counters
 	n.KnownSearches++
 	n.KnownSegments += uint64(len(dst.Segments))
 	n.KnownGone += uint64(spans - len(dst.Segments))

@@ -9,13 +9,13 @@ import (
 
 // Learning reports whether the Remote may have more than its hints show, so that calling
 // Learn before a match helps. It reads memory only and takes no lock.
-func (s *Store) Learning() bool { return s.learner != nil && s.learner.Learning() }
+func (s *Store) Learning() bool { return s.remote.learner != nil && s.remote.learner.Learning() }
 
 // Learn asks the Remote about everything that a match will name and that is not known
 // anywhere: one round trip, as long as the Remote allows. Errors in the query are left to
 // the match.
 func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
-	if s.learner == nil || q.Local {
+	if s.remote.learner == nil || q.Local {
 		return
 	}
 	p, err := s.profile(q.Profile)
@@ -45,23 +45,23 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	}
 	var wants []tier.Want
 	s.mu.Each(len(names), holdRows, func(i int) {
-		if s.unknownLocked(objects.Identity{Name: names[i], Profile: p, Tenant: t}) {
+		if s.lookup.unknownLocked(objects.Identity{Name: names[i], Profile: p, Tenant: t}) {
 			wants = append(wants, tier.Want{Name: names[i], Fingerprint: p.Fingerprint(), Tenant: t.ID})
 		}
 	})
 	if len(wants) > 0 {
-		s.learner.Learn(ctx, wants)
+		s.remote.learner.Learn(ctx, wants)
 	}
 }
 
 // unknownLocked reports whether nothing is known about an object, here or elsewhere.
-func (s *Store) unknownLocked(id objects.Identity) bool {
-	if s.objects.Named(id.Name, id.Profile, id.Tenant) != nil || s.promotionLocked(id.Name) != nil {
+func (look *lookup) unknownLocked(id objects.Identity) bool {
+	if look.objects.Named(id.Name, id.Profile, id.Tenant) != nil || look.promotions.promotionLocked(id.Name) != nil {
 		return false
 	}
-	if _, held := s.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
+	if _, held := look.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return false
 	}
-	at, why := s.beyondLocked(id)
+	at, why := look.remote.beyondLocked(id)
 	return at == nowhere && why == tier.ReasonNone
 }

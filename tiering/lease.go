@@ -49,13 +49,13 @@ func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, no
 }
 
 // timeLocked sets or renews the expiry of a lease.
-func (s *Store) timeLocked(l *lease, ttl time.Duration, now time.Time) {
+func (cat *catalog) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	if ttl <= 0 {
-		ttl = s.cfg.LeaseTTL
+		ttl = cat.cfg.LeaseTTL
 	}
-	s.objects.Deadlines.Remove(&l.until)
-	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, s.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
-	s.objects.Deadlines.Add(&l.until)
+	cat.objects.Deadlines.Remove(&l.until)
+	l.until = deadline.Deadline[any]{At: now.Add(min(ttl, cat.cfg.MaxLeaseTTL)), Order: uint64(l.id), Of: l}
+	cat.objects.Deadlines.Add(&l.until)
 }
 
 // Release releases a lease, expired or not, or a buffer; the holder must no longer read
@@ -111,32 +111,32 @@ func (c *Session) dropLease(id tier.LeaseID) bool {
 	return l != nil
 }
 
-func (s *Store) dropLeaseLocked(l *lease) {
+func (cat *catalog) dropLeaseLocked(l *lease) {
 	delete(l.session.leases, l.id)
 	if l.expired {
 		l.object.Expired--
-		s.counters.Quarantined--
+		cat.counters.Quarantined--
 	} else {
-		s.objects.Deadlines.Remove(&l.until)
+		cat.objects.Deadlines.Remove(&l.until)
 		l.object.Lease(-1)
-		s.counters.Leases--
-		s.durations.ended(l, s.durations.released, s.cfg.Now())
+		cat.counters.Leases--
+		cat.durations.ended(l, cat.durations.released, cat.cfg.Now())
 	}
-	s.objects.Account(l.object)
+	cat.objects.Account(l.object)
 }
 
 // expireLocked quarantines an expired lease: it no longer gives any right, but its holder
 // may still be reading, so the memory stays.
-func (s *Store) expireLocked(l *lease) {
-	s.objects.Deadlines.Remove(&l.until)
+func (cat *catalog) expireLocked(l *lease) {
+	cat.objects.Deadlines.Remove(&l.until)
 	l.expired = true
 	l.object.Lease(-1)
 	l.object.Expired++
-	s.durations.ended(l, s.durations.expired, s.cfg.Now())
-	s.counters.LeasesExpired++
-	s.counters.Leases--
-	s.counters.Quarantined++
-	s.objects.Account(l.object)
+	cat.durations.ended(l, cat.durations.expired, cat.cfg.Now())
+	cat.counters.LeasesExpired++
+	cat.counters.Leases--
+	cat.counters.Quarantined++
+	cat.objects.Account(l.object)
 }
 
 // useLeaseLocked finds an active lease of this session for an operation. A lease of

@@ -41,22 +41,22 @@ func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo
 }
 
 // holders returns the sessions of clients, or only the given one.
-func (s *Store) holders(only *Session) []*Session {
+func (cat *catalog) holders(only *Session) []*Session {
 	if only != nil {
 		return []*Session{only}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.sessions))
+	cat.mu.Lock()
+	defer cat.mu.Unlock()
+	return slices.Collect(maps.Keys(cat.sessions))
 }
 
 // leasesOf adds a session's leases to a page. It iterates over a few at a time while
 // others add and remove leases. Each lease that stays is visited exactly once: the
 // language guarantees this for a map that changes during iteration.
-func (s *Store) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
+func (cat *catalog) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
 	next, stop := iter.Pull(maps.Values(c.leases))
 	defer stop()
-	turns := s.mu.Turns()
+	turns := cat.mu.Turns()
 	for more := limit > 0; more; {
 		turns.Lock()
 		for range holdRows {

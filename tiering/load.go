@@ -117,7 +117,7 @@ func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Load
 // the same checkpoint that memory would.
 func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Flight, error) {
 	c, s := r.session, r.session.store
-	name, o, why := s.namedByLocked(q, r.profile, r.tenant)
+	name, o, why := s.lookup.namedByLocked(q, r.profile, r.tenant)
 	switch {
 	case name == (tier.Name{}):
 		return Loaded{Reason: why}, nil, nil
@@ -143,24 +143,24 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 
 // namedByLocked finds the checkpoint that a load names: in memory (as o), else in the
 // lower tier, else remotely. If there is none it returns the reason.
-func (s *Store) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
+func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
-	if o, why = s.objects.Best(hash, q.Accept, p, t); o != nil {
+	if o, why = look.objects.Best(hash, q.Accept, p, t); o != nil {
 		return o.Label(), o, tier.ReasonNone
 	}
-	if e, ok := s.objects.BestBelow(hash, q.Accept, p, t); ok {
+	if e, ok := look.objects.BestBelow(hash, q.Accept, p, t); ok {
 		return e.Name, nil, tier.ReasonNone
 	}
 	far := tier.ReasonNone
 	if !q.Near {
-		n, far = s.bestBeyondLocked(hash, q.Accept, p, t)
+		n, far = look.remote.bestBeyondLocked(hash, q.Accept, p, t)
 	}
 	if far == tier.ReasonNone && n != (tier.Name{}) {
 		return n, nil, tier.ReasonNone
 	}
 	why = objects.MoreTelling(why, far)
 	if why == tier.ReasonNone {
-		why = s.objects.Gone(hash, p, t)
+		why = look.objects.Gone(hash, p, t)
 	}
 	return tier.Name{}, nil, why
 }
@@ -173,7 +173,7 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 		return Loaded{}, err
 	}
 	if !q.Near {
-		c.store.cameBackLocked(o)
+		c.store.offloads.cameBackLocked(o)
 		n := s.of(o.Profile)
 		n.Loaded++
 		n.LoadedTokens += uint64(o.End)
@@ -198,12 +198,12 @@ func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 // LoadNeedsPromotion reports whether AwaitLoad would have to wait, like NeedsPromotion.
 func (s *Store) LoadNeedsPromotion(q *LoadQuery) bool {
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
-	if err != nil || s.up == nil {
+	if err != nil || s.promotions.engine == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, o, _ := s.namedByLocked(q, p, t)
+	n, o, _ := s.lookup.namedByLocked(q, p, t)
 	return o == nil && n != (tier.Name{})
 }
 
@@ -215,6 +215,6 @@ func (s *Store) LoadNeedsHBMPromotion(q *LoadQuery) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, _, _ := s.namedByLocked(q, p, t)
-	return n != (tier.Name{}) && s.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
+	n, _, _ := s.lookup.namedByLocked(q, p, t)
+	return n != (tier.Name{}) && s.lookup.needsCopyLocked(objects.CopyKey{Identity: objects.Identity{Name: n, Profile: p, Tenant: t}, Rank: q.Rank, Device: q.Device})
 }

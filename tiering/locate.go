@@ -37,7 +37,7 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	for end := len(q.Prefixes); end > 0 && dst.Prefix < 0; end -= matchRows {
 		s.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows) && dst.Prefix < 0; i-- {
-			if place := s.prefixAtLocked(&q.Prefixes[i], q.Accept, int(q.Positions[i]), p, t); place != tier.PlaceNone {
+			if place := s.lookup.prefixAtLocked(&q.Prefixes[i], q.Accept, int(q.Positions[i]), p, t); place != tier.PlaceNone {
 				dst.Prefix, dst.PrefixPlace = i, place
 			}
 		}
@@ -46,7 +46,7 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	for first := 0; first < len(q.Keys); first += matchRows {
 		s.mu.Lock()
 		for i := first; i < min(first+matchRows, len(q.Keys)); i++ {
-			dst.Segments[i] = s.segmentAtLocked(&q.Keys[i], p, t)
+			dst.Segments[i] = s.lookup.segmentAtLocked(&q.Keys[i], p, t)
 		}
 		s.mu.Unlock()
 	}
@@ -55,28 +55,28 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 
 // prefixAtLocked returns the place of a checkpoint of an accepted kind that ends at a
 // token.
-func (s *Store) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
-	if o, _ := s.objects.Best(hash, accept, p, t); o != nil && o.End == end {
-		return s.place
+func (look *lookup) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
+	if o, _ := look.objects.Best(hash, accept, p, t); o != nil && o.End == end {
+		return look.place
 	}
-	if _, ok := s.objects.BestBelowAt(hash, accept, p, t, end); ok {
+	if _, ok := look.objects.BestBelowAt(hash, accept, p, t, end); ok {
 		return tier.PlaceDisk
 	}
 	return tier.PlaceNone
 }
 
-func (s *Store) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) SegmentStatus {
-	if o := s.objects.Segments.Find(key); o != nil && o.Profile == p && o.Tenant == t {
+func (look *lookup) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) SegmentStatus {
+	if o := look.objects.Segments.Find(key); o != nil && o.Profile == p && o.Tenant == t {
 		switch {
 		case o.Fill == nil:
-			return SegmentStatus{Status: tier.StatusHit, Place: s.place, Tokens: uint32(o.Tokens())}
+			return SegmentStatus{Status: tier.StatusHit, Place: look.place, Tokens: uint32(o.Tokens())}
 		case o.Fill.Promoted && !o.Fill.Fetched:
 			return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(o.Tokens())}
 		}
 		return SegmentStatus{Status: tier.StatusMiss, Reason: tier.ReasonPending}
 	}
-	if s.cfg.Lower != nil {
-		if e := s.objects.MatchBelow(key, p, t); e != nil {
+	if look.cfg.Lower != nil {
+		if e := look.objects.MatchBelow(key, p, t); e != nil {
 			return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: uint32(e.HitTokens())}
 		}
 	}
@@ -84,8 +84,8 @@ func (s *Store) segmentAtLocked(key *[32]byte, p *objects.Profile, t *objects.Te
 }
 
 // Learned returns the costs of a profile; ErrInvalid if it is not registered.
-func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
-	p, err := s.profile(id)
+func (reg *registry) Learned(id tier.ProfileID) (*costs.Learned, error) {
+	p, err := reg.profile(id)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func (s *Store) Learned(id tier.ProfileID) (*costs.Learned, error) {
 }
 
 // ProfileOf returns a registered profile; nil if there is none with this id.
-func (s *Store) ProfileOf(id tier.ProfileID) *profile.Profile {
-	p, err := s.profile(id)
+func (reg *registry) ProfileOf(id tier.ProfileID) *profile.Profile {
+	p, err := reg.profile(id)
 	if err != nil {
 		return nil
 	}

@@ -10,6 +10,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
+// lookup is the part of a store that answers which objects it has. It has no state.
+type lookup struct {
+	*catalog
+	remote     *remote
+	promotions *promotions
+}
+
 // matchRows bounds one critical section of Match; longer queries take several. All keys
 // of a section are looked up before the objects are read, so that the processor waits for
 // many of their cache lines at once: with 10^5 segments 32 keys take 1.9 us instead of
@@ -46,126 +53,126 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 		return fmt.Errorf("match: accepts kinds %#x: %w", q.Accept, tier.ErrInvalid)
 	}
 	*dst = MatchResult{MaxError: p.MaxError(), Segments: slices.Grow(dst.Segments[:0], len(q.Keys))[:len(q.Keys)]}
-	s.matchPrefix(q, dst, p, t)
-	s.matchSegments(q, dst, p, t)
+	s.lookup.matchPrefix(q, dst, p, t)
+	s.lookup.matchSegments(q, dst, p, t)
 	return nil
 }
 
-func (s *Store) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
-	most, statuses := matchRows, s.statusesLocked
+func (look *lookup) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
+	most, statuses := matchRows, look.statusesLocked
 	if len(q.Others) > 0 {
-		most, statuses = matchRows/2, s.variantsLocked // two keys per row
+		most, statuses = matchRows/2, look.variantsLocked // two keys per row
 	}
 	for first := 0; first < len(q.Keys); first += most {
 		rows := dst.Segments[first:min(first+most, len(q.Keys))]
-		s.mu.Lock()
+		look.mu.Lock()
 		statuses(first, rows, p, t, q)
-		s.mu.Unlock()
+		look.mu.Unlock()
 	}
 }
 
 // statusesLocked answers rows for the keys starting at first.
-func (s *Store) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
+func (look *lookup) statusesLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found [matchRows]*objects.Object
-	segments := s.objects.Segments
+	segments := look.objects.Segments
 	keys := q.Keys[first : first+len(rows)]
 	for i := range keys {
 		found[i] = segments.Find(&keys[i])
 	}
-	if s.preparer != nil && !q.Local {
-		s.prepareLocked(keys, nil, found[:], nil, p, t)
-		defer s.forgetPreparedLocked()
+	if look.remote.preparer != nil && !q.Local {
+		look.remote.prepareLocked(keys, nil, found[:], nil, p, t)
+		defer look.remote.forgetPreparedLocked()
 	}
-	n := s.of(p)
+	n := look.of(p)
 	for i := range keys {
-		if !s.hitLocked(&rows[i], found[i], &keys[i], p, t, q, n) {
-			s.missLocked(&rows[i], found[i], &keys[i], p, t, n)
+		if !look.hitLocked(&rows[i], found[i], &keys[i], p, t, q, n) {
+			look.missLocked(&rows[i], found[i], &keys[i], p, t, n)
 		}
 	}
 }
 
 // variantsLocked is statusesLocked for keys of which a miss may be a hit of another
 // variant.
-func (s *Store) variantsLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
+func (look *lookup) variantsLocked(first int, rows []SegmentStatus, p *objects.Profile, t *objects.Tenant, q *MatchQuery) {
 	var found, others [matchRows / 2]*objects.Object
-	segments := s.objects.Segments
+	segments := look.objects.Segments
 	keys, second := q.Keys[first:first+len(rows)], q.Others[first:first+len(rows)]
 	for i := range keys {
 		found[i], others[i] = segments.Find(&keys[i]), segments.Find(&second[i])
 	}
-	if s.preparer != nil && !q.Local {
-		s.prepareLocked(keys, second, found[:], others[:], p, t)
-		defer s.forgetPreparedLocked()
+	if look.remote.preparer != nil && !q.Local {
+		look.remote.prepareLocked(keys, second, found[:], others[:], p, t)
+		defer look.remote.forgetPreparedLocked()
 	}
-	n := s.of(p)
+	n := look.of(p)
 	for i := range keys {
 		row := &rows[i]
 		switch {
-		case s.hitLocked(row, found[i], &keys[i], p, t, q, n):
-		case second[i] != ([32]byte{}) && s.hitLocked(row, others[i], &second[i], p, t, q, n):
+		case look.hitLocked(row, found[i], &keys[i], p, t, q, n):
+		case second[i] != ([32]byte{}) && look.hitLocked(row, others[i], &second[i], p, t, q, n):
 			row.Other = true
 			n.HitSegmentsVariant++
 		default:
-			s.missLocked(row, found[i], &keys[i], p, t, n)
+			look.missLocked(row, found[i], &keys[i], p, t, n)
 		}
 	}
 }
 
 // missLocked sets and counts the miss of one key.
-func (s *Store) missLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) {
+func (look *lookup) missLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, n *stats.Counters) {
 	if o != nil && o.Profile == p && o.Tenant == t {
 		n.Miss(tier.ReasonPending, uint32(o.Tokens()))
 		*row = SegmentStatus{Status: tier.StatusPending, Reason: tier.ReasonPending}
 		return
 	}
-	why, tokens := s.objects.Ghosts.Why(key, p.ID, t.ID)
+	why, tokens := look.objects.Ghosts.Why(key, p.ID, t.ID)
 	n.Miss(why, tokens)
 	*row = SegmentStatus{Status: tier.StatusMiss, Reason: why}
 }
 
 // hitLocked sets and counts the hit of one key; o is its object in the catalogue. It
 // returns false, with the row as it was, if there is no hit.
-func (s *Store) hitLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) bool {
+func (look *lookup) hitLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery, n *stats.Counters) bool {
 	if o == nil || o.Profile != p || o.Tenant != t || o.Fill != nil {
-		return s.hitElsewhereLocked(row, o, key, p, t, q)
+		return look.hitElsewhereLocked(row, o, key, p, t, q)
 	}
 	tokens := uint32(o.Tokens())
 	n.HitSegments++
 	n.HitTokens += uint64(tokens)
-	*row = SegmentStatus{Status: tier.StatusHit, Place: s.place, Tokens: tokens, Error: errorOf(p, o.Packed)}
+	*row = SegmentStatus{Status: tier.StatusHit, Place: look.place, Tokens: tokens, Error: errorOf(p, o.Packed)}
 	switch {
 	case q.Device == 0:
 	case o.Resident.Serves(q.Device):
 		row.Place = tier.PlaceHBM
-		s.hitHBMLocked(q.Device, uint64(tokens))
+		look.hitHBMLocked(q.Device, uint64(tokens))
 	default:
-		s.hbm.Hint(o, q.Device)
+		look.hbm.Hint(o, q.Device)
 	}
 	return true
 }
 
 // hitElsewhereLocked is hitLocked for an object that is not published in memory.
-func (s *Store) hitElsewhereLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery) (hit bool) {
+func (look *lookup) hitElsewhereLocked(row *SegmentStatus, o *objects.Object, key *[32]byte, p *objects.Profile, t *objects.Tenant, q *MatchQuery) (hit bool) {
 	switch {
 	case o == nil || o.Profile != p || o.Tenant != t:
-		if s.cfg.Lower != nil {
-			if below, ok := s.statusBelowLocked(key, p, t, q.Device); ok {
+		if look.cfg.Lower != nil {
+			if below, ok := look.statusBelowLocked(key, p, t, q.Device); ok {
 				*row = below
 				return true
 			}
 		}
-		if o == nil && s.seek != nil && !q.Local {
-			if beyond, ok := s.statusBeyondLocked(key, p, t); ok {
+		if o == nil && look.remote.engine != nil && !q.Local {
+			if beyond, ok := look.statusBeyondLocked(key, p, t); ok {
 				*row = beyond
 				return true
 			}
 		}
 	case o.Fill.Fetched && !q.Local:
-		_, _ = s.hintLocked(o.Identity())
-		*row = s.hitBeyondLocked(p, uint32(o.Tokens()))
+		_, _ = look.remote.hintLocked(o.Identity())
+		*row = look.hitBeyondLocked(p, uint32(o.Tokens()))
 		return true
 	case o.Fill.Promoted && !o.Fill.Fetched:
-		*row = s.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
+		*row = look.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
 		return true
 	}
 	return false
@@ -178,112 +185,112 @@ func errorOf(p *objects.Profile, packed profile.Packed) float64 {
 }
 
 // hitHBMLocked counts a hit with copies in HBM, on the caller's device.
-func (s *Store) hitHBMLocked(on tier.DeviceID, tokens uint64) {
-	c := s.hbm.Of(on).Count()
+func (look *lookup) hitHBMLocked(on tier.DeviceID, tokens uint64) {
+	c := look.hbm.Of(on).Count()
 	c.HitSegments++
 	c.HitTokens += tokens
 }
 
-func (s *Store) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64) SegmentStatus {
-	s.counters.HitSegments++
-	s.counters.HitTokens += uint64(tokens)
-	s.hitHBMLocked(on, uint64(tokens))
+func (look *lookup) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64) SegmentStatus {
+	look.counters.HitSegments++
+	look.counters.HitTokens += uint64(tokens)
+	look.hitHBMLocked(on, uint64(tokens))
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens, Error: off}
 }
 
 // statusBelowLocked returns the status of a segment in the lower tier, which may then be
 // read ahead.
-func (s *Store) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, on tier.DeviceID) (row SegmentStatus, found bool) {
-	e := s.objects.MatchBelow(key, p, t)
+func (look *lookup) statusBelowLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, on tier.DeviceID) (row SegmentStatus, found bool) {
+	e := look.objects.MatchBelow(key, p, t)
 	if e == nil {
 		return row, false
 	}
-	s.hintReadAheadLocked(e.Name, p, t)
-	if on != 0 && s.objects.Copied(e, p, t, on) {
-		return s.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed)), true
+	look.promotions.hintReadAheadLocked(e.Name, p, t)
+	if on != 0 && look.objects.Copied(e, p, t, on) {
+		return look.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed)), true
 	}
-	return s.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed)), true
+	return look.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed)), true
 }
 
 // hitBelowLocked returns and counts a hit in the lower tier.
-func (s *Store) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
-	s.counters.HitSegments++
-	s.counters.HitTokens += uint64(tokens)
-	s.counters.HitSegmentsDisk++
-	s.counters.HitTokensDisk += uint64(tokens)
+func (look *lookup) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
+	look.counters.HitSegments++
+	look.counters.HitTokens += uint64(tokens)
+	look.counters.HitSegmentsDisk++
+	look.counters.HitTokensDisk += uint64(tokens)
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens, Error: off}
 }
 
 // matchPrefix walks the prefixes from the longest down. For the positions longer than the
 // hit it reports the most informative reason: a checkpoint of another kind, one being
 // filled, or else the fate of the longest.
-func (s *Store) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
+func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if q.Accept == 0 || len(q.Prefixes) == 0 {
 		return
 	}
 	missed := tier.ReasonNone
 	far := farPrefix{at: -1}
 	for end := len(q.Prefixes); end > 0 && dst.PrefixTokens == 0; end -= matchRows {
-		s.mu.Lock()
+		look.mu.Lock()
 		for i := end - 1; i >= max(0, end-matchRows); i-- {
-			o, why := s.objects.Best(&q.Prefixes[i], q.Accept, p, t)
+			o, why := look.objects.Best(&q.Prefixes[i], q.Accept, p, t)
 			if o != nil && uint32(o.End) == q.Positions[i] {
-				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.Kind, s.place
+				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, o.Kind, look.place
 				switch {
 				case q.Device == 0:
 				case o.Resident.Serves(q.Device):
 					dst.PrefixPlace = tier.PlaceHBM
 				case o.Kind != tier.Rows:
-					s.hbm.Hint(o, q.Device)
+					look.hbm.Hint(o, q.Device)
 				}
 				dst.PrefixStates = statesOf(o)
 				break
 			}
-			if s.cfg.Lower == nil {
+			if look.cfg.Lower == nil {
 				// No other tier to look in.
-			} else if e, ok := s.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
+			} else if e, ok := look.objects.BestBelowAt(&q.Prefixes[i], q.Accept, p, t, int(q.Positions[i])); ok {
 				dst.PrefixTokens, dst.PrefixIndex, dst.PrefixKind, dst.PrefixPlace = q.Positions[i], i, e.Kind, tier.PlaceDisk
-				if q.Device != 0 && s.objects.Copied(&e, p, t, q.Device) {
+				if q.Device != 0 && look.objects.Copied(&e, p, t, q.Device) {
 					dst.PrefixPlace = tier.PlaceHBM
 				}
-				dst.PrefixStates = s.statesBelowLocked(&e, p, t)
-				s.hintReadAheadLocked(e.Name, p, t)
+				dst.PrefixStates = look.statesBelowLocked(&e, p, t)
+				look.promotions.hintReadAheadLocked(e.Name, p, t)
 				break
 			}
-			if far.at < 0 && s.seek != nil && !q.Local {
-				if n, _ := s.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && s.endsAtLocked(n, p, t, int(q.Positions[i])) {
+			if far.at < 0 && look.remote.engine != nil && !q.Local {
+				if n, _ := look.remote.bestBeyondLocked(&q.Prefixes[i], q.Accept, p, t); n != (tier.Name{}) && look.endsAtLocked(n, p, t, int(q.Positions[i])) {
 					far = farPrefix{i, n, missed}
 				}
 			}
 			if i == len(q.Prefixes)-1 && why == tier.ReasonNone {
-				why, _ = s.objects.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
+				why, _ = look.objects.Ghosts.Why(&q.Prefixes[i], p.ID, t.ID)
 			}
 			missed = objects.MoreTelling(missed, why)
 		}
-		s.mu.Unlock()
+		look.mu.Unlock()
 	}
 	dst.PrefixReason = missed
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.takeFarLocked(far, q, dst, p, t)
+	look.mu.Lock()
+	defer look.mu.Unlock()
+	look.takeFarLocked(far, q, dst, p, t)
 	if dst.PrefixTokens > 0 {
-		n := s.of(p)
+		n := look.of(p)
 		n.PrefixHits++
 		n.PrefixHitTokens += uint64(dst.PrefixTokens)
 		switch dst.PrefixPlace {
 		case tier.PlaceDisk:
-			s.counters.PrefixHitsDisk++
-			s.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
+			look.counters.PrefixHitsDisk++
+			look.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
 		case tier.PlacePeer:
-			s.counters.Beyond.PrefixHits++
-			s.counters.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
+			look.counters.Beyond.PrefixHits++
+			look.counters.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
 		case tier.PlaceHBM:
-			c := s.hbm.Of(q.Device).Count()
+			c := look.hbm.Of(q.Device).Count()
 			c.PrefixHits++
 			c.PrefixHitTokens += uint64(dst.PrefixTokens)
 		}
 	} else {
-		s.of(p).PrefixMisses[missed]++
+		look.of(p).PrefixMisses[missed]++
 	}
 }
 
@@ -299,9 +306,9 @@ func statesOf(o *objects.Object) uint32 {
 }
 
 // statesBelowLocked is statesOf for an entry of the lower tier.
-func (s *Store) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) uint32 {
+func (look *lookup) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *objects.Tenant) uint32 {
 	node, held := *e, true
-	for range s.cfg.MaxChain {
+	for range look.cfg.MaxChain {
 		switch {
 		case !held:
 			return 0
@@ -310,10 +317,10 @@ func (s *Store) statesBelowLocked(e *tier.Entry, p *objects.Profile, t *objects.
 		case node.Parent == (tier.Name{}):
 			return 0
 		}
-		if o := s.objects.Named(node.Parent, p, t); o != nil {
+		if o := look.objects.Named(node.Parent, p, t); o != nil {
 			return statesOf(o)
 		}
-		node, held = s.objects.LookupBelow(node.Parent, p, t)
+		node, held = look.objects.LookupBelow(node.Parent, p, t)
 	}
 	return 0
 }

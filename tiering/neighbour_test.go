@@ -258,7 +258,7 @@ func (c *farCopy) Close() {
 
 // seekAll does what the goroutines of Run do for searches.
 func (x *apart) seekAll() (n int) {
-	for x.seek.Try(x.ctx, 0) {
+	for x.remote.engine.Try(x.ctx, 0) {
 		n++
 	}
 	return n
@@ -266,7 +266,7 @@ func (x *apart) seekAll() (n int) {
 
 // fetchAll does the same for fetches.
 func (x *apart) fetchAll() (n int) {
-	for x.up.Try(x.ctx, laneBeyond) {
+	for x.promotions.engine.Try(x.ctx, laneBeyond) {
 		n++
 	}
 	x.launch()
@@ -277,10 +277,10 @@ func (x *apart) fetchAll() (n int) {
 func (x *apart) waiting() (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, f := range x.seek.All() {
+	for _, f := range x.remote.engine.All() {
 		n += f.Waiters()
 	}
-	for _, f := range x.up.All() {
+	for _, f := range x.promotions.engine.All() {
 		n += f.Waiters()
 	}
 	return n

@@ -61,7 +61,7 @@ const usesAgain = 2
 // or hung sink costs that memory until it times out, and objects offered meanwhile are
 // lost, as they would be without sinks.
 type offload struct {
-	store   *Store
+	owner   *offloads
 	object  *objects.Object
 	outlets []*Outlet // candidates, in order
 	patient bool      // parked while all outlets are busy
@@ -75,40 +75,49 @@ type offload struct {
 // quota (a guess).
 const offloadShare = 8
 
-// openOffloads creates the engine that sends copies. It has no workers, since sinks have
-// their own.
-func (s *Store) openOffloads() {
-	s.out = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now})
+// offloads is the part of a store that sends copies of objects to outlets. Guarded by the
+// store's lock.
+type offloads struct {
+	*catalog
+	remote *remote
+
+	engine *transfer.Engine[*objects.Object] // nil without outlets
+	ended  uint64                            // offloads that have ended
+}
+
+// open creates the engine that sends copies. It has no workers, since sinks have their own.
+func (off *offloads) open() {
+	off.engine = transfer.New[*objects.Object](transfer.Config{Lock: &off.mu, Now: off.cfg.Now})
 }
 
 // offloadLocked sends a copy of an object, after copies of its ancestors, to the first
 // outlet that accepts it. short is the room that is needed at once, nil = none.
-func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
-	if s.out == nil || s.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
+func (off *offloads) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
+	if off.engine == nil || off.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
 	}
 	if o.Offload != nil {
-		return s.out.Find(o), sending
+		return off.engine.Find(o), sending
 	}
-	outlets := s.outletsLocked(o, why)
+	outlets := off.outletsLocked(o, why)
 	if len(outlets) == 0 {
 		return nil, settled
 	}
-	chain, ok := s.unsentLocked(o)
+	chain, ok := off.unsentLocked(o)
 	switch {
 	case !ok:
-		s.counters.Offload.Chain++
+		off.counters.Offload.Chain++
 		return nil, settled
 	case why != flushing && (!offloadFits(chain) || !short.spares(chain)):
 		if why == leaving {
-			s.counters.Offload.NoRoom++
+			off.counters.Offload.NoRoom++
 		}
 		return nil, notNow
 	}
 	var flight *transfer.Flight
 	for i := len(chain) - 1; i >= 0; i-- {
 		var err error
-		flight, err = s.sendLocked(chain[i], outlets, why == flushing, flight)
+		flight, err = off.sendLocked(chain[i], outlets, why == flushing, flight)
 		switch {
 		case errors.Is(err, tier.ErrBusy):
 			return nil, notNow
@@ -121,18 +130,18 @@ func (s *Store) offloadLocked(o *objects.Object, why occasion, short *shortage) 
 
 // cameBackLocked counts a lease by a client. Leases by peers do not count, since the peer
 // then has a copy.
-func (s *Store) cameBackLocked(o *objects.Object) {
+func (off *offloads) cameBackLocked(o *objects.Object) {
 	if o.Came++; o.Came == usesAgain*uint64(len(o.Shares)) {
-		s.offloadLocked(o, usedAgain, nil)
+		off.offloadLocked(o, usedAgain, nil)
 	}
 }
 
 // outletsLocked returns the outlets to which an object is offered on an occasion.
-func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
-	_, below := s.objects.Below(o)
+func (off *offloads) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) {
+	_, below := off.objects.Below(o)
 	asked, elsewhere := false, false
-	for i := range s.cfg.Outlets {
-		out := &s.cfg.Outlets[i]
+	for i := range off.cfg.Outlets {
+		out := &off.cfg.Outlets[i]
 		switch {
 		case why == published && !out.All, out.Last && (why != ahead && why != flushing || below || o.Write != nil):
 			continue
@@ -140,8 +149,8 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 			list = append(list, out)
 			continue
 		}
-		if !asked && s.cfg.Remote != nil {
-			_, elsewhere = s.hintLocked(o.Identity())
+		if !asked && off.cfg.Remote != nil {
+			_, elsewhere = off.remote.hintLocked(o.Identity())
 		}
 		asked = true
 		if elsewhere {
@@ -154,9 +163,9 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 	switch {
 	case len(list) > 0 || !asked:
 	case elsewhere:
-		s.counters.Offload.Elsewhere++
+		off.counters.Offload.Elsewhere++
 	default:
-		s.counters.Offload.NotWorth++
+		off.counters.Offload.NotWorth++
 	}
 	return list
 }
@@ -164,10 +173,10 @@ func (s *Store) outletsLocked(o *objects.Object, why occasion) (list []*Outlet) 
 // unsentLocked lists an object and then its ancestors, up to one that is believed to be
 // cached elsewhere or that is in flight. ok is false if one of them is not whole in
 // memory, or there are too many for one critical section.
-func (s *Store) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
+func (off *offloads) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
 	for ; o != nil; o = o.Parent {
-		if len(chain) > 0 && s.cfg.Remote != nil {
-			if _, has := s.hintLocked(o.Identity()); has {
+		if len(chain) > 0 && off.cfg.Remote != nil {
+			if _, has := off.remote.hintLocked(o.Identity()); has {
 				break
 			}
 		}
@@ -199,37 +208,37 @@ func offloadFits(chain []*objects.Object) bool {
 
 // sendLocked starts to send a copy after the flight behind. The error is why no outlet
 // accepts it.
-func (s *Store) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
+func (off *offloads) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
 	if o.Offload != nil {
-		return s.out.Find(o), nil
+		return off.engine.Find(o), nil
 	}
-	w := &offload{store: s, object: o, outlets: outlets, patient: patient, pages: o.PageBytes, charge: o.Charge()}
+	w := &offload{owner: off, object: o, outlets: outlets, patient: patient, pages: o.PageBytes, charge: o.Charge()}
 	o.Offload, o.Asked = w, true
 	o.Pool.Offloading += w.pages
 	o.Tenant.Offload += w.charge
-	n := &s.counters.Offload
+	n := &off.counters.Offload
 	n.Offered++
 	n.Sending++
 	n.SendingBytes += uint64(w.pages)
-	s.objects.Account(o)
-	s.objects.Rank(o)
+	off.objects.Account(o)
+	off.objects.Rank(o)
 	if behind != nil && behind.Ended() {
 		behind = nil
 	}
-	return s.out.Start(o, w, transfer.Options{After: behind})
+	return off.engine.Start(o, w, transfer.Options{After: behind})
 }
 
 // Begin offers the object to the outlets.
 func (w *offload) Begin(*transfer.Flight) (err error) {
-	s, o := w.store, w.object
-	if s.closed {
+	off, o := w.owner, w.object
+	if off.closed {
 		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
 	}
-	d := s.objects.Describe(o)
+	d := off.objects.Describe(o)
 	for _, out := range w.outlets {
 		if w.to, err = out.To.Admit(d); err == nil || errors.Is(err, tier.ErrExists) {
 			w.begun = true
-			s.running.Add(1)
+			off.running.Add(1)
 			return nil
 		}
 	}
@@ -251,22 +260,22 @@ func (w *offload) Move(_ context.Context, _ *transfer.Flight, moved func(error))
 // Landed counts what was sent.
 func (w *offload) Landed(*transfer.Flight) (again bool, err error) {
 	if w.to != nil {
-		w.store.counters.Offload.SentBytes += uint64(w.object.Bytes)
+		w.owner.counters.Offload.SentBytes += uint64(w.object.Bytes)
 	}
-	w.store.counters.Offload.Sent++
+	w.owner.counters.Offload.Sent++
 	return false, nil
 }
 
 // End releases the object's memory.
 func (w *offload) End(_ *transfer.Flight, err error) {
-	s, o := w.store, w.object
-	n := &s.counters.Offload
+	off, o := w.owner, w.object
+	n := &off.counters.Offload
 	switch {
 	case err == nil:
 	case w.begun:
 		n.Failed++
 	default:
-		s.counters.OffloadRefused(err)
+		off.counters.OffloadRefused(err)
 	}
 	n.Sending--
 	n.SendingBytes -= uint64(w.pages)
@@ -275,65 +284,63 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	o.Pool.Offloading -= w.pages
 	o.Tenant.Offload -= w.charge
 	if w.begun && errors.Is(err, tier.ErrCorrupt) {
-		s.objects.MarkCorrupt(o)
+		off.objects.MarkCorrupt(o)
 	}
-	s.objects.Account(o)
+	off.objects.Account(o)
 	if o.Linked() {
-		s.objects.Rank(o)
+		off.objects.Rank(o)
 	}
-	s.sendsEnded++
-	s.changed.Broadcast()
-	if s.up != nil {
-		s.up.Kick() // promotions may be waiting for this room
-	}
+	off.ended++
+	off.changed.Broadcast()
+	off.freedLocked()
 }
 
 // Release marks the end of the sink's reads.
-func (w *offload) Release(*transfer.Flight) { w.store.running.Done() }
+func (w *offload) Release(*transfer.Flight) { w.owner.running.Done() }
 
 // sendAhead sends copies of the next victims of pools that are short, until ctx ends, so
 // that evictions find memory that can be dropped at once. What no outlet accepts is
 // offered again at eviction. While too much is in flight, it waits for the end of an
 // offload or for the next sweep.
-func (s *Store) sendAhead(ctx context.Context) {
+func (off *offloads) sendAhead(ctx context.Context) {
 	var ended, swept uint64
 	blocked := false
 	for {
-		s.mu.Lock()
-		for ctx.Err() == nil && (blocked && ended == s.sendsEnded && swept == s.sweeps || !s.aheadLocked()) {
-			s.senderIdle = true
-			s.changed.Wait()
-			s.senderIdle = false
+		off.mu.Lock()
+		for ctx.Err() == nil && (blocked && ended == off.ended && swept == off.sweeps || !off.aheadLocked()) {
+			off.senderIdle = true
+			off.changed.Wait()
+			off.senderIdle = false
 		}
 		if ctx.Err() != nil {
-			s.mu.Unlock()
+			off.mu.Unlock()
 			return
 		}
-		ended, swept = s.sendsEnded, s.sweeps
-		blocked = s.sendSomeLocked()
-		s.mu.Unlock()
-		s.launch()
+		ended, swept = off.ended, off.sweeps
+		blocked = off.sendSomeLocked()
+		off.mu.Unlock()
+		off.launch()
 	}
 }
 
 // aheadLocked reports whether copies should be sent ahead.
-func (s *Store) aheadLocked() bool {
-	return slices.ContainsFunc(s.objects.Pools[:], func(p *objects.Pool) bool { return s.objects.ShortOf(p, &p.Unsent) })
+func (off *offloads) aheadLocked() bool {
+	return slices.ContainsFunc(off.objects.Pools[:], func(p *objects.Pool) bool { return off.objects.ShortOf(p, &p.Unsent) })
 }
 
 // sendSomeLocked starts to send some copies ahead; blocked: too much is in flight.
-func (s *Store) sendSomeLocked() (blocked bool) {
+func (off *offloads) sendSomeLocked() (blocked bool) {
 	n := 0
-	for _, p := range s.objects.Pools {
-		for ; n < cleanRows && s.objects.ShortOf(p, &p.Unsent); n++ {
-			o := s.nextToLeaveLocked(p)
-			_, how := s.offloadLocked(o, ahead, nil)
+	for _, p := range off.objects.Pools {
+		for ; n < cleanRows && off.objects.ShortOf(p, &p.Unsent); n++ {
+			o := off.nextToLeaveLocked(p)
+			_, how := off.offloadLocked(o, ahead, nil)
 			if how == notNow {
 				blocked = true
 				break
 			}
 			o.Asked = true
-			s.objects.Rank(o)
+			off.objects.Rank(o)
 		}
 	}
 	return blocked
@@ -347,17 +354,17 @@ const aheadTries = 64
 // aheadTries victims the result is exact, since two learning policies do not agree. After
 // these the order of the backlog has to do: a pool with so many objects has room for
 // copies that are sent at eviction.
-func (s *Store) nextToLeaveLocked(p *objects.Pool) *objects.Object {
+func (off *offloads) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	tries := 0
 	id, ok := p.Evict.Victim(func(id policy.ID) bool {
 		tries++
-		return tries > aheadTries || s.objects.Table.Get(id).Sending == objects.Candidate
+		return tries > aheadTries || off.objects.Table.Get(id).Sending == objects.Candidate
 	})
-	if o := s.objects.Table.Get(id); ok && o.Sending == objects.Candidate {
+	if o := off.objects.Table.Get(id); ok && o.Sending == objects.Candidate {
 		return o
 	}
 	id, _ = p.Unsent.Victim(objects.AnyID)
-	return s.objects.Table.Get(id)
+	return off.objects.Table.Get(id)
 }
 
 // Spare returns how many bytes of a kind of object may be stored in memory for a tenant
@@ -382,19 +389,19 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 // number of copies that arrived. The error says how many did not, or not before ctx
 // ended, and wraps ErrUnavailable or the context's error.
 func (s *Store) Offload(ctx context.Context) (sent int, err error) {
-	if s.out == nil {
+	if s.offloads.engine == nil {
 		return 0, nil
 	}
 	var flights []*transfer.Flight
 	for i, more := 0, true; more && ctx.Err() == nil; i += holdRows {
 		s.mu.Lock()
-		s.out.Kick()
+		s.offloads.engine.Kick()
 		places := s.objects.Table.Places()
 		for _, o := range places[min(i, len(places)):min(i+holdRows, len(places))] {
 			if o == nil {
 				continue
 			}
-			if f, _ := s.offloadLocked(o, flushing, nil); f != nil {
+			if f, _ := s.offloads.offloadLocked(o, flushing, nil); f != nil {
 				flights = append(flights, f)
 			}
 		}

@@ -188,7 +188,7 @@ func (x *sinking) leave() {
 	x.mu.Lock()
 	for _, p := range x.objects.Pools {
 		for p.Used > p.Pinned {
-			x.evictLocked(p.Evict, forRoom, nil)
+			x.evictor.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
 	x.mu.Unlock()
@@ -364,7 +364,7 @@ func TestACheckpointIsSentBehindWhatItExtends(t *testing.T) {
 	}
 	x.mu.Lock()
 	o := x.objects.Named(tier.Name{Kind: tier.Exact, Key: hashOf(1, 48)}, x.profileOfLocked(), x.objects.Tenants[tenantA])
-	x.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
+	x.evictor.evictLocked(only{o.Pool.Evict, o.ID}, forRoom, nil)
 	x.mu.Unlock()
 	x.launch()
 	x.audit()
@@ -421,7 +421,7 @@ func TestNothingIsLostAtThePaceOfTheSink(t *testing.T) {
 			x.sink.takeAll()
 			x.mu.Lock()
 			defer x.mu.Unlock()
-			return !x.aheadLocked() && x.objects.Pools[0].Offloading == 0
+			return !x.offloads.aheadLocked() && x.objects.Pools[0].Offloading == 0
 		})
 	}
 	n := x.Counters()
@@ -525,7 +525,7 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	p, q := x.mid(1, 64, 8), x.mid(2, 64, 8)
 	x.publish(x.c, p)
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil)
+	_, _ = x.writes.flushLocked(0, nil)
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll() // p is on disk as well
@@ -533,7 +533,7 @@ func TestLastCopiesAreThoseTheDiskDoesNotHold(t *testing.T) {
 	offer := func(p piece, why occasion) (how verdict) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		_, how = x.offloadLocked(x.objects.Named(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
+		_, how = x.offloads.offloadLocked(x.objects.Named(tier.Name{Key: p.key}, x.profileOfLocked(), x.objects.Tenants[tenantA]), why, nil)
 		return how
 	}
 	for _, why := range []occasion{published, usedAgain, leaving} {

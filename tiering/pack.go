@@ -35,10 +35,10 @@ func packs(o *objects.Object) bool {
 // pack packs a segment in place. The result is nil, and the segment unchanged, if packing
 // would not make it smaller or would take longer than half of the time that its writer
 // waits. Between parts, others that need its slot may run. An error is one of the device.
-func (s *Store) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
+func (fills *fills) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
-		views, unpin, err := s.dev.Pin(s.objects.Ref(&o.Shares[i]), true)
+		views, unpin, err := fills.dev.Pin(fills.objects.Ref(&o.Shares[i]), true)
 		if errors.Is(err, gpuipc.ErrUnavailable) {
 			return nil, nil //nolint:nilnil // memory without addresses is left alone
 		}

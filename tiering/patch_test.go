@@ -25,7 +25,7 @@ func copied(t *testing.T) (x *twoTiers, want []byte) {
 func (x *twoTiers) writeDown() {
 	x.Helper()
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil)
+	_, _ = x.writes.flushLocked(0, nil)
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll()
@@ -136,7 +136,7 @@ func TestPromotionEndsDuringItsPatch(t *testing.T) {
 	}()
 	<-stall.Reached()
 	x.mu.Lock()
-	x.up.Cancel(x.up.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
+	x.promotions.engine.Cancel(x.promotions.engine.Find(tier.Name{Kind: tier.Exact, Key: hashOf(1, 16)}), transfer.ErrStopped)
 	x.mu.Unlock()
 	x.audit()
 	if _, err := x.c.Save(x.saveQuery(1, 16, 0, tier.Exact)); err == nil {

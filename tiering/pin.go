@@ -22,6 +22,8 @@ import (
 // there even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
 // object that turns out to be corrupt is unpinned.
 type pins struct {
+	*catalog
+
 	// Guarded by the store's lock.
 	pinned  map[*objects.Object]*pin // by object
 	held    [objects.PoolCount]int64 // bytes of pages, chains included; what two pins share counts twice
@@ -66,8 +68,8 @@ type PinInfo struct {
 	By      string
 }
 
-func (s *Store) openPins() {
-	s.pins = pins{pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
+func newPins(c *catalog) *pins {
+	return &pins{catalog: c, pinned: map[*objects.Object]*pin{}, charged: map[tier.TenantID]int64{}}
 }
 
 // Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
@@ -95,15 +97,15 @@ func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 var errBelow = fmt.Errorf("it lies in the lower tier only: %w", tier.ErrUnavailable)
 
 // tryPin pins all objects of a key that are in memory, or none.
-func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
+	pins.mu.Lock()
+	defer pins.mu.Unlock()
+	if pins.closed {
 		return nil, tier.ErrUnavailable
 	}
-	found, pending := s.keyedLocked(&q.Key)
+	found, pending := pins.keyedLocked(&q.Key)
 	if len(found) == 0 {
-		below := s.belowLocked(&q.Key)
+		below := pins.belowLocked(&q.Key)
 		switch {
 		case pending:
 			return nil, fmt.Errorf("%x is being filled: %w", q.Key[:8], tier.ErrBusy)
@@ -112,18 +114,18 @@ func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
 		case !q.Dry:
 			return nil, errBelow
 		}
-		return s.wouldPinLocked(q, below)
+		return pins.wouldPinLocked(q, below)
 	}
-	if err := s.mayPinLocked(found); err != nil {
+	if err := pins.mayPinLocked(found); err != nil {
 		return nil, err
 	}
-	end := s.cfg.Now().Add(q.TTL)
+	end := pins.cfg.Now().Add(q.TTL)
 	var list []PinInfo
 	for _, o := range found {
 		if !q.Dry {
-			s.setPinLocked(o, end, q.By)
+			pins.setPinLocked(o, end, q.By)
 		}
-		n, _ := s.keptBy(o)
+		n, _ := pins.keptBy(o)
 		list = append(list, PinInfo{o.Label(), o.Profile.ID, o.Tenant.ID, n, end, q.By})
 	}
 	return list, nil
@@ -131,19 +133,19 @@ func (s *Store) tryPin(q *PinQuery) ([]PinInfo, error) {
 
 // keyedLocked finds the published objects of a key in memory. pending reports that
 // another one is incomplete.
-func (s *Store) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
+func (pins *pins) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
 	add := func(o *objects.Object) {
 		switch {
 		case o.Fill != nil:
 			pending = true
-		case s.objects.Promotable(o):
+		case pins.objects.Promotable(o):
 			found = append(found, o)
 		}
 	}
-	if o := s.objects.Segments.Find(key); o != nil {
+	if o := pins.objects.Segments.Find(key); o != nil {
 		add(o)
 	}
-	for o := s.objects.Checkpoints.Find(key); o != nil; o = o.Sibling {
+	for o := pins.objects.Checkpoints.Find(key); o != nil; o = o.Sibling {
 		add(o)
 	}
 	return found, pending
@@ -157,17 +159,17 @@ type lowerEntry struct {
 }
 
 // belowLocked finds the readable entries of a key in the lower tier.
-func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
-	if s.cfg.Lower == nil {
+func (pins *pins) belowLocked(key *[32]byte) (found []lowerEntry) {
+	if pins.cfg.Lower == nil {
 		return nil
 	}
 	for _, kind := range [...]tier.CheckpointKind{0, tier.Exact, tier.Rows, tier.Spliced} {
-		e := s.objects.EntryBelow(tier.Name{Kind: kind, Key: *key})
-		if e == nil || s.objects.Deleting[e.Name] > 0 {
+		e := pins.objects.EntryBelow(tier.Name{Kind: kind, Key: *key})
+		if e == nil || pins.objects.Deleting[e.Name] > 0 {
 			continue
 		}
-		t := s.objects.Tenants[e.Tenant]
-		if p := s.registered(e.Fingerprint); p != nil && t != nil {
+		t := pins.objects.Tenants[e.Tenant]
+		if p := pins.registered(e.Fingerprint); p != nil && t != nil {
 			found = append(found, lowerEntry{*e, p, t})
 		}
 	}
@@ -175,66 +177,66 @@ func (s *Store) belowLocked(key *[32]byte) (found []lowerEntry) {
 }
 
 // wouldPinLocked returns the pins that entries of the lower tier would get.
-func (s *Store) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinInfo, err error) {
+func (pins *pins) wouldPinLocked(q *PinQuery, entries []lowerEntry) (list []PinInfo, err error) {
 	for i := range entries {
 		e := &entries[i]
-		n := s.pagesInMemoryLocked(e)
-		if err := s.fitsPinsLocked(e.Name, e.tenant, n, n); err != nil {
+		n := pins.pagesInMemoryLocked(e)
+		if err := pins.fitsPinsLocked(e.Name, e.tenant, n, n); err != nil {
 			return nil, err
 		}
-		list = append(list, PinInfo{e.Name, e.profile.ID, e.tenant.ID, n, s.cfg.Now().Add(q.TTL), q.By})
+		list = append(list, PinInfo{e.Name, e.profile.ID, e.tenant.ID, n, pins.cfg.Now().Add(q.TTL), q.By})
 	}
 	return list, nil
 }
 
 // pagesInMemoryLocked returns the bytes that an entry and its ancestors take in memory.
-func (s *Store) pagesInMemoryLocked(e *lowerEntry) int64 {
+func (pins *pins) pagesInMemoryLocked(e *lowerEntry) int64 {
 	if e.Kind != 0 {
-		return s.chainPagesLocked(&e.Entry, e.profile, e.tenant)
+		return pins.chainPagesLocked(&e.Entry, e.profile, e.tenant)
 	}
-	return s.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
+	return pins.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
 // mayPinLocked checks that objects may be pinned in addition to the present pins.
-func (s *Store) mayPinLocked(list []*objects.Object) error {
+func (pins *pins) mayPinLocked(list []*objects.Object) error {
 	var held [objects.PoolCount]int64
 	charged := map[*objects.Tenant]int64{}
 	more := 0
 	for _, o := range list {
-		if s.isPinnedLocked(o) {
+		if pins.isPinnedLocked(o) {
 			continue // only its expiry changes
 		}
-		n, charge := s.keptBy(o)
+		n, charge := pins.keptBy(o)
 		held[o.Pool.Number] += n
 		charged[o.Tenant] += charge
 		more++
-		if err := s.fitsPinsLocked(o.Label(), o.Tenant, held[o.Pool.Number], charged[o.Tenant]); err != nil {
+		if err := pins.fitsPinsLocked(o.Label(), o.Tenant, held[o.Pool.Number], charged[o.Tenant]); err != nil {
 			return err
 		}
 	}
-	if len(s.pinned)+more > maxPins {
-		return fmt.Errorf("%d pins, at most %d: %w", len(s.pinned)+more, maxPins, tier.ErrFull)
+	if len(pins.pinned)+more > maxPins {
+		return fmt.Errorf("%d pins, at most %d: %w", len(pins.pinned)+more, maxPins, tier.ErrFull)
 	}
 	return nil
 }
 
 // fitsPinsLocked checks the bytes of a new pin against what pins may take.
-func (s *Store) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
-	p := s.objects.Pools[objects.PoolNumber(n.Kind)]
-	if most := p.Budget / pinShare; s.held[p.Number]+bytes > most {
+func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
+	p := pins.objects.Pools[objects.PoolNumber(n.Kind)]
+	if most := p.Budget / pinShare; pins.held[p.Number]+bytes > most {
 		return fmt.Errorf("pin %v: %d bytes beside %d that are pinned, pins may take %d of the %s pool: %w",
-			n, bytes, s.held[p.Number], most, p.Name, tier.ErrFull)
+			n, bytes, pins.held[p.Number], most, p.Name, tier.ErrFull)
 	}
-	if t.QuotaBytes > 0 && s.charged[t.ID]+charge > t.QuotaBytes {
+	if t.QuotaBytes > 0 && pins.charged[t.ID]+charge > t.QuotaBytes {
 		return fmt.Errorf("pin %v: %d bytes beside %d that are pinned, tenant %q may hold %d: %w",
-			n, charge, s.charged[t.ID], t.Name, t.QuotaBytes, tier.ErrQuota)
+			n, charge, pins.charged[t.ID], t.Name, t.QuotaBytes, tier.ErrQuota)
 	}
 	return nil
 }
 
 // keptBy returns what a pin of an object keeps in memory: its pages and those of its
 // ancestors.
-func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
+func (pins *pins) keptBy(o *objects.Object) (pages, charge int64) {
 	for ; o != nil; o = o.Parent {
 		pages += o.PageBytes
 		charge += o.Charge()
@@ -244,49 +246,49 @@ func (s *Store) keptBy(o *objects.Object) (pages, charge int64) {
 
 // setPinLocked is the only function that changes pins: it pins an object until a time,
 // changes the time of its pin, or with the zero time removes the pin.
-func (s *Store) setPinLocked(o *objects.Object, until time.Time, by string) {
-	p := s.pinned[o]
+func (pins *pins) setPinLocked(o *objects.Object, until time.Time, by string) {
+	p := pins.pinned[o]
 	if until.IsZero() {
 		if p != nil {
-			delete(s.pinned, o)
-			s.held[o.Pool.Number] -= p.bytes
-			s.charged[o.Tenant.ID] -= p.charge
-			s.objects.Deadlines.Remove(&p.until)
-			s.objects.Unuse(o)
+			delete(pins.pinned, o)
+			pins.held[o.Pool.Number] -= p.bytes
+			pins.charged[o.Tenant.ID] -= p.charge
+			pins.objects.Deadlines.Remove(&p.until)
+			pins.objects.Unuse(o)
 		}
 		return
 	}
 	if p == nil {
 		p = &pin{object: o}
-		p.bytes, p.charge = s.keptBy(o)
-		s.pinned[o] = p
-		s.held[o.Pool.Number] += p.bytes
-		s.charged[o.Tenant.ID] += p.charge
-		s.objects.Use(o)
+		p.bytes, p.charge = pins.keptBy(o)
+		pins.pinned[o] = p
+		pins.held[o.Pool.Number] += p.bytes
+		pins.charged[o.Tenant.ID] += p.charge
+		pins.objects.Use(o)
 	}
 	p.by = by
-	s.objects.Deadlines.Remove(&p.until)
-	p.until = deadline.Deadline[any]{At: until, Order: s.leaseIDs.Add(1), Of: p}
-	s.objects.Deadlines.Add(&p.until)
+	pins.objects.Deadlines.Remove(&p.until)
+	p.until = deadline.Deadline[any]{At: until, Order: pins.leaseIDs.Add(1), Of: p}
+	pins.objects.Deadlines.Add(&p.until)
 }
 
 // sweepPins removes pins of objects that are no longer sound. No lookup finds them, and a
 // client that computes them again needs their room and name.
-func (s *Store) sweepPins() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pins.corrupt == s.counters.CorruptInMemory {
+func (pins *pins) sweepPins() {
+	pins.mu.Lock()
+	defer pins.mu.Unlock()
+	if pins.corrupt == pins.counters.CorruptInMemory {
 		return
 	}
-	s.pins.corrupt = s.counters.CorruptInMemory
-	s.endPinsLocked(func(o *objects.Object) bool { return !s.objects.Promotable(o) })
+	pins.corrupt = pins.counters.CorruptInMemory
+	pins.endPinsLocked(func(o *objects.Object) bool { return !pins.objects.Promotable(o) })
 }
 
 // endPinsLocked removes the pins of the objects that match.
-func (s *Store) endPinsLocked(which func(*objects.Object) bool) {
-	for o := range s.pinned {
+func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
+	for o := range pins.pinned {
 		if which(o) {
-			s.setPinLocked(o, time.Time{}, "")
+			pins.setPinLocked(o, time.Time{}, "")
 		}
 	}
 }
@@ -339,17 +341,17 @@ func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 
 // Unpin removes the pins of a key, or with dry only reports which it would remove.
 // ErrGone: there is none.
-func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (pins *pins) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
+	pins.mu.Lock()
+	defer pins.mu.Unlock()
 	var list []PinInfo
-	for o, p := range s.pinned {
+	for o, p := range pins.pinned {
 		if o.Key == key {
 			list = append(list, p.info())
 		}
 	}
 	if !dry {
-		s.endPinsLocked(func(o *objects.Object) bool { return o.Key == key })
+		pins.endPinsLocked(func(o *objects.Object) bool { return o.Key == key })
 	}
 	if len(list) == 0 {
 		return nil, fmt.Errorf("pin of %x: %w", key[:8], tier.ErrGone)
@@ -359,12 +361,12 @@ func (s *Store) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 }
 
 // Pins lists all pins by key.
-func (s *Store) Pins() []PinInfo {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]PinInfo, 0, len(s.pinned))
-	for o, p := range s.pinned {
-		if s.objects.Promotable(o) { // otherwise the next sweep removes it
+func (pins *pins) Pins() []PinInfo {
+	pins.mu.Lock()
+	defer pins.mu.Unlock()
+	list := make([]PinInfo, 0, len(pins.pinned))
+	for o, p := range pins.pinned {
+		if pins.objects.Promotable(o) { // otherwise the next sweep removes it
 			list = append(list, p.info())
 		}
 	}
@@ -382,6 +384,6 @@ func sortPins(list []PinInfo) {
 }
 
 // isPinnedLocked reports whether an operator has pinned an object.
-func (s *Store) isPinnedLocked(o *objects.Object) bool {
-	return s.pinned[o] != nil
+func (pins *pins) isPinnedLocked(o *objects.Object) bool {
+	return pins.pinned[o] != nil
 }

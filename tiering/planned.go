@@ -11,13 +11,13 @@ import (
 // plannedLocked prepares the fetch of an object that another node has just computed for
 // this one: a running search must not weigh its bytes, and an answer that it is absent is
 // outdated.
-func (s *Store) plannedLocked(id objects.Identity) {
-	switch k := s.sought[id]; {
+func (rem *remote) plannedLocked(id objects.Identity) {
+	switch k := rem.sought[id]; {
 	case k == nil:
 	case k.search != nil:
 		k.planned = true
 	case k.copy == nil:
-		delete(s.sought, id)
+		delete(rem.sought, id)
 	}
 }
 
@@ -49,8 +49,8 @@ func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens 
 
 // CostModel returns the current cost predictions for a profile's engines and links. The
 // result is never modified.
-func (s *Store) CostModel(id tier.ProfileID) (*cost.Model, error) {
-	p, err := s.profile(id)
+func (reg *registry) CostModel(id tier.ProfileID) (*cost.Model, error) {
+	p, err := reg.profile(id)
 	if err != nil {
 		return nil, err
 	}

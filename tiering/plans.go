@@ -78,10 +78,10 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 }
 
 // alsoOn returns the device of an object. It must be on, unless on is nil.
-func (s *Store) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
-	d := s.plans.Memory
+func (cat *catalog) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
+	d := cat.plans.Memory
 	if o.InHBM() {
-		d = s.plans.HBM[o.Pool.Device.ID-1]
+		d = cat.plans.HBM[o.Pool.Device.ID-1]
 	}
 	switch {
 	case on == nil || d == on:
@@ -124,32 +124,32 @@ func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 }
 
 // sourceLocked returns one rank's share of an object and of its ancestors.
-func (s *Store) sourceLocked(o *objects.Object, rank int) plan.Source {
-	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: s.objects.ShareOf(o, rank)}
+func (cat *catalog) sourceLocked(o *objects.Object, rank int) plan.Source {
+	src := plan.Source{Name: o.Label(), Spec: o.Spec, Begin: o.Begin, End: o.End, Share: cat.objects.ShareOf(o, rank)}
 	if o.Packed != "" {
 		src.Parts = o.Layout()
 	}
 	if o.Kind != 0 && o.Depth > 1 {
 		src.Ancestors = make([]plan.Source, o.Depth-1)
 		for i, up := o.Depth-2, o.Parent; i >= 0; i, up = i-1, up.Parent {
-			src.Ancestors[i] = plan.Source{Name: up.Label(), Begin: up.Begin, End: up.End, Share: s.objects.ShareOf(up, rank)}
+			src.Ancestors[i] = plan.Source{Name: up.Label(), Begin: up.Begin, End: up.End, Share: cat.objects.ShareOf(up, rank)}
 		}
 	}
 	return src
 }
 
 // keepLocked keeps the memory of objects, and the store open, until release.
-func (s *Store) keepLocked(objects ...*objects.Object) (release func()) {
-	s.running.Add(1)
+func (cat *catalog) keepLocked(objects ...*objects.Object) (release func()) {
+	cat.running.Add(1)
 	for _, o := range objects {
-		s.objects.Use(o)
+		cat.objects.Use(o)
 	}
 	return func() {
-		defer s.running.Done()
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		defer cat.running.Done()
+		cat.mu.Lock()
+		defer cat.mu.Unlock()
 		for _, o := range objects {
-			s.objects.Unuse(o)
+			cat.objects.Unuse(o)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claime
 		if err := c.mayClaimLocked(o); err != nil {
 			return err
 		}
-		if err := s.claimLocked(o); err != nil {
+		if err := s.fills.claimLocked(o); err != nil {
 			return err
 		}
 		claimed.Memory, claimed.Release = s.objects.ShareOf(o, 0), s.keepLocked(o)
@@ -218,27 +218,27 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 }
 
 // claimLocked makes room and allocates it; ErrAgain as in makeRoomLocked.
-func (s *Store) claimLocked(o *objects.Object) (err error) {
+func (fills *fills) claimLocked(o *objects.Object) (err error) {
 	if o.InHBM() {
-		err = s.objects.MakeCopyRoom(o, false)
+		err = fills.objects.MakeCopyRoom(o, false)
 	} else {
-		err = s.makeRoomLocked(o, spared{})
+		err = fills.evictor.makeRoomLocked(o, spared{})
 	}
 	if err != nil {
 		if !errors.Is(err, objects.ErrAgain) {
-			s.counters.Refused(err)
+			fills.counters.Refused(err)
 		}
 		return err
 	}
-	o.Created, o.Used = s.cfg.Now(), s.cfg.Now()
+	o.Created, o.Used = fills.cfg.Now(), fills.cfg.Now()
 	if o.InHBM() {
-		s.objects.AllocateCopy(o, 0)
+		fills.objects.AllocateCopy(o, 0)
 		return nil
 	}
-	s.objects.Allocate(o, o.RankBytes)
-	s.objects.Book(o)
-	if s.cleanerIdle && s.objects.Short(o.Pool) {
-		s.changed.Broadcast()
+	fills.objects.Allocate(o, o.RankBytes)
+	fills.objects.Book(o)
+	if fills.cleanerIdle && fills.objects.Short(o.Pool) {
+		fills.changed.Broadcast()
 	}
 	return nil
 }

@@ -12,6 +12,14 @@ import (
 // errLeaving is ErrBusy for room that a lower tier, or a sink, is still reading.
 var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
+// evictor is the part of a store that frees memory for objects. It has no state.
+type evictor struct {
+	*catalog
+	remote   *remote
+	writes   *writes
+	offloads *offloads
+}
+
 // makeRoomLocked evicts objects until o fits its tenant's quota and its pool. If that is
 // impossible it evicts nothing and returns why.
 //
@@ -25,14 +33,14 @@ var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 //
 // One call evicts at most objects.EvictRows objects, or as many entries as the lower tier
 // evicts in one call. ErrAgain: call again, after others had the lock.
-func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
+func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 	p := o.Pool
-	hang := s.writesHangLocked()
+	hang := ev.writes.writesHangLocked()
 	overPool := p.Used + o.PageBytes - p.Budget
 	if !hang {
 		overPool -= p.Bytes[objects.ClassDemoting]
 	}
-	overQuota, err := s.quotaLocked(o, s.trimmable(o.Tenant, spare.bytes))
+	overQuota, err := ev.quotaLocked(o, ev.trimmable(o.Tenant, spare.bytes))
 	if err != nil {
 		return err
 	}
@@ -44,12 +52,12 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		return fmt.Errorf("%s: %d bytes of pages, %s pool holds %d of %d, %d of them evictable: %w",
 			o.Name(), o.PageBytes, p.Name, p.Used, p.Budget, evictable, tier.ErrFull)
 	}
-	freed, more := s.objects.Yield(o.Tenant, overQuota)
+	freed, more := ev.objects.Yield(o.Tenant, overQuota)
 	if more {
 		return objects.ErrAgain
 	}
 	overQuota -= freed
-	if overQuota, err = s.trimLocked(o, overQuota, spare); err != nil {
+	if overQuota, err = ev.trimLocked(o, overQuota, spare); err != nil {
 		return err
 	}
 	pages, bytes := p.StayingBytes(), o.Tenant.StayingBytes()
@@ -60,7 +68,7 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 			return objects.ErrAgain
 		}
 		fromPool, _ := left()
-		s.evictLocked(o.Tenant.Evict, forQuota, &shortage{p, overPool - fromPool, o.Tenant, overQuota - given, o})
+		ev.evictLocked(o.Tenant.Evict, forQuota, &shortage{p, overPool - fromPool, o.Tenant, overQuota - given, o})
 	}
 	way := forRoom
 	if hang {
@@ -70,9 +78,9 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 		if n++; n > objects.EvictRows {
 			return objects.ErrAgain
 		}
-		s.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given, rival: o})
+		ev.evictLocked(p.Evict, way, &shortage{pool: p, pages: overPool - given, rival: o})
 	}
-	if p.Used+o.PageBytes > p.Budget || s.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
+	if p.Used+o.PageBytes > p.Budget || ev.objects.OverQuota(o.Tenant, o.Charge()) > 0 {
 		return errLeaving
 	}
 	return nil
@@ -84,40 +92,40 @@ func (s *Store) makeRoomLocked(o *objects.Object, spare spared) error {
 const hungSweeps = 5
 
 // writesHangLocked reports whether writes of the lower tier have stopped ending.
-func (s *Store) writesHangLocked() bool {
-	return s.counters.Writing > 0 && s.sweeps-s.writeSweep >= hungSweeps
+func (wr *writes) writesHangLocked() bool {
+	return wr.counters.Writing > 0 && wr.sweeps-wr.lastSweep >= hungSweeps
 }
 
 // quotaLocked returns how much a tenant has to give up for o, in addition to what is
 // already leaving memory. ErrQuota if that is impossible even if the lower tier evicts.
-func (s *Store) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
+func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
-	if over = s.objects.OverQuota(t, o.Charge()); !s.writesHangLocked() {
+	if over = ev.objects.OverQuota(t, o.Charge()); !ev.writes.writesHangLocked() {
 		over -= t.Leaving
 	}
 	if evictable := t.Total() - t.Pinned; over > evictable+below {
 		return 0, fmt.Errorf("%s: %d bytes, tenant %q holds %d of %d and %d in the lower tier, %d of them evictable: %w",
-			o.Name(), o.Charge(), t.Name, t.Total(), t.QuotaBytes, s.objects.UsedBelow(t), evictable+below, tier.ErrQuota)
+			o.Name(), o.Charge(), t.Name, t.Total(), t.QuotaBytes, ev.objects.UsedBelow(t), evictable+below, tier.ErrQuota)
 	}
 	return over, nil
 }
 
 // trimmable returns the bytes that the lower tier could evict for a tenant.
-func (s *Store) trimmable(t *objects.Tenant, spare int64) int64 {
-	return max(0, s.objects.UsedBelow(t)-spare)
+func (ev *evictor) trimmable(t *objects.Tenant, spare int64) int64 {
+	return max(0, ev.objects.UsedBelow(t)-spare)
 }
 
 // trimLocked makes the lower tier evict entries of a tenant over its quota, and returns
 // what is still to be freed in memory.
-func (s *Store) trimLocked(o *objects.Object, over int64, spare spared) (int64, error) {
-	bytes := min(over, s.trimmable(o.Tenant, spare.bytes))
+func (ev *evictor) trimLocked(o *objects.Object, over int64, spare spared) (int64, error) {
+	bytes := min(over, ev.trimmable(o.Tenant, spare.bytes))
 	if bytes <= 0 {
 		return over, nil
 	}
-	if s.trimBelowLocked(o.Tenant, bytes, spare.names) {
+	if ev.trimBelowLocked(o.Tenant, bytes, spare.names) {
 		return 0, objects.ErrAgain
 	}
-	return s.quotaLocked(o, 0)
+	return ev.quotaLocked(o, 0)
 }
 
 // spared are entries that the lower tier must not evict for room, since they are about to
@@ -129,9 +137,9 @@ type spared struct {
 
 // trimBelowLocked makes the lower tier free bytes of a tenant, as far as it can in one
 // call, which evicts a bounded number of entries. more: another call would free more.
-func (s *Store) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
-	freed, more := s.cfg.Lower.Trim(t.ID, bytes, spare)
-	s.counters.TrimmedBytes += uint64(freed)
+func (ev *evictor) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
+	freed, more := ev.cfg.Lower.Trim(t.ID, bytes, spare)
+	ev.counters.TrimmedBytes += uint64(freed)
 	return more
 }
 
@@ -156,61 +164,61 @@ func (e eviction) reason() decision.Reason {
 // that the lower tier has is just dropped; another one is offered to it first, if that
 // helps. One that waits for a busy tier is not waited for: a disk that hangs must not
 // take the memory with it. A copy may be sent to the outlets, within the limits of short.
-func (s *Store) evictLocked(from policy.Eviction, way eviction, short *shortage) {
-	o := s.victimLocked(from)
+func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shortage) {
+	o := ev.victimLocked(from)
 	if o.Children > 0 {
-		s.objects.StripFor(o, way.reason(), short.of())
+		ev.objects.StripFor(o, way.reason(), short.of())
 		return
 	}
 	w := writeOf(o)
-	n := s.of(o.Profile)
+	n := ev.of(o.Profile)
 	if way == forQuota {
 		n.EvictedQuota++
 	} else {
 		n.EvictedRoom++
 	}
-	s.durations.since(o, s.durations.evicted, s.cfg.Now())
+	ev.durations.since(o, ev.durations.evicted, ev.cfg.Now())
 	n.EvictedBytes += uint64(o.Bytes)
 	if w != nil && !w.moving() {
-		s.withdrawLocked(o)
-		s.offloadLocked(o, leaving, short)
-		s.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes, short.of())
-		s.objects.Unlink(o, tier.ReasonEvicted)
+		ev.writes.withdrawLocked(o)
+		ev.offloads.offloadLocked(o, leaving, short)
+		ev.objects.NoteLeft(o, decision.Evict, way.reason(), o.PageBytes, short.of())
+		ev.objects.Unlink(o, tier.ReasonEvicted)
 		return
 	}
-	_, held := s.objects.Below(o)
+	_, held := ev.objects.Below(o)
 	switch {
 	case w != nil: // counted when the write ends
 	case held:
-		s.counters.Demoted++
-	case way != forRoom || s.cfg.Lower == nil || o.Profile.Trial || s.elsewhereLocked(o):
+		ev.counters.Demoted++
+	case way != forRoom || ev.cfg.Lower == nil || o.Profile.Trial || ev.remote.elsewhereLocked(o):
 		n.Dropped++
-	case s.wantLocked(o, tier.LevelLogged, false) != nil:
-		s.counters.DemotionsRefused++
+	case ev.writes.wantLocked(o, tier.LevelLogged, false) != nil:
+		ev.counters.DemotionsRefused++
 	}
 	w = writeOf(o) // it may exist now
 	if w != nil {
 		w.leaving = true
 	}
-	s.offloadLocked(o, leaving, short)
+	ev.offloads.offloadLocked(o, leaving, short)
 	what := decision.Evict
 	if held || w != nil || o.Offload != nil {
 		what = decision.Demote
 	}
-	s.objects.NoteLeft(o, what, way.reason(), o.PageBytes, short.of())
-	s.objects.Unlink(o, tier.ReasonEvicted)
+	ev.objects.NoteLeft(o, what, way.reason(), o.PageBytes, short.of())
+	ev.objects.Unlink(o, tier.ReasonEvicted)
 }
 
 // victimLocked returns the policy's victim. It prefers objects that were already offered
 // to the outlets: one of them is evicted if it is among the first aheadTries victims. A
 // node that is evictable with a child only because the lower tier had it is not evicted
 // if the tier no longer does.
-func (s *Store) victimLocked(from policy.Eviction) *objects.Object {
+func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 	for {
 		tries := 0
 		id, ok := from.Victim(func(id policy.ID) bool {
 			tries++
-			return s.out == nil || tries > aheadTries || s.objects.Table.Get(id).Sending != objects.Candidate
+			return ev.offloads.engine == nil || tries > aheadTries || ev.objects.Table.Get(id).Sending != objects.Candidate
 		})
 		if !ok { // fewer victims, and none was offered
 			id, ok = from.Victim(objects.AnyID)
@@ -218,13 +226,13 @@ func (s *Store) victimLocked(from policy.Eviction) *objects.Object {
 		if !ok {
 			panic(fmt.Sprintf("tiering: no victim among %d objects although bytes are evictable", from.Len()))
 		}
-		o := s.objects.Table.Get(id)
-		if o.Children == 0 || s.cfg.Lower == nil {
+		o := ev.objects.Table.Get(id)
+		if o.Children == 0 || ev.cfg.Lower == nil {
 			return o
 		}
-		if _, held := s.objects.Below(o); held {
+		if _, held := ev.objects.Below(o); held {
 			return o
 		}
-		s.objects.SetStored(o, tier.LevelDefault)
+		ev.objects.SetStored(o, tier.LevelDefault)
 	}
 }

@@ -23,7 +23,7 @@ import (
 // Invariant: while there is a promotion of a name, no client fills an object of that
 // name.
 type promotion struct {
-	store *Store
+	owner *promotions
 	*transfer.Flight
 
 	name    tier.Name
@@ -55,12 +55,30 @@ type wanted struct {
 	planned bool      // as in AcquireQuery
 }
 
-// openPromotions creates the engine that brings objects into memory.
-func (s *Store) openPromotions() {
-	s.up = transfer.New[tier.Name](transfer.Config{
-		Lock: &s.mu, Workers: true, Queue: s.cfg.PromoteQueue, Share: max(s.cfg.MaxChain, s.cfg.PromoteQueue/len(s.objects.Tenants)),
-		Bytes: s.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: s.cfg.Now, Idle: s.readAheadLocked, After: s.launch, Took: s.durations.fetch,
+// promotions is the part of a store that reads objects into memory: for clients that wait,
+// and ahead of them after a match. Guarded by the store's lock.
+type promotions struct {
+	*catalog
+	remote  *remote
+	evictor *evictor
+
+	engine *transfer.Engine[tier.Name] // nil without a lower tier and a Remote
+	hints  transfer.Hints[wanted]      // hits of matches, to be read ahead
+}
+
+// open creates the engine that brings objects into memory.
+func (pro *promotions) open() {
+	pro.engine = transfer.New[tier.Name](transfer.Config{
+		Lock: &pro.mu, Workers: true, Queue: pro.cfg.PromoteQueue, Share: max(pro.cfg.MaxChain, pro.cfg.PromoteQueue/len(pro.objects.Tenants)),
+		Bytes: pro.cfg.PromoteBytes, Lanes: lanes, Turns: maxRoomTurns, Now: pro.cfg.Now, Idle: pro.readAheadLocked, After: pro.launch, Took: pro.durations.fetch,
 	})
+}
+
+// kickLocked lets promotions that wait for memory try again.
+func (pro *promotions) kickLocked() {
+	if pro.engine != nil {
+		pro.engine.Kick()
+	}
 }
 
 // The lanes of promotions: a hung peer does not block reads of the disk.
@@ -75,11 +93,11 @@ const (
 const maxRoomTurns = 8
 
 // promotionLocked returns the promotion of a name, if there is one.
-func (s *Store) promotionLocked(n tier.Name) *promotion {
-	if s.up == nil {
+func (pro *promotions) promotionLocked(n tier.Name) *promotion {
+	if pro.engine == nil {
 		return nil
 	}
-	if f := s.up.Find(n); f != nil {
+	if f := pro.engine.Find(n); f != nil {
 		return f.Job.(*promotion)
 	}
 	return nil
@@ -88,67 +106,67 @@ func (s *Store) promotionLocked(n tier.Name) *promotion {
 // promoteLocked starts, or joins, the promotion of an entry and its ancestors. It returns
 // nil if the entry cannot be promoted now: it no longer exists, a client is filling it,
 // or too much is being promoted.
-func (s *Store) promoteLocked(w wanted) *promotion {
-	if p := s.promotionLocked(w.name); p != nil {
+func (pro *promotions) promoteLocked(w wanted) *promotion {
+	if p := pro.promotionLocked(w.name); p != nil {
 		if p.profile != w.profile || p.tenant != w.tenant {
 			return nil
 		}
 		if w.urgent {
-			s.urgeLocked(p)
+			pro.urgeLocked(p)
 		}
 		return p
 	}
-	nodes, ok := s.climbLocked(w)
+	nodes, ok := pro.climbLocked(w)
 	if !ok {
 		return nil
 	}
-	if s.closed || !s.up.Room(uint32(w.tenant.ID), len(nodes)) || !w.urgent && !s.readAheadRoomLocked(nodes) {
+	if pro.closed || !pro.engine.Room(uint32(w.tenant.ID), len(nodes)) || !w.urgent && !pro.readAheadRoomLocked(nodes) {
 		return nil
 	}
 	var spare spared
 	for _, p := range nodes {
-		s.takeCopyLocked(p)
+		pro.remote.takeCopyLocked(p)
 		spare.names, spare.bytes = append(spare.names, p.name), spare.bytes+p.entry.Bytes
 	}
-	for up := nodes[len(nodes)-1].lead; up != nil; up = up.next() {
-		up.spare = spared{slices.Concat(up.spare.names, spare.names), up.spare.bytes + spare.bytes}
+	for ahead := nodes[len(nodes)-1].lead; ahead != nil; ahead = ahead.next() {
+		ahead.spare = spared{slices.Concat(ahead.spare.names, spare.names), ahead.spare.bytes + spare.bytes}
 	}
 	for _, p := range slices.Backward(nodes) {
 		p.spare = spare
-		s.startLocked(p, w.urgent)
+		pro.startLocked(p, w.urgent)
 	}
 	for _, p := range slices.Backward(nodes) {
 		if p.source == nil {
-			s.objects.TouchBelow(p.name) // so that new entries do not push them out
+			pro.objects.TouchBelow(p.name) // so that new entries do not push them out
 		}
 	}
 	if w.urgent {
-		s.urgeLocked(nodes[0]) // what it joined may be a read-ahead
+		pro.urgeLocked(nodes[0]) // what it joined may be a read-ahead
 	}
 	return nodes[0]
 }
 
 // climbLocked lists an entry and those of its ancestors that are not in memory, up to one
 // that is, or is being promoted. Each is in the lower tier, or was found remotely.
-func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
+func (pro *promotions) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
-	for len(nodes) < s.cfg.MaxChain {
-		if p := s.promotionLocked(name); p != nil {
+	for len(nodes) < pro.cfg.MaxChain {
+		if p := pro.promotionLocked(name); p != nil {
 			if p.profile != w.profile || p.tenant != w.tenant || p.entry.End != end {
 				return nil, false
 			}
 			nodes[len(nodes)-1].lead = p
 			return nodes, true
 		}
-		if o := s.objects.Named(name, w.profile, w.tenant); o != nil {
+		if o := pro.objects.Named(name, w.profile, w.tenant); o != nil {
 			if len(nodes) == 0 {
-				return s.restoreLocked(o, w)
+				return pro.restoreLocked(o, w)
 			}
-			if !o.Published() || o.End != end || !s.objects.Sound(o) {
+			if !o.Published() || o.End != end || !pro.objects.Sound(o) {
 				return nil, false
 			}
 			if o.Phase == objects.Stripped && nodes[len(nodes)-1].name.Kind == tier.Rows {
-				states, ok := s.restoreLocked(o, w)
+				states, ok := pro.restoreLocked(o, w)
 				if !ok {
 					return nil, false
 				}
@@ -158,14 +176,14 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 			nodes[len(nodes)-1].base = o
 			return nodes, true
 		}
-		e, held := s.objects.LookupBelow(name, w.profile, w.tenant)
+		e, held := pro.objects.LookupBelow(name, w.profile, w.tenant)
 		if !held {
-			e, held = s.foundLocked(objects.Identity{Name: name, Profile: w.profile, Tenant: w.tenant})
+			e, held = pro.remote.foundLocked(objects.Identity{Name: name, Profile: w.profile, Tenant: w.tenant})
 		}
 		if !held || len(nodes) > 0 && e.End != end || !w.profile.Fits(&e) {
 			return nil, false
 		}
-		p := s.newPromotion(&e, w)
+		p := pro.newPromotion(&e, w)
 		if len(nodes) > 0 {
 			nodes[len(nodes)-1].lead = p
 		}
@@ -178,9 +196,9 @@ func (s *Store) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	return nil, false
 }
 
-func (s *Store) newPromotion(e *tier.Entry, w wanted) *promotion {
+func (pro *promotions) newPromotion(e *tier.Entry, w wanted) *promotion {
 	return &promotion{
-		store: s, name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: s.objects.Pools[objects.PoolNumber(e.Kind)],
+		owner: pro, name: e.Name, entry: *e, profile: w.profile, tenant: w.tenant, pool: pro.objects.Pools[objects.PoolNumber(e.Kind)],
 	}
 }
 
@@ -200,10 +218,10 @@ func (p *promotion) describe() *objects.Object {
 // size returns the size of the object.
 func (p *promotion) size() objects.Size {
 	o := p.describe()
-	return p.store.objects.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
+	return p.owner.objects.SizeOf(p.profile, o.Layout(), o.Spec.Tokens)
 }
 
-func (s *Store) startLocked(p *promotion, urgent bool) {
+func (pro *promotions) startLocked(p *promotion, urgent bool) {
 	o := transfer.Options{Bytes: p.size().PageBytes, Owner: uint32(p.tenant.ID), Urgent: urgent}
 	if p.source != nil {
 		o.Lane = laneBeyond
@@ -211,27 +229,27 @@ func (s *Store) startLocked(p *promotion, urgent bool) {
 	if p.lead != nil {
 		o.After = p.lead.Flight
 	}
-	p.Flight, _ = s.up.Start(p.name, p, o)
-	p.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: p}
-	s.objects.Deadlines.Add(&p.until)
+	p.Flight, _ = pro.engine.Start(p.name, p, o)
+	p.until = deadline.Deadline[any]{At: pro.cfg.Now().Add(pro.cfg.FillTTL), Order: pro.leaseIDs.Add(1), Of: p}
+	pro.objects.Deadlines.Add(&p.until)
 	if !urgent {
 		p.pool.AheadBytes += p.Bytes
-		s.counters.ReadAheadBegun++
+		pro.counters.ReadAheadBegun++
 	}
-	s.objects.Use(p.base)
-	s.objects.Use(p.into)
+	pro.objects.Use(p.base)
+	pro.objects.Use(p.into)
 }
 
 // urgeLocked makes a promotion, and those that it waits for, urgent: clients wait for
 // them.
-func (s *Store) urgeLocked(p *promotion) {
+func (pro *promotions) urgeLocked(p *promotion) {
 	for f := p.Flight; f != nil; f = f.Lead() {
 		if !f.Urgent() {
 			f.Job.(*promotion).pool.AheadBytes -= f.Bytes
-			s.counters.ReadAheadUsed++
+			pro.counters.ReadAheadUsed++
 		}
 	}
-	s.up.Urge(p.Flight)
+	pro.engine.Urge(p.Flight)
 }
 
 // next returns the promotion that a started one follows, if there is one.
@@ -244,14 +262,14 @@ func (p *promotion) next() *promotion {
 
 // Begin allocates the memory of a promotion.
 func (p *promotion) Begin(f *transfer.Flight) error {
-	s, o := p.store, p.describe()
+	pro, o := p.owner, p.describe()
 	if err := p.findAgain(o); err != nil {
 		return err
 	}
 	if err := p.admit(f, o); err != nil {
 		return err
 	}
-	switch err := s.makeRoomLocked(o, p.spare); {
+	switch err := pro.evictor.makeRoomLocked(o, p.spare); {
 	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
 	case errors.Is(err, errLeaving):
@@ -259,33 +277,33 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	case err != nil:
 		return err
 	}
-	s.objects.Allocate(o, o.RankBytes)
-	now := s.cfg.Now()
+	pro.objects.Allocate(o, o.RankBytes)
+	now := pro.cfg.Now()
 	o.Created, o.Used = now, now
 	o.Fill = &objects.Fill{Layout: o.Layout(), Promoted: true, Fetched: p.source != nil, Copying: 1}
 	if p.into != nil {
-		s.objects.Book(o)
-		s.objects.Account(o)
+		pro.objects.Book(o)
+		pro.objects.Account(o)
 	} else {
-		s.objects.Link(o)
+		pro.objects.Link(o)
 	}
 	p.object, p.fill = o, o.Fill
-	s.running.Add(1)
+	pro.running.Add(1)
 	return nil
 }
 
 // findAgain checks that the entry or copy can still be read.
 func (p *promotion) findAgain(o *objects.Object) error {
-	s := p.store
+	pro := p.owner
 	if p.source != nil {
 		// A source may claim to have a segment of one tenant under the key of another's.
 		// What it sends is checked, but only after it has arrived.
-		if o.Kind == 0 && s.objects.Segments.Find(&o.Key) != nil {
+		if o.Kind == 0 && pro.objects.Segments.Find(&o.Key) != nil {
 			return fmt.Errorf("%s: another has its key: %w", o.Name(), tier.ErrInvalid)
 		}
 		return nil
 	}
-	e, ok := s.objects.LookupBelow(p.name, p.profile, p.tenant)
+	e, ok := pro.objects.LookupBelow(p.name, p.profile, p.tenant)
 	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || e.Packed != p.entry.Packed {
 		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
 	}
@@ -295,10 +313,10 @@ func (p *promotion) findAgain(o *objects.Object) error {
 
 // admit checks that o may be placed in memory, and sets its size.
 func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
-	s := p.store
+	pro := p.owner
 	if p.base != nil {
 		o.Parent, o.Depth = p.base, p.base.Depth+1
-		if o.Depth > s.cfg.MaxChain || !p.base.Linked() {
+		if o.Depth > pro.cfg.MaxChain || !p.base.Linked() {
 			return fmt.Errorf("%s: node %d of a chain: %w", o.Name(), o.Depth, tier.ErrInvalid)
 		}
 	}
@@ -312,8 +330,8 @@ func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	if bytes == 0 || bytes > o.Pool.Budget/int64(o.Profile.Ranks) {
 		return fmt.Errorf("%s: %d bytes for each rank: %w", o.Name(), bytes, tier.ErrFull)
 	}
-	s.objects.Measure(o)
-	if over := s.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
+	pro.objects.Measure(o)
+	if over := pro.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
 		// A guess must not cost a tenant what it has.
 		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}
@@ -330,17 +348,17 @@ func (p *promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 }
 
 func (p *promotion) read(ctx context.Context) error {
-	s := p.store
+	pro := p.owner
 	refs := make([]gpuipc.Ref, len(p.object.Shares))
 	for i := range refs {
-		refs[i] = s.objects.Ref(&p.object.Shares[i])
+		refs[i] = pro.objects.Ref(&p.object.Shares[i])
 	}
-	began := s.cfg.Now()
+	began := pro.cfg.Now()
 	c, job, err := p.readFrom(ctx, refs)
 	if err != nil {
 		return err
 	}
-	p.profile.Costs.Did(job, p.Bytes, s.cfg.Now().Sub(began))
+	p.profile.Costs.Did(job, p.Bytes, pro.cfg.Now().Sub(began))
 	if err := p.check(c); err != nil {
 		return err
 	}
@@ -351,7 +369,7 @@ func (p *promotion) read(ctx context.Context) error {
 	if o := p.object; o.Kind == 0 {
 		p.hash = p.profile.RollingHash(p.tenant.Salt).Segment(o.Spec, c.Tokens)
 	}
-	return s.patch(ctx, p)
+	return pro.patch(ctx, p)
 }
 
 func (p *promotion) readFrom(ctx context.Context, refs []gpuipc.Ref) (*tier.Content, cost.Job, error) {
@@ -359,7 +377,7 @@ func (p *promotion) readFrom(ctx context.Context, refs []gpuipc.Ref) (*tier.Cont
 		c, err := p.source.Read(ctx, refs)
 		return c, cost.JobLoadPeer, err
 	}
-	c, err := p.store.cfg.Lower.Read(ctx, &p.entry, refs)
+	c, err := p.owner.cfg.Lower.Read(ctx, &p.entry, refs)
 	return c, cost.JobLoadDisk, err
 }
 
@@ -389,7 +407,7 @@ func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 		return nil
 	}
 	for rank, ref := range refs {
-		views, unpin, err := p.store.dev.Pin(ref, false)
+		views, unpin, err := p.owner.dev.Pin(ref, false)
 		if err != nil {
 			return err
 		}
@@ -412,32 +430,32 @@ func (p *promotion) Landed(*transfer.Flight) (again bool, err error) { return fa
 
 // End publishes the object of a promotion, or removes it again.
 func (p *promotion) End(f *transfer.Flight, err error) {
-	s := p.store
+	pro := p.owner
 	if err == nil {
 		p.publish(f)
 	} else {
 		p.fail(transfer.OutcomeOf(err))
 	}
-	s.objects.Deadlines.Remove(&p.until)
-	s.endFetchLocked(p, err)
+	pro.objects.Deadlines.Remove(&p.until)
+	pro.remote.endFetchLocked(p, err)
 	if !f.Urgent() && err != nil {
 		p.pool.AheadBytes -= f.Bytes
-		s.counters.ReadAheadFailed++
+		pro.counters.ReadAheadFailed++
 	}
-	s.objects.Unuse(p.base)
-	s.objects.Unuse(p.into)
+	pro.objects.Unuse(p.base)
+	pro.objects.Unuse(p.into)
 	p.base, p.into = nil, nil
 }
 
 // publish makes the object a hit and keeps it in use for the waiting callers and for
 // checkpoints that extend it.
 func (p *promotion) publish(f *transfer.Flight) {
-	s := p.store
+	pro := p.owner
 	for i := range p.object.Shares {
 		p.object.Shares[i].Digests = p.content.Digests[i]
 	}
 	if p.into != nil {
-		s.restoreStatesLocked(p)
+		pro.restoreStatesLocked(p)
 	}
 	o := p.object
 	o.Publisher, o.TokenIDs, o.Hash, o.Stored = p.content.Publisher, p.content.Tokens, p.hash, p.entry.Level
@@ -451,28 +469,28 @@ func (p *promotion) publish(f *transfer.Flight) {
 	for _, g := range followers {
 		g.Job.(*promotion).base = o
 	}
-	s.objects.Publish(o, s.cfg.Now(), why)
+	pro.objects.Publish(o, pro.cfg.Now(), why)
 	if o.Ahead {
-		s.expectUseLocked(o)
+		pro.expectUseLocked(o)
 	}
 	if o.Fetched {
-		s.counters.Beyond.FetchedBytes += uint64(o.Bytes)
+		pro.counters.Beyond.FetchedBytes += uint64(o.Bytes)
 	} else {
-		s.counters.PromotedBytes += uint64(o.Bytes)
+		pro.counters.PromotedBytes += uint64(o.Bytes)
 	}
-	s.furtherLocked(p, o)
+	pro.furtherLocked(p, o)
 }
 
 // fail removes what a promotion was filling. A read in progress keeps the memory until it
 // ends.
 func (p *promotion) fail(how transfer.Outcome) {
-	s := p.store
+	pro := p.owner
 	if o := p.object; o != nil {
 		o.Fill.Dead = true
 		if o.Phase == objects.Unlisted {
-			s.objects.Account(o)
+			pro.objects.Account(o)
 		} else {
-			s.objects.Unlink(o, promotionReason(how))
+			pro.objects.Unlink(o, promotionReason(how))
 		}
 	}
 	if o := p.into; o != nil && o.Fill != nil {
@@ -482,13 +500,13 @@ func (p *promotion) fail(how transfer.Outcome) {
 
 // Release frees the memory of a failed promotion.
 func (p *promotion) Release(*transfer.Flight) {
-	s := p.store
+	pro := p.owner
 	if o := p.object; p.fill != nil && o.Fill == p.fill {
 		o.Fill = nil
-		s.objects.Account(o)
+		pro.objects.Account(o)
 	}
-	s.discardLocked(p.source)
-	s.running.Done()
+	pro.remote.discardLocked(p.source)
+	pro.running.Done()
 }
 
 // Arrived returns the object that a promotion has brought.

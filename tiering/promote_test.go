@@ -365,8 +365,8 @@ func TestPromotionWaitsForRoom(t *testing.T) {
 	x.sink(disk)
 	x.publish(x.c, dirty)
 	a := x.await(x.ctx, 1, disk)
-	if n := x.carry(); n != 1 || x.up.Parked() != 1 {
-		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.up.Parked())
+	if n := x.carry(); n != 1 || x.promotions.engine.Parked() != 1 {
+		t.Fatalf("%d promotions had their turn, %d wait for room", n, x.promotions.engine.Parked())
 	}
 	x.launch()
 	if pool := x.Pools()[0]; pool.DemotingBytes == 0 {
@@ -422,7 +422,7 @@ func TestPromotionsAreBounded(t *testing.T) {
 	}
 	a := x.await(x.ctx, 5, ps[:5]...)
 	x.mu.Lock()
-	if n := x.up.Bytes(); n > x.cfg.PromoteBytes || n == 0 {
+	if n := x.promotions.engine.Bytes(); n > x.cfg.PromoteBytes || n == 0 {
 		t.Errorf("%d bytes are read into at once, bound %d", n, x.cfg.PromoteBytes)
 	}
 	x.mu.Unlock()

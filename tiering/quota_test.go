@@ -122,7 +122,7 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 	trim := func() error {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		return x.trimTenantLocked(tenant)
+		return x.evictor.trimTenantLocked(tenant)
 	}
 	for ; errors.Is(trim(), objects.ErrAgain); steps++ {
 		if n := len(x.tier.entries); n != 4-steps {
@@ -140,7 +140,7 @@ func TestTrimmingLetsOthersHaveTheLock(t *testing.T) {
 	o.End += o.Begin
 	x.objects.Measure(o)
 	x.mu.Lock()
-	err := x.makeRoomLocked(o, spared{})
+	err := x.evictor.makeRoomLocked(o, spared{})
 	x.mu.Unlock()
 	if n := len(x.tier.entries); n != 3 || !errors.Is(err, objects.ErrAgain) {
 		t.Errorf("room for a segment in one step: %v, %d entries are left, want 3 and another step", err, n)

@@ -16,59 +16,59 @@ const aheadShare = 8
 const hintRows = 32
 
 // hintReadAheadLocked records a hit of a match in the lower tier. It never waits.
-func (s *Store) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.Tenant) {
-	s.hintAheadLocked(wanted{name: n, profile: p, tenant: t})
+func (pro *promotions) hintReadAheadLocked(n tier.Name, p *objects.Profile, t *objects.Tenant) {
+	pro.hintAheadLocked(wanted{name: n, profile: p, tenant: t})
 }
 
-func (s *Store) hintAheadLocked(w wanted) {
-	if !s.cfg.ReadAhead {
+func (pro *promotions) hintAheadLocked(w wanted) {
+	if !pro.cfg.ReadAhead {
 		return
 	}
-	if !s.aheadHints.Add(w) {
-		s.counters.ReadAheadDropped++
-	} else if s.aheadHints.Len() == 1 {
-		s.up.Wake()
+	if !pro.hints.Add(w) {
+		pro.counters.ReadAheadDropped++
+	} else if pro.hints.Len() == 1 {
+		pro.engine.Wake()
 	}
 }
 
 // readAheadLocked starts promotions for some of the recorded hits, until one is ready,
 // and reports whether more are left.
-func (s *Store) readAheadLocked() (more bool) {
-	h := &s.aheadHints
+func (pro *promotions) readAheadLocked() (more bool) {
+	h := &pro.hints
 	var far []wanted
-	for n := 0; n < hintRows && h.Len() > 0 && !s.up.Waiting(); n++ {
+	for n := 0; n < hintRows && h.Len() > 0 && !pro.engine.Waiting(); n++ {
 		w := h.Take()
-		if o := s.objects.Named(w.name, w.profile, w.tenant); s.up.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
-			if o == nil && s.farLocked(w.identity()) {
+		if o := pro.objects.Named(w.name, w.profile, w.tenant); pro.engine.Find(w.name) == nil && (o == nil || o.Phase == objects.Stripped) {
+			if o == nil && pro.remote.farLocked(w.identity()) {
 				far = append(far, w)
 			} else {
-				s.promoteLocked(w)
+				pro.promoteLocked(w)
 			}
 		}
 	}
-	s.seekAheadLocked(far)
+	pro.remote.seekAheadLocked(far)
 	return h.Len() > 0
 }
 
 // readAheadRoomLocked reports whether promotions may be read ahead into their pool and
 // for their tenant. A guess must not cost a tenant what it has.
-func (s *Store) readAheadRoomLocked(nodes []*promotion) bool {
+func (pro *promotions) readAheadRoomLocked(nodes []*promotion) bool {
 	var bytes, charge int64
 	for _, p := range nodes {
 		size := p.size()
 		bytes, charge = bytes+size.PageBytes, charge+size.Charge()
 	}
 	first := nodes[0]
-	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && s.objects.OverQuota(first.tenant, charge) <= 0 {
+	if first.pool.AheadBytes+bytes <= first.pool.Budget/aheadShare && pro.objects.OverQuota(first.tenant, charge) <= 0 {
 		return true
 	}
-	s.counters.ReadAheadDropped++
+	pro.counters.ReadAheadDropped++
 	return false
 }
 
 // expectUseLocked starts the time after which an object that was read ahead and not used
 // no longer counts towards the share of guesses. The object itself stays.
-func (s *Store) expectUseLocked(o *objects.Object) {
-	o.Until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FillTTL), Order: s.leaseIDs.Add(1), Of: o}
-	s.objects.Deadlines.Add(&o.Until)
+func (pro *promotions) expectUseLocked(o *objects.Object) {
+	o.Until = deadline.Deadline[any]{At: pro.cfg.Now().Add(pro.cfg.FillTTL), Order: pro.leaseIDs.Add(1), Of: o}
+	pro.objects.Deadlines.Add(&o.Until)
 }

@@ -107,7 +107,7 @@ func (x *twoTiers) push2(ps []piece) {
 	x.Helper()
 	x.mu.Lock()
 	for _, p := range ps {
-		_ = x.wantLocked(x.objects.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
+		_ = x.writes.wantLocked(x.objects.Segments.Find((*[32]byte)(&p.key)), tier.LevelLogged, true)
 	}
 	x.mu.Unlock()
 	x.launch()
@@ -181,8 +181,8 @@ func TestHitsThatNobodyTakesUpAreDropped(t *testing.T) {
 	if n := x.carry(); n != 1 {
 		t.Fatalf("%d promotions", n)
 	}
-	if x.aheadHints.Len() != 0 {
-		t.Fatalf("%d hits wait for ever", x.aheadHints.Len())
+	if x.promotions.hints.Len() != 0 {
+		t.Fatalf("%d hits wait for ever", x.promotions.hints.Len())
 	}
 }
 
@@ -194,7 +194,7 @@ func TestReadAheadThatIsAskedForIsUsed(t *testing.T) {
 	x.push()
 	x.askFor(one, two)
 	x.mu.Lock()
-	x.readAheadLocked() // the first waits in the line
+	x.promotions.readAheadLocked() // the first waits in the line
 	x.mu.Unlock()
 	x.try(one)
 	x.audit()

@@ -18,15 +18,15 @@ import (
 // meanwhile: no other writer may write there, and its memory stays.
 
 // restoreLocked returns the promotion of a stripped node that the lower tier still has.
-func (s *Store) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
-	if o.Phase != objects.Stripped || o.Fill != nil || !s.objects.Sound(o) {
+func (pro *promotions) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
+	if o.Phase != objects.Stripped || o.Fill != nil || !pro.objects.Sound(o) {
 		return nil, false
 	}
-	e, held := s.objects.Below(o)
+	e, held := pro.objects.Below(o)
 	if !held || !w.profile.Fits(&e) {
 		return nil, false
 	}
-	p := s.newPromotion(&e, w)
+	p := pro.newPromotion(&e, w)
 	p.into = o
 	return []*promotion{p}, true
 }
@@ -34,7 +34,7 @@ func (s *Store) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) 
 // restoreStatesLocked moves the states that a promotion has read to the stripped node,
 // after a patch. They come from the object that it read into, which is then free. Its
 // rows are not needed: others may be reading the rows of the node.
-func (s *Store) restoreStatesLocked(p *promotion) {
+func (pro *promotions) restoreStatesLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.Layout()
 	for i := range o.Shares {
@@ -49,39 +49,39 @@ func (s *Store) restoreStatesLocked(p *promotion) {
 		}
 		o.Shares[i].Digests = digests
 	}
-	s.objects.Resize(from, -o.StatePages, -o.StateBytes)
-	s.objects.Resize(o, o.StatePages, o.StateBytes)
-	s.counters.StrippedPromoted++
+	pro.objects.Resize(from, -o.StatePages, -o.StateBytes)
+	pro.objects.Resize(o, o.StatePages, o.StateBytes)
+	pro.counters.StrippedPromoted++
 	p.object = o
 	from.Fill = nil
-	s.objects.Account(from)
+	pro.objects.Account(from)
 }
 
 // patch copies the states that share pages with rows from what a promotion has read to
 // its stripped node.
-func (s *Store) patch(ctx context.Context, p *promotion) error {
-	s.mu.Lock()
-	from, to := s.beginPatchLocked(p)
+func (pro *promotions) patch(ctx context.Context, p *promotion) error {
+	pro.mu.Lock()
+	from, to := pro.beginPatchLocked(p)
 	o := p.into
-	s.mu.Unlock()
+	pro.mu.Unlock()
 	if len(from) == 0 {
 		return nil
 	}
 	var err error
 	for rank := range from {
-		if err = s.plans.Memory.Copy(ctx, to[rank], from[rank]); err != nil {
+		if err = pro.plans.Memory.Copy(ctx, to[rank], from[rank]); err != nil {
 			break
 		}
 	}
-	s.mu.Lock()
-	s.endPatchLocked(o)
-	s.mu.Unlock()
+	pro.mu.Lock()
+	pro.endPatchLocked(o)
+	pro.mu.Unlock()
 	return err
 }
 
 // beginPatchLocked returns what to copy, by rank. It returns nothing for a promotion that
 // has ended or that is not of a stripped node.
-func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
+func (pro *promotions) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	o := p.into
 	if o == nil {
 		return nil, nil
@@ -91,15 +91,15 @@ func (s *Store) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 		return nil, nil
 	}
 	for i := range o.Shares {
-		from = append(from, objects.Gather(s.objects.Ref(&p.object.Shares[i]), edges))
-		to = append(to, objects.Gather(s.objects.Ref(&o.Shares[i]), edges))
+		from = append(from, objects.Gather(pro.objects.Ref(&p.object.Shares[i]), edges))
+		to = append(to, objects.Gather(pro.objects.Ref(&o.Shares[i]), edges))
 	}
 	o.Fill = &objects.Fill{Promoted: true, Copying: 1}
-	s.objects.Account(o)
+	pro.objects.Account(o)
 	return from, to
 }
 
-func (s *Store) endPatchLocked(o *objects.Object) {
+func (pro *promotions) endPatchLocked(o *objects.Object) {
 	o.Fill = nil
-	s.objects.Account(o)
+	pro.objects.Account(o)
 }

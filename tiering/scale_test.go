@@ -162,7 +162,7 @@ func (b *bench) empty() {
 	defer b.mu.Unlock()
 	for _, p := range b.objects.Pools {
 		for p.Used > p.Pinned {
-			b.evictLocked(p.Evict, forRoom, nil)
+			b.evictor.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // segments, all in one round trip, or one checkpoint and its ancestors, one round trip
 // for each node that is not on this node. Guarded by the store's lock.
 type search struct {
-	store *Store
+	owner *remote
 	*transfer.Flight
 	rows  []*sought // grows while the ancestors of a checkpoint are looked up
 	until deadline.Deadline[any]
@@ -32,14 +32,14 @@ const (
 // errFindTime is the error of a search that timed out.
 var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavailable)
 
-// openBeyond creates the engine of remote lookups.
-func (s *Store) openBeyond() {
-	s.sought = map[objects.Identity]*sought{}
-	s.learner, _ = s.cfg.Remote.(tier.Learner)
-	s.preparer, _ = s.cfg.Remote.(tier.Preparer)
-	s.seek = transfer.New[*search](transfer.Config{
-		Lock: &s.mu, Workers: true, Queue: maxSearches, Share: max(maxSearches/4, maxSearches/len(s.objects.Tenants)),
-		Now: s.cfg.Now, After: s.launch,
+// open creates the engine of remote lookups.
+func (rem *remote) open() {
+	rem.sought = map[objects.Identity]*sought{}
+	rem.learner, _ = rem.cfg.Remote.(tier.Learner)
+	rem.preparer, _ = rem.cfg.Remote.(tier.Preparer)
+	rem.engine = transfer.New[*search](transfer.Config{
+		Lock: &rem.mu, Workers: true, Queue: maxSearches, Share: max(maxSearches/4, maxSearches/len(rem.objects.Tenants)),
+		Now: rem.cfg.Now, After: rem.launch,
 	})
 }
 
@@ -71,7 +71,7 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 		for j, i := range still {
 			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
 		}
-		if flight := s.seekLocked(ws, r.seats(q.Rank)); flight != nil {
+		if flight := s.remote.seekLocked(ws, r.seats(q.Rank)); flight != nil {
 			for _, i := range still {
 				rows[i].Promoting = true
 				if wait {
@@ -87,45 +87,45 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 
 // seekLocked starts a lookup of hinted objects of one tenant, or joins a running search.
 // It returns nil if there is nothing to look up, or if too many searches are running.
-func (s *Store) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
+func (rem *remote) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil
 	}
-	if k := s.sought[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
+	if k := rem.sought[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
 		k.seats = append(k.seats, seats...)
 		if ws[0].urgent {
 			k.urgent = true
-			s.seek.Urge(k.search.Flight)
+			rem.engine.Urge(k.search.Flight)
 		}
 		return k.search.Flight
 	}
 	owner := uint32(ws[0].tenant.ID)
-	if s.closed || !s.seek.Room(owner, 1) {
+	if rem.closed || !rem.engine.Room(owner, 1) {
 		return nil
 	}
-	q := &search{store: s}
+	q := &search{owner: rem}
 	urgent := false
 	for i := range ws {
-		if k := s.addSoughtLocked(q, ws[i].identity()); k != nil {
+		if k := rem.addSoughtLocked(q, ws[i].identity()); k != nil {
 			k.urgent, k.planned, k.seats, k.base = ws[i].urgent, ws[i].planned, slices.Clone(seats), ws[i].base
 			urgent = urgent || k.urgent
 		}
 	}
 	if len(q.rows) == 0 { // other searches cover all of them
-		return s.sought[ws[0].identity()].search.Flight
+		return rem.sought[ws[0].identity()].search.Flight
 	}
-	q.until = deadline.Deadline[any]{At: s.cfg.Now().Add(s.cfg.FindTTL), Order: s.leaseIDs.Add(1), Of: q}
-	s.objects.Deadlines.Add(&q.until)
-	q.Flight, _ = s.seek.Start(q, q, transfer.Options{Owner: owner, Urgent: urgent})
+	q.until = deadline.Deadline[any]{At: rem.cfg.Now().Add(rem.cfg.FindTTL), Order: rem.leaseIDs.Add(1), Of: q}
+	rem.objects.Deadlines.Add(&q.until)
+	q.Flight, _ = rem.engine.Start(q, q, transfer.Options{Owner: owner, Urgent: urgent})
 	return q.Flight
 }
 
 // addSoughtLocked adds an object to a search, unless another search covers it.
-func (s *Store) addSoughtLocked(q *search, id objects.Identity) *sought {
-	if k := s.sought[id]; k != nil && k.search != nil {
+func (rem *remote) addSoughtLocked(q *search, id objects.Identity) *sought {
+	if k := rem.sought[id]; k != nil && k.search != nil {
 		return nil
 	}
-	k := s.replaceLocked(id)
+	k := rem.replaceLocked(id)
 	k.search = q
 	q.rows = append(q.rows, k)
 	return k
@@ -133,14 +133,14 @@ func (s *Store) addSoughtLocked(q *search, id objects.Identity) *sought {
 
 // seekAheadLocked looks up what matches have named: segments of one tenant together, each
 // checkpoint alone.
-func (s *Store) seekAheadLocked(far []wanted) {
+func (rem *remote) seekAheadLocked(far []wanted) {
 	for len(far) > 0 {
 		n := 1
 		for far[0].name.Kind == 0 && n < len(far) && far[n].name.Kind == 0 && far[n].tenant == far[0].tenant {
 			n++
 		}
-		if s.seekLocked(far[:n], nil) == nil {
-			s.counters.ReadAheadDropped += uint64(n)
+		if rem.seekLocked(far[:n], nil) == nil {
+			rem.counters.ReadAheadDropped += uint64(n)
 		}
 		far = far[n:]
 	}
@@ -148,17 +148,17 @@ func (s *Store) seekAheadLocked(far []wanted) {
 
 // Begin allocates nothing.
 func (q *search) Begin(*transfer.Flight) error {
-	q.store.running.Add(1)
+	q.owner.running.Add(1)
 	return nil
 }
 
 // Move sends the queries, and promotes what was found and is worth it.
 func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
-	s := q.store
+	rem := q.owner
 	err := q.find(ctx)
 	if err == nil {
 		heads := q.heads()
-		s.mu.Each(len(heads), holdRows, func(i int) { q.settleLocked(heads[i]) })
+		rem.mu.Each(len(heads), holdRows, func(i int) { q.settleLocked(heads[i]) })
 	}
 	if transfer.OutcomeOf(err) == transfer.Failed {
 		err = fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
@@ -176,7 +176,7 @@ func (q *search) heads() []*sought {
 
 // find looks up all rows, including those added meanwhile.
 func (q *search) find(ctx context.Context) error {
-	s := q.store
+	rem := q.owner
 	for asked := 0; asked < len(q.rows); {
 		rows := q.rows[asked:]
 		asked = len(q.rows)
@@ -184,58 +184,58 @@ func (q *search) find(ctx context.Context) error {
 		for i, k := range rows {
 			wants[i] = tier.Want{Name: k.id.Name, Fingerprint: k.id.Profile.Fingerprint(), Tenant: k.id.Tenant.ID, Base: k.base}
 		}
-		copies, err := s.cfg.Remote.Find(ctx, wants)
+		copies, err := rem.cfg.Remote.Find(ctx, wants)
 		if err == nil && len(copies) != len(rows) {
 			err = fmt.Errorf("find: %d answers to %d questions: %w", len(copies), len(rows), tier.ErrUnavailable)
 		}
 		if err != nil {
-			s.mu.Each(len(copies), holdRows, func(i int) { s.discardLocked(copies[i]) })
+			rem.mu.Each(len(copies), holdRows, func(i int) { rem.discardLocked(copies[i]) })
 			return err
 		}
-		s.mu.Each(len(rows), holdRows, func(i int) { q.hearLocked(rows[i], copies[i]) })
+		rem.mu.Each(len(rows), holdRows, func(i int) { q.hearLocked(rows[i], copies[i]) })
 	}
 	return nil
 }
 
 // hearLocked records what was found for a row, and adds its parent to the lookup.
 func (q *search) hearLocked(k *sought, c tier.Copy) {
-	s := q.store
+	rem := q.owner
 	if q.Ended() {
-		s.discardLocked(c)
+		rem.discardLocked(c)
 		return
 	}
 	if c == nil {
-		s.counters.Beyond.FindMisses++
+		rem.counters.Beyond.FindMisses++
 		k.why = tier.ReasonEvicted
 		return
 	}
 	e := *c.Entry()
 	if e.Name != k.id.Name || e.Fingerprint != k.id.Profile.Fingerprint() || e.Tenant != k.id.Tenant.ID || !k.id.Profile.Fits(&e) {
-		s.counters.Beyond.FindsWrong++
+		rem.counters.Beyond.FindsWrong++
 		k.why = tier.ReasonAborted
-		s.discardLocked(c)
+		rem.discardLocked(c)
 		return
 	}
 	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // these are another node's
 	k.copy, k.entry = c, e
-	if e.Parent == (tier.Name{}) || len(q.rows) >= s.cfg.MaxChain {
+	if e.Parent == (tier.Name{}) || len(q.rows) >= rem.cfg.MaxChain {
 		return
 	}
 	up := objects.Identity{Name: e.Parent, Profile: k.id.Profile, Tenant: k.id.Tenant}
-	if s.objects.Named(up.Name, up.Profile, up.Tenant) != nil || s.promotionLocked(up.Name) != nil {
+	if rem.objects.Named(up.Name, up.Profile, up.Tenant) != nil || rem.promotions.promotionLocked(up.Name) != nil {
 		return
 	}
-	if _, held := s.objects.LookupBelow(up.Name, up.Profile, up.Tenant); held {
+	if _, held := rem.objects.LookupBelow(up.Name, up.Profile, up.Tenant); held {
 		return
 	}
-	if at := s.soughtLocked(up); at == nil {
-		s.addSoughtLocked(q, up)
+	if at := rem.soughtLocked(up); at == nil {
+		rem.addSoughtLocked(q, up)
 	}
 }
 
 // settleLocked promotes what was found, if it is worth its bytes.
 func (q *search) settleLocked(k *sought) {
-	s := q.store
+	rem := q.owner
 	if q.Ended() {
 		return
 	}
@@ -253,23 +253,23 @@ func (q *search) settleLocked(k *sought) {
 	switch {
 	case k.copy == nil:
 	case !known: // one of its ancestors cannot be fetched
-		s.counters.Beyond.FindMisses++
+		rem.counters.Beyond.FindMisses++
 		q.loseLocked(k, tier.ReasonEvicted)
-	case !k.planned && !s.worthLocked(k.id, begin, k.entry.End, bytes):
-		s.counters.Beyond.NotWorth++
+	case !k.planned && !rem.worthLocked(k.id, begin, k.entry.End, bytes):
+		rem.counters.Beyond.NotWorth++
 		q.loseLocked(k, tier.ReasonRefused)
 	}
 	for _, node := range chain {
-		s.answerLocked(node)
+		rem.answerLocked(node)
 	}
 	if k.copy != nil {
-		s.promoteLocked(wanted{name: k.id.Name, profile: k.id.Profile, tenant: k.id.Tenant, urgent: k.urgent})
+		rem.promotions.promoteLocked(wanted{name: k.id.Name, profile: k.id.Profile, tenant: k.id.Tenant, urgent: k.urgent})
 	}
 }
 
 // loseLocked turns a found object into an absent one.
 func (q *search) loseLocked(k *sought, why tier.Reason) {
-	q.store.discardLocked(k.copy)
+	q.owner.discardLocked(k.copy)
 	k.copy, k.why = nil, why
 }
 
@@ -282,8 +282,8 @@ func (q *search) Landed(*transfer.Flight) (again bool, err error) { return false
 // End ends the lookup of its rows. Rows that could not be asked for are absent for a
 // while.
 func (q *search) End(_ *transfer.Flight, err error) {
-	s := q.store
-	s.objects.Deadlines.Remove(&q.until)
+	rem := q.owner
+	rem.objects.Deadlines.Remove(&q.until)
 	for _, k := range q.rows {
 		if k.search != q {
 			continue
@@ -291,18 +291,18 @@ func (q *search) End(_ *transfer.Flight, err error) {
 		if k.copy != nil {
 			q.loseLocked(k, tier.ReasonNone)
 		}
-		if how := transfer.OutcomeOf(err); how == transfer.Stopped || s.closed {
+		if how := transfer.OutcomeOf(err); how == transfer.Stopped || rem.closed {
 			k.search = nil
-			delete(s.sought, k.id)
+			delete(rem.sought, k.id)
 		} else {
 			k.why = promotionReason(how)
-			s.answerLocked(k)
+			rem.answerLocked(k)
 		}
 	}
 }
 
 // Release ends the store's wait for it.
-func (q *search) Release(*transfer.Flight) { q.store.running.Done() }
+func (q *search) Release(*transfer.Flight) { q.owner.running.Done() }
 
 // Arrived returns nil: what a search finds is brought by other flights.
 func (q *search) Arrived() *objects.Object { return nil }

@@ -1,7 +1,6 @@
 package tiering
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -101,7 +100,7 @@ func (c *Session) end(endLocked func(*lease)) {
 	slices.Sort(leases)
 	s.mu.Each(len(fills), holdRows, func(i int) {
 		if f := c.fills[fills[i]]; f != nil { // nil if it ended with another rank's
-			s.killLocked(f.Object, stats.CauseDeath)
+			s.fills.killLocked(f.Object, stats.CauseDeath)
 		}
 	})
 	s.mu.Each(len(leases), holdRows, func(i int) {
@@ -112,24 +111,6 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.plans.Close(why)
 }
 
-// inTurns calls f under the lock, again and again while it returns ErrAgain. Others get
-// the lock in between.
-func (s *Store) inTurns(f func() error) error {
-	t := s.mu.Turns()
-	turn := func() error {
-		t.Lock()
-		defer t.Unlock()
-		return f()
-	}
-	for {
-		err := turn()
-		if !errors.Is(err, objects.ErrAgain) {
-			return err
-		}
-		s.launch() // evictions may have to be written first
-	}
-}
-
 // Sweep ends expired leases and reservations. Run calls it; it is exported for owners
 // with another clock.
 func (s *Store) Sweep() {
@@ -137,7 +118,7 @@ func (s *Store) Sweep() {
 	s.sweepLower()
 	s.settleBudgets()
 	s.sweepPins()
-	s.sweepBeyond(now)
+	s.remote.sweepBeyond(now)
 	s.sweepHBM()
 	for _, ps := range *s.profiles.Load() {
 		ps.Costs.Forget(now)
@@ -173,9 +154,9 @@ func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
 		case *objects.Object:
 			s.overdueLocked(of)
 		case *promotion:
-			s.up.Cancel(of.Flight, transfer.ErrStopped)
+			s.promotions.engine.Cancel(of.Flight, transfer.ErrStopped)
 		case *search:
-			s.seek.Cancel(of.Flight, errFindTime)
+			s.remote.engine.Cancel(of.Flight, errFindTime)
 		}
 		reservations++
 	}
@@ -187,7 +168,7 @@ func (s *Store) overdueLocked(o *objects.Object) {
 	if o.Ahead {
 		s.objects.EndReadAhead(o, &s.counters.ReadAheadWasted)
 	} else {
-		s.killLocked(o, stats.CauseExpiry)
+		s.fills.killLocked(o, stats.CauseExpiry)
 	}
 }
 

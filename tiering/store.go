@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spliced-kv/spliced/gpuipc"
@@ -14,7 +13,6 @@ import (
 	"github.com/spliced-kv/spliced/tiering/costs"
 	"github.com/spliced-kv/spliced/tiering/decision"
 	"github.com/spliced-kv/spliced/tiering/hbm"
-	"github.com/spliced-kv/spliced/tiering/internal/lockhold"
 	"github.com/spliced-kv/spliced/tiering/internal/objects"
 	"github.com/spliced-kv/spliced/tiering/plan"
 	"github.com/spliced-kv/spliced/tiering/stats"
@@ -22,41 +20,52 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Store is the catalogue and its memory.
+// Store keeps segments and checkpoints in memory and moves them between tiers. Its parts
+// share the catalog, whose lock guards their state:
+//
+//	lookup                finds objects for clients
+//	fills                 lets clients reserve, commit and publish objects
+//	evictor               makes room, by the policies and quotas
+//	promotions            reads objects into memory
+//	writes, offloads      write objects to the lower tier and to outlets
+//	remote                knows what is cached outside this node
+//	removals              removes objects for operators
+//	registry, budgets, pins
 type Store struct {
-	// Fixed after Open.
-	cfg   Config
-	dev   gpuipc.Device
-	place tier.Place
+	*catalog
+	*registry
+	*budgets
+	*pins
+	*removals
+	remote     *remote
+	writes     *writes
+	offloads   *offloads
+	evictor    *evictor
+	promotions *promotions
+	fills      *fills
+	lookup     *lookup
+	advisor    *advise.Advisor
+}
 
-	plans     *plan.Runner
-	durations *durations
-	parts     *plan.Parts
-	profiles  atomic.Pointer[[]*objects.Profile] // replaced under mu, never modified
-	leaseIDs  atomic.Uint64
-	advisor   *advise.Advisor
-	decisions *decision.Log
-
-	running sync.WaitGroup // operations that touch memory; grows only under mu while open
-
-	arena      gpuipc.Region
-	profileMu  sync.Mutex // held while a profile is added, locked before mu
-	profileTop tier.ProfileID
-	reclaimMu  sync.Mutex // held while room is made for a profile, locked before mu
-
-	mu          lockhold.Mutex
-	profileLeft uint64   // counter that orders profiles by the end of their last use
-	hbm         hbm.List // by device; fixed after Open, its fields say what guards them
-	closed      bool
-	objects     *objects.Set
-	sessions    map[*Session]struct{}
-	counters    stats.Counters
-	lowerTier
-	out *transfer.Engine[*objects.Object] // copies in flight to outlets; nil without
-	beyond
-	cleaner
-	pins
-	budgets
+// newStore returns a store whose parts know each other. Each part uses those to its left:
+//
+//	remote, writes < offloads < evictor < budgets, registry, promotions < fills, lookup, removals
+//
+// and remote passes to promotions what it has found.
+func newStore(c *catalog) *Store {
+	s := &Store{catalog: c, remote: &remote{catalog: c}, pins: newPins(c)}
+	s.writes = &writes{catalog: c, remote: s.remote}
+	s.offloads = &offloads{catalog: c, remote: s.remote}
+	s.evictor = &evictor{catalog: c, remote: s.remote, writes: s.writes, offloads: s.offloads}
+	s.budgets = &budgets{catalog: c, writes: s.writes, evictor: s.evictor}
+	s.registry = &registry{catalog: c, evictor: s.evictor, parts: plan.NewParts()}
+	s.promotions = &promotions{catalog: c, remote: s.remote, evictor: s.evictor}
+	s.remote.promotions = s.promotions
+	s.fills = &fills{catalog: c, writes: s.writes, offloads: s.offloads, evictor: s.evictor, budgets: s.budgets, promotions: s.promotions}
+	s.lookup = &lookup{catalog: c, remote: s.remote, promotions: s.promotions}
+	s.removals = &removals{catalog: c, pins: s.pins, writes: s.writes, promotions: s.promotions}
+	c.launch, c.freedLocked = s.launchTransfers, s.promotions.kickLocked
+	return s
 }
 
 // Open opens a store and its arena. Memory is touched only as it is used.
@@ -73,11 +82,10 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena of %d bytes: %w", public+private, err)
 	}
-	s := &Store{
-		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, parts: plan.NewParts(),
-		sessions:  map[*Session]struct{}{},
+	s := newStore(&catalog{
+		cfg: cfg, dev: cfg.Device, arena: arena, place: tier.PlaceHBM, sessions: map[*Session]struct{}{},
 		decisions: decision.NewLog(cfg.MaxDecisions), durations: newDurations(),
-	}
+	})
 	s.decisions.Listen(cfg.Decided)
 	if cfg.Device.Describe().Kind == "host" {
 		s.place = tier.PlaceDRAM
@@ -98,17 +106,16 @@ func Open(cfg Config) (*Store, error) {
 	s.advisor = newAdvisor(s)
 	s.changed.L = &s.mu
 	if cfg.Lower != nil {
-		s.writes = map[tier.Name][]*objects.Object{}
-		s.openWrites()
+		s.writes.open()
 	}
 	if cfg.Lower != nil || cfg.Remote != nil {
-		s.openPromotions()
+		s.promotions.open()
 	}
 	if cfg.Remote != nil {
-		s.openBeyond()
+		s.remote.open()
 	}
 	if len(cfg.Outlets) > 0 {
-		s.openOffloads()
+		s.offloads.open()
 	}
 	s.hbm = hbm.Open(cfg.HBM, hbm.Options{
 		Lock: &s.mu, Objects: s.objects, Memory: s.dev, Arena: s.arena,
@@ -116,8 +123,7 @@ func Open(cfg Config) (*Store, error) {
 		Took: s.durations.fetched.hbm.Observe,
 	})
 	s.plans = s.newRunner()
-	s.openPins()
-	s.openBudgets()
+	s.budgets.open()
 	return s, nil
 }
 
@@ -137,10 +143,10 @@ func (s *Store) Run(ctx context.Context) error {
 	wake := context.AfterFunc(ctx, s.wakeCleaner)
 	defer wake()
 	if s.cfg.Lower != nil {
-		workers.Go(func() { s.clean(ctx) })
+		workers.Go(func() { s.writes.clean(ctx) })
 	}
-	if s.out != nil {
-		workers.Go(func() { s.sendAhead(ctx) })
+	if s.offloads.engine != nil {
+		workers.Go(func() { s.offloads.sendAhead(ctx) })
 	}
 	s.withTransfers(func(e transfers, lane, n int) {
 		e.Resume()
@@ -166,28 +172,32 @@ type transfers interface {
 func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.up != nil {
-		f(s.up, laneBelow, s.cfg.MaxPromotions)
+	if s.promotions.engine != nil {
+		f(s.promotions.engine, laneBelow, s.cfg.MaxPromotions)
 	}
-	if s.seek != nil {
-		f(s.up, laneBeyond, s.cfg.MaxFetches)
-		f(s.seek, 0, s.cfg.MaxFinds)
+	if s.remote.engine != nil {
+		f(s.promotions.engine, laneBeyond, s.cfg.MaxFetches)
+		f(s.remote.engine, 0, s.cfg.MaxFinds)
 	}
 	for _, h := range s.hbm {
 		f(h.Flights, 0, h.Workers())
 	}
 }
 
+// launchTransfers passes transfers that began under the lock to the tiers.
+func (s *Store) launchTransfers() {
+	if s.writes.engine != nil {
+		s.writes.engine.Launch()
+	}
+	if s.offloads.engine != nil {
+		s.offloads.engine.Launch()
+	}
+	s.remote.closeDiscarded()
+}
+
 // stopTransfers ends the remaining promotions; none starts any more.
 func (s *Store) stopTransfers() {
 	s.withTransfers(func(e transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
-}
-
-// wakeCleaner makes the cleaner check its context.
-func (s *Store) wakeCleaner() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed.Broadcast()
 }
 
 func (s *Store) sweepUntil(ctx context.Context) {
@@ -220,7 +230,7 @@ func (s *Store) Close() error {
 		session.Close()
 	}
 	s.stopTransfers()
-	for _, e := range [...]*transfer.Engine[*objects.Object]{s.down, s.out} {
+	for _, e := range [...]*transfer.Engine[*objects.Object]{s.writes.engine, s.offloads.engine} {
 		if e == nil {
 			continue
 		}
@@ -233,7 +243,7 @@ func (s *Store) Close() error {
 	}
 	s.launch()
 	s.running.Wait()
-	s.closeBeyond()
+	s.remote.closeBeyond()
 	var failed []error
 	for _, h := range s.hbm {
 		failed = append(failed, h.Close()) // reads the arena
@@ -242,27 +252,6 @@ func (s *Store) Close() error {
 		failed = append(failed, fmt.Errorf("close arena: %w", err))
 	}
 	return errors.Join(failed...)
-}
-
-// scope returns the profile and tenant that a query names.
-func (s *Store) scope(p tier.ProfileID, t tier.TenantID, rank int) (*objects.Profile, *objects.Tenant, error) {
-	ps, err := s.profile(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := ps.CheckRank(rank); err != nil {
-		return nil, nil, err
-	}
-	tn, err := s.tenant(t)
-	return ps, tn, err
-}
-
-func (s *Store) tenant(id tier.TenantID) (*objects.Tenant, error) {
-	t, ok := s.objects.Tenants[id]
-	if !ok {
-		return nil, fmt.Errorf("tenant %d is not configured: %w", id, tier.ErrInvalid)
-	}
-	return t, nil
 }
 
 // Decisions returns the log of the last decisions and their counts.
@@ -304,9 +293,6 @@ func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
 }
 
-// of returns the counters of a profile's objects. The caller holds the lock.
-func (s *Store) of(p *objects.Profile) *stats.Counters { return s.objects.CountersOf(p) }
-
 // Trials returns what was published of the trial profile, which Counters leaves out.
 func (s *Store) Trials() (objects, bytes uint64) {
 	s.mu.Lock()
@@ -325,14 +311,14 @@ func (s *Store) Counters() stats.Counters {
 // countersLocked adds what promotions and plans count themselves.
 func (s *Store) countersLocked() stats.Counters {
 	c := s.counters
-	if s.up != nil {
-		stats := s.up.Stats(laneBelow)
-		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.up.Len(laneBelow))
+	if s.promotions.engine != nil {
+		stats := s.promotions.engine.Stats(laneBelow)
+		c.Promotions, c.PromotionsBusy, c.Promoting = stats.Ended, stats.Busy, uint64(s.promotions.engine.Len(laneBelow))
 	}
-	if s.seek != nil {
-		finds := s.seek.Stats(0)
-		c.Beyond.Finds, c.Beyond.FindsBusy, c.Beyond.Finding = finds.Ended, finds.Busy, uint64(s.seek.Len(0))
-		c.Beyond.Fetches, c.Beyond.Fetching = s.up.Stats(laneBeyond).Ended, uint64(s.up.Len(laneBeyond))
+	if s.remote.engine != nil {
+		finds := s.remote.engine.Stats(0)
+		c.Beyond.Finds, c.Beyond.FindsBusy, c.Beyond.Finding = finds.Ended, finds.Busy, uint64(s.remote.engine.Len(0))
+		c.Beyond.Fetches, c.Beyond.Fetching = s.promotions.engine.Stats(laneBeyond).Ended, uint64(s.promotions.engine.Len(laneBeyond))
 	}
 	for i := range s.hbm {
 		device := s.deviceLocked(i)

@@ -614,11 +614,11 @@ func (s *Store) auditLocked() error {
 			timed++
 		}
 	}
-	if s.up != nil {
-		timed += s.up.Len(laneBelow) + s.up.Len(laneBeyond)
+	if s.promotions.engine != nil {
+		timed += s.promotions.engine.Len(laneBelow) + s.promotions.engine.Len(laneBeyond)
 	}
-	if s.seek != nil {
-		timed += s.seek.Len(0)
+	if s.remote.engine != nil {
+		timed += s.remote.engine.Len(0)
 	}
 	if timed != s.objects.Deadlines.Len() {
 		return fmt.Errorf("%d deadlines, want %d", s.objects.Deadlines.Len(), timed)
@@ -776,7 +776,7 @@ func (s *Store) auditLowerLocked() error {
 		if o.Write != nil {
 			written[o.Label()]++
 		}
-		if p := s.promotionLocked(o.Label()); o.Fill != nil && o.Fill.Promoted && !o.Fill.Dead && (p == nil || p.fill != o.Fill && p.into != o) {
+		if p := s.promotions.promotionLocked(o.Label()); o.Fill != nil && o.Fill.Promoted && !o.Fill.Dead && (p == nil || p.fill != o.Fill && p.into != o) {
 			return fmt.Errorf("%s: is promoted, but not among the promotions", o.Name())
 		}
 	}
@@ -801,7 +801,7 @@ func (s *Store) auditLowerLocked() error {
 			return fmt.Errorf("pool %s: %d bytes read ahead of %d", p.Name, p.AheadBytes, p.Budget)
 		}
 	}
-	for n, objects := range s.writes {
+	for n, objects := range s.writes.byName {
 		if len(objects) != written[n] {
 			return fmt.Errorf("%x: %d writes, %d known", n.Key[:4], written[n], len(objects))
 		}
@@ -822,10 +822,10 @@ func (s *Store) auditLowerLocked() error {
 
 // flightsUp are the promotions into memory.
 func (s *Store) flightsUp() iter.Seq2[tier.Name, *transfer.Flight] {
-	if s.up == nil {
+	if s.promotions.engine == nil {
 		return func(func(tier.Name, *transfer.Flight) bool) {}
 	}
-	return s.up.All()
+	return s.promotions.engine.All()
 }
 
 // geometry is that of the bench's profile.

@@ -208,7 +208,7 @@ func TestRefillDiesDuringACopy(t *testing.T) {
 		t.Fatal("pages were given back under a copy")
 	}
 	b.mu.Lock()
-	_, err = b.endCommitLocked(w, &item, nil)
+	_, err = b.fills.endCommitLocked(w, &item, nil)
 	b.mu.Unlock()
 	b.running.Done()
 	b.wantErr(err, tier.ErrGone)
@@ -254,7 +254,7 @@ func TestContentKeysAreOfContent(t *testing.T) {
 	for _, end := range []int{16, 32, 48} {
 		keys[b.node(1, end).ContentKey()] = true
 	}
-	b.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
+	b.evictor.evictLocked(b.objects.Pools[objects.PrivatePool].Evict, forRoom, nil)
 	b.mu.Unlock()
 	if len(keys) != 3 || keys[0] {
 		t.Errorf("keys %v", keys)
@@ -274,6 +274,6 @@ func (b *bench) thinAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for p := b.objects.Pools[objects.PrivatePool]; p.Used > p.Pinned; {
-		b.evictLocked(p.Evict, forRoom, nil)
+		b.evictor.evictLocked(p.Evict, forRoom, nil)
 	}
 }

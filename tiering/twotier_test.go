@@ -39,7 +39,7 @@ func writeBehind(c *Config) { c.WriteBehind = true }
 func readAhead(c *Config)   { c.ReadAhead = true }
 
 // carryOne does what one round of a goroutine of Run does, if there is any work.
-func (x *twoTiers) carryOne() bool { return x.up.Try(x.ctx, laneBelow) }
+func (x *twoTiers) carryOne() bool { return x.promotions.engine.Try(x.ctx, laneBelow) }
 
 func (x *twoTiers) carry() (n int) {
 	for x.carryOne() {
@@ -59,7 +59,7 @@ func (x *twoTiers) sink(p piece) {
 func (x *twoTiers) push() {
 	x.Helper()
 	x.mu.Lock()
-	_, _ = x.flushLocked(0, nil)
+	_, _ = x.writes.flushLocked(0, nil)
 	x.mu.Unlock()
 	x.launch()
 	x.tier.finishAll()
@@ -72,7 +72,7 @@ func (x *twoTiers) dropAll() {
 	s.mu.Lock()
 	for _, p := range s.objects.Pools {
 		for p.Used > p.Pinned {
-			s.evictLocked(p.Evict, forRoom, nil)
+			s.evictor.evictLocked(p.Evict, forRoom, nil)
 		}
 	}
 	s.mu.Unlock()
@@ -139,7 +139,7 @@ func (b *bench) until(what string, ok func() bool) {
 func (x *twoTiers) waiters() (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, f := range x.up.All() {
+	for _, f := range x.promotions.engine.All() {
 		n += f.Waiters()
 	}
 	return n

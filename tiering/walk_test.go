@@ -440,7 +440,7 @@ func (w *walk) endCopy() {
 	w.out.mu.Unlock()
 	w.out.take()
 	w.mu.Lock()
-	w.sendSomeLocked()
+	w.offloads.sendSomeLocked()
 	w.mu.Unlock()
 	w.launch()
 }
@@ -452,7 +452,7 @@ func (w *walk) promote() {
 	corrupt := errors.Is(w.tier.unread, tier.ErrCorrupt)
 	w.carryOne()
 	w.launch()
-	for w.up.Parked() > 0 {
+	for w.promotions.engine.Parked() > 0 {
 		if w.out != nil {
 			w.out.takeAll()
 		}
@@ -480,7 +480,7 @@ func (w *walk) evictOne() {
 	n := tier.Name{Key: p.key}
 	memory, disk := w.where(n)
 	w.mu.Lock()
-	coming := slices.ContainsFunc(w.writes[n], func(o *objects.Object) bool { return !writeOf(o).removed })
+	coming := slices.ContainsFunc(w.writes.byName[n], func(o *objects.Object) bool { return !writeOf(o).removed })
 	filled := w.objects.Filled(n, func() *objects.Profile { p, _ := w.Store.profile(w.id); return p }(), w.objects.Tenants[tenantA])
 	w.mu.Unlock()
 	switch err := w.Evict(p.key); {

@@ -20,7 +20,7 @@ import (
 // Invariant: a checkpoint is offered to the tier only when its parent is there at the
 // level asked for.
 type write struct {
-	store  *Store
+	owner  *writes
 	object *objects.Object
 	*transfer.Flight
 
@@ -48,38 +48,41 @@ func writeOf(o *objects.Object) *write {
 // evict again before the child's turn.
 const maxTurns = 3
 
-// openWrites creates the engine that writes objects into the lower tier.
-func (s *Store) openWrites() {
-	s.down = transfer.New[*objects.Object](transfer.Config{Lock: &s.mu, Now: s.cfg.Now, After: s.removeAgain})
+// writes is the part of a store that writes objects into the lower tier: for commits, before
+// evictions, and by its cleaner. Guarded by the store's lock.
+type writes struct {
+	*catalog
+	remote *remote
+
+	engine       *transfer.Engine[*objects.Object] // nil without a lower tier
+	byName       map[tier.Name][]*objects.Object   // objects with a write, waiting or running
+	removals     []tier.Name                       // removed by an operator while being written: to be removed again
+	cleanerHolds bool                              // until the next sweep, after a failed write
+	ended        uint64                            // writes that have ended
+	lastSweep    uint64                            // value of sweeps when the last write ended, or when the only one began
 }
 
-// launch passes writes that began under the lock to the tier. It is called without the
-// lock after anything that may begin writes.
-func (s *Store) launch() {
-	if s.down != nil {
-		s.down.Launch()
-	}
-	if s.out != nil {
-		s.out.Launch()
-	}
-	s.closeDiscarded()
+// open creates the engine that writes objects into the lower tier.
+func (wr *writes) open() {
+	wr.byName = map[tier.Name][]*objects.Object{}
+	wr.engine = transfer.New[*objects.Object](transfer.Config{Lock: &wr.mu, Now: wr.cfg.Now, After: wr.removeAgain})
 }
 
 // wantLocked requests that the lower tier has an object at a level, ancestors first. If
 // o.Write is set afterwards the write is in flight; if it is not and err is nil, the tier
 // already has the object. A patient request waits for a busy tier.
-func (s *Store) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
-	if s.cfg.Lower == nil || s.closed {
+func (wr *writes) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
+	if wr.cfg.Lower == nil || wr.closed {
 		return fmt.Errorf("%s: no lower tier: %w", o.Name(), tier.ErrUnavailable)
 	}
 	if w := writeOf(o); w != nil {
 		w.want, w.patient = max(w.want, level), w.patient || patient
 		return nil
 	}
-	w := &write{store: s, object: o, want: level, reached: tier.LevelMemory, patient: patient}
-	if e, held := s.objects.Below(o); held {
+	w := &write{owner: wr, object: o, want: level, reached: tier.LevelMemory, patient: patient}
+	if e, held := wr.objects.Below(o); held {
 		w.reached = e.Level
-		s.objects.SetStored(o, e.Level)
+		wr.objects.SetStored(o, e.Level)
 		if e.Level >= level {
 			return nil
 		}
@@ -92,67 +95,67 @@ func (s *Store) wantLocked(o *objects.Object, level tier.Level, patient bool) er
 	}
 	o.Write = w
 	n := o.Label()
-	s.writes[n] = append(s.writes[n], o)
-	f, err := s.down.Start(o, w, transfer.Options{})
+	wr.byName[n] = append(wr.byName[n], o)
+	f, err := wr.engine.Start(o, w, transfer.Options{})
 	w.Flight, w.queued = f, err == nil
-	s.objects.Rank(o)
+	wr.objects.Rank(o)
 	return err
 }
 
 // Begin offers an object to the tier, after its parent.
 func (w *write) Begin(f *transfer.Flight) error {
-	s := w.store
+	wr := w.owner
 	err := w.admit(f)
 	switch {
 	case err == nil || errors.Is(err, transfer.ErrFollow):
 		return err
-	case w.patient && errors.Is(err, tier.ErrBusy) && !s.closed:
+	case w.patient && errors.Is(err, tier.ErrBusy) && !wr.closed:
 		return transfer.Parked(err)
 	}
-	s.counters.WriteRefused(err)
+	wr.counters.WriteRefused(err)
 	return err
 }
 
 func (w *write) admit(f *transfer.Flight) error {
-	s, o := w.store, w.object
+	wr, o := w.owner, w.object
 	if err := w.follow(f); err != nil {
 		return err
 	}
 	name := o.Label()
 	switch {
-	case s.closed:
+	case wr.closed:
 		return fmt.Errorf("%s: closing: %w", o.Name(), tier.ErrUnavailable)
 	case w.removed:
 		return fmt.Errorf("%s: removed: %w", o.Name(), tier.ErrGone)
-	case s.objects.Deleting[name] > 0:
+	case wr.objects.Deleting[name] > 0:
 		return fmt.Errorf("%s: an older one is being removed: %w", o.Name(), tier.ErrBusy)
 	}
-	if e := s.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
+	if e := wr.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
 		// Hashes of checkpoints come from clients, so this does not imply a broken hash
 		// function.
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.Name(), tier.ErrExists)
 	}
-	s.objects.YieldToWrite(o)
-	tw, err := s.cfg.Lower.Admit(s.objects.Describe(o), s.roomBelow(o.Tenant))
+	wr.objects.YieldToWrite(o)
+	tw, err := wr.cfg.Lower.Admit(wr.objects.Describe(o), wr.roomBelow(o.Tenant))
 	if err != nil {
 		return err
 	}
 	w.tier, w.running, w.admitted = tw, w.want, true
-	s.running.Add(1)
-	if s.counters.Writing == 0 {
-		s.writeSweep = s.sweeps
+	wr.running.Add(1)
+	if wr.counters.Writing == 0 {
+		wr.lastSweep = wr.sweeps
 	}
-	s.counters.Writing++
+	wr.counters.Writing++
 	return nil
 }
 
 // follow queues a write after that of its parent, if the parent has to be written first.
 func (w *write) follow(f *transfer.Flight) error {
-	s, o, up := w.store, w.object, w.object.Parent
+	wr, o, up := w.owner, w.object, w.object.Parent
 	if up == nil {
 		return nil
 	}
-	e, held := s.objects.Below(up)
+	e, held := wr.objects.Below(up)
 	if held && up.Phase == objects.Stripped {
 		w.want = min(w.want, e.Level) // it cannot be more durable than its parent
 		return nil
@@ -160,7 +163,7 @@ func (w *write) follow(f *transfer.Flight) error {
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
 		return fmt.Errorf("%s: its parent does not stay: %w", o.Name(), tier.ErrFull)
 	}
-	if err := s.wantLocked(up, w.want, w.patient); err != nil {
+	if err := wr.wantLocked(up, w.want, w.patient); err != nil {
 		return fmt.Errorf("%s: its parent: %w", o.Name(), err)
 	}
 	if up.Write == nil {
@@ -172,7 +175,7 @@ func (w *write) follow(f *transfer.Flight) error {
 }
 
 // roomBelow returns how many bytes a tenant may use in the lower tier.
-func (s *Store) roomBelow(t *objects.Tenant) int64 {
+func (wr *writes) roomBelow(t *objects.Tenant) int64 {
 	if t.QuotaBytes == 0 {
 		return math.MaxInt64
 	}
@@ -181,7 +184,7 @@ func (s *Store) roomBelow(t *objects.Tenant) int64 {
 
 // Move passes an object to the tier, which calls back when it is done.
 func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
-	s, name := w.store, w.object.Name()
+	wr, name := w.owner, w.object.Name()
 	w.tier.Start(w.running, func(reached tier.Level, err error) {
 		w.answer = reached
 		if err == nil && reached < tier.LevelLogged {
@@ -189,7 +192,7 @@ func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 		}
 		moved(err)
 		if errors.Is(err, tier.ErrCorrupt) {
-			s.cfg.Log.Error().Err(err).Str("object", name).Msg("wrong bytes in memory")
+			wr.cfg.Log.Error().Err(err).Str("object", name).Msg("wrong bytes in memory")
 		}
 	})
 }
@@ -197,90 +200,88 @@ func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 // Landed records the level that the tier has now. A higher one may have been requested
 // meanwhile.
 func (w *write) Landed(*transfer.Flight) (again bool, err error) {
-	s, o := w.store, w.object
+	wr, o := w.owner, w.object
 	if w.reached < tier.LevelLogged {
-		s.counters.Written++
-		s.counters.WrittenBytes += uint64(o.Bytes)
+		wr.counters.Written++
+		wr.counters.WrittenBytes += uint64(o.Bytes)
 	}
 	w.reached = max(w.reached, w.answer)
-	s.objects.SetStored(o, max(o.Stored, w.answer))
+	wr.objects.SetStored(o, max(o.Stored, w.answer))
 	return w.want > w.running && w.answer >= w.running, nil
 }
 
 // End ends a request, fulfilled or not.
 func (w *write) End(f *transfer.Flight, err error) {
-	s, o := w.store, w.object
+	wr, o := w.owner, w.object
 	if !w.queued {
-		s.forgetWriteLocked(o)
+		wr.forgetWriteLocked(o)
 		return // Start returns the error
 	}
 	if err != nil && w.running != 0 {
-		s.counters.WritesFailed++
-		s.cleanerHolds = true
+		wr.counters.WritesFailed++
+		wr.cleanerHolds = true
 		if errors.Is(err, tier.ErrCorrupt) {
-			s.objects.MarkCorrupt(o)
+			wr.objects.MarkCorrupt(o)
 		}
 	}
-	s.forgetWriteLocked(o)
+	wr.forgetWriteLocked(o)
 	for _, d := range w.waiting {
 		d.reach(w.reached)
 	}
 	if w.leaving {
 		switch {
 		case w.reached >= tier.LevelLogged:
-			s.counters.Demoted++
+			wr.counters.Demoted++
 		case w.admitted:
-			s.counters.DemotionsFailed++
+			wr.counters.DemotionsFailed++
 		default:
-			s.counters.DemotionsRefused++
+			wr.counters.DemotionsRefused++
 		}
 	}
-	if n := o.Label(); w.removed && !slices.ContainsFunc(s.writes[n], func(other *objects.Object) bool { return writeOf(other).removed }) {
-		s.running.Add(1)
-		s.removals = append(s.removals, n)
+	if n := o.Label(); w.removed && !slices.ContainsFunc(wr.byName[n], func(other *objects.Object) bool { return writeOf(other).removed }) {
+		wr.running.Add(1)
+		wr.removals = append(wr.removals, n)
 	}
-	s.objects.Rank(o)
+	wr.objects.Rank(o)
 	for _, g := range f.Followers() {
 		follower := g.Job.(*write)
 		follower.want = min(follower.want, max(w.reached, tier.LevelLogged))
 	}
-	s.objects.Account(o)
-	s.writesEnded++
-	s.changed.Broadcast()
-	if s.up != nil {
-		s.up.Kick() // promotions may be waiting for this room
-	}
+	wr.objects.Account(o)
+	wr.ended++
+	wr.changed.Broadcast()
+	wr.freedLocked()
 }
 
 // Release marks the end of the tier's reads.
 func (w *write) Release(*transfer.Flight) {
-	s := w.store
+	wr := w.owner
 	w.tier, w.running = nil, 0
-	s.counters.Writing--
-	s.writeSweep = s.sweeps
-	s.running.Done()
+	wr.counters.Writing--
+	wr.lastSweep = wr.sweeps
+	wr.running.Done()
 }
 
 // forgetWriteLocked removes the write of an object.
-func (s *Store) forgetWriteLocked(o *objects.Object) {
+func (wr *writes) forgetWriteLocked(o *objects.Object) {
 	n := o.Label()
-	left := slices.DeleteFunc(s.writes[n], func(other *objects.Object) bool { return other == o })
-	if s.writes[n] = left; len(left) == 0 {
-		delete(s.writes, n)
+	left := slices.DeleteFunc(wr.byName[n], func(other *objects.Object) bool { return other == o })
+	if wr.byName[n] = left; len(left) == 0 {
+		delete(wr.byName, n)
 	}
 	o.Write = nil
 }
 
 // removeAgain removes entries that an operator removed while they were being written.
-func (s *Store) removeAgain() {
-	s.mu.Lock()
-	names := s.removals
-	s.removals = nil
-	s.mu.Unlock()
+func (wr *writes) removeAgain() {
+	wr.mu.Lock()
+	names := wr.removals
+	wr.removals = nil
+	wr.mu.Unlock()
 	for i := range names {
-		s.cfg.Lower.Remove(&names[i])
-		s.endDeletion(names[i])
-		s.running.Done()
+		wr.cfg.Lower.Remove(&names[i])
+		wr.endDeletion(names[i])
+		wr.running.Done()
 	}
 }
 
@@ -295,25 +296,16 @@ func (w *write) moving() bool {
 }
 
 // kickLocked offers again, in order, what a busy tier did not accept.
-func (s *Store) kickLocked() {
-	if s.down != nil {
-		s.down.Kick()
+func (wr *writes) kickLocked() {
+	if wr.engine != nil {
+		wr.engine.Kick()
 	}
 }
 
 // withdrawLocked cancels the write of an object that is being evicted, if the tier is not
 // working on it.
-func (s *Store) withdrawLocked(o *objects.Object) {
+func (wr *writes) withdrawLocked(o *objects.Object) {
 	w := writeOf(o)
 	w.leaving = true
-	s.down.Cancel(w.Flight, transfer.ErrStopped)
-}
-
-// lowerTier is the store's state about a lower tier. Guarded by the store's lock.
-type lowerTier struct {
-	removals   []tier.Name                     // removed by an operator while being written: to be removed again
-	writes     map[tier.Name][]*objects.Object // objects with a write, waiting or running
-	down       *transfer.Engine[*objects.Object]
-	up         *transfer.Engine[tier.Name]
-	aheadHints transfer.Hints[wanted]
+	wr.engine.Cancel(w.Flight, transfer.ErrStopped)
 }

@@ -209,7 +209,7 @@ func TestHungTierDoesNotHoldChains(t *testing.T) {
 	l := x.profile.CheckpointLayout(16)
 	d := x.commitTo(r, &l, content(&l, 3), tier.LevelLogged).Durable
 	x.dropAll()
-	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.down.Parked() != 0 {
+	if l := x.reached(d); l != tier.LevelMemory || x.Pools()[objects.PrivatePool].UsedBytes != 0 || x.writes.engine.Parked() != 0 {
 		t.Fatalf("reached %v, %v, want l == tier.LevelMemory, x.Pools()[objects.PrivatePool].UsedBytes == 0, x.down.Parked() == 0", l, x.Pools()[objects.PrivatePool])
 	}
 	x.tier.finishAll()
@@ -603,7 +603,7 @@ func TestSpoiltCheckpointIsNotOfferedAgain(t *testing.T) {
 	if !o.Corrupt {
 		t.Error("a checkpoint whose write found its bytes wrong is not marked")
 	}
-	_ = x.cleanLocked()
+	_ = x.writes.cleanLocked()
 	if o.Write != nil {
 		t.Error("a corrupt checkpoint is offered to the tier again")
 	}
