@@ -29,8 +29,8 @@ func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on t
 	return r, err
 }
 
-// seat is a rank and the device that it reads.
-type seat struct {
+// rankOnDevice is a rank and the device that it reads.
+type rankOnDevice struct {
 	above *hbm.Cache
 	rank  int
 }
@@ -207,9 +207,9 @@ func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far
 		}
 		at, why := s.remote.beyondLocked(id)
 		switch {
-		case at == nowhere && why == tier.ReasonNone:
+		case at == notRemote && why == tier.ReasonNone:
 			return Acquired{Reason: s.objects.Gone(key, r.profile, r.tenant)}, nil
-		case at == nowhere:
+		case at == notRemote:
 			return Acquired{Reason: why}, nil
 		case at == hinted && far != nil:
 			*far = append(*far, i)
@@ -243,13 +243,13 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 	}
 	w := wanted{name: n, profile: r.profile, tenant: r.tenant, urgent: true}
 	if o == nil && s.remote.farLocked(w.identity()) {
-		return s.remote.seekLocked([]wanted{w}, r.seats(rank))
+		return s.remote.seekLocked([]wanted{w}, r.devices(rank))
 	}
 	p := s.promotions.promoteLocked(w)
 	if p == nil {
 		return nil
 	}
-	p.further = append(p.further, r.seats(rank)...)
+	p.further = append(p.further, r.devices(rank)...)
 	return p.Flight
 }
 

@@ -9,6 +9,8 @@
 // and keeps them mapped until the call returns. The socket, its codes and its deadlines
 // are left to the daemon, the choice of victims to package policy.
 //
+// A Store consists of parts that share a catalog; type Store lists them.
+//
 // All methods of Store and Session may be called concurrently. One mutex guards the
 // catalogue. Critical sections look things up and count, each over a few rows (holdRows,
 // objects.EvictRows). They never copy, hash, log or call the device, and call a Tier only
@@ -19,7 +21,7 @@
 // An object may be in memory, in the lower tier or in both, and only the store moves it.
 // It is written down after its publication, ahead of its eviction, when a commit asks for
 // it, or by Flush. An object that the lower tier has is simply dropped from memory.
-// Outside the node it may be at a tier.Remote (beyond.go), which is read only. A
+// Outside the node it may be at a tier.Remote (remote.go), which is read only. A
 // promotion brings it up when a client acquires or loads it, or after a match has named
 // it. Goroutines of Run carry out promotions and cleaning, those of the tier the writes.
 // Only AwaitAcquire, AwaitLoad, Durable.Wait, Flush and Close wait for either.
@@ -41,9 +43,9 @@
 // other extends loses only its states. Each decision is logged with its reason and value.
 //
 // Package objects has the catalogue, the lookups, the accounts and the life cycle of an
-// object; package transfer documents that of a transfer. Three transfer engines move
-// bytes: promotions into memory (promote.go), copies into HBM (package hbm) and writes
-// into the lower tier (write.go).
+// object; package transfer documents that of a transfer. Transfer engines move
+// bytes: promotions into memory, copies into HBM (package hbm) and writes into the lower
+// tier; a fourth sends copies to outlets.
 //
 // Invariant: an object that a lookup finds as a hit has every chunk of every part of
 // every rank, each with the digest that its writer stated.

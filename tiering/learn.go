@@ -63,5 +63,5 @@ func (look *lookup) unknownLocked(id objects.Identity) bool {
 		return false
 	}
 	at, why := look.remote.beyondLocked(id)
-	return at == nowhere && why == tier.ReasonNone
+	return at == notRemote && why == tier.ReasonNone
 }

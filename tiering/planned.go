@@ -12,12 +12,12 @@ import (
 // this one: a running search must not weigh its bytes, and an answer that it is absent is
 // outdated.
 func (rem *remote) plannedLocked(id objects.Identity) {
-	switch k := rem.sought[id]; {
+	switch k := rem.lookups[id]; {
 	case k == nil:
 	case k.search != nil:
 		k.planned = true
 	case k.copy == nil:
-		delete(rem.sought, id)
+		delete(rem.lookups, id)
 	}
 }
 

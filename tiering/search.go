@@ -17,7 +17,7 @@ import (
 type search struct {
 	owner *remote
 	*transfer.Flight
-	rows  []*sought // grows while the ancestors of a checkpoint are looked up
+	rows  []*remoteLookup // grows while the ancestors of a checkpoint are looked up
 	until deadline.Deadline[any]
 }
 
@@ -34,7 +34,7 @@ var errFindTime = fmt.Errorf("nobody has answered in time: %w", tier.ErrUnavaila
 
 // open creates the engine of remote lookups.
 func (rem *remote) open() {
-	rem.sought = map[objects.Identity]*sought{}
+	rem.lookups = map[objects.Identity]*remoteLookup{}
 	rem.learner, _ = rem.cfg.Remote.(tier.Learner)
 	rem.preparer, _ = rem.cfg.Remote.(tier.Preparer)
 	rem.engine = transfer.New[*search](transfer.Config{
@@ -43,12 +43,12 @@ func (rem *remote) open() {
 	})
 }
 
-// seats returns the seat of a rank that reads HBM.
-func (r reader) seats(rank int) []seat {
+// devices returns the device that a rank reads; none for memory.
+func (r reader) devices(rank int) []rankOnDevice {
 	if r.above == nil {
 		return nil
 	}
-	return []seat{{r.above, rank}}
+	return []rankOnDevice{{r.above, rank}}
 }
 
 // acquireFar looks up the rows of an acquire that may be remote, all together. If wait is
@@ -71,7 +71,7 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 		for j, i := range still {
 			ws[j] = wanted{name: tier.Name{Key: q.Keys[i]}, profile: r.profile, tenant: r.tenant, urgent: true, planned: q.Planned}
 		}
-		if flight := s.remote.seekLocked(ws, r.seats(q.Rank)); flight != nil {
+		if flight := s.remote.seekLocked(ws, r.devices(q.Rank)); flight != nil {
 			for _, i := range still {
 				rows[i].Promoting = true
 				if wait {
@@ -87,12 +87,12 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 
 // seekLocked starts a lookup of hinted objects of one tenant, or joins a running search.
 // It returns nil if there is nothing to look up, or if too many searches are running.
-func (rem *remote) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
+func (rem *remote) seekLocked(ws []wanted, devices []rankOnDevice) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil
 	}
-	if k := rem.sought[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
-		k.seats = append(k.seats, seats...)
+	if k := rem.lookups[ws[0].identity()]; len(ws) == 1 && k != nil && k.search != nil {
+		k.devices = append(k.devices, devices...)
 		if ws[0].urgent {
 			k.urgent = true
 			rem.engine.Urge(k.search.Flight)
@@ -106,13 +106,13 @@ func (rem *remote) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	q := &search{owner: rem}
 	urgent := false
 	for i := range ws {
-		if k := rem.addSoughtLocked(q, ws[i].identity()); k != nil {
-			k.urgent, k.planned, k.seats, k.base = ws[i].urgent, ws[i].planned, slices.Clone(seats), ws[i].base
+		if k := rem.addLookupLocked(q, ws[i].identity()); k != nil {
+			k.urgent, k.planned, k.devices, k.base = ws[i].urgent, ws[i].planned, slices.Clone(devices), ws[i].base
 			urgent = urgent || k.urgent
 		}
 	}
 	if len(q.rows) == 0 { // other searches cover all of them
-		return rem.sought[ws[0].identity()].search.Flight
+		return rem.lookups[ws[0].identity()].search.Flight
 	}
 	q.until = deadline.Deadline[any]{At: rem.cfg.Now().Add(rem.cfg.FindTTL), Order: rem.leaseIDs.Add(1), Of: q}
 	rem.objects.Deadlines.Add(&q.until)
@@ -120,9 +120,9 @@ func (rem *remote) seekLocked(ws []wanted, seats []seat) *transfer.Flight {
 	return q.Flight
 }
 
-// addSoughtLocked adds an object to a search, unless another search covers it.
-func (rem *remote) addSoughtLocked(q *search, id objects.Identity) *sought {
-	if k := rem.sought[id]; k != nil && k.search != nil {
+// addLookupLocked adds an object to a search, unless another search covers it.
+func (rem *remote) addLookupLocked(q *search, id objects.Identity) *remoteLookup {
+	if k := rem.lookups[id]; k != nil && k.search != nil {
 		return nil
 	}
 	k := rem.replaceLocked(id)
@@ -167,7 +167,7 @@ func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)
 }
 
 // heads returns the objects that were asked for, without their ancestors.
-func (q *search) heads() []*sought {
+func (q *search) heads() []*remoteLookup {
 	if q.rows[0].id.Name.Kind != 0 {
 		return q.rows[:1]
 	}
@@ -198,7 +198,7 @@ func (q *search) find(ctx context.Context) error {
 }
 
 // hearLocked records what was found for a row, and adds its parent to the lookup.
-func (q *search) hearLocked(k *sought, c tier.Copy) {
+func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 	rem := q.owner
 	if q.Ended() {
 		rem.discardLocked(c)
@@ -228,18 +228,18 @@ func (q *search) hearLocked(k *sought, c tier.Copy) {
 	if _, held := rem.objects.LookupBelow(up.Name, up.Profile, up.Tenant); held {
 		return
 	}
-	if at := rem.soughtLocked(up); at == nil {
-		rem.addSoughtLocked(q, up)
+	if at := rem.remoteLookupLocked(up); at == nil {
+		rem.addLookupLocked(q, up)
 	}
 }
 
 // settleLocked promotes what was found, if it is worth its bytes.
-func (q *search) settleLocked(k *sought) {
+func (q *search) settleLocked(k *remoteLookup) {
 	rem := q.owner
 	if q.Ended() {
 		return
 	}
-	chain := []*sought{k}
+	chain := []*remoteLookup{k}
 	if k.id.Name.Kind != 0 {
 		chain = q.rows
 	}
@@ -268,7 +268,7 @@ func (q *search) settleLocked(k *sought) {
 }
 
 // loseLocked turns a found object into an absent one.
-func (q *search) loseLocked(k *sought, why tier.Reason) {
+func (q *search) loseLocked(k *remoteLookup, why tier.Reason) {
 	q.owner.discardLocked(k.copy)
 	k.copy, k.why = nil, why
 }
@@ -293,7 +293,7 @@ func (q *search) End(_ *transfer.Flight, err error) {
 		}
 		if how := transfer.OutcomeOf(err); how == transfer.Stopped || rem.closed {
 			k.search = nil
-			delete(rem.sought, k.id)
+			delete(rem.lookups, k.id)
 		} else {
 			k.why = promotionReason(how)
 			rem.answerLocked(k)

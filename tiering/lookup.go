@@ -172,7 +172,7 @@ func (look *lookup) hitElsewhereLocked(row *SegmentStatus, o *objects.Object, ke
 		*row = look.hitBeyondLocked(p, uint32(o.Tokens()))
 		return true
 	case o.Fill.Promoted && !o.Fill.Fetched:
-		*row = look.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed))
+		*row = look.hitBelowLocked(uint32(o.Tokens()), errorOf(p, o.Packed), look.of(p))
 		return true
 	}
 	return false
@@ -191,9 +191,9 @@ func (look *lookup) hitHBMLocked(on tier.DeviceID, tokens uint64) {
 	c.HitTokens += tokens
 }
 
-func (look *lookup) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64) SegmentStatus {
-	look.counters.HitSegments++
-	look.counters.HitTokens += uint64(tokens)
+func (look *lookup) hitAboveLocked(on tier.DeviceID, tokens uint32, off float64, n *stats.Counters) SegmentStatus {
+	n.HitSegments++
+	n.HitTokens += uint64(tokens)
 	look.hitHBMLocked(on, uint64(tokens))
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceHBM, Tokens: tokens, Error: off}
 }
@@ -207,17 +207,17 @@ func (look *lookup) statusBelowLocked(key *[32]byte, p *objects.Profile, t *obje
 	}
 	look.promotions.hintReadAheadLocked(e.Name, p, t)
 	if on != 0 && look.objects.Copied(e, p, t, on) {
-		return look.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed)), true
+		return look.hitAboveLocked(on, uint32(e.HitTokens()), errorOf(p, e.Packed), look.of(p)), true
 	}
-	return look.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed)), true
+	return look.hitBelowLocked(uint32(e.HitTokens()), errorOf(p, e.Packed), look.of(p)), true
 }
 
 // hitBelowLocked returns and counts a hit in the lower tier.
-func (look *lookup) hitBelowLocked(tokens uint32, off float64) SegmentStatus {
-	look.counters.HitSegments++
-	look.counters.HitTokens += uint64(tokens)
-	look.counters.HitSegmentsDisk++
-	look.counters.HitTokensDisk += uint64(tokens)
+func (look *lookup) hitBelowLocked(tokens uint32, off float64, n *stats.Counters) SegmentStatus {
+	n.HitSegments++
+	n.HitTokens += uint64(tokens)
+	n.HitSegmentsDisk++
+	n.HitTokensDisk += uint64(tokens)
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlaceDisk, Tokens: tokens, Error: off}
 }
 
@@ -279,11 +279,11 @@ func (look *lookup) matchPrefix(q *MatchQuery, dst *MatchResult, p *objects.Prof
 		n.PrefixHitTokens += uint64(dst.PrefixTokens)
 		switch dst.PrefixPlace {
 		case tier.PlaceDisk:
-			look.counters.PrefixHitsDisk++
-			look.counters.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
+			n.PrefixHitsDisk++
+			n.PrefixHitTokensDisk += uint64(dst.PrefixTokens)
 		case tier.PlacePeer:
-			look.counters.Beyond.PrefixHits++
-			look.counters.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
+			n.Beyond.PrefixHits++
+			n.Beyond.PrefixHitTokens += uint64(dst.PrefixTokens)
 		case tier.PlaceHBM:
 			c := look.hbm.Of(q.Device).Count()
 			c.PrefixHits++

@@ -17,7 +17,7 @@ import (
 // object that is only hinted starts a search (search.go) for all such keys together. It
 // finds where the objects are, and their entries:
 //
-//	hinted ──► searched ──► found ──► coming ──► in memory
+//	hinted ──► searching ──► located ──► fetching ──► in memory
 //	   ▲          │           │          │
 //	   └ answerTTL└► absent ◄─┘ (corrupt, gone, unavailable, not worth its bytes)
 //
@@ -25,7 +25,7 @@ import (
 // tier, by the same engine, which reads the copy that was found. An absent object is not
 // looked up again until answerTTL has passed, whatever the hints say.
 //
-// Invariant: a tier.Copy that was found belongs to one of remote.sought, to one promotion
+// Invariant: a tier.Copy that was found belongs to one of remote.lookups, to one promotion
 // or to remote.discarded, and is closed once.
 type remote struct {
 	*catalog
@@ -36,30 +36,30 @@ type remote struct {
 	preparer  tier.Preparer             // the Remote, if it is a Preparer
 	prepared  []tier.Want               // what the running match will ask for, in order; at most matchRows
 	asked     int                       // index into prepared: earlier ones were asked already
-	sought    map[objects.Identity]*sought
+	lookups   map[objects.Identity]*remoteLookup
 	answers   []answer // in order of expiry
 	discarded []tier.Copy
 	want      tier.Want // argument of the current call to the Remote
 	hint      tier.Hint // its last answer
 }
 
-// sought is an object with a remote lookup, running or answered.
-type sought struct {
+// remoteLookup is an object with a remote lookup, running or answered.
+type remoteLookup struct {
 	id      objects.Identity
-	search  *search   // while it has no answer
-	urgent  bool      // a client asked for it
-	planned bool      // as in AcquireQuery
-	base    tier.Name // as in wanted
-	seats   []seat    // ranks that also want it in HBM
+	search  *search        // while it has no answer
+	urgent  bool           // a client asked for it
+	planned bool           // as in AcquireQuery
+	base    tier.Name      // as in wanted
+	devices []rankOnDevice // ranks that also want it in HBM
 	until   time.Time
 	copy    tier.Copy // found and not yet promoted; nil = absent
 	entry   tier.Entry
 	why     tier.Reason // why it is absent
 }
 
-// answer is a sought that has an answer, until it is forgotten.
+// answer is a lookup that has an answer, until it is forgotten.
 type answer struct {
-	of    *sought
+	of    *remoteLookup
 	until time.Time
 }
 
@@ -71,16 +71,16 @@ const (
 	maxAnswers = 4096
 )
 
-// where is the state of a remote lookup for an object that neither memory nor the lower
+// remoteState is the state of a remote lookup for an object that neither memory nor the lower
 // tier has.
-type where uint8
+type remoteState uint8
 
 const (
-	nowhere where = iota
+	notRemote remoteState = iota
 	hinted
-	searched // a lookup is running
-	found
-	coming // being promoted
+	searching // a lookup is running
+	located
+	fetching // being promoted
 )
 
 func (w *wanted) identity() objects.Identity {
@@ -89,32 +89,32 @@ func (w *wanted) identity() objects.Identity {
 
 // beyondLocked returns the remote state of an object that neither memory nor the lower
 // tier has, and, if known, why it is a miss.
-func (rem *remote) beyondLocked(id objects.Identity) (where, tier.Reason) {
+func (rem *remote) beyondLocked(id objects.Identity) (remoteState, tier.Reason) {
 	if rem.engine == nil {
-		return nowhere, tier.ReasonNone
+		return notRemote, tier.ReasonNone
 	}
 	if p := rem.promotions.promotionLocked(id.Name); p != nil {
 		if p.source == nil || p.profile != id.Profile || p.tenant != id.Tenant {
-			return nowhere, tier.ReasonNone
+			return notRemote, tier.ReasonNone
 		}
-		return coming, tier.ReasonNone
+		return fetching, tier.ReasonNone
 	}
-	if k := rem.soughtLocked(id); k != nil {
+	if k := rem.remoteLookupLocked(id); k != nil {
 		switch {
 		case k.search != nil:
-			return searched, tier.ReasonNone
+			return searching, tier.ReasonNone
 		case k.copy != nil:
-			return found, tier.ReasonNone
+			return located, tier.ReasonNone
 		}
-		return nowhere, k.why
+		return notRemote, k.why
 	}
 	if len(rem.objects.Deleting) > 0 && rem.objects.Deleting[id.Name] > 0 {
-		return nowhere, tier.ReasonNone
+		return notRemote, tier.ReasonNone
 	}
 	if _, ok := rem.hintLocked(id); ok {
 		return hinted, tier.ReasonNone
 	}
-	return nowhere, tier.ReasonNone
+	return notRemote, tier.ReasonNone
 }
 
 // fetchedLocked reports whether an object is being fetched from outside this node.
@@ -123,13 +123,13 @@ func (pro *promotions) fetchedLocked(n tier.Name) bool {
 	return p != nil && p.source != nil
 }
 
-// soughtLocked returns the lookup of an object if it is running or its answer is still
+// remoteLookupLocked returns the lookup of an object if it is running or its answer is still
 // valid, otherwise nil.
-func (rem *remote) soughtLocked(id objects.Identity) *sought {
-	if len(rem.sought) == 0 {
+func (rem *remote) remoteLookupLocked(id objects.Identity) *remoteLookup {
+	if len(rem.lookups) == 0 {
 		return nil
 	}
-	k := rem.sought[id]
+	k := rem.lookups[id]
 	if k == nil || k.search == nil && !rem.cfg.Now().Before(k.until) {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (rem *remote) forgetPreparedLocked() { rem.prepared, rem.asked = rem.prepar
 
 // foundLocked returns the entry of a copy that was found and is not being promoted.
 func (rem *remote) foundLocked(id objects.Identity) (tier.Entry, bool) {
-	if k := rem.soughtLocked(id); k != nil && k.copy != nil {
+	if k := rem.remoteLookupLocked(id); k != nil && k.copy != nil {
 		return k.entry, true
 	}
 	return tier.Entry{}, false
@@ -189,7 +189,7 @@ func (rem *remote) farLocked(id objects.Identity) bool {
 		return false
 	}
 	at, _ := rem.beyondLocked(id)
-	return at == hinted || at == searched
+	return at == hinted || at == searching
 }
 
 // heldFartherLocked reports whether an object that memory does not have may come from the
@@ -199,7 +199,7 @@ func (rem *remote) heldFartherLocked(id objects.Identity) bool {
 		return true
 	}
 	at, _ := rem.beyondLocked(id)
-	return at != nowhere
+	return at != notRemote
 }
 
 // elsewhereLocked reports whether an object was fetched and is still believed to be
@@ -227,7 +227,7 @@ func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, 
 			continue // another object of this name is in the way
 		}
 		at, absent := rem.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
-		if at != nowhere {
+		if at != notRemote {
 			return n, tier.ReasonNone
 		}
 		why = objects.MoreTelling(why, absent)
@@ -243,13 +243,13 @@ func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *obj
 	at, _ := look.remote.beyondLocked(id)
 	tokens := 0
 	switch at {
-	case nowhere:
+	case notRemote:
 		return row, false
-	case coming:
+	case fetching:
 		tokens = look.promotions.promotionLocked(id.Name).entry.HitTokens()
-	case found:
-		tokens = look.remote.sought[id].entry.HitTokens()
-	case hinted, searched:
+	case located:
+		tokens = look.remote.lookups[id].entry.HitTokens()
+	case hinted, searching:
 		_, known := look.objects.Ghosts.Why(key, p.ID, t.ID)
 		tokens = int(known)
 		if at == hinted && tokens > 0 && !look.remote.worthLocked(id, 0, tokens, segmentBytes(p, tokens)) {
@@ -257,7 +257,7 @@ func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *obj
 			return row, false
 		}
 	}
-	if at == hinted || at == found {
+	if at == hinted || at == located {
 		look.promotions.hintReadAheadLocked(id.Name, p, t)
 	}
 	if at != hinted {
@@ -311,13 +311,14 @@ func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Ten
 // hitBeyondLocked counts and returns a hit at the place of the last hint. Its error bound
 // is not known before it arrives and is at most the profile's tolerance.
 func (look *lookup) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
-	look.counters.HitSegments++
-	look.counters.HitTokens += uint64(tokens)
-	look.counters.Beyond.HitSegments++
-	look.counters.Beyond.HitTokens += uint64(tokens)
+	n := look.of(p)
+	n.HitSegments++
+	n.HitTokens += uint64(tokens)
+	n.Beyond.HitSegments++
+	n.Beyond.HitTokens += uint64(tokens)
 	if look.remote.hint.Place == tier.PlaceObject {
-		look.counters.Object.HitSegments++
-		look.counters.Object.HitTokens += uint64(tokens)
+		n.Object.HitSegments++
+		n.Object.HitTokens += uint64(tokens)
 	}
 	return SegmentStatus{Status: tier.StatusHit, Place: tier.PlacePeer, Tokens: tokens, Error: p.MaxError()}
 }
@@ -365,10 +366,10 @@ func (rem *remote) takeCopyLocked(p *promotion) {
 	if _, held := rem.objects.LookupBelow(id.Name, id.Profile, id.Tenant); held {
 		return
 	}
-	k := rem.sought[id]
-	p.source, p.further = k.copy, k.seats
+	k := rem.lookups[id]
+	p.source, p.further = k.copy, k.devices
 	k.copy = nil
-	delete(rem.sought, id)
+	delete(rem.lookups, id)
 }
 
 // endFetchLocked ends a promotion's use of its copy, unless the copy is being read. After
@@ -388,7 +389,7 @@ func (rem *remote) endFetchLocked(p *promotion, err error) {
 
 // absentLocked records that an object could not be fetched.
 func (rem *remote) absentLocked(id objects.Identity, why tier.Reason) {
-	k := rem.sought[id]
+	k := rem.lookups[id]
 	if k == nil || k.search == nil { // a running search may find it elsewhere
 		k = rem.replaceLocked(id)
 		k.why = why
@@ -397,18 +398,18 @@ func (rem *remote) absentLocked(id objects.Identity, why tier.Reason) {
 }
 
 // replaceLocked starts a new record for an object without a running search.
-func (rem *remote) replaceLocked(id objects.Identity) *sought {
-	if old := rem.sought[id]; old != nil {
+func (rem *remote) replaceLocked(id objects.Identity) *remoteLookup {
+	if old := rem.lookups[id]; old != nil {
 		rem.discardLocked(old.copy)
 		old.copy = nil
 	}
-	k := &sought{id: id}
-	rem.sought[id] = k
+	k := &remoteLookup{id: id}
+	rem.lookups[id] = k
 	return k
 }
 
 // answerLocked starts the validity of an answer.
-func (rem *remote) answerLocked(k *sought) {
+func (rem *remote) answerLocked(k *remoteLookup) {
 	now := rem.cfg.Now()
 	k.search, k.until = nil, now.Add(answerTTL)
 	rem.answers = append(rem.answers, answer{k, k.until})
@@ -421,10 +422,10 @@ func (rem *remote) forgetAnswerLocked() {
 	k := rem.answers[0].of
 	rem.answers[0] = answer{}
 	rem.answers = rem.answers[1:]
-	if rem.sought[k.id] == k && k.search == nil {
+	if rem.lookups[k.id] == k && k.search == nil {
 		rem.discardLocked(k.copy)
 		k.copy = nil
-		delete(rem.sought, k.id)
+		delete(rem.lookups, k.id)
 	}
 }
 

@@ -42,7 +42,7 @@ type promotion struct {
 	content *tier.Content
 	hash    profile.SegmentHash // of the tokens in the entry, for a segment
 	until   deadline.Deadline[any]
-	further []seat // ranks that also want it in HBM
+	further []rankOnDevice // ranks that also want it in HBM
 }
 
 // wanted describes an object to be promoted and for whom.
