@@ -57,7 +57,7 @@ const (
 // checkDisk does. Required settings are only checked with one.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
-		v.add("cluster-seeds", "%d of them, most %d", len(c.ClusterSeeds), maxClusterSeeds)
+		v.add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)
 	}
 	for _, s := range c.ClusterSeeds {
 		if err := checkSeed(s); err != nil {
@@ -65,7 +65,7 @@ func (c *Config) checkCluster(v *faults) {
 		}
 	}
 	if c.ClusterName == "" || len(c.ClusterName) > maxClusterName || strings.ContainsFunc(c.ClusterName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and signs of ASCII", c.ClusterName, maxClusterName)
+		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and punctuation marks of ASCII", c.ClusterName, maxClusterName)
 	}
 	for name, path := range map[string]string{
 		"cluster-keyring": c.ClusterKeyring, "cluster-tls-cert": c.ClusterTLSCert, "cluster-tls-key": c.ClusterTLSKey,
@@ -78,7 +78,7 @@ func (c *Config) checkCluster(v *faults) {
 	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
-			v.add(name, "%v cannot be reached", a)
+			v.add(name, "%v cannot be reached: give a specific address and a port", a)
 		}
 	}
 	if c.ClusterHold < 2*time.Second || c.ClusterHold > 10*time.Minute {
@@ -91,25 +91,25 @@ func (c *Config) checkCluster(v *faults) {
 
 func (c *Config) checkNeeded(v *faults) {
 	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
-		v.add("cluster-tls-cert", "cluster-tls-cert, cluster-tls-key and cluster-tls-ca: all or none of them")
+		v.add("cluster-tls-cert", "set all of cluster-tls-cert, cluster-tls-key and cluster-tls-ca, or none")
 	}
 	if !ValidNode(c.ClusterNode) {
 		v.add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
 	}
 	switch {
 	case !c.ClusterBind.IsValid():
-		v.add("cluster-bind", "a cluster needs an address and port to listen at, as in 10.0.0.7:7946")
+		v.add("cluster-bind", "required with cluster-seeds: an address and port to listen on, such as 10.0.0.7:7946")
 	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid():
-		v.add("cluster-advertise", "cluster-bind is every address: say which one others reach")
+		v.add("cluster-advertise", "required because cluster-bind is a wildcard: set the address that other nodes reach")
 	}
 	if bind, peer := c.ClusterBind, c.ClusterPeerBind; bind.IsValid() && bind.Port() != 0 && bind == peer {
-		v.add("cluster-peer-bind", "%v is cluster-bind", peer)
+		v.add("cluster-peer-bind", "%v is already used by cluster-bind", peer)
 	}
 	switch {
 	case c.ClusterKeyring == "" && !c.ClusterInsecure:
-		v.add("cluster-keyring", "without one whoever reaches the ports would be a member: cluster-insecure allows that")
+		v.add("cluster-keyring", "required with cluster-seeds: without a keyring any host that reaches the ports can join; cluster-insecure allows that")
 	case c.ClusterKeyring != "" && c.ClusterInsecure:
-		v.add("cluster-insecure", "there is a keyring: nothing would be insecure")
+		v.add("cluster-insecure", "cannot be combined with cluster-keyring")
 	}
 }
 

@@ -57,19 +57,19 @@ func (c *Config) checkEvents(v *faults) {
 	}
 	for _, name := range c.EventsTenants {
 		if !slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.Name == name }) {
-			v.add("events-tenants", "no tenant %.64q is configured: name those whose prompts may be told", name)
+			v.add("events-tenants", "tenant %.64q is not configured", name)
 		}
 	}
 	for name, text := range map[string]string{"events-pod": c.EventsPod, "events-model": c.EventsModel} {
 		v.plain(name, text)
 		if len(text) > 256 || strings.Contains(text, "@") {
-			v.add(name, "%.64q has more than 256 bytes, or an @", text)
+			v.add(name, "%.64q is longer than 256 bytes or contains @", text)
 		}
 	}
 	if bind, replay := c.EventsBind, c.EventsReplay(); bind.Port() != 0 && (bind == replay || replay.Port() == 0) {
-		v.add("events-replay-bind", "%v beside events-bind %v", replay, bind)
+		v.add("events-replay-bind", "%v conflicts with events-bind %v", replay, bind)
 	}
 	if len(c.EventsTenants) == 0 {
-		v.add("events-tenants", "nobody's prompts are told of: name those that may be")
+		v.add("events-tenants", "required with events-bind: list the tenants whose prompts may be published")
 	}
 }

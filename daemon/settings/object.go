@@ -116,15 +116,15 @@ func (c *Config) checkBucket(v *faults) {
 		v.add("object-bucket", "%v", err)
 	}
 	if c.ObjectEndpoint == "" {
-		v.add("object-endpoint", "a bucket needs the address of its server, as in https://s3.example.com")
+		v.add("object-endpoint", "required with object-bucket: the address of the server, such as https://s3.example.com")
 	} else if err := object.CheckEndpoint(c.ObjectEndpoint, c.ObjectPlain); err != nil {
 		v.add("object-endpoint", "%v", err)
 	}
 	if c.ObjectCredentials == "" && (c.ObjectKeys.ID == "" || c.ObjectKeys.Secret == "") {
-		v.add("object-credentials", "neither a file nor AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+		v.add("object-credentials", "no credentials: set a file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
 	}
 	if c.ObjectSecret == "" && c.ClusterSecret == "" && (!c.UsesCluster() || c.ClusterKeyring == "") {
-		v.add("object-secret", "a node without a cluster, or of one without keyring, needs one, so that nobody else plants anything in the bucket")
+		v.add("object-secret", "required without a cluster keyring, so that others cannot forge objects in the bucket")
 	}
 	if c.ObjectPrefix == "" || strings.HasPrefix(c.ObjectPrefix, "/") {
 		v.add("object-prefix", "%q is empty or begins with /", c.ObjectPrefix)

@@ -16,6 +16,6 @@ func (c *Config) checkTracing(v *faults) {
 	}
 	u, err := url.Parse(c.OTLPEndpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(c.OTLPEndpoint) > 2048 {
-		v.add("otlp-endpoint", "%.100q is no http:// or https:// URL", c.OTLPEndpoint)
+		v.add("otlp-endpoint", "%.100q is not an http:// or https:// URL", c.OTLPEndpoint)
 	}
 }

@@ -73,7 +73,7 @@ func printConfig(c *cli.Call, config *api.Config, name []string) error {
 				set, ok = object[key]
 			}
 			if !ok {
-				return fmt.Errorf("nothing is set by the name %q: %w", name[0], api.ErrNotFound)
+				return fmt.Errorf("unknown setting %q: %w", name[0], api.ErrNotFound)
 			}
 		}
 	}

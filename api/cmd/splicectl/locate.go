@@ -70,7 +70,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 		return err
 	}
 	if len(text) > maxQueryBytes {
-		return fmt.Errorf("the question has more than %d bytes", maxQueryBytes)
+		return fmt.Errorf("the query has more than %d bytes", maxQueryBytes)
 	}
 	if q.Profile == "" {
 		if segments != "" || q.Tenant != "" || q.BlockTokens != 0 || q.SeamTokens != 0 {
@@ -78,7 +78,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 		}
 		limit := q.Limit
 		if err := json.Unmarshal(text, q); err != nil {
-			return fmt.Errorf("the question is not JSON of its kind: %w", err)
+			return fmt.Errorf("invalid query: %w", err)
 		}
 		if limit != 0 {
 			q.Limit = limit
@@ -88,7 +88,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	for _, word := range strings.FieldsFunc(string(text), func(r rune) bool { return strings.ContainsRune(" ,\t\r\n[]", r) }) {
 		id, err := strconv.ParseUint(word, 10, 32)
 		if err != nil {
-			return fmt.Errorf("token %d of the file is no number from 0 to 2^32-1", len(q.TokenIDs))
+			return fmt.Errorf("token %d in the file is not a number from 0 to 2^32-1", len(q.TokenIDs))
 		}
 		q.TokenIDs = append(q.TokenIDs, uint32(id))
 	}
