@@ -25,9 +25,9 @@ func locateCommand() cli.Command {
 		Name: "locate", Group: "look", Synopsis: "[flags] [FILE]",
 		Summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
 		About: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
--model the token ids of the prompt, separated by blanks or commas. HELD is what a node has itself,
-SAVED how much sooner the first token is there for it; FETCH and WITH are with what it would fetch
-from others. What others hold is what the node believes that is asked.
+-model the token ids of the prompt, separated by blanks or commas. HELD is the part a node holds itself,
+SAVED the time to first token that this saves; FETCH and WITH include what it would fetch from
+others. Holdings of other nodes are as the node that is asked believes them to be.
 
 Exit status 1: nothing of the prompt is held anywhere.`,
 		Examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
