@@ -36,7 +36,7 @@ func NewClient(target, token string) (*Client, error) {
 	c := &Client{token: token, http: &http.Client{Transport: transport, Timeout: time.Minute}}
 	if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" {
 		if token != "" {
-			return nil, fmt.Errorf("admin target %q: a token is for http only: %w", target, ErrInvalid)
+			return nil, fmt.Errorf("admin target %q: tokens are for http only: %w", target, ErrInvalid)
 		}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, path) }
 		c.base = "http://localhost"
@@ -314,7 +314,7 @@ func (c *Client) request(ctx context.Context, method, path string, v url.Values,
 func decodeAnswer(res *http.Response, body []byte, out any) error {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if err != nil {
-		return fmt.Errorf("status %d without a content type", res.StatusCode)
+		return fmt.Errorf("HTTP %d without a content type", res.StatusCode)
 	}
 	switch media {
 	case "application/json":
@@ -322,9 +322,9 @@ func decodeAnswer(res *http.Response, body []byte, out any) error {
 	case "application/problem+json":
 		var p Problem
 		if err := json.Unmarshal(body, &p); err != nil {
-			return errors.Join(fmt.Errorf("status %d with a broken problem", res.StatusCode), err)
+			return errors.Join(fmt.Errorf("HTTP %d: cannot decode problem+json body", res.StatusCode), err)
 		}
 		return &p
 	}
-	return fmt.Errorf("status %d with %q: not the admin API of spliced", res.StatusCode, media)
+	return fmt.Errorf("HTTP %d with content type %q: not the admin API of spliced", res.StatusCode, media)
 }

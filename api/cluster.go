@@ -203,7 +203,7 @@ func (c *Cluster) Findings(now time.Time) []Finding {
 		if len(c.Join.Errors) > 0 {
 			why = ": " + c.Join.Errors[0]
 		}
-		add(FoundAlone, "no other member is there%s", why)
+		add(FoundAlone, "no other members%s", why)
 	}
 	if len(versions) > 1 {
 		add(FoundVersion, "members run %d versions: %s", len(versions), listed(versions))
@@ -214,7 +214,7 @@ func (c *Cluster) Findings(now time.Time) []Finding {
 
 func (c *Cluster) keys(now time.Time, add func(kind, format string, a ...any)) {
 	if c.FilesError != "" {
-		add(FoundKeys, "a file that has changed is not in use: %s", c.FilesError)
+		add(FoundKeys, "a changed file cannot be used: %s", c.FilesError)
 	}
 	if !c.Encrypted {
 		add(FoundKeys, "gossip is not encrypted")
@@ -223,9 +223,9 @@ func (c *Cluster) keys(now time.Time, add func(kind, format string, a ...any)) {
 	case c.Certificate == nil:
 		add(FoundKeys, "the peers' port has no TLS")
 	case !c.Certificate.After(now):
-		add(FoundKeys, "the certificate has ended at %s", c.Certificate.Format(time.RFC3339))
+		add(FoundKeys, "the certificate expired at %s", c.Certificate.Format(time.RFC3339))
 	case c.Certificate.Before(now.Add(certificateSoon)):
-		add(FoundKeys, "the certificate ends in %v", c.Certificate.Sub(now).Round(time.Minute))
+		add(FoundKeys, "the certificate expires in %v", c.Certificate.Sub(now).Round(time.Minute))
 	}
 }
 
@@ -234,7 +234,7 @@ func (m *Member) findings(now time.Time) (list []Finding) {
 		list = append(list, Finding{Kind: kind, Member: m.Name, Text: fmt.Sprintf(format, a...)})
 	}
 	if m.State == MemberUnreachable {
-		add(FoundUnreachable, "out of reach for %v", now.Sub(m.Since).Round(time.Second))
+		add(FoundUnreachable, "unreachable for %v", now.Sub(m.Since).Round(time.Second))
 		return list
 	}
 	if m.State == MemberFailed {
@@ -260,7 +260,7 @@ func (m *Member) findings(now time.Time) (list []Finding) {
 		}
 	}
 	if f := m.Fetch; f != nil && f.Open {
-		add(FoundFailing, "it failed too often and is left alone for a while")
+		add(FoundFailing, "it failed too often and is skipped for a while")
 	}
 	return list
 }

@@ -42,21 +42,21 @@ func TestFindingsSayWhatIsWrongWithWhom(t *testing.T) {
 		}, nil},
 		{"out of reach", func(c *Cluster) {
 			c.Members = append(c.Members, Member{Name: "c", State: MemberUnreachable, Since: now.Add(-4 * time.Second)})
-		}, []Finding{{FoundUnreachable, "c", "out of reach for 4s"}}},
+		}, []Finding{{FoundUnreachable, "c", "unreachable for 4s"}}},
 		{"another key", func(c *Cluster) { c.Members[1].Unusable = "other secret" }, []Finding{{FoundUnusable, "b", "other secret"}}},
 		{"ahead", func(c *Cluster) { *c.Members[1].ClockAhead = 3600 }, []Finding{{FoundClock, "b", "its clock is 1h0m0s ahead"}}},
 		{"behind", func(c *Cluster) { *c.Members[1].ClockAhead = -1.5 }, []Finding{{FoundClock, "b", "its clock is 1.5s behind"}}},
-		{"breaker", func(c *Cluster) { c.Members[1].Fetch.Open = true }, []Finding{{FoundFailing, "b", "it failed too often and is left alone for a while"}}},
+		{"breaker", func(c *Cluster) { c.Members[1].Fetch.Open = true }, []Finding{{FoundFailing, "b", "it failed too often and is skipped for a while"}}},
 		{"alone", func(c *Cluster) {
 			c.Members, c.Join.Errors = c.Members[:1], []string{"seed: refused"}
-		}, []Finding{{FoundAlone, "", "no other member is there: seed: refused"}}},
+		}, []Finding{{FoundAlone, "", "no other members: seed: refused"}}},
 		{"two versions", func(c *Cluster) { c.Members[1].Version = "v2" }, []Finding{{FoundVersion, "", "members run 2 versions: v1, v2"}}},
 		{"plain", func(c *Cluster) { c.Encrypted, c.Certificate = false, nil }, []Finding{
 			{FoundKeys, "", "gossip is not encrypted"}, {FoundKeys, "", "the peers' port has no TLS"},
 		}},
-		{"ending", func(c *Cluster) { *c.Certificate = now.Add(time.Hour) }, []Finding{{FoundKeys, "", "the certificate ends in 1h0m0s"}}},
-		{"ended", func(c *Cluster) { *c.Certificate = now }, []Finding{{FoundKeys, "", "the certificate has ended at 2026-05-01T12:00:00Z"}}},
-		{"bad file", func(c *Cluster) { c.FilesError = "keyring: empty" }, []Finding{{FoundKeys, "", "a file that has changed is not in use: keyring: empty"}}},
+		{"ending", func(c *Cluster) { *c.Certificate = now.Add(time.Hour) }, []Finding{{FoundKeys, "", "the certificate expires in 1h0m0s"}}},
+		{"ended", func(c *Cluster) { *c.Certificate = now }, []Finding{{FoundKeys, "", "the certificate expired at 2026-05-01T12:00:00Z"}}},
+		{"bad file", func(c *Cluster) { c.FilesError = "keyring: empty" }, []Finding{{FoundKeys, "", "a changed file cannot be used: keyring: empty"}}},
 	}
 	for _, r := range rows {
 		c := healthy(now)

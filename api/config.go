@@ -38,7 +38,7 @@ type Quota struct {
 func (c *Config) etag() string {
 	text, err := json.Marshal(c)
 	if err != nil { // strings and numbers only: cannot happen
-		panic(fmt.Sprintf("api: a configuration does not encode: %v", err))
+		panic(fmt.Sprintf("api: cannot encode a configuration: %v", err))
 	}
 	sum := sha256.Sum256(text)
 	return `"` + hex.EncodeToString(sum[:8]) + `"`
@@ -79,9 +79,9 @@ func (s *Server) patchConfig(ctx *fasthttp.RequestCtx, _ string) error {
 	}
 	switch seen := string(ctx.Request.Header.Peek("If-Match")); {
 	case seen == "":
-		return newProblem(fasthttp.StatusPreconditionRequired, CodePrecondition, "say which configuration you saw: If-Match with the ETag of GET, or *")
+		return newProblem(fasthttp.StatusPreconditionRequired, CodePrecondition, "If-Match is required, with the ETag of GET or *")
 	case seen != "*" && !slices.Contains(splitTags(seen), before.etag()):
-		return newProblem(fasthttp.StatusPreconditionFailed, CodeChanged, "the configuration is another one by now: get it again")
+		return newProblem(fasthttp.StatusPreconditionFailed, CodeChanged, "the configuration has changed: get it again")
 	}
 	to, err := patched(&before, ctx.PostBody())
 	if err != nil {
@@ -123,12 +123,12 @@ func patched(c *Config, patch []byte) (Config, error) {
 		return bad("there is no such configuration: %v", err)
 	}
 	var fixed, wrong []Violation
-	const restart = "is as the daemon was started: set it there, and restart"
+	const restart = "is fixed at the start: change it in the daemon's settings and restart"
 	if to.ArenaBytes != c.ArenaBytes {
 		fixed = append(fixed, Violation{"arena_bytes", restart})
 	}
 	if to.Draining != c.Draining {
-		fixed = append(fixed, Violation{"draining", "is changed by drain"})
+		fixed = append(fixed, Violation{"draining", "is changed with drain"})
 	}
 	if _, given := object["settings"]; given {
 		for _, key := range differing(c.Settings, to.Settings) {
@@ -136,7 +136,7 @@ func patched(c *Config, patch []byte) (Config, error) {
 		}
 	}
 	if share := to.CanaryShare; share != nil && !(*share >= 0 && *share <= 1) {
-		wrong = append(wrong, Violation{"canary_share", "is from 0 to 1, or null"})
+		wrong = append(wrong, Violation{"canary_share", "is not 0 to 1 or null"})
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(to.Quotas)) {
 		if _, known := c.Quotas[tenant]; !known {

@@ -158,7 +158,7 @@ func (s *Server) removeMany(ctx *fasthttp.RequestCtx, what string, remove func(c
 	all := p.flag("all")
 	q := RemovalQuery{Tenant: p.name("tenant"), Profile: p.profile(), Prefix: p.digits("prefix"), OlderThan: p.period("older_than", 100*365*24*time.Hour), Dry: p.flag("dry_run")}
 	if len(p.bad) == 0 && !all && q.Tenant == "" && q.Profile == nil && q.Prefix == "" && q.OlderThan == 0 {
-		p.refuse("all", "neither tenant, profile, prefix nor older_than is given: all=true removes everything")
+		p.refuse("all", "give tenant, profile, prefix or older_than, or all=true to remove everything")
 	}
 	if err := p.done(); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (s *Server) putPin(ctx *fasthttp.RequestCtx, arg string) error {
 	p := paramsOf(ctx)
 	q := PinQuery{Key: key, TTL: p.period("ttl", MaxPinTTL), By: p.name("by"), Dry: p.flag("dry_run")}
 	if q.TTL == 0 && len(p.bad) == 0 {
-		p.refuse("ttl", "is needed: how long it stays pinned, as in 10m, at most %v", MaxPinTTL)
+		p.refuse("ttl", "is required: how long it stays pinned, such as 10m, at most %v", MaxPinTTL)
 	}
 	if err := p.done(); err != nil {
 		return err
@@ -335,7 +335,7 @@ func (p *params) period(name string, most time.Duration) time.Duration {
 		d = time.Duration(n) * 24 * time.Hour
 	}
 	if err != nil || d <= 0 || d > most {
-		p.refuse(name, "%q is not a time above 0 and at most %v, as in 10m or 7d", v, most)
+		p.refuse(name, "invalid time %q: want more than 0 and at most %v, such as 10m or 7d", v, most)
 		return 0
 	}
 	return d

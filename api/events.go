@@ -103,13 +103,13 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 	poll := p.flag("poll")
 	q := EventQuery{Kinds: p.someOf("kind", EventKinds), Tenant: p.name("tenant"), After: p.number("after", 64, "the id of an event"), Limit: p.limit()}
 	if !poll && p.args.Has("limit") {
-		p.refuse("limit", "is of a listing, which poll=1 asks for")
+		p.refuse("limit", "applies only to listings, with poll=1")
 	}
 	// A browser that reconnects repeats its first request, and sends its last event here.
 	if last := ctx.Request.Header.Peek("Last-Event-ID"); len(last) > 0 {
 		id, err := strconv.ParseUint(string(last), 10, 64)
 		if err != nil {
-			p.refuse("Last-Event-ID", "%.40q is not the id of an event", last)
+			p.refuse("Last-Event-ID", "invalid event id %.40q", last)
 		}
 		q.After = &id
 	}
@@ -117,7 +117,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 		return err
 	}
 	if s.happened == nil {
-		return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, "nobody keeps events here")
+		return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, "this node keeps no events")
 	}
 	if !poll {
 		return s.stream(ctx, q)

@@ -26,7 +26,7 @@ func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
 		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost,
-			fmt.Sprintf("Host %.100q is not served: name it with -http-hosts (SPLICED_HTTP_HOSTS), or use an address", host))
+			fmt.Sprintf("Host %.100q is not allowed: add it to -http-hosts (SPLICED_HTTP_HOSTS), or use an address", host))
 	}
 	origin := string(ctx.Request.Header.Peek("Origin"))
 	if origin == "" {
@@ -34,7 +34,7 @@ func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	}
 	u, err := url.Parse(origin)
 	if err != nil || !strings.EqualFold(u.Host, string(ctx.Host())) {
-		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost, "requests from another origin are not served: call this node by a name that -http-hosts has")
+		return newProblem(fasthttp.StatusForbidden, CodeForbiddenHost, "requests from another origin are not allowed: use a name of this node that is in -http-hosts")
 	}
 	return nil
 }
@@ -125,15 +125,15 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 // Problems for requests without a token, and for nodes without one.
 var (
 	needsToken = [...]string{
-		reads:   "over TCP this needs a bearer token: that of -admin-read-token-file, or of -token-file; the admin unix socket needs none",
-		scrapes: "over TCP metrics need a bearer token: that of -admin-read-token-file, or of -token-file; the admin unix socket needs none",
-		asks:    "over TCP this needs the bearer token of routers: that of -router-token-file, or of -token-file",
+		reads:   "over TCP this needs the bearer token of -admin-read-token-file or -token-file; the admin unix socket needs none",
+		scrapes: "over TCP metrics need the bearer token of -admin-read-token-file or -token-file; the admin unix socket needs none",
+		asks:    "over TCP this needs the bearer token of -router-token-file or -token-file",
 		changes: "a change over TCP needs the bearer token of -token-file",
 	}
 	noToken = [...]string{
-		reads:   "over TCP this is not served without a token for reading: use the admin unix socket, or set -admin-read-token-file or -token-file",
-		asks:    "this listener does not say where prompts are held: use the admin unix socket, or set -router-token-file or -token-file",
-		changes: "this listener only reads: use the admin unix socket, or set -token-file",
+		reads:   "over TCP this needs a token for reading: use the admin unix socket, or set -admin-read-token-file or -token-file",
+		asks:    "this listener does not serve locate: use the admin unix socket, or set -router-token-file or -token-file",
+		changes: "this listener is read-only: use the admin unix socket, or set -token-file",
 	}
 )
 

@@ -218,7 +218,7 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	}
 	d, err := s.shown().Catalogue.Segment(key)
 	if err == nil && len(s.pinsOf(key)) > 0 {
-		err = fmt.Errorf("it is pinned, which DELETE /api/v1/pins ends: %w", ErrBusy)
+		err = fmt.Errorf("it is pinned; unpin it with DELETE /api/v1/pins: %w", ErrBusy)
 	}
 	if err == nil && !dry {
 		err = s.shown().Catalogue.Remove(key)

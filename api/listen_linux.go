@@ -148,7 +148,7 @@ func ownDir(dir string) error {
 		return fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		return fmt.Errorf("%s is of user %d with mode %#o: others could replace the socket; name one in a directory below it that is made for it, such as %s: %w",
+		return fmt.Errorf("%s is owned by user %d with mode %#o: others could replace the socket; use a directory of its own below it, such as %s: %w",
 			dir, st.Uid, st.Mode&0o7777, filepath.Join(dir, "admin", "admin.sock"), ErrInvalid)
 	}
 	return nil

@@ -262,7 +262,7 @@ func (s *Server) enterLocate() (leave func(), err error) {
 		case s.locating <- struct{}{}:
 		case <-patience.C:
 			s.turnedAway.WithLabelValues("locate").Inc()
-			return nil, fmt.Errorf("locate: %d questions are being answered: %w", maxLocating, ErrUnavailable)
+			return nil, fmt.Errorf("locate: %d queries are running, the maximum: %w", maxLocating, ErrUnavailable)
 		case <-s.stopping.Done():
 			return nil, fmt.Errorf("locate: the node is stopping: %w", ErrUnavailable)
 		}
@@ -287,11 +287,11 @@ func decodeBody(body []byte, out any) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("body: not JSON at byte %d of %d: %w", syntax.Offset, len(body), ErrInvalid)
 	case errors.As(err, &kind):
-		return fmt.Errorf("body: %s at byte %d is no %s: %w", kind.Field, kind.Offset, kind.Type, ErrInvalid)
+		return fmt.Errorf("body: %s at byte %d is not of type %s: %w", kind.Field, kind.Offset, kind.Type, ErrInvalid)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("body: the JSON document is incomplete: %w", ErrInvalid)
 	case errors.Is(err, ErrInvalid): // of a Digest
 		return fmt.Errorf("body: a hash or key is not 64 hex digits: %w", ErrInvalid)
 	}
-	return fmt.Errorf("body: a field is not known, or of the wrong kind: %w", ErrInvalid)
+	return fmt.Errorf("body: a field is unknown or has the wrong type: %w", ErrInvalid)
 }

@@ -104,7 +104,7 @@ func TestBadQuestionsAreToldWithoutTheirTokens(t *testing.T) {
 		"nothing":            {``, "incomplete"},
 		"no JSON":            {`{"profile": "m", "token_ids": [987654321, x]}`, "byte"},
 		"two documents":      {`{"profile": "m", "token_ids": [987654321]} {}`, "more than one"},
-		"unknown field":      {`{"profile": "m", "token_ids": [987654321], "tokenids": 1}`, "not known"},
+		"unknown field":      {`{"profile": "m", "token_ids": [987654321], "tokenids": 1}`, "unknown"},
 		"a token too large":  {`{"profile": "m", "token_ids": [9876543210]}`, "token_ids"},
 		"a negative token":   {`{"profile": "m", "token_ids": [-987654321]}`, "token_ids"},
 		"a token as text":    {`{"profile": "m", "token_ids": ["987654321"]}`, "token_ids"},

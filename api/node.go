@@ -75,7 +75,7 @@ func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 // 64 hex digits.
 func (d *Digest) UnmarshalText(text []byte) error {
 	if len(text) != 2*len(d) {
-		return fmt.Errorf("%d characters where 64 hex digits belong: %w", len(text), ErrInvalid)
+		return fmt.Errorf("%d characters, want 64 hex digits: %w", len(text), ErrInvalid)
 	}
 	if _, err := hex.Decode(d[:], text); err != nil {
 		return fmt.Errorf("not hex digits: %w", ErrInvalid)

@@ -118,7 +118,7 @@ func problemOf(err error) *Problem {
 
 // BadFiles returns an ErrBadFile with the errors of the settings' files.
 func BadFiles(list []Violation) error {
-	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; the former ones stay in use, all of them", len(list)), list...)
+	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; all previous ones stay in use", len(list)), list...)
 }
 
 // Unsupported returns an ErrUnsupported for a field of the configuration.
@@ -141,7 +141,7 @@ func noMethod(ctx *fasthttp.RequestCtx, allow string) *Problem {
 func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
 	body, err := json.Marshal(p)
 	if err != nil { // strings and ints only: cannot happen
-		panic(fmt.Sprintf("api: problem does not encode: %v", err))
+		panic(fmt.Sprintf("api: cannot encode a problem: %v", err))
 	}
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(p.Status)
@@ -153,16 +153,16 @@ func writeProblem(ctx *fasthttp.RequestCtx, p *Problem) {
 func readProblem(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var slow interface{ Timeout() bool }
-	p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "not a readable HTTP/1.1 request")
+	p := newProblem(fasthttp.StatusBadRequest, CodeInvalid, "malformed HTTP/1.1 request")
 	switch {
 	case errors.As(err, &small):
 		p = newProblem(fasthttp.StatusRequestHeaderFieldsTooLarge, CodeTooLarge,
-			fmt.Sprintf("request line and headers take more than %d bytes", maxHeaderBytes))
+			fmt.Sprintf("request line and headers exceed %d bytes", maxHeaderBytes))
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		p = newProblem(fasthttp.StatusRequestEntityTooLarge, CodeTooLarge,
-			fmt.Sprintf("request body takes more than %d bytes, where a prompt is located more than %d", maxBodyBytes, maxLocateBytes))
+			fmt.Sprintf("request body exceeds %d bytes, or %d for locate", maxBodyBytes, maxLocateBytes))
 	case errors.As(err, &slow) && slow.Timeout():
-		p = newProblem(fasthttp.StatusRequestTimeout, CodeTimeout, "the request did not arrive in time")
+		p = newProblem(fasthttp.StatusRequestTimeout, CodeTimeout, "timed out reading the request")
 	}
 	writeProblem(ctx, p)
 }

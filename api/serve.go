@@ -75,7 +75,7 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 			if !temporary(err) {
 				return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 			}
-			s.log.Warn().Err(err).Msg("admin listener cannot accept for now")
+			s.log.Warn().Err(err).Msg("admin listener cannot accept connections, retrying")
 			pause(ctx, 100*time.Millisecond)
 			continue
 		}
@@ -104,7 +104,7 @@ func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGr
 			err = conn.SetDeadline(time.Time{})
 		}
 		if err != nil {
-			s.log.Debug().Err(err).Stringer("remote", conn.RemoteAddr()).Msg("no TLS handshake with the admin REST")
+			s.log.Debug().Err(err).Stringer("remote", conn.RemoteAddr()).Msg("TLS handshake with the admin REST failed")
 			conn.NetConn().Close()
 			return
 		}
@@ -147,7 +147,7 @@ func (s *Server) probesOnly(answer fasthttp.RequestHandler) fasthttp.RequestHand
 			answer(ctx)
 		default:
 			writeProblem(ctx, newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable,
-				fmt.Sprintf("%d requests are being answered, as many as may: come again", maxConnections)))
+				fmt.Sprintf("%d requests are running, the maximum: retry later", maxConnections)))
 		}
 	}
 }

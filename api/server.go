@@ -203,7 +203,7 @@ func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 	if r := recover(); r != nil {
 		s.log.Error().Str("path", string(ctx.Path())).Interface("panic", r).Stack().Msg("admin request failed")
-		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; the log says more"))
+		writeProblem(ctx, newProblem(fasthttp.StatusInternalServerError, CodeInternal, "the request failed; see the daemon's log"))
 	}
 	h := &ctx.Response.Header
 	if len(h.Peek("Cache-Control")) == 0 {
@@ -217,7 +217,7 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
 	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // not all handlers could parse it
-		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the target of the request is no absolute path")
+		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the request target is not an absolute path")
 	}
 	path := string(ctx.Path())
 	if strings.HasPrefix(path, profilingPath) && trusted {

@@ -49,7 +49,7 @@ func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 		leave = func() { s.strangers.Add(-1) }
 		if s.strangers.Add(1) > maxStrangers {
 			leave()
-			return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, fmt.Sprintf("%d clients follow events over TCP already, as many as may", maxStrangers))
+			return newProblem(fasthttp.StatusServiceUnavailable, CodeUnavailable, fmt.Sprintf("%d clients follow events over TCP, the maximum", maxStrangers))
 		}
 	}
 	f, err := s.happened.Follow(q)
@@ -110,7 +110,7 @@ func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 		}
 		for i := range events {
 			if line, err = appendEvent(line[:0], &events[i]); err != nil {
-				s.log.Error().Err(err).Msg("an event cannot be told")
+				s.log.Error().Err(err).Msg("cannot encode an event")
 				continue
 			}
 			if _, err = w.Write(line); err != nil {

@@ -72,7 +72,7 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 		return nil, err
 	}
 	if s := q.From.Slot; s != nil && off != uint64(s.off) {
-		return nil, invalid("buffer over the middle of a slot")
+		return nil, invalid("a buffer must begin at the start of a slot")
 	}
 	begin := uint32(q.Begin)
 	want := wire.AppendReply{Begin: begin, Accepted: begin, End: begin}
@@ -144,7 +144,7 @@ func (t *Tree) check(path []int) error {
 		}
 	}
 	if len(path) == 0 {
-		return invalid("a path of no drafts")
+		return invalid("empty path of drafts")
 	}
 	last := -1
 	for _, draft := range path {

@@ -158,7 +158,7 @@ func (c *Client) failed(err error) {
 	c.mu.lastFail = err.Error()
 	c.mu.Unlock()
 	if !again {
-		c.opt.Log.Warn().Err(err).Msg("no cache daemon, going on without")
+		c.opt.Log.Warn().Err(err).Msg("no cache daemon, continuing without")
 	}
 }
 

@@ -27,7 +27,7 @@ func (h *held) lease(a *link.Attachment) (uint64, error) {
 	case h.released.Load():
 		return 0, fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	case h.a != a:
-		return 0, fmt.Errorf("lease %d is of a former daemon: %w", h.id, ErrGone)
+		return 0, fmt.Errorf("lease %d belongs to a previous daemon: %w", h.id, ErrGone)
 	}
 	return h.id, nil
 }

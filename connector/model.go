@@ -151,7 +151,7 @@ func (c *Client) newModel(p *profile.Profile, b Binding) (*Model, error) {
 	case b.Rank < 0 || b.Rank >= p.TPSize():
 		return nil, fmt.Errorf("rank %d of %d: %w", b.Rank, p.TPSize(), ErrInvalid)
 	case b.BlockTokens < 0 || b.ProbeTokens < 0 || b.SegmentBytes < 0 || b.CheckpointBytes < 0:
-		return nil, fmt.Errorf("a size below 0: %w", ErrInvalid)
+		return nil, fmt.Errorf("negative size: %w", ErrInvalid)
 	case len(b.Connector) > wire.MaxName || len(b.Engine) > wire.MaxName:
 		return nil, fmt.Errorf("names of %d and %d bytes, most %d: %w", len(b.Connector), len(b.Engine), wire.MaxName, ErrInvalid)
 	case len(p.Canonical()) > wire.MaxIdentity:
@@ -236,7 +236,7 @@ func (m *Model) register(r *registration) error {
 		fds = []int{int(file.Fd())}
 	}
 	if m.profile.MaxError() > 0 && !r.a.HasPacked {
-		return fmt.Errorf("profile: a tolerance of %v, and a daemon that does not pack: %w", m.profile.MaxError(), ErrUnsupported)
+		return fmt.Errorf("profile: tolerance %v needs packing, which the daemon does not support: %w", m.profile.MaxError(), ErrUnsupported)
 	}
 	c := m.client
 	k := c.calls.Get(c.ctx, c.opt.Timeouts.Attach)

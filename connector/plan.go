@@ -103,7 +103,7 @@ func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 func (f *From) encode(a *link.Attachment) (kind uint8, lease, off uint64, err error) {
 	switch {
 	case f.Checkpoint != nil && f.Slot != nil:
-		return 0, 0, 0, invalid("a plan begins from a checkpoint and from a slot")
+		return 0, 0, 0, invalid("a plan begins from either a checkpoint or a slot")
 	case f.Checkpoint != nil:
 		lease, err = f.Checkpoint.lease(a)
 		return wire.FromCheckpoint, lease, 0, err

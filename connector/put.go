@@ -237,7 +237,7 @@ func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Messag
 	w.reservation = reply.Reservations[0]
 	if reply.Bytes[0] != uint64(w.layout.Bytes) {
 		w.abort()
-		return 0, invalid("%s: the daemon has %d bytes, we have %d", k.Op, reply.Bytes[0], w.layout.Bytes)
+		return 0, invalid("%s: the daemon has %d bytes, this client %d", k.Op, reply.Bytes[0], w.layout.Bytes)
 	}
 	return w.reservation, nil
 }

@@ -298,14 +298,14 @@ func TestEveryOperationIsOffWhileTheNoteCannotBeRead(t *testing.T) {
 			if n := d.canary.Sums().Withheld; n == 0 {
 				t.Error("no key is counted as withheld")
 			}
-			if check := d.check(t, "splicing"); check.State != api.CheckDegraded || !strings.Contains(check.Detail, "every profile is switched off") {
+			if check := d.check(t, "splicing"); check.State != api.CheckDegraded || !strings.Contains(check.Detail, "all profiles are switched off") {
 				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 			}
 			if text := d.metricsText(t); !strings.Contains(text, `spliced_profile_switched_off{profile="all",tenant="guarded"} 1`) {
 				t.Error("no series says that all is off")
 			}
 			m := wire.ReportRequest{Profile: c.profile, Compared: 1, Off: 1}
-			c.refused(wire.OpReport, &m, wire.Unavailable, "not noted")
+			c.refused(wire.OpReport, &m, wire.Unavailable, "not saved")
 			c.close()
 			d.deviceAtRest()
 		})
@@ -452,7 +452,7 @@ func TestASwitchThatCannotBeNotedIsNotAnsweredAsDone(t *testing.T) {
 	p := testProfile(1)
 	c.register(p)
 	m := wire.ReportRequest{Profile: c.profile, Compared: 1, Failed: 1, Worst: 1, Off: 1}
-	c.refused(wire.OpReport, &m, wire.Unavailable, "in force, but not noted yet")
+	c.refused(wire.OpReport, &m, wire.Unavailable, "in force, but not saved yet")
 	if r := c.match([32]byte{1}); r.Reason[0] != wire.ReasonOff {
 		t.Errorf("reason %d", r.Reason[0])
 	}

@@ -61,8 +61,8 @@ func (d *Daemon) sendCopies() {
 	defer cancel()
 	sent, err := d.store.Offload(ctx)
 	if err != nil {
-		d.log.Warn().Err(err).Int("sent", sent).Msg("not everything that only this node has was copied")
+		d.log.Warn().Err(err).Int("sent", sent).Msg("some objects that only this node holds were not copied")
 	} else if sent > 0 {
-		d.log.Info().Int("sent", sent).Msg("copied what only this node has")
+		d.log.Info().Int("sent", sent).Msg("copied objects that only this node holds")
 	}
 }

@@ -276,7 +276,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	woken := d.server.StopWatch()
 	stopBackground()
 	if !endsWithin(d.stuckAfter(), parts.Wait) {
-		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a read of the disk tier, or a copy to the GPU, does not end: %w", server.ErrStuck))
+		return errors.Join(cause(ctx), unlinked, woken, fmt.Errorf("a disk read or GPU copy does not finish: %w", server.ErrStuck))
 	}
 	d.log.Info().Msg("stopped")
 	return errors.Join(cause(ctx), unlinked, woken)
@@ -445,7 +445,7 @@ func (d *Daemon) close() error {
 		d.stopDisk()
 	}
 	if !endsWithin(d.stuckAfter(), below) {
-		return errors.Join(append(failed, fmt.Errorf("a write of the disk tier, or a call of the GPU's driver, does not end: %w", server.ErrStuck))...)
+		return errors.Join(append(failed, fmt.Errorf("a disk write or GPU driver call does not finish: %w", server.ErrStuck))...)
 	}
 	failed = append(failed, stored)
 	d.gpus.Close()

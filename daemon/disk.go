@@ -111,7 +111,7 @@ func (d *Daemon) flush() {
 	defer cancel()
 	written, err := d.store.Flush(ctx)
 	if err != nil {
-		d.log.Warn().Err(err).Str("tier", "disk").Int("written", written).Msg("not everything in memory is on disk")
+		d.log.Warn().Err(err).Str("tier", "disk").Int("written", written).Msg("some objects in memory were not written to disk")
 	} else if written > 0 {
 		d.log.Info().Str("tier", "disk").Int("written", written).Msg("memory written to disk")
 	}
@@ -125,7 +125,7 @@ func (d *Daemon) stopDisk() {
 	}
 	err := d.disk.Close()
 	if err != nil {
-		d.log.Warn().Err(err).Str("tier", "disk").Msg("disk tier not closed well: what was not synced may be lost")
+		d.log.Warn().Err(err).Str("tier", "disk").Msg("closing the disk tier failed: unsynced data may be lost")
 	}
 	if d.abandonDisk != nil {
 		d.abandonDisk()

@@ -388,7 +388,7 @@ func TestADriverThatHangsHoldsUpNeitherStartNorEnd(t *testing.T) {
 			config.HBMLibrary, config.HBMTimeout = lib.Path, 20*time.Millisecond
 			lib.Inject(t, fakecuda.Fault{Kind: fakecuda.Hang, Call: call, Nth: 1})
 			r := startParts(t, config, Parts{})
-			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "the driver did not answer within") {
+			if check := r.check(t, "hbm"); (call == "cuInit") != strings.Contains(check.Detail, "the driver timed out after") {
 				t.Errorf("check %s is %s: %s", check.Name, check.State, check.Detail)
 			}
 			c := attach(t, r.Socket())

@@ -393,12 +393,12 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 		want   string
 	}{
 		"not there":          {[]string{fakeGPU0, absentGPU}, nil, map[string]string{fakeGPU0: api.GPUServing, absentGPU: api.GPUMissing}, absentGPU + " gives no memory"},
-		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver shows 2 devices, numbered from 0"},
-		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUServing, fakeGPU1 + " (again)": api.GPUMissing}, fakeGPU1 + " (again) gives no memory: hbm-device names it twice"},
+		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver reports 2 devices, numbered from 0"},
+		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUServing, fakeGPU1 + " (again)": api.GPUMissing}, fakeGPU1 + " (again) gives no memory: hbm-device lists it twice"},
 		"refuses":            {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDevicePrimaryCtxRetain@1", Value: 46}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
 		"cannot be asked":    {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDeviceGetAttribute@1", Value: 999}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
 		"is full":            {[]string{"1", "0"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemCreate@1", Value: 2}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, "OUT_OF_MEMORY"},
-		"hangs while opened": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuDevicePrimaryCtxRetain@1"}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory: the driver did not answer"},
+		"hangs while opened": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuDevicePrimaryCtxRetain@1"}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory: the driver timed out"},
 		"hangs while it gives memory": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemCreate@1"},
 			map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory: HBM: the device gives no memory within"},
 	} {

@@ -60,7 +60,7 @@ func (d *Daemon) doubted(m cluster.Member) {
 // tellPeer records an event of a node of the cluster.
 func (d *Daemon) tellPeer(m *cluster.Member, does string) {
 	means := map[string]string{
-		"joined": "has joined", "left": "has left", "failed": "has failed: it does not answer and has not said that it leaves", "replaced": "has restarted or changed",
+		"joined": "has joined", "left": "has left", "failed": "has failed: it stopped answering without announcing that it leaves", "replaced": "has restarted or changed",
 		"suspect": "does not answer", "answers": "answers again",
 	}
 	d.journal.Append(journal.Event{Kind: journal.Peer, Why: does, Text: fmt.Sprintf("node %s at %v %s", m.Name, m.Peer, means[does])})

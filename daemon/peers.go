@@ -188,7 +188,7 @@ func (d *Daemon) joined(m cluster.Member) {
 	p.mu.Unlock()
 	err := p.fetch.Set(peer.Member{Node: peer.Node(m.Number), Addr: m.Peer.String(), TLS: p.cluster.ClientTLS(m.Name)})
 	if err != nil {
-		d.log.Error().Err(err).Str("peer", m.Name).Msg("nothing is fetched from a member")
+		d.log.Error().Err(err).Str("peer", m.Name).Msg("not fetching from a member")
 	}
 }
 

@@ -20,7 +20,7 @@ func Check(h *fasthttp.RequestHeader) error {
 	for line := range bytes.Lines(h.RawHeaders()) {
 		line, ok := bytes.CutSuffix(line, []byte("\r\n"))
 		if !ok || bytes.IndexByte(line, '\r') >= 0 {
-			return errors.New("a line of the header does not end with CR LF alone")
+			return errors.New("a header line does not end with CR LF")
 		}
 		if len(line) == 0 {
 			break
@@ -33,7 +33,7 @@ func Check(h *fasthttp.RequestHeader) error {
 		switch name {
 		case "content-length", "transfer-encoding", "host":
 			if _, repeated := seen[name]; repeated {
-				return fmt.Errorf("%s is there more than once", name)
+				return fmt.Errorf("%s appears more than once", name)
 			}
 			seen[name] = strings.Trim(value, " \t")
 		}
@@ -43,7 +43,7 @@ func Check(h *fasthttp.RequestHeader) error {
 		return nil
 	}
 	if _, both := seen["content-length"]; both {
-		return errors.New("content-length and transfer-encoding are both there")
+		return errors.New("both content-length and transfer-encoding are set")
 	}
 	if !strings.EqualFold(coding, "chunked") || !h.IsHTTP11() {
 		return fmt.Errorf("transfer-encoding is %.40q, want chunked, and HTTP/1.1", coding)

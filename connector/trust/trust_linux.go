@@ -31,7 +31,7 @@ var ErrStranger = errors.New("not known to be the daemon")
 func Check(fd int, path string, expected *uint32) error {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return fmt.Errorf("%s: who answers: %w", path, err)
+		return fmt.Errorf("%s: cannot identify the server: %w", path, err)
 	}
 	if expected == nil {
 		if expected, err = fromEnv(); err != nil {
@@ -40,17 +40,17 @@ func Check(fd int, path string, expected *uint32) error {
 	}
 	if expected != nil {
 		if cred.Uid != *expected {
-			return fmt.Errorf("%s: user %d answers there, expected is user %d (%s): %w", path, cred.Uid, *expected, UIDEnv, ErrStranger)
+			return fmt.Errorf("%s: served by user %d, expected user %d (%s): %w", path, cred.Uid, *expected, UIDEnv, ErrStranger)
 		}
 		return nil
 	}
 	self := uint32(os.Geteuid())
 	owner, err := ownerOf(path, self)
 	if err != nil {
-		return fmt.Errorf("%s: user %d answers there, and %w; set %s to the user id that spliced runs as: %w", path, cred.Uid, err, UIDEnv, ErrStranger)
+		return fmt.Errorf("%s: served by user %d, and %w; set %s to the user id that spliced runs as: %w", path, cred.Uid, err, UIDEnv, ErrStranger)
 	}
 	if cred.Uid != 0 && cred.Uid != owner && cred.Uid != self {
-		return fmt.Errorf("%s: user %d answers in a directory of user %d; set %s to the user id that spliced runs as: %w", path, cred.Uid, owner, UIDEnv, ErrStranger)
+		return fmt.Errorf("%s: served by user %d in a directory of user %d; set %s to the user id that spliced runs as: %w", path, cred.Uid, owner, UIDEnv, ErrStranger)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func ownerOf(path string, self uint32) (uint32, error) {
 	owner := w.steps[len(w.steps)-1].st.Uid
 	for i := range w.steps {
 		if by := w.steps[i].st.Uid; by != 0 && by != self && by != owner {
-			return 0, fmt.Errorf("user %d could have replaced what is in %s", by, w.steps[i].dir)
+			return 0, fmt.Errorf("user %d could have replaced files in %s", by, w.steps[i].dir)
 		}
 	}
 	return owner, nil
@@ -143,7 +143,7 @@ func (w *walk) next(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if shared(&in.st) && st.Uid != 0 && st.Uid != w.self && st.Uid != in.st.Uid {
-		return fmt.Errorf("%s is user %d's, in %s, where others may write", path, st.Uid, in.dir)
+		return fmt.Errorf("%s is owned by user %d, in %s, which others may write to", path, st.Uid, in.dir)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return w.enter(path)
@@ -169,7 +169,7 @@ func (w *walk) enter(dir string) error {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	if shared(&s.st) && s.st.Mode&unix.S_ISVTX == 0 {
-		return fmt.Errorf("others could have replaced what is in %s (mode %#o)", dir, s.st.Mode&0o7777)
+		return fmt.Errorf("others could have replaced files in %s (mode %#o)", dir, s.st.Mode&0o7777)
 	}
 	w.steps = append(w.steps, s)
 	return nil

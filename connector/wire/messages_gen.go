@@ -128,8 +128,8 @@ type StatsReply struct {
 	Names  []string
 }
 
-// ReportRequest tells what a canary has seen: reuses of segments that an engine
-// computed again and compared. The counts are those since the last report.
+// ReportRequest reports a canary's results: reuses of segments that an engine
+// recomputed and compared. The counts are those since the last report.
 type ReportRequest struct {
 	Profile  uint32
 	Compared uint32
@@ -145,8 +145,8 @@ type ReportRequest struct {
 // them those whose first token changed, in the order of LossWays.
 type ReportLosses struct {
 	Present bool // false = the section is absent, and the other fields are zero
-	// 1 = they were measured offline, and replace those that were; 0 = they are of
-	// the canary, since the last report.
+	// 1 = losses measured offline, which replace all earlier offline ones; 0 =
+	// losses measured by the canary since the last report.
 	Offline  uint8
 	Compared []uint32
 	Changed  []uint32
@@ -177,13 +177,13 @@ type MatchPrompt struct {
 	TokenOff uint64 // staging offset of the token ids, little-endian uint32; None = only the length is told
 }
 
-// MatchKnownQuery asks which held segments stand in the prompt, whose token ids
-// must lie in staging. They are looked for from Begin on, and behind the prefix
-// that this match finds.
+// MatchKnownQuery asks which held segments the prompt contains; its token ids
+// must be in staging. The search starts at Begin, and after the prefix that
+// this match finds.
 type MatchKnownQuery struct {
 	Present    bool   // false = the section is absent, and the other fields are zero
 	Begin      uint32 // token; 0 = from the start
-	SeamTokens uint32 // seam width of the segments behind token 0
+	SeamTokens uint32 // seam width of the segments after token 0
 }
 
 // MatchPrimersQuery asks for segments that exist in two variants, captured
@@ -216,10 +216,10 @@ type MatchReply struct {
 	Primers      MatchPrimers   // with FeaturePrimers
 }
 
-// MatchEstimates is what using the prefix and each row is expected to take, and
-// how far it may be off. Micros are until its bytes can be read, 2^32-1 where
-// nothing is known. An error is a bound on the relative error of the bytes
-// held: 0 for what was written, +Inf where nothing is known.
+// MatchEstimates gives the expected time of using the prefix and each row, and
+// its error. Micros are until its bytes can be read, 2^32-1 where nothing is
+// known. An error is a bound on the relative error of the bytes held: 0 for
+// what was written, +Inf where nothing is known.
 type MatchEstimates struct {
 	Present      bool // false = the section is absent, and the other fields are zero
 	PrefixMicros uint32
@@ -242,7 +242,7 @@ type MatchKnown struct {
 	Interiors []uint32 // tokens that are not computed again
 }
 
-// MatchRows says how much of the prefix has states: those of the tokens behind
+// MatchRows gives the part of the prefix that has states; those of later tokens
 // are rebuilt from rows.
 type MatchRows struct {
 	Present      bool   // false = the section is absent, and the other fields are zero
@@ -287,7 +287,7 @@ type AcquireReply struct {
 	Packed        AcquirePacked // with FeaturePacked
 }
 
-// AcquirePacked says how segments with packed parts are laid out: row i has
+// AcquirePacked gives the layouts of segments with packed parts: row i has
 // Count[i] bytes of Layout, a profile.Packed, none where nothing is packed.
 type AcquirePacked struct {
 	Present bool // false = the section is absent, and the other fields are zero
@@ -359,10 +359,10 @@ type SaveRequest struct {
 	Buffered SaveBuffered // with FeatureBuffered
 }
 
-// SaveBuffered names a buffer whose accepted rows are those of the linear
-// layers, for checkpoints of kind AcceptRows: the daemon copies them, and only
-// keys and values of attention layers are left to commit. A profile without
-// such layers has nothing to commit: the checkpoint is published.
+// SaveBuffered names a buffer whose accepted rows are the linear layers' rows,
+// for checkpoints of kind AcceptRows: the daemon copies them, and only keys and
+// values of attention layers are left to commit. A profile without such layers
+// has nothing to commit: the checkpoint is published.
 type SaveBuffered struct {
 	Present bool // false = the section is absent, and the other fields are zero
 	Buffer  uint64
@@ -380,8 +380,8 @@ type LoadRequest struct {
 
 // LoadReply lists the chain of nodes from the root to the checkpoint. Each node
 // is laid out by profile.CheckpointLayout(End-Begin), or profile.EdgeLayout of
-// as many tokens where it is kept as rows; states and convolution tails are
-// those of the last node.
+// as many tokens where it is kept as rows; states and convolution tails belong
+// to the last node.
 type LoadReply struct {
 	Lease       uint64
 	Tokens      uint32
@@ -440,7 +440,7 @@ type RotateRequest struct {
 	Blocks    []uint32 // the engine's block table for tokens [0, End)
 }
 
-// RotateReply says where rows are when Dest is DestSlot: for each asked
+// RotateReply gives the places of rows when Dest is DestSlot: for each asked
 // attention layer, K then V, each the segment rows of the plan packed in plan
 // order and padded to profile.PartAlign.
 type RotateReply struct {
@@ -504,8 +504,8 @@ type ReplayRequest struct {
 // AdviseRequest asks what to use and what to store for a prompt whose token ids
 // (little-endian uint32) lie in staging. What match has answered comes along;
 // zero means nothing is held. Cuts and the begins of segments ascend. Samples
-// are prefills measured since the last advise: tokens [begin, end) took so many
-// microseconds.
+// are prefills measured since the last advise: tokens [begin, end) and the
+// microseconds they took.
 type AdviseRequest struct {
 	Profile        uint32
 	Record         uint8  // 1 = this prompt is being served: remember it; 0 = only asked
@@ -516,8 +516,8 @@ type AdviseRequest struct {
 	Output         uint32 // of these, generated tokens at the end
 	PrefixTokens   uint32 // of the longest checkpoint
 	PrefixTier     uint8
-	// End of rows behind the prefix, in tokens: of a buffer, or of a checkpoint
-	// that is kept as rows.
+	// End of the rows after the prefix, in tokens, if a buffer or a checkpoint kept
+	// as rows holds them.
 	BufferTokens uint32
 	// Computed again in all, when the segments that are held are used; where none
 	// is held, when all are.
@@ -534,10 +534,11 @@ type AdviseRequest struct {
 	Limit         AdviseLimit    // with FeatureLosses
 }
 
-// AdviseMeasured is what splices took since the last advise. A walk puts
-// segments in place: so many rows computed between them and so many placed took
-// so many microseconds, reading memory included, waiting for a disk or another
-// node not. A capture computed so many tokens of segments in isolation.
+// AdviseMeasured gives the times of splices since the last advise. A walk puts
+// segments in place: it computed WalkRows rows between them and placed
+// WalkPlaced rows in WalkMicros, including reads of memory but not waits for a
+// disk or another node. A capture computed CaptureTokens tokens of segments in
+// isolation.
 type AdviseMeasured struct {
 	Present       bool // false = the section is absent, and the other fields are zero
 	WalkRows      []uint32
@@ -575,9 +576,8 @@ type AdviseReply struct {
 // AdviseSplice is the splice that WayMicros prices.
 type AdviseSplice struct {
 	Present bool // false = the section is absent, and the other fields are zero
-	// It takes the first so many rows of segments, as far as they are held or
-	// admitted; what stands behind the last one is the engine's to compute; 0 =
-	// none can be used.
+	// Number of leading segment rows to take, as far as they are held or admitted;
+	// the engine computes what follows the last one; 0 = none can be used.
 	Segments uint32
 }
 
@@ -590,11 +590,11 @@ type AdviseLoss struct {
 	Splicing  uint8   // what WayMicros prices
 }
 
-// ServedRequest tells how the prompt of one request was served, once its first
-// token is there. Its tokens came from the engine's own cache: the first
-// Engine; from a checkpoint: Prefix more; from segments; the rest was computed.
+// ServedRequest reports how the prompt of one request was served, after its
+// first token. Its tokens came from the engine's own cache: the first Engine;
+// from a checkpoint: Prefix more; from segments; the rest was computed.
 // Segments are those that the prompt was cut into, ascend and do not overlap;
-// Reused of the tokens from At on came from the daemon, and lie behind the
+// Reused of the tokens from At on came from the daemon, and lie after the
 // prefix. Times are in microseconds, 0 where nothing was measured.
 type ServedRequest struct {
 	Profile      uint32
@@ -687,8 +687,9 @@ type RegisterDeviceReply struct {
 	Memory uint32
 }
 
-// AcquireDeviceRequest leases segments in device memory. What is not there yet
-// is copied there: with Wait 1 the reply waits for that, else it is a miss.
+// AcquireDeviceRequest leases segments in device memory. Others are copied
+// there first: with Wait 1 the reply waits for the copy, otherwise they are a
+// miss.
 type AcquireDeviceRequest struct {
 	Profile uint32
 	Rank    uint32
@@ -721,7 +722,7 @@ type PlanRequest struct {
 	Profile      uint32
 	Pieces       uint8  // 1 = segments may be cut in two, and this engine is able to do either piece
 	QueuedMicros uint32 // of other work that this engine does first
-	WithinMs     uint32 // what is not here then is late; 0 = the daemon's default
+	WithinMs     uint32 // results that have not arrived by then are late; 0 = the daemon's default
 	TokenOff     uint64 // staging offset of the token ids of all rows
 	Keys         [][32]byte
 	Roles        []uint8
@@ -747,7 +748,7 @@ type PlanReply struct {
 	Micros      uint32 // until all rows are here
 	AloneMicros uint32 // that of computing all rows here
 	// 0 = the engine that asks, else a number of this plan's: one for each engine.
-	// Of a segment in two pieces it is who computes the last one.
+	// For a segment in two pieces, the engine that computes the last one.
 	Workers   []uint32
 	RowMicros []uint32 // until the row is expected here
 	OwnRows   []uint32
@@ -796,10 +797,10 @@ type WatchReply struct {
 	// Where Begins is not 0: the key of the segment of the tokens before it, which
 	// has the same role and head, and no tail.
 	Lefts     [][32]byte
-	Micros    []uint32     // from now on; after that nobody waits for it
+	Micros    []uint32     // from now on; after that the job is no longer awaited
 	Tokens    []uint32     // whole length n
 	IDs       []uint32     // token ids
-	Withdrawn []uint64     // jobs of this worker that nobody waits for any more
+	Withdrawn []uint64     // jobs of this worker that are no longer awaited
 	Primers   WatchPrimers // with FeaturePrimers
 }
 

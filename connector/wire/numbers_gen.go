@@ -24,7 +24,7 @@ const (
 	MaxNodes        = 1024    // nodes of a checkpoint chain
 	MaxSpans        = 2048    // spans of a plan
 	MaxBlocks       = 24576   // entries of an engine's block table
-	MaxPacked       = 1048576 // bytes that say how packed parts are laid out, of all rows of one reply
+	MaxPacked       = 1048576 // bytes of the layouts of packed parts, over all rows of one reply
 	MaxPositions    = 1024    // checkpoints that one advice names
 	MaxSamples      = 1024    // measured prefills in one advise, and as many walks and captures
 	MaxWays         = 8       // ways to serve a prompt
@@ -75,7 +75,7 @@ const (
 	Gone        Code = 5  // the lease, reservation, slot or memory is not there any more
 	Corrupt     Code = 6  // bytes did not match their digest
 	Unavailable Code = 7  // starting or stopping
-	Exists      Code = 8  // somebody else holds or fills this key
+	Exists      Code = 8  // another client holds or fills this key
 	Denied      Code = 9  // tenant or peer not allowed
 	Stale       Code = 10 // epoch of another daemon start
 	Unsupported Code = 11 // unknown operation, version or feature
@@ -128,10 +128,10 @@ const (
 	FeatureDevice    uint64 = 0x2
 	FeaturePrompt    uint64 = 0x4  // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
 	FeatureEstimates uint64 = 0x8  // is able to read the section *estimates* of a `match` reply, and tier `peer`
-	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` behind *prompt*, and is answered with its like
+	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` after *prompt*, and is answered with one
 	// May accept and save checkpoints of kind *rows*, may `replay` them, and is
-	// answered with the sections *rows*. Others are not told of what is kept as
-	// rows, and what stands behind it is a miss when they load it.
+	// answered with the sections *rows*. Other connections do not see checkpoints
+	// kept as rows, and loading one that extends them is a miss.
 	FeatureRows uint64 = 0x20
 	// May name profiles with a tolerance, whose segments have packed parts, and is
 	// answered with the section *packed* of `acquire` and `acquire-device`.
@@ -196,20 +196,20 @@ func (x Level) String() string {
 const (
 	StatusMiss    uint8 = 0 // not held
 	StatusHit     uint8 = 1 // held: `acquire` may lease it
-	StatusPending uint8 = 2 // somebody is filling it
+	StatusPending uint8 = 2 // it is being filled
 )
 
 // Tier numbers say where a segment or checkpoint lies.
 const (
 	TierNone uint8 = 0 // nowhere
 	// Memory of GPUs: all ranks with engines have it on theirs. Only connections
-	// with *attach-device* are told; others are told what `acquire` reads.
+	// with *attach-device* see this tier; others see the one that `acquire` reads.
 	TierHBM  uint8 = 1
 	TierDRAM uint8 = 2 // memory of the host
 	TierDisk uint8 = 3 // a hit that takes a read
 	// Another node, or a store that nodes share, is believed to have it: a hit that
-	// is fetched. Only connections with *estimates* are told; to others it is a
-	// miss.
+	// is fetched. Only connections with *estimates* see this tier; for others it is
+	// a miss.
 	TierPeer uint8 = 4
 )
 
@@ -218,7 +218,7 @@ const (
 	ReasonNone      uint8 = 0 // it is no miss
 	ReasonUnknown   uint8 = 1 // never seen
 	ReasonEvicted   uint8 = 2 // it left to make room
-	ReasonPending   uint8 = 3 // somebody is filling it
+	ReasonPending   uint8 = 3 // it is being filled
 	ReasonRemoved   uint8 = 4 // by an operator
 	ReasonRefused   uint8 = 5 // by admission, a quota or for want of room
 	ReasonAborted   uint8 = 6 // its writer failed
@@ -260,7 +260,7 @@ const (
 	WayReplay    uint8 = 4 // from a token inside a buffer on
 )
 
-// Splicing numbers say how a request may be spliced within its max loss.
+// Splicing numbers are ways to splice a request within its max loss.
 const (
 	SplicingAsked     uint8 = 0 // as it asked
 	SplicingRefreshed uint8 = 1 // with the last of its segments computed in context
@@ -276,9 +276,9 @@ const (
 )
 
 // Advice numbers say why something is worth storing (below 16) or is not.
-// Unlike a Reason of match this is about what is not there yet.
+// Unlike a Reason of match this is about objects that are not held yet.
 const (
-	AdviceNone      uint8 = 0  // it is there, or somebody is storing it
+	AdviceNone      uint8 = 0  // it is held, or being stored
 	AdviceSeen      uint8 = 1  // it came before
 	AdviceCheap     uint8 = 2  // storing it costs next to nothing of computing it
 	AdviceAsked     uint8 = 3  // the application named it

@@ -26,7 +26,7 @@ func NewDescriptors() Descriptors {
 func (b Descriptors) Check(fds ...int) error {
 	for _, fd := range fds {
 		if fd >= int(b) {
-			return codes.Refuse(wire.Full, "%d descriptors are in use, the most that clients may have: raise RLIMIT_NOFILE", int(b))
+			return codes.Refuse(wire.Full, "%d descriptors are in use, the maximum for clients: raise RLIMIT_NOFILE", int(b))
 		}
 	}
 	return nil

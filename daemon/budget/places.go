@@ -63,7 +63,7 @@ func (p *Places) Take(by Holders, of profile.Fingerprint) error {
 	defer p.mu.Unlock()
 	for _, h := range by {
 		if held := p.mu.uses[h]; held[of] == 0 && len(held) >= p.share[h.kind] {
-			return codes.Refuse(wire.Busy, "%d profiles of one %v are registered, the most that it may have", len(held), h.kind)
+			return codes.Refuse(wire.Busy, "%d profiles of one %v are registered, its maximum", len(held), h.kind)
 		}
 	}
 	for _, h := range by {

@@ -192,10 +192,10 @@ func (c *Canary) Durable(ctx context.Context) error {
 	defer c.mu.Unlock()
 	for want := c.mu.changes; c.remembered && c.mu.noted < want; {
 		if why := c.Unknown(); why != "" {
-			return codes.Refuse(wire.Unavailable, "in force, but not noted for the next start: %s", why)
+			return codes.Refuse(wire.Unavailable, "in force, but not saved for the next start: %s", why)
 		}
 		if err := c.mu.trouble; err != nil {
-			return codes.Refuse(wire.Unavailable, "in force, but not noted yet for the next start: %v", err)
+			return codes.Refuse(wire.Unavailable, "in force, but not saved yet for the next start: %v", err)
 		}
 		wake := c.mu.wake
 		c.mu.Unlock()
@@ -205,7 +205,7 @@ func (c *Canary) Durable(ctx context.Context) error {
 		}
 		c.mu.Lock()
 		if ctx.Err() != nil && c.mu.noted < want {
-			return codes.Refuse(wire.Unavailable, "in force, but not noted yet for the next start: the disk does not answer")
+			return codes.Refuse(wire.Unavailable, "in force, but not saved yet for the next start: the disk does not answer")
 		}
 	}
 	return nil
@@ -239,7 +239,7 @@ func (c *Canary) settled(changes uint64, err error) {
 // is in force at once; Durable waits until it would survive a restart.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
 	if unknown := c.Unknown(); unknown != "" && !off {
-		return false, codes.Refuse(wire.Unavailable, "everything is switched off: %s", unknown)
+		return false, codes.Refuse(wire.Unavailable, "all profiles are switched off: %s", unknown)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -95,7 +95,7 @@ func (k *Memory) insist(ctx context.Context, do func() error) bool {
 		}
 		if !told && !errors.Is(err, tier.ErrUnavailable) {
 			told = true
-			k.log.Warn().Err(err).Str("tier", "disk").Msg("what is switched off cannot be remembered, trying again")
+			k.log.Warn().Err(err).Str("tier", "disk").Msg("cannot save which profiles are switched off, retrying")
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -128,9 +128,9 @@ func (k *Memory) load() (known bool, err error) {
 	}
 	list, err := parseNote(content)
 	if err != nil {
-		why := fmt.Sprintf("%s in the disk directory is damaged: %v; correct it, or delete it if nothing is to be off, and start the daemon again", noteName, err)
+		why := fmt.Sprintf("%s in the disk directory is damaged: %v; repair it, or delete it if no profile is to be off, and restart the daemon", noteName, err)
 		k.canary.setUnknown(why)
-		k.log.Error().Str("file", noteName).Msg("every profile is switched off: " + why)
+		k.log.Error().Str("file", noteName).Msg("all profiles are switched off: " + why)
 		return false, nil
 	}
 	k.canary.setUnknown("")
@@ -153,14 +153,14 @@ func parseNote(content []byte) (list []noted, err error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the list")
+		return nil, errors.New("data after the list")
 	}
 	if list == nil {
-		return nil, errors.New("it is no list")
+		return nil, errors.New("not a list")
 	}
 	for i := range list {
 		if list[i].Tenant == "" || list[i].Profile == (api.Digest{}) {
-			return nil, fmt.Errorf("entry %d names no tenant or no profile", i+1)
+			return nil, fmt.Errorf("entry %d lacks a tenant or a profile", i+1)
 		}
 	}
 	return list, nil

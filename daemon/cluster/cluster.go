@@ -106,9 +106,9 @@ func (c *Cluster) unfit(m *metadata) string {
 	case m.Protocol != Protocol:
 		return fmt.Sprintf("speaks protocol %d, this node %d", m.Protocol, Protocol)
 	case m.Plain != (c.creds == nil):
-		return "one of the two has TLS at the peers' port, the other has not"
+		return "only one of the two nodes uses TLS on the peers' port"
 	case m.Check != c.secret.check():
-		return "keys names with another secret: see cluster-secret"
+		return "hashes names with another secret: see cluster-secret"
 	}
 	return ""
 }
@@ -347,7 +347,7 @@ func (c *Cluster) tell(e event) {
 	c.roster.freed(m.Number)
 	switch m.State {
 	case Failed:
-		c.cfg.Log.Warn().Str("peer", m.Name).Stringer("address", m.Peer).Msg("cluster: a member failed: it does not answer any more, and has not said that it leaves")
+		c.cfg.Log.Warn().Str("peer", m.Name).Stringer("address", m.Peer).Msg("cluster: a member failed: it stopped answering without announcing that it leaves")
 	case Left:
 		c.cfg.Log.Info().Str("peer", m.Name).Msg("cluster: a member left")
 	default:
@@ -362,10 +362,10 @@ func (c *Cluster) leave() {
 	leaving.Leaving = true
 	c.gossip.meta.Store(&leaving)
 	if err := c.list.UpdateNode(c.cfg.Timing.Leave / 2); err != nil {
-		c.cfg.Log.Debug().Err(err).Msg("cluster: leaving was not announced")
+		c.cfg.Log.Debug().Err(err).Msg("cluster: cannot announce leaving")
 	}
 	if err := c.list.Leave(c.cfg.Timing.Leave / 2); err != nil {
-		c.cfg.Log.Debug().Err(err).Msg("cluster: left without saying so")
+		c.cfg.Log.Debug().Err(err).Msg("cluster: left without announcing it")
 	}
 }
 

@@ -150,7 +150,7 @@ func TestWhoIsNotLetIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := b.start("d", []string{a.address()}, row.change)
 			eventually(t, "d has tried", func() bool { s := d.Status().Join; return s.Tried == 1 && len(s.Errors) == 1 })
-			if said := d.Status().Join.Errors[0]; !strings.Contains(said, "without an answer: its key or its cluster's name differs") {
+			if said := d.Status().Join.Errors[0]; !strings.Contains(said, "without an answer: its keyring or cluster name differs") {
 				t.Errorf("d says %q", said)
 			}
 			if r := a.Status().Streams.Rejected; len(r) != 1 || r[0].Address != loopback.Addr() || !strings.Contains(r[0].Why, row.why) || r[0].Times == 0 {
@@ -236,7 +236,7 @@ func TestABadKeyringChangesNothing(t *testing.T) {
 	a := b.start("a", []string{"127.0.0.1:1"}, nil)
 	b.file("keys", []byte("this is no key\n"))
 	eventually(t, "it says so", func() bool { return strings.Contains(a.Status().FilesError, "not base64") })
-	if !a.log.has("the former ones stay in use") {
+	if !a.log.has("the previous ones stay in use") {
 		t.Error("it is not in the log")
 	}
 	d := b.start("d", []string{a.address()}, func(c *Config) { c.Keyring = b.file("good", []byte(ringText(keyOf('a')))) })
@@ -288,7 +288,7 @@ func TestTwoNodesOfOneNameAreSeen(t *testing.T) {
 	d := b.start("d", []string{a.address()}, nil)
 	eventually(t, "both are there", func() bool { return a.knows("d") && d.knows("a") })
 	b.start("d", []string{a.address()}, nil)
-	eventually(t, "a says so", func() bool { return a.Status().Conflicts > 0 && a.log.has("two nodes have one name") })
+	eventually(t, "a says so", func() bool { return a.Status().Conflicts > 0 && a.log.has("two nodes have the same name") })
 	if m, _ := a.member("d"); m.Incarnation != d.Incarnation() {
 		t.Error("the second one took the place of the first")
 	}

@@ -146,7 +146,7 @@ func (c *Config) Validate() error {
 	var bad []error
 	add := func(format string, args ...any) { bad = append(bad, fmt.Errorf(format, args...)) }
 	if c.Name == "" || len(c.Name) > MaxName || strings.ContainsFunc(c.Name, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		add("name %.64q: want 1 to %d letters, digits and signs of ASCII", c.Name, MaxName)
+		add("name %.64q: want 1 to %d letters, digits and punctuation marks of ASCII", c.Name, MaxName)
 	}
 	if !settings.ValidNode(c.Node) {
 		add("node %.64q: want a DNS name in lower case", c.Node)
@@ -162,7 +162,7 @@ func (c *Config) Validate() error {
 	if !c.Bind.IsValid() {
 		add("no address to bind gossip to")
 	} else if c.Bind.Addr().IsUnspecified() && !c.Advertise.IsValid() {
-		add("gossip binds every address: say which one to advertise")
+		add("gossip binds a wildcard address: set the address to advertise")
 	}
 	for _, a := range []netip.AddrPort{c.Advertise, c.PeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
@@ -171,11 +171,11 @@ func (c *Config) Validate() error {
 	}
 	switch files := c.TLSCert != "" && c.TLSKey != "" && c.TLSCA != ""; {
 	case !files && c.TLSCert+c.TLSKey+c.TLSCA != "":
-		add("certificate, key and authority: all or none of them")
+		add("set all of certificate, key and authority, or none")
 	case c.Keyring == "" && !c.Insecure:
-		add("no keyring: gossip would be plain, and with it who is a member; insecure has to be asked for by name")
+		add("no keyring: gossip would not be encrypted and any host could join; Insecure allows that")
 	case c.Keyring != "" && c.Insecure:
-		add("insecure beside a keyring: nothing would be insecure")
+		add("Insecure cannot be combined with a keyring")
 	}
 	if c.Hold != 0 && (c.Hold < minHold || c.Hold > maxHold) {
 		add("hold %v: want %v to %v", c.Hold, minHold, maxHold)

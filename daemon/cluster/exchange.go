@@ -103,10 +103,10 @@ func (x *exchanger) answer(ctx *fasthttp.RequestCtx) {
 	case string(ctx.Request.Header.Peek(clusterHeader)) != x.cluster || string(ctx.Request.Header.Peek(startHeader)) != x.incarnation:
 		// The address belonged to another node, or to us before a restart; gossip will
 		// correct it.
-		refuse(fasthttp.StatusMisdirectedRequest, "stale", "this is another node than the one that is asked for")
+		refuse(fasthttp.StatusMisdirectedRequest, "stale", "this is not the requested node")
 		return
 	case !x.tells.AllowN(time.Now(), 0): // earlier answers have used up the rate
-		refuse(fasthttp.StatusTooManyRequests, "busy", "too much is being told")
+		refuse(fasthttp.StatusTooManyRequests, "busy", "too many answers are being sent")
 		return
 	}
 	body, err := x.of.Answer(nil, question)

@@ -161,7 +161,7 @@ func (c *Cluster) useLocked(m *material, changed bool, err error) {
 	c.mu.Unlock()
 	switch {
 	case err != nil && err.Error() != said:
-		c.cfg.Log.Error().Err(err).Msg("cluster: files cannot be used; the former ones stay in use")
+		c.cfg.Log.Error().Err(err).Msg("cluster: cannot use changed files; the previous ones stay in use")
 	case err == nil && changed:
 		again := m.sum == c.material.sum
 		c.material = m
@@ -170,7 +170,7 @@ func (c *Cluster) useLocked(m *material, changed bool, err error) {
 			c.port.recheck()
 		}
 		if !again {
-			c.cfg.Log.Info().Int("keys", len(m.keys)).Msg("cluster: files have changed and are in use")
+			c.cfg.Log.Info().Int("keys", len(m.keys)).Msg("cluster: changed files are in use")
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (g *gossip) wake() {
 // also happens for some seconds when a node returns with another address.
 func (g *gossip) NotifyConflict(existing, other *memberlist.Node) {
 	g.conflicts.Add(1)
-	g.log.Warn().Str("peer", existing.Name).Stringer("address", net.IP(existing.Addr)).Stringer("other", net.IP(other.Addr)).Msg("two nodes have one name")
+	g.log.Warn().Str("peer", existing.Name).Stringer("address", net.IP(existing.Addr)).Stringer("other", net.IP(other.Addr)).Msg("two nodes have the same name")
 }
 
 func (g *gossip) AckPayload() []byte { return appendClock(nil, g.now()) }

@@ -30,7 +30,7 @@ func (id *identity) until() time.Time { return id.cert.Leaf.NotAfter }
 // verify checks a peer's chain for one use, and for a name unless it is empty.
 func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtKeyUsage, now time.Time) error {
 	if len(chain) == 0 {
-		return errors.New("cluster: the peer shows no certificate")
+		return errors.New("cluster: the peer presented no certificate")
 	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
@@ -154,7 +154,7 @@ func addAuthorities(pool *x509.CertPool, text []byte) error {
 		n++
 	}
 	if n == 0 {
-		return errors.New("cluster: no authority in the file")
+		return errors.New("cluster: no certificate authority in the file")
 	}
 	return nil
 }

@@ -230,7 +230,7 @@ func TestACertificateThatPeersWouldRefuseIsNotUsed(t *testing.T) {
 		"another authority":   {elsewhere, elsewhereKey, good.pem(), "n", "unknown authority"},
 		"for servers only":    {serverOnly, serverKey, good.pem(), "n", "incompatible key usage"},
 		"its time has passed": {past, pastKey, good.pem(), "n", "expired"},
-		"no authority":        {cert, key, key, "n", "no authority in the file"},
+		"no authority":        {cert, key, key, "n", "no certificate authority in the file"},
 		"no certificate":      {nil, key, good.pem(), "n", "certificate and key"},
 	} {
 		if _, err := load(row.cert, row.key, row.ca, row.node, time.Now()); err == nil || !strings.Contains(err.Error(), row.want) {

@@ -34,7 +34,7 @@ func parseKeyring(text []byte) ([][]byte, error) {
 		}
 		for _, other := range keys {
 			if bytes.Equal(key, other) {
-				return nil, fmt.Errorf("%w: line %d: the key is there already", errKeyring, i+1)
+				return nil, fmt.Errorf("%w: line %d: duplicate key", errKeyring, i+1)
 			}
 		}
 		if keys = append(keys, key); len(keys) > maxKeys {

@@ -36,7 +36,7 @@ func TestAKeyringIsAFileOfKeys(t *testing.T) {
 		"# nothing\n":                       "no key",
 		"key!":                              "line 1 is not base64",
 		"\n" + secret:                       "line 2: 31 bytes",
-		ringText(keyOf('a'), keyOf('a')):    "line 4: the key is there already",
+		ringText(keyOf('a'), keyOf('a')):    "line 4: duplicate key",
 		ringText(many...):                   "more than 16 keys",
 		ringText(keyOf('a')) + secret + "=": "not base64",
 	} {

@@ -156,7 +156,7 @@ func (p *port) handshake(guest *guest) {
 	}
 	if err != nil {
 		p.refused.Add(1)
-		p.log.Debug().Err(err).Stringer("from", conn.RemoteAddr()).Msg("peers' port: no handshake")
+		p.log.Debug().Err(err).Stringer("from", conn.RemoteAddr()).Msg("peers' port: handshake failed")
 		_ = conn.Close()
 		return
 	}

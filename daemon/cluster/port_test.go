@@ -243,7 +243,7 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		"keys are no keys":   {func(c *Config) { c.Keyring = b.file("bad", []byte("x")) }, "not base64"},
 		"a short secret":     {func(c *Config) { c.SecretFile = b.file("short", []byte("short")) }, "want at least 16"},
 		"a hold of a second": {func(c *Config) { c.Hold = time.Second }, "hold 1s"},
-		"two of three":       {func(c *Config) { c.TLSCert, c.TLSKey = "a", "b" }, "all or none"},
+		"two of three":       {func(c *Config) { c.TLSCert, c.TLSKey = "a", "b" }, "or none"},
 		"no name":            {func(c *Config) { c.Name = "" }, "name"},
 		"a node in capitals": {func(c *Config) { c.Node = "N" }, "DNS name"},
 	} {

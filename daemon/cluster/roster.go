@@ -121,13 +121,13 @@ func newRoster(self string, hold time.Duration, unfit func(*metadata) string) *r
 // room returns an error for a node that must be ignored.
 func (r *roster) room(name string) error {
 	if !settings.ValidNode(name) {
-		return fmt.Errorf("%.64q is not a name for a node", name)
+		return fmt.Errorf("invalid node name %.64q", name)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.rows[name] == nil && name != r.self && len(r.mu.rows) >= MaxMembers {
 		r.mu.refused++
-		return fmt.Errorf("there are %d members already", MaxMembers)
+		return fmt.Errorf("the cluster has %d members, the maximum", MaxMembers)
 	}
 	return nil
 }

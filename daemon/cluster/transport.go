@@ -255,7 +255,7 @@ func (t *transport) receive(conn net.Conn) {
 	}
 	message, rest, err := t.authenticate(v)
 	if err == nil && !t.gate.admit(v) {
-		err = refuseAs(noRoom, "too many streams of members are open")
+		err = refuseAs(noRoom, "too many member streams are open")
 	}
 	if err == nil {
 		s := &stream{guest: v, gate: t.gate, unread: message, rest: rest}
@@ -276,7 +276,7 @@ func (t *transport) receive(conn net.Conn) {
 	if r.kind == unauthenticated {
 		t.rejected.note(v.from, r.why, t.now())
 	}
-	t.log.Warn().Stringer("from", conn.RemoteAddr()).Msg("cluster: a stream to the gossip port is refused: " + r.why)
+	t.log.Warn().Stringer("from", conn.RemoteAddr()).Msg("cluster: refused a stream to the gossip port: " + r.why)
 }
 
 // authenticate reads the first message of a stream and checks that a key of the ring seals
@@ -309,9 +309,9 @@ func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err 
 	}
 	if label != t.label {
 		if marks := []byte{typeLabel, typeSealed, typeCompressed, typePushPull}; !slices.Contains(marks, b[0]) {
-			return nil, nil, refuseAs(foreign, "it is of another protocol")
+			return nil, nil, refuseAs(foreign, "it uses another protocol")
 		}
-		return nil, nil, refuseAs(unauthenticated, "it is of another cluster: the names differ")
+		return nil, nil, refuseAs(unauthenticated, "it belongs to another cluster: the names differ")
 	}
 	if !until(at + 1) {
 		return nil, nil, err
@@ -320,7 +320,7 @@ func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err 
 		return t.plain(v, b[:read], b[at])
 	}
 	if b[at] != typeSealed {
-		return nil, nil, refuseAs(unauthenticated, "it has no keyring: what it sends is not encrypted")
+		return nil, nil, refuseAs(unauthenticated, "it has no keyring: its messages are not encrypted")
 	}
 	if !until(at + 5) {
 		return nil, nil, err
@@ -376,7 +376,7 @@ func (t *transport) crowded(v *guest) error {
 	if v.room == nil {
 		return net.ErrClosed
 	}
-	return refuseAs(noRoom, "unauthenticated streams send too much at once")
+	return refuseAs(noRoom, "unauthenticated streams send too many bytes")
 }
 
 // opens reports whether a key of the ring authenticates a sealed message and its head.
@@ -410,7 +410,7 @@ func (t *transport) plain(v *guest, head []byte, kind byte) (message []byte, res
 	case typeSealed:
 		return nil, nil, refuseAs(unauthenticated, "it has a keyring, and this node has none")
 	case typeCompressed:
-		return nil, nil, refuseAs(unauthenticated, "it is compressed, which no release does")
+		return nil, nil, refuseAs(unauthenticated, "it is compressed, which no release uses")
 	case typePushPull:
 		var h struct {
 			Nodes, UserStateLen int
@@ -462,12 +462,12 @@ type dialed struct {
 	left int
 }
 
-var errNoAnswer = errors.New("it closes the connection without an answer: its key or its cluster's name differs, or it is too busy")
+var errNoAnswer = errors.New("it closed the connection without an answer: its keyring or cluster name differs, or it is too busy")
 
 // Read implements net.Conn.
 func (d *dialed) Read(p []byte) (int, error) {
 	if d.left == 0 {
-		return 0, fmt.Errorf("an answer of more than %d bytes", maxState)
+		return 0, fmt.Errorf("answer of more than %d bytes", maxState)
 	}
 	n, err := d.Conn.Read(p[:min(len(p), d.left)])
 	if n == 0 && d.left == maxState && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
@@ -502,7 +502,7 @@ func refuseAs(kind refusalKind, why string) error { return &refusal{kind, why} }
 func slowIf(err error) error {
 	var timed net.Error
 	if errors.As(err, &timed) && timed.Timeout() {
-		return refuseAs(slow, "its first message does not come in time")
+		return refuseAs(slow, "its first message timed out")
 	}
 	return err
 }

@@ -169,9 +169,9 @@ func TestWhatAStreamIsRefusedFor(t *testing.T) {
 		want string
 		ends time.Duration // at most
 	}{
-		"nothing":                  {nil, 0, slow, "does not come in time", helloTime},
-		"a head byte by byte":      {announcing("test", 100), helloTime / 8, slow, "does not come in time", helloTime},
-		"a body byte by byte":      {append(announcing("test", 100), make([]byte, 99)...), messageTime / 80, slow, "does not come in time", messageTime},
+		"nothing":                  {nil, 0, slow, "timed out", helloTime},
+		"a head byte by byte":      {announcing("test", 100), helloTime / 8, slow, "timed out", helloTime},
+		"a body byte by byte":      {append(announcing("test", 100), make([]byte, 99)...), messageTime / 80, slow, "timed out", messageTime},
 		"another cluster":          {announcing("other", 100), 0, unauthenticated, "another cluster", 0},
 		"no label":                 {[]byte{typeSealed, 0, 0, 0, 99}, 0, unauthenticated, "another cluster", 0},
 		"no key":                   {append(announcing("test", 0)[:6], typePushPull), 0, unauthenticated, "not encrypted", 0},

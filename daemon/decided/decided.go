@@ -79,7 +79,7 @@ func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tie
 	m := &Memory{log: log, profiles: profiles, tenants: tenants}
 	m.note = note.Note{
 		Keeper: on, Name: noteName, Most: noteMost, Take: m.take, Content: m.content,
-		Lost: "what was decided before this start is not known",
+		Lost: "decisions before this start are unknown",
 	}
 	return m
 }
@@ -139,17 +139,17 @@ func parse(content []byte) (list []Noted, err error) {
 func (n *Noted) check() error {
 	switch {
 	case !happened(n.What):
-		return fmt.Errorf("%.64q is not what happens to an object", n.What)
+		return fmt.Errorf("unknown event %.64q", n.What)
 	case n.Object != Object(0) && n.Object != Object(tier.Exact):
-		return fmt.Errorf("of a %.64q", n.Object)
+		return fmt.Errorf("unknown object %.64q", n.Object)
 	case n.At.IsZero():
-		return errors.New("without a time")
+		return errors.New("no time")
 	case n.Begin < 0 || n.End < n.Begin || n.End > profile.MaxTokens:
 		return fmt.Errorf("tokens [%d, %d)", n.Begin, n.End)
 	case n.Bytes < 0:
 		return fmt.Errorf("%d bytes", n.Bytes)
 	case !plain(n.Why) || !plain(n.Tenant):
-		return errors.New("its texts are none")
+		return errors.New("invalid text")
 	}
 	return nil
 }

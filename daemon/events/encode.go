@@ -157,7 +157,7 @@ func encodeValue(e *msgpack.Encoder, value any) error {
 	case []any:
 		return encodeList(e, v, func(item any) error { return encodeValue(e, item) })
 	}
-	return fmt.Errorf("a value of type %T", value)
+	return fmt.Errorf("unsupported type %T", value)
 }
 
 func encodeList[T any](e *msgpack.Encoder, list []T, one func(T) error) error {

@@ -142,11 +142,11 @@ func (p *Publisher) Counters() Counters {
 func (p *Publisher) Trouble() string {
 	switch {
 	case p.fans.places.Crowded():
-		return fmt.Sprintf("%d routers are subscribed to KV events, as many as may be: a further one was refused", maxSubscribers)
+		return fmt.Sprintf("%d routers are subscribed to KV events, the maximum: another one was refused", maxSubscribers)
 	case !p.counts.full.Load():
 		return ""
 	}
-	return fmt.Sprintf("what routers are told of takes %d bytes, all of events-memory: further objects are not told", p.counts.bytes.Load())
+	return fmt.Sprintf("published blocks take %d bytes, all of events-memory: further objects are not published", p.counts.bytes.Load())
 }
 
 // New creates a publisher that is not listening yet.
@@ -321,7 +321,7 @@ func (p *Publisher) drain() {
 // resync compares the published objects with the cache. Changes made meanwhile are queued.
 func (p *Publisher) resync() {
 	p.counts.resyncs.Add(1)
-	p.cfg.Log.Info().Msg("more changed at once than is queued for KV events: comparing with all that is held")
+	p.cfg.Log.Info().Msg("queue of KV events overflowed: comparing published blocks with all held objects")
 	for w := range p.told.objects {
 		if !p.set.Has(w) {
 			p.remove(w)

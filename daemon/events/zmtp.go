@@ -122,7 +122,7 @@ func checkReady(flags byte, body []byte, peers []string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%w: a socket of type %.16q", errProtocol, value)
+		return fmt.Errorf("%w: socket type %.16q", errProtocol, value)
 	}
 	return errProtocol
 }

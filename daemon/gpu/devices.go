@@ -98,7 +98,7 @@ func resolve(name string, list []cuda.Info, failed error, c *settings.Config, lo
 	case notNumber == nil && index < len(list):
 		return Devices{foundGPU(&list[index], c, log)}
 	default:
-		g.Fail(fmt.Errorf("the driver shows %d devices, numbered from 0: %w", len(list), gpuipc.ErrUnavailable))
+		g.Fail(fmt.Errorf("the driver reports %d devices, numbered from 0: %w", len(list), gpuipc.ErrUnavailable))
 	}
 	if g.Name == "" {
 		g.named("the first GPU", log)
@@ -152,7 +152,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 func within[T any](ctx context.Context, c *settings.Config, call func() (T, error), late func(T, error)) (T, error) {
 	answer, answered, err := gpuipc.Within(ctx, Patience(c), call, late)
 	if !answered {
-		err = fmt.Errorf("the driver did not answer within %v: %w", Patience(c), err)
+		err = fmt.Errorf("the driver timed out after %v: %w", Patience(c), err)
 	}
 	return answer, err
 }
@@ -172,7 +172,7 @@ func (d Devices) once(log zerolog.Logger) {
 	for i, g := range d {
 		if d[:i].Of(g.UUID) != nil {
 			g.named(g.Name+" (again)", log) // names identify devices, also in metrics
-			g.Fail(fmt.Errorf("hbm-device names it twice: %w", gpuipc.ErrInvalid))
+			g.Fail(fmt.Errorf("hbm-device lists it twice: %w", gpuipc.ErrInvalid))
 		}
 	}
 }

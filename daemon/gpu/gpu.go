@@ -120,9 +120,9 @@ func (g *GPU) close() {
 	_, answered, err := gpuipc.Within(context.Background(), Patience(g.config), shut, func(struct{}, error) {})
 	switch {
 	case !answered:
-		g.log.Warn().Msg("the driver does not close the GPU: left to the end of the process")
+		g.log.Warn().Msg("the driver did not close the GPU: left to the exit of the process")
 	case err != nil:
-		g.log.Warn().Err(err).Msg("the GPU was not closed well")
+		g.log.Warn().Err(err).Msg("closing the GPU failed")
 	}
 }
 
@@ -177,7 +177,7 @@ func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error)
 	if len(failed) > 0 {
 		return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "%v", errors.Join(failed...))
 	}
-	return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "the client maps memory in ways %#x, this daemon shares it as %s", ways, g.config.HBMShare)
+	return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "the client can map memory in ways %#x, this daemon shares it as %s", ways, g.config.HBMShare)
 }
 
 // Counters returns the counters of a device implemented by this repository.

@@ -98,9 +98,9 @@ func (g *GPU) Trouble() string {
 	case s == Missing:
 		return fmt.Sprintf("%s gives no memory: %v", g.Name, why)
 	case s == Lost:
-		return fmt.Sprintf("%s was lost (see the kernel's log for NVRM messages): nothing is there until the daemon is started again: %v", g.Name, why)
+		return fmt.Sprintf("%s was lost (see the kernel's log for NVRM messages): it is unavailable until the daemon is restarted: %v", g.Name, why)
 	case g.StuckCalls() > 0:
-		return fmt.Sprintf("%s: %d calls of the driver on memory of other processes do not come back: what they hold stays held", g.Name, g.StuckCalls())
+		return fmt.Sprintf("%s: %d driver calls on memory of other processes do not return: that memory stays mapped", g.Name, g.StuckCalls())
 	}
 	return ""
 }

@@ -220,9 +220,9 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 // earlier start.
 func (j *Journal) lost(id, n uint64) api.Event {
 	e := api.Event{ID: id, At: j.now(), Kind: api.EventLost, Why: api.LostBehind, Lost: n}
-	e.Text = fmt.Sprintf("%d events are not kept any more", n)
+	e.Text = fmt.Sprintf("%d events are no longer kept", n)
 	if n == 0 {
-		e.Why, e.Text = api.LostRestart, "the daemon was started again since the last event that was read: what it did until its end is not known"
+		e.Why, e.Text = api.LostRestart, "the daemon has restarted since the last event read: later events from before the restart are lost"
 	}
 	return e
 }
@@ -240,7 +240,7 @@ func (j *Journal) Follow(q api.EventQuery) (api.Follower, error) {
 	defer j.mu.Unlock()
 	if n := len(j.mu.followers); n >= MaxFollowers {
 		j.mu.refused++
-		return nil, fmt.Errorf("%d readers follow events already, as many as may: %w", n, api.ErrUnavailable)
+		return nil, fmt.Errorf("%d event streams are open, the maximum: %w", n, api.ErrUnavailable)
 	}
 	f.next = j.mu.next
 	if q.After != nil {

@@ -62,7 +62,7 @@ func (n *Note) Run(ctx context.Context) error {
 		}
 		if !told && !errors.Is(err, tier.ErrUnavailable) {
 			told = true
-			n.Log.Warn().Err(err).Str("tier", "disk").Str("file", n.Name).Msg("a note cannot be read, trying again")
+			n.Log.Warn().Err(err).Str("tier", "disk").Str("file", n.Name).Msg("cannot read a state file, retrying")
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -127,7 +127,7 @@ func (n *Note) Save() {
 		err = n.Disk.KeepNote(n.Name, content)
 	}
 	if err != nil {
-		n.Log.Debug().Err(err).Str("tier", "disk").Str("file", n.Name).Msg("not noted now")
+		n.Log.Debug().Err(err).Str("tier", "disk").Str("file", n.Name).Msg("state file not written, retrying")
 		return
 	}
 	n.last = sum

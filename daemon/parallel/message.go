@@ -195,7 +195,7 @@ func decodeOfferAnswer(b []byte, keys int) (o offer, err error) {
 	r := reader{b: b}
 	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
 		if *f = math.Float64frombits(r.u64()); !(*f >= 0 && *f < 1e9) {
-			return o, invalid("a run that takes %v ms", *f)
+			return o, invalid("run time of %v ms", *f)
 		}
 	}
 	o.held = make([]bool, keys)
@@ -408,7 +408,7 @@ func (r *reader) count(size int) int {
 
 func (r *reader) end(what string) error {
 	if r.short || len(r.b) > 0 {
-		return invalid("%s is not as long as it says", what)
+		return invalid("%s has the wrong length", what)
 	}
 	return nil
 }

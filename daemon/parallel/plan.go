@@ -43,7 +43,9 @@ type plan struct {
 // first piece.
 func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
 
-func gone(id uint64) error { return fmt.Errorf("parallel: plan %x is not there: %w", id, tier.ErrGone) }
+func gone(id uint64) error {
+	return fmt.Errorf("parallel: plan %x does not exist: %w", id, tier.ErrGone)
+}
 
 // news returns the progress that was not reported yet.
 func (p *plan) news() (list []RowProgress, left int) {

@@ -143,7 +143,7 @@ func (w *Work) take(from string, s Scope, q *workRequest) []verdict {
 		a, err := w.accept(p, s, &q.jobs[i])
 		if err != nil {
 			w.counts.Invalid.Add(1)
-			w.cfg.Log.Warn().Err(err).Str("peer", from).Msg("a job makes no sense")
+			w.cfg.Log.Warn().Err(err).Str("peer", from).Msg("refused an invalid job")
 			continue
 		}
 		a.millis = prefill.Millis(a.begin, len(a.IDs))

@@ -257,7 +257,7 @@ func (a *attachment) closeShared(s *Server, discard bool) {
 
 func (a *attachment) trouble(s *Server, err error) {
 	if err != nil {
-		s.log.Error().Err(err).Str("client", a.client).Msg("memory of a connection could not be given back")
+		s.log.Error().Err(err).Str("client", a.client).Msg("cannot free memory of a connection")
 	}
 }
 
@@ -268,7 +268,7 @@ func (a *attachment) closeGPU(s *Server) {
 		return
 	}
 	l.closeRegion(func(err error) {
-		s.log.Error().Err(err).Str("client", a.client).Msg("device memory of a connection could not be given back")
+		s.log.Error().Err(err).Str("client", a.client).Msg("cannot free device memory of a connection")
 	})
 }
 

@@ -287,7 +287,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 		defer close(l.released)
 		defer stop()
 		if err := l.order.Release(ctx, order.Daemon); err != nil {
-			s.log.Debug().Err(err).Str("tier", "hbm").Msg("waits of a client could not be ended")
+			s.log.Debug().Err(err).Str("tier", "hbm").Msg("cannot end device waits of a client")
 		}
 	}()
 	select {
@@ -307,7 +307,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 		a.mapped.GiveBack(m.bytes)
 		closing.Go(func() {
 			if err := m.memory.Region.Close(); err != nil {
-				s.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+				s.log.Warn().Err(err).Str("tier", "hbm").Msg("cannot unmap device memory of an engine")
 			}
 		})
 	}

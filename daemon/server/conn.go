@@ -323,7 +323,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 
 // logUnknown logs errors without a code, which are bugs of the daemon.
 func (c *conn) logUnknown(op wire.Op, err error) {
-	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("an error of no known kind, answered unavailable")
+	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("unexpected error, answered with unavailable")
 }
 
 func (c *conn) reply(h *wire.Header, m wire.Message, fds []int, s *scratch) {

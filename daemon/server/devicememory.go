@@ -88,7 +88,7 @@ func (t *task) registerDevice() (wire.Message, error) {
 	if !kept {
 		t.at.mapped.GiveBack(bytes)
 		if err := memory.Region.Close(); err != nil {
-			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("device memory of an engine could not be unmapped")
+			t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Msg("cannot unmap device memory of an engine")
 		}
 	}
 	return &wire.RegisterDeviceReply{Memory: number}, err

@@ -20,7 +20,7 @@ func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	case <-s.closing:
 		return
 	}
-	s.log.Warn().Uint32("uid", p.UID).Int32("pid", p.PID).Str("tenant", tenant).Msg("a tenant's token was refused")
+	s.log.Warn().Uint32("uid", p.UID).Int32("pid", p.PID).Str("tenant", tenant).Msg("tenant token refused")
 	s.pause(guessPause)
 	<-s.guessing
 }

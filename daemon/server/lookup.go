@@ -291,7 +291,7 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 // giveBack releases a lease that is not reported to its client.
 func (t *task) giveBack(lease tier.LeaseID) {
 	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
-		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("a fresh lease could not be given back")
+		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("cannot release a new lease")
 	}
 }
 

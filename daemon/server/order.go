@@ -96,7 +96,7 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 	if err := l.signal(ctx, m.Signal); err != nil {
 		// Streams wait for a number that will not be written. The client ends these waits
 		// when it sees that the connection has ended.
-		t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Uint64("connection", t.conn.id).Msg("a number for a client's streams could not be written: its connection ends")
+		t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Uint64("connection", t.conn.id).Msg("cannot write a stream signal of a client, closing its connection")
 		t.conn.drop(errNoSignal)
 		return out, nil
 	}
@@ -104,7 +104,7 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 	return out, nil
 }
 
-var errNoSignal = errors.New("a number for the client's streams could not be written")
+var errNoSignal = errors.New("cannot write a stream signal of the client")
 
 // passed waits for the client's number. If that only means that an event was recorded, it
 // waits for the event.

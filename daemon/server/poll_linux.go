@@ -84,7 +84,7 @@ func (p *poller) leave(c *conn) {
 func (p *poller) arm(c *conn) bool {
 	err := p.epoll.Add(c.sock.Fd(), c.id, unix.EPOLLIN)
 	if err != nil {
-		p.server.log.Error().Err(err).Msg("client cannot be served")
+		p.server.log.Error().Err(err).Msg("cannot serve a client")
 	}
 	return err == nil
 }

@@ -54,7 +54,7 @@ func (t *task) report() (wire.Message, error) {
 	}
 	// A client that receives off 1 may rely on it even after a crash.
 	if !t.conn.mayWait() {
-		return nil, codes.Refuse(wire.Busy, "in force, but too many requests are in flight for one more that waits until it is noted")
+		return nil, codes.Refuse(wire.Busy, "in force, but not saved yet: too many requests are waiting")
 	}
 	t.rest = func(t *task) (wire.Message, error) {
 		ctx, stop := t.patience(0)

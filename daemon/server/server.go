@@ -280,7 +280,7 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	s.mu.Unlock()
 	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
 		// Without the watcher the reader still sees end of file.
-		s.log.Error().Err(err).Msg("client cannot be watched")
+		s.log.Error().Err(err).Msg("cannot watch the socket of a client")
 	}
 	c.poller = s.leastLoaded()
 	c.poller.join(c)

@@ -9,15 +9,15 @@ const MaxTenantToken = wire.MaxToken
 func (c *Config) adminSettings() []setting {
 	return []setting{
 		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
-			"Bearer token that allows mutations over http, and reading. It is read again with a reload, as are the files of the four settings below."},
+			"File with the bearer token that allows reading and mutations over http. A reload rereads it and the files of the next four settings."},
 		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
-			"Bearer token with which routers ask over http where prompts are held (locate), and may do nothing else that needs one."},
+			"File with the bearer token that lets routers ask over http where prompts are held (locate). It grants access to nothing else that needs a token."},
 		{"admin-read-token-file", (*text)(&c.AdminReadTokenFile), "path of a file with at least 16 bytes", "reading needs the token of token-file; metrics need none",
-			"Bearer token with which everything may be read over http, metrics included, and nothing changed. Health and the OpenAPI document need none, and the admin socket never needs one."},
+			"File with the bearer token that allows reading everything over http, metrics included, but no mutations. Health and the OpenAPI document need no token, and the admin socket never does."},
 		{"admin-tls-cert-file", (*text)(&c.AdminTLSCert), "path of a PEM file; with admin-tls-key-file", "plain http",
-			"Certificate of the http listener, with those of the authorities behind it that are not roots: with it the listener speaks TLS 1.2 or later, and nothing else."},
+			"Certificate chain of the http listener, without the root. With it the listener accepts TLS 1.2 or later only."},
 		{"admin-tls-key-file", (*text)(&c.AdminTLSKey), "path of a PEM file; with admin-tls-cert-file", "see admin-tls-cert-file",
-			"Its private key."},
+			"Private key of that certificate."},
 	}
 }
 

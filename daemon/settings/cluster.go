@@ -13,35 +13,35 @@ import (
 func (c *Config) clusterSettings() []setting {
 	return []setting{
 		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
-			"Where other nodes may be found: addresses, or names that are resolved again at every attempt, as that of a headless service. The port is that of cluster-bind where none is given. Seeds that do not resolve or answer are tried again and hold up nothing."},
-		{"cluster-name", (*text)(&c.ClusterName), "1 to 128 letters, digits and signs of ASCII", "not allowed",
-			"Name of the cluster. What comes from another one is refused."},
+			"Addresses of other nodes, or names to resolve again at every attempt, such as a headless service's. The default port is that of cluster-bind. Seeds that do not resolve or answer are retried and block nothing."},
+		{"cluster-name", (*text)(&c.ClusterName), "1 to 128 letters, digits and punctuation marks of ASCII", "not allowed",
+			"Name of the cluster. Messages from other clusters are refused."},
 		{"cluster-node", (*text)(&c.ClusterNode), "DNS name in lower case, unique in the cluster", "the host's name in lower case",
-			"Name of this node for the others; it stands in its certificate."},
+			"Name of this node in the cluster and in its certificate."},
 		{"cluster-bind", (*address)(&c.ClusterBind), "ADDRESS:PORT", "not allowed with cluster-seeds",
-			"Where gossip listens, by UDP and TCP. With an address that stands for all (0.0.0.0) cluster-advertise has to be set."},
+			"Address of gossip, UDP and TCP. A wildcard address (0.0.0.0) requires cluster-advertise."},
 		{"cluster-advertise", (*address)(&c.ClusterAdvertise), "ADDRESS:PORT", "as cluster-bind",
-			"How others reach gossip."},
+			"Address at which other nodes reach gossip."},
 		{"cluster-peer-bind", (*address)(&c.ClusterPeerBind), "ADDRESS:PORT", "the address of cluster-bind, and the next port",
-			"Where the peers' port listens, by TCP: what changes in the index, and the bytes of segments and checkpoints."},
+			"Address of the peers' port, TCP, which carries index changes and the bytes of segments and checkpoints."},
 		{"cluster-peer-advertise", (*address)(&c.ClusterPeerAdvertise), "ADDRESS:PORT", "the address that gossip advertises, and the port of cluster-peer-bind",
-			"How others reach the peers' port."},
+			"Address at which other nodes reach the peers' port."},
 		{"cluster-keyring", (*text)(&c.ClusterKeyring), "path of a file with 1 to 16 keys", "refused with cluster-seeds, unless cluster-insecure is on",
-			"Keys of the cluster, each a line of base64 for 16, 24 or 32 bytes. The first encrypts, all decrypt. The file is read again when it changes: add the new key on all nodes, then put it first on all, then remove the old one."},
+			"File with the cluster's keys, one per line: 16, 24 or 32 bytes in base64. The first encrypts, all decrypt. The file is reread when it changes. To rotate, add the new key on all nodes, then move it to the top on all, then remove the old one."},
 		{"cluster-insecure", (*toggle)(&c.ClusterInsecure), "on or off", "not allowed",
-			"Whether a cluster may be without keyring: gossip is plain then, and the peers' port too unless cluster-tls-cert is set. Whoever reaches the ports is a member."},
+			"Whether a cluster may run without a keyring. Gossip is then not encrypted, nor is the peers' port unless cluster-tls-cert is set, and any host that reaches the ports can join."},
 		{"cluster-tls-cert", (*text)(&c.ClusterTLSCert), "path of a PEM file", "certificates are made from the keyring",
-			"Certificate of this node for the peers' port, for both sides of a connection, with cluster-node among its names. The three files are read again when they change."},
+			"Certificate of this node for the peers' port, as client and server; it must include the name cluster-node. This and the next two files are reread when they change."},
 		{"cluster-tls-key", (*text)(&c.ClusterTLSKey), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
-			"Its private key."},
+			"Private key of that certificate."},
 		{"cluster-tls-ca", (*text)(&c.ClusterTLSCA), "path of a PEM file; with cluster-tls-cert", "see cluster-tls-cert",
-			"Authorities whose certificates are accepted from other nodes."},
+			"Certificate authorities accepted for other nodes' certificates."},
 		{"cluster-secret", (*text)(&c.ClusterSecret), "path of a file with at least 16 bytes, the same on all nodes", "derived from the first key at the start",
-			"What names in the index are keyed with. Set it if keys are rotated while nodes run: without it a node that restarts after a rotation does not find what nodes hold that were started before it."},
+			"File with the key for hashing names in the index. Set it if the keyring is rotated while nodes run: without it a node restarted after a rotation does not find objects of nodes started before."},
 		{"cluster-hold", (*interval)(&c.ClusterHold), "2s to 10m", "not allowed",
-			"How long a node that is out of reach keeps its place in the index. One that says that it leaves does not."},
+			"How long an unreachable node keeps its place in the index. A node that announces that it leaves loses it immediately."},
 		{"cluster-copies", (*toggle)(&c.ClusterCopies), "on or off", "not allowed",
-			"Whether a copy of what is about to leave memory, and is neither on disk nor believed to be anywhere else, goes to a node with room, and whether this node takes such copies."},
+			"Whether objects about to be evicted from memory are copied to a node with free space, if they are not on disk and not known to be on another node; and whether this node accepts such copies."},
 	}
 }
 
@@ -57,7 +57,7 @@ const (
 // checkDisk does. Required settings are only checked with one.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
-		v.add("cluster-seeds", "%d of them, most %d", len(c.ClusterSeeds), maxClusterSeeds)
+		v.add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)
 	}
 	for _, s := range c.ClusterSeeds {
 		if err := checkSeed(s); err != nil {
@@ -65,7 +65,7 @@ func (c *Config) checkCluster(v *faults) {
 		}
 	}
 	if c.ClusterName == "" || len(c.ClusterName) > maxClusterName || strings.ContainsFunc(c.ClusterName, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and signs of ASCII", c.ClusterName, maxClusterName)
+		v.add("cluster-name", "%.64q is not 1 to %d letters, digits and punctuation marks of ASCII", c.ClusterName, maxClusterName)
 	}
 	for name, path := range map[string]string{
 		"cluster-keyring": c.ClusterKeyring, "cluster-tls-cert": c.ClusterTLSCert, "cluster-tls-key": c.ClusterTLSKey,
@@ -78,7 +78,7 @@ func (c *Config) checkCluster(v *faults) {
 	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {
 		if a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
-			v.add(name, "%v cannot be reached", a)
+			v.add(name, "%v cannot be reached: give a specific address and a port", a)
 		}
 	}
 	if c.ClusterHold < 2*time.Second || c.ClusterHold > 10*time.Minute {
@@ -91,25 +91,25 @@ func (c *Config) checkCluster(v *faults) {
 
 func (c *Config) checkNeeded(v *faults) {
 	if given := (c.ClusterTLSCert != "") == (c.ClusterTLSKey != "") && (c.ClusterTLSKey != "") == (c.ClusterTLSCA != ""); !given {
-		v.add("cluster-tls-cert", "cluster-tls-cert, cluster-tls-key and cluster-tls-ca: all or none of them")
+		v.add("cluster-tls-cert", "set all of cluster-tls-cert, cluster-tls-key and cluster-tls-ca, or none")
 	}
 	if !ValidNode(c.ClusterNode) {
 		v.add("cluster-node", "%.64q is not a DNS name in lower case", c.ClusterNode)
 	}
 	switch {
 	case !c.ClusterBind.IsValid():
-		v.add("cluster-bind", "a cluster needs an address and port to listen at, as in 10.0.0.7:7946")
+		v.add("cluster-bind", "required with cluster-seeds: an address and port to listen on, such as 10.0.0.7:7946")
 	case c.ClusterBind.Addr().IsUnspecified() && !c.ClusterAdvertise.IsValid():
-		v.add("cluster-advertise", "cluster-bind is every address: say which one others reach")
+		v.add("cluster-advertise", "required because cluster-bind is a wildcard: set the address that other nodes reach")
 	}
 	if bind, peer := c.ClusterBind, c.ClusterPeerBind; bind.IsValid() && bind.Port() != 0 && bind == peer {
-		v.add("cluster-peer-bind", "%v is cluster-bind", peer)
+		v.add("cluster-peer-bind", "%v is already used by cluster-bind", peer)
 	}
 	switch {
 	case c.ClusterKeyring == "" && !c.ClusterInsecure:
-		v.add("cluster-keyring", "without one whoever reaches the ports would be a member: cluster-insecure allows that")
+		v.add("cluster-keyring", "required with cluster-seeds: without a keyring any host that reaches the ports can join; cluster-insecure allows that")
 	case c.ClusterKeyring != "" && c.ClusterInsecure:
-		v.add("cluster-insecure", "there is a keyring: nothing would be insecure")
+		v.add("cluster-insecure", "cannot be combined with cluster-keyring")
 	}
 }
 

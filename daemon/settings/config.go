@@ -371,7 +371,7 @@ func (c *Config) checkSockets(v *faults) {
 		v.add("admin-socket", "%s is the engine socket", c.Socket)
 	}
 	if beside := len(filepath.Dir(c.Socket)) + len("/admin/admin.sock"); c.Socket != "" && c.AdminSocket == "" && beside > maxSocketPath-len(".lock") {
-		v.add("admin-socket", "beside %s its path would have %d bytes, most %d: name another, or off", c.Socket, beside, maxSocketPath-len(".lock"))
+		v.add("admin-socket", "the default path beside %s has %d bytes, at most %d: set another path, or off", c.Socket, beside, maxSocketPath-len(".lock"))
 	}
 	if c.HTTP != Off {
 		host, port, err := net.SplitHostPort(c.HTTP)
@@ -502,7 +502,7 @@ func (v *faults) eviction(name, policyName string) {
 
 func (c *Config) checkTenants(v *faults) {
 	if len(c.Tenants) == 0 || len(c.Tenants) > wire.MaxTenants {
-		v.add("tenants", "%d of them, want 1 to %d", len(c.Tenants), wire.MaxTenants)
+		v.add("tenants", "%d tenants, want 1 to %d", len(c.Tenants), wire.MaxTenants)
 	}
 	names, salts := map[string]bool{}, map[string]string{}
 	for i, t := range c.Tenants {
@@ -515,7 +515,7 @@ func (c *Config) checkTenants(v *faults) {
 			v.add(at, "name %q appears twice", t.Name)
 		}
 		if other, ok := salts[t.Salt]; ok {
-			v.add(at, "%q has the salt of %q: they would share hits", t.Name, other)
+			v.add(at, "%q has the same salt as %q, so they would share hits", t.Name, other)
 		}
 		names[t.Name], salts[t.Salt] = true, t.Name
 		if len(t.Salt) > wire.MaxSalt {
@@ -552,12 +552,12 @@ func (c *Config) checkDevices(v *faults) {
 			name = strconv.Itoa(n)
 		case name == AllDevices && len(c.HBMDevices) == 1:
 		case name == AllDevices:
-			v.add("hbm-device", "all beside other devices")
+			v.add("hbm-device", "all cannot be combined with other devices")
 		default:
-			v.add("hbm-device", "%q is neither the UUID of a device, as in GPU-8a2f4c1e-..., nor its number with the driver, nor all", name)
+			v.add("hbm-device", "%q is not a device UUID (such as GPU-8a2f4c1e-...), a driver number or all", name)
 		}
 		if seen[name] {
-			v.add("hbm-device", "%q is named twice", name)
+			v.add("hbm-device", "%q is listed twice", name)
 		}
 		seen[name] = true
 	}
@@ -624,7 +624,7 @@ func (v *faults) oneOf(name, got string, want ...string) {
 // plain refuses text that the kernel would truncate, or that cannot be displayed.
 func (v *faults) plain(name, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-		v.add(name, "%.64q has control characters, or is not UTF-8", text)
+		v.add(name, "%.64q contains control characters or is not UTF-8", text)
 	}
 }
 

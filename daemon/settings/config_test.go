@@ -124,8 +124,8 @@ func TestEveryBadSourceIsNamedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		`line 1: arena: "lots"`, "line 2: max_conections: no such setting", "line 4: workers: appears twice",
-		"line 5: http_hosts: not a plain value", "line 6: tenants:", "quoat", "SPLICED_LEASE_TTL:", "-max-leases:",
+		`line 1: arena: "lots"`, "line 2: max_conections: unknown setting", "line 4: workers: appears twice",
+		"line 5: http_hosts: want a value", "line 6: tenants:", "quoat", "SPLICED_LEASE_TTL:", "-max-leases:",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
@@ -188,12 +188,12 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 		"page-bytes:", "huge-pages:", "log-level:", "log-format:", "staging:",
 		"max-connections:", "max-in-flight:", "workers:", "send-timeout:", "max-lease-ttl:", "http:", "http-hosts:", "socket:", "node:",
 		"disk: path of 4000 bytes", "disk-granule:", "disk-size:", "disk-private:", "disk-slab:", "disk-reserve:", "disk-queue:", "disk-codec:",
-		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "gpu0" is neither the UUID of a device`, `hbm-device: "3" is named twice`, "hbm-device: all beside other devices",
+		"hbm-public:", "hbm-private:", "hbm-page-bytes:", "hbm-client:", "hbm-connections:", `hbm-device: "gpu0" is not a device UUID`, `hbm-device: "3" is listed twice`, "hbm-device: all cannot be combined with other devices",
 		"hbm-library: path of 4000 bytes", "hbm-share:", "hbm-timeout:",
 		"disk-workers:", "disk-sync-every:", "ack-level:", "memory-low:", "promote-timeout:",
 		"eviction:", "eviction-public:", `eviction-private: "LRU" is not one of lru, gdsf, marconi, default`,
 		"advise-memory:", "advise-nodes:", "advise-checkpoints:", "advise-solve-every:", "decisions:", "prefill-speed:", "memory-bandwidth:", "disk-bandwidth:",
-		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the salt of "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
+		"tenants[0]: quota", `tenants[1]: name "a" appears twice`, `tenants[1]: "a" has the same salt as "a"`, "tenants[2]: name of 0 bytes", "tenants[2]: token",
 	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("nothing about %q in:\n%v", part, err)
@@ -205,8 +205,8 @@ func TestValidateListsEveryBadSetting(t *testing.T) {
 func TestAFeatureThatIsOffNeedsNothing(t *testing.T) {
 	noDefault := "tenants:\n  - name: search\n  - name: chat\n    salt: chat\n"
 	for name, test := range map[string]struct{ file, on, refused string }{
-		"events of tenants":    {noDefault, "events_bind: 127.0.0.1:5557", `events-tenants: no tenant "default" is configured`},
-		"events of nobody":     {"events_tenants: nobody", "events_bind: 127.0.0.1:5557", `events-tenants: no tenant "nobody" is configured`},
+		"events of tenants":    {noDefault, "events_bind: 127.0.0.1:5557", `events-tenants: tenant "default" is not configured`},
+		"events of nobody":     {"events_tenants: nobody", "events_bind: 127.0.0.1:5557", `events-tenants: tenant "nobody" is not configured`},
 		"events' two ports":    {"events_replay_bind: 127.0.0.1:5557", "events_bind: 127.0.0.1:5557", "events-replay-bind:"},
 		"GPU memory of one":    {"hbm_client: 2GiB", "hbm_public: 8GiB", "hbm-connections:"},
 		"GPU pages":            {"hbm_page_bytes: 1MiB\nhbm_client: 1MiB", "hbm_public: 8GiB", "hbm-client:"},

@@ -11,23 +11,23 @@ import (
 func (c *Config) eventsSettings() []setting {
 	return []setting{
 		{"events-bind", (*address)(&c.EventsBind), "ADDRESS:PORT", "no events",
-			"Where routers subscribe to KV events (ZeroMQ PUB, as vLLM's). They have token ids of prompts, and whoever reaches the port reads them: keep all but routers away."},
+			"Address at which routers subscribe to KV events (ZeroMQ PUB, as in vLLM). Events contain the token ids of prompts: let only routers reach the port."},
 		{"events-replay-bind", (*address)(&c.EventsReplayBind), "ADDRESS:PORT", "the address of events-bind, and the next port",
-			"Where they get what they missed (ZeroMQ ROUTER)."},
+			"Address at which routers request missed events (ZeroMQ ROUTER)."},
 		{"events-pod", (*text)(&c.EventsPod), "1 to 256 bytes without @", "node",
-			"What routers call the engine of this node; it stands in topics."},
+			"Name of this node's engine for routers, part of topics."},
 		{"events-model", (*text)(&c.EventsModel), "at most 256 bytes without @", "as the engine registered it",
-			"What routers call the model; it stands in topics. For nodes with one model."},
+			"Name of the model for routers, part of topics. For nodes with one model."},
 		{"events-block", (*integer)(&c.EventsBlock), "1 to 65536 tokens", "not allowed",
-			"Tokens of a block, as routers hash them."},
+			"Tokens per block, as routers hash them."},
 		{"events-format", (*text)(&c.EventsFormat), "maps or arrays", "not allowed",
-			"How events are encoded: maps as vLLM 0.32 does, which llm-d-kv-cache reads from 0.9 on; arrays as versions before mid-2026. Dynamo reads both."},
-		{"events-tenants", &c.EventsTenants, "list of tenants", "nobody's",
-			"Whose prompts are told of."},
+			"Encoding of events: maps, as in vLLM 0.32 and read by llm-d-kv-cache from 0.9 on; arrays, as in versions before mid-2026. Dynamo reads both."},
+		{"events-tenants", &c.EventsTenants, "list of tenants", "none",
+			"Tenants whose prompts are published as events."},
 		{"events-segments", (*toggle)(&c.EventsSegments), "on or off", "not allowed",
-			"Whether segments are told of that stand in the middle of prompts too, with a marker; routers that do not know it have no use for them."},
+			"Whether events also cover segments in the middle of prompts, with a marker. Routers that do not know the marker cannot use them."},
 		{"events-memory", &c.EventsMemory, "bytes, 1MiB to 64GiB", "not allowed",
-			"What is told may take so much memory, some 14 bytes for each token of a block of 16. What does not fit is not told; readiness says degraded."},
+			"Memory for published blocks, about 14 bytes per token with blocks of 16. Blocks that do not fit are not published and readiness reports degraded."},
 	}
 }
 
@@ -57,19 +57,19 @@ func (c *Config) checkEvents(v *faults) {
 	}
 	for _, name := range c.EventsTenants {
 		if !slices.ContainsFunc(c.Tenants, func(t Tenant) bool { return t.Name == name }) {
-			v.add("events-tenants", "no tenant %.64q is configured: name those whose prompts may be told", name)
+			v.add("events-tenants", "tenant %.64q is not configured", name)
 		}
 	}
 	for name, text := range map[string]string{"events-pod": c.EventsPod, "events-model": c.EventsModel} {
 		v.plain(name, text)
 		if len(text) > 256 || strings.Contains(text, "@") {
-			v.add(name, "%.64q has more than 256 bytes, or an @", text)
+			v.add(name, "%.64q is longer than 256 bytes or contains @", text)
 		}
 	}
 	if bind, replay := c.EventsBind, c.EventsReplay(); bind.Port() != 0 && (bind == replay || replay.Port() == 0) {
-		v.add("events-replay-bind", "%v beside events-bind %v", replay, bind)
+		v.add("events-replay-bind", "%v conflicts with events-bind %v", replay, bind)
 	}
 	if len(c.EventsTenants) == 0 {
-		v.add("events-tenants", "nobody's prompts are told of: name those that may be")
+		v.add("events-tenants", "required with events-bind: list the tenants whose prompts may be published")
 	}
 }

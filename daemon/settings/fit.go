@@ -32,7 +32,7 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 	share := float64(m.MemoryBytes) / 4 * 3 / float64(total)
 	c.Arena = max(c.PageBytes, roundDown(Bytes(float64(arena)*share), c.PageBytes))
 	c.Private = max(c.PageBytes, roundDown(Bytes(float64(private)*share), c.PageBytes))
-	return Shortfall{"memory", fmt.Sprintf("arena %v and private %v are more than the %v that this process may use: cut to %v and %v",
+	return Shortfall{"memory", fmt.Sprintf("arena %v and private %v exceed the %v available to this process: reduced to %v and %v",
 		arena, private, m.MemoryBytes, c.Arena, c.Private)}, true
 }
 
@@ -99,7 +99,7 @@ func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	if cause == "" {
 		return Shortfall{}, false
 	}
-	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %s: cut to %d", wished, cause, c.MaxConnections)}, true
+	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %s: reduced to %d", wished, cause, c.MaxConnections)}, true
 }
 
 // enoughDescriptors returns the limit that suffices for a number of connections: the

@@ -128,9 +128,9 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 		return
 	}
 	if err := documents.Decode(&more); err == nil {
-		v.add(path, "line %d: a second document, which nobody would read", more.Line)
+		v.add(path, "line %d: only one YAML document is allowed", more.Line)
 	} else if !errors.Is(err, io.EOF) {
-		v.add(path, "behind the first document: %v", err)
+		v.add(path, "after the first document: %v", err)
 	}
 	if len(root.Content) == 0 {
 		return
@@ -155,12 +155,12 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 		case key.Value == "tenants":
 			c.decodeTenants(v, at, node)
 		case !known:
-			v.add(at, "no such setting")
+			v.add(at, "unknown setting")
 		default:
 			if text, ok := scalars(node); ok {
 				v.set(at, s.value, text)
 			} else {
-				v.add(at, "not a plain value or a list of them")
+				v.add(at, "want a value or a list of values")
 			}
 		}
 		seen[key.Value] = true
@@ -216,7 +216,7 @@ func (c *Config) readTokens(v *faults, read func(string) (string, string, error)
 		}
 		at := fmt.Sprintf("tenants[%d]", i)
 		if t.Token != "" {
-			v.add(at, "both token and token_file")
+			v.add(at, "set either token or token_file, not both")
 		}
 		secret, warning, err := read(t.TokenFile)
 		if err != nil {

@@ -11,39 +11,39 @@ import (
 func (c *Config) objectSettings() []setting {
 	return []setting{
 		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens", "no object store",
-			"Bucket of an S3 server that nodes share, for cold segments and checkpoints and for nodes that come up empty. It is not made. A server that cannot be used costs hits, not the start: readiness says degraded."},
+			"Bucket of an S3 server shared by all nodes, for cold segments and checkpoints and for nodes that start empty. It must exist. If the server cannot be used, the daemon starts without it and readiness reports degraded."},
 		{"object-endpoint", (*text)(&c.ObjectEndpoint), "https://HOST or https://HOST:PORT; http:// for loopback, else with object-plain", "refused with object-bucket",
 			"Address of the S3 server."},
 		{"object-prefix", (*text)(&c.ObjectPrefix), "at most 512 bytes", "not allowed",
-			"What names in the bucket begin with. A prefix belongs to one cluster, which deletes there what is old."},
+			"Prefix of all names in the bucket. It belongs to one cluster, which deletes old objects below it."},
 		{"object-region", (*text)(&c.ObjectRegion), "at most 64 bytes", "$AWS_REGION, else us-east-1",
-			"Region that requests are signed for."},
-		{"object-credentials", (*text)(&c.ObjectCredentials), "path of a file in AWS's format, of which the profile default counts", "$AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY and $AWS_SESSION_TOKEN, else the file that $AWS_SHARED_CREDENTIALS_FILE names",
-			"Credentials. The file is read again when it changes."},
+			"Region for signing requests."},
+		{"object-credentials", (*text)(&c.ObjectCredentials), "path of a file in AWS's format, of which the profile default is used", "$AWS_ACCESS_KEY_ID, $AWS_SECRET_ACCESS_KEY and $AWS_SESSION_TOKEN, else the file that $AWS_SHARED_CREDENTIALS_FILE names",
+			"Credentials for the S3 server. The file is reread when it changes."},
 		{"object-ca", (*text)(&c.ObjectCA), "path of a PEM file", "the system's authorities",
-			"Authorities of the server's certificate. The file is read again when it changes."},
+			"Certificate authorities for the server's certificate. The file is reread when it changes."},
 		{"object-plain", (*toggle)(&c.ObjectPlain), "on or off", "not allowed",
-			"Whether another host may be reached by http://: whoever can read the network reads token ids and states then."},
+			"Whether http:// is allowed to other hosts. Anyone who can read the network can then read token ids and states."},
 		{"object-secret", (*text)(&c.ObjectSecret), "path of a file with at least 16 bytes, the same on all nodes", "cluster-secret; refused without that or cluster-seeds",
-			"What names and contents in the bucket are keyed with: who lacks it can neither tell what lies there nor plant anything. With a cluster and neither file it is derived from the first key of the keyring at the start, and what was written before is not found after that key has changed."},
-		{"object-size", &c.ObjectSize, "bytes, 0B to 1024TiB", "no bound",
-			"Budget of the prefix, over all nodes, which have the same. Beyond it the oldest are deleted."},
-		{"object-life", (*interval)(&c.ObjectLife), "0s to 8760h", "no end",
-			"How long after it was written an object is deleted. All nodes have the same."},
+			"File with the key for the names and contents of objects in the bucket: without it neither can be read or forged. In a cluster with neither this nor cluster-secret, the key is derived from the keyring's first key at the start, and objects written before that key changed are no longer found."},
+		{"object-size", &c.ObjectSize, "bytes, 0B to 1024TiB", "no limit",
+			"Budget of the prefix over all nodes; set the same on each. Beyond it the oldest objects are deleted."},
+		{"object-life", (*interval)(&c.ObjectLife), "0s to 8760h", "never",
+			"Age at which an object is deleted. Set the same on all nodes."},
 		{"object-write", (*text)(&c.ObjectWrite), "evicted, all or none", "not allowed",
-			"What is written: evicted, what leaves memory or clients have come back to, and at the stop what is in memory, if nobody else is believed to have it and fetching it takes less time than computing it; all, whatever is published; none, the bucket is only read."},
-		{"object-write-bandwidth", &c.ObjectWriteBandwidth, "bytes a second, 0B to 1TiB", "no bound",
-			"How fast this node writes to the bucket."},
+			"Which objects are written. evicted: objects that leave memory or were reused, and at the stop those in memory, if no other node is believed to have them and fetching takes less time than computing; all: every published object; none: the bucket is only read."},
+		{"object-write-bandwidth", &c.ObjectWriteBandwidth, "bytes per second, 0B to 1TiB", "no limit",
+			"Maximum speed at which this node writes to the bucket."},
 		{"object-queue", &c.ObjectQueue, "bytes, 1MiB to 1TiB", "not allowed",
-			"Objects that wait to be written, or are being; they stay in memory meanwhile, at most an eighth of a pool. Beyond it what leaves memory is not written."},
+			"Maximum size of objects queued for writing or being written, which stay in memory meanwhile and take at most an eighth of a pool. Beyond it evicted objects are not written."},
 		{"object-requests", (*integer)(&c.ObjectRequests), "1 to 1024", "not allowed",
-			"Reads at once."},
+			"Maximum number of concurrent reads."},
 		{"object-memory", &c.ObjectMemory, "bytes, 64KiB to 64GiB", "not allowed",
-			"Memory of what is known to lie in the bucket, 8 bytes for each object. What does not fit is asked for."},
+			"Memory for the index of objects in the bucket, 8 bytes each. For objects that do not fit the server is asked."},
 		{"object-list-every", (*interval)(&c.ObjectListEvery), "10s to 24h", "not allowed",
-			"How long after a listing of the bucket the next one begins: what others have written is known from then on. One costs a request for each thousand objects."},
+			"Time between listings of the bucket, which find objects that other nodes have written. A listing costs one request per thousand objects."},
 		{"object-codec", (*text)(&c.ObjectCodec), "none, kv or all", "not allowed",
-			"Which parts are stored coded, without loss, as in disk-codec."},
+			"Which parts are stored with lossless compression, as in disk-codec."},
 	}
 }
 
@@ -116,15 +116,15 @@ func (c *Config) checkBucket(v *faults) {
 		v.add("object-bucket", "%v", err)
 	}
 	if c.ObjectEndpoint == "" {
-		v.add("object-endpoint", "a bucket needs the address of its server, as in https://s3.example.com")
+		v.add("object-endpoint", "required with object-bucket: the address of the server, such as https://s3.example.com")
 	} else if err := object.CheckEndpoint(c.ObjectEndpoint, c.ObjectPlain); err != nil {
 		v.add("object-endpoint", "%v", err)
 	}
 	if c.ObjectCredentials == "" && (c.ObjectKeys.ID == "" || c.ObjectKeys.Secret == "") {
-		v.add("object-credentials", "neither a file nor AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+		v.add("object-credentials", "no credentials: set a file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
 	}
 	if c.ObjectSecret == "" && c.ClusterSecret == "" && (!c.UsesCluster() || c.ClusterKeyring == "") {
-		v.add("object-secret", "a node without a cluster, or of one without keyring, needs one, so that nobody else plants anything in the bucket")
+		v.add("object-secret", "required without a cluster keyring, so that others cannot forge objects in the bucket")
 	}
 	if c.ObjectPrefix == "" || strings.HasPrefix(c.ObjectPrefix, "/") {
 		v.add("object-prefix", "%q is empty or begins with /", c.ObjectPrefix)

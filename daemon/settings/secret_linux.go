@@ -38,14 +38,14 @@ func ReadRegular(path string, most int64) (data []byte, warning string, err erro
 		return nil, "", err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, "", fmt.Errorf("%s is not a file: mode %v", path, info.Mode())
+		return nil, "", fmt.Errorf("%s is not a regular file: mode %v", path, info.Mode())
 	}
 	data, err = readAtMost(f, most)
 	if err != nil {
 		return nil, "", err
 	}
 	if info.Mode().Perm()&0o004 != 0 {
-		warning = fmt.Sprintf("%s can be read by every user of this machine: mode %#o", path, info.Mode().Perm())
+		warning = fmt.Sprintf("%s is world-readable: mode %#o", path, info.Mode().Perm())
 	}
 	return data, warning, nil
 }

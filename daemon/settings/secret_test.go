@@ -26,15 +26,15 @@ func TestSecretsAreFiles(t *testing.T) {
 	if err := os.Symlink("good", filepath.Join(dir, "link")); err != nil { // as in a volume of Kubernetes
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"good": "", "link": "", "open": "can be read by every user of this machine: mode 0644"} {
+	for name, want := range map[string]string{"good": "", "link": "", "open": "is world-readable: mode 0644"} {
 		secret, warning, err := ReadSecret(filepath.Join(dir, name))
 		if err != nil || secret != "sesame" || (warning == "") != (want == "") || !strings.Contains(warning, want) {
 			t.Errorf("%s: %q, warning %q, %v", name, secret, warning, err)
 		}
 	}
 	for path, want := range map[string]string{
-		filepath.Join(dir, "empty"): "is empty", filepath.Join(dir, "large"): "more than 8192 bytes", filepath.Join(dir, "fifo"): "is not a file",
-		dir: "is not a file", "/dev/zero": "is not a file", filepath.Join(dir, "none"): "no such file",
+		filepath.Join(dir, "empty"): "is empty", filepath.Join(dir, "large"): "more than 8192 bytes", filepath.Join(dir, "fifo"): "is not a regular file",
+		dir: "is not a regular file", "/dev/zero": "is not a regular file", filepath.Join(dir, "none"): "no such file",
 	} {
 		if secret, _, err := ReadSecret(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %q", path, secret, err, want)

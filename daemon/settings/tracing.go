@@ -6,7 +6,7 @@ import "net/url"
 func (c *Config) tracingSettings() []setting {
 	return []setting{
 		{"otlp-endpoint", (*text)(&c.OTLPEndpoint), "http:// or https:// URL", "no spans",
-			"Where spans of requests go, by OTLP over HTTP, such as http://localhost:4318/v1/traces. Each is a child of the engine's span, where its requests are traced. They carry names and counts, never tokens. Of the environment's OTEL_* variables only OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TRACES_HEADERS have an effect."},
+			"URL to which spans of requests are sent (OTLP over HTTP), such as http://localhost:4318/v1/traces. Each is a child of the engine's span if that request is traced. Spans contain names and counts, never tokens. Of the OTEL_* environment variables only OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TRACES_HEADERS are used."},
 	}
 }
 
@@ -16,6 +16,6 @@ func (c *Config) checkTracing(v *faults) {
 	}
 	u, err := url.Parse(c.OTLPEndpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(c.OTLPEndpoint) > 2048 {
-		v.add("otlp-endpoint", "%.100q is no http:// or https:// URL", c.OTLPEndpoint)
+		v.add("otlp-endpoint", "%.100q is not an http:// or https:// URL", c.OTLPEndpoint)
 	}
 }

@@ -51,7 +51,7 @@ func choose(list []candidate) (candidate, error) {
 		}
 		failed = append(failed, err)
 	}
-	return candidate{}, fmt.Errorf("no directory for the socket: %w", errors.Join(failed...))
+	return candidate{}, fmt.Errorf("no usable directory for the socket: %w", errors.Join(failed...))
 }
 
 // prepareDir creates the directory of a candidate, or returns why an existing one is unsuitable.
@@ -98,11 +98,11 @@ func suits(dir string, st *unix.Stat_t, private bool) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return fmt.Errorf("%s is not a directory", dir)
 	case private && (!own || mode&0o077 != 0):
-		return fmt.Errorf("%s is of user %d with mode %#o, not ours alone", dir, st.Uid, mode)
+		return fmt.Errorf("%s is owned by user %d with mode %#o, want this user and no access by others", dir, st.Uid, mode)
 	case !own && st.Uid != 0:
-		return fmt.Errorf("%s is of user %d, who could replace the socket", dir, st.Uid)
+		return fmt.Errorf("%s is owned by user %d, who could replace the socket", dir, st.Uid)
 	case mode&0o022 != 0 && mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("%s has mode %#o: others could replace the socket; name one in a directory below it that is made for it, such as %s, or set the sticky bit",
+		return fmt.Errorf("%s has mode %#o: others could replace the socket; use a directory of its own below it, such as %s, or set the sticky bit",
 			dir, mode, filepath.Join(dir, "daemon", "spliced.sock"))
 	}
 	return nil
@@ -119,7 +119,7 @@ func setMode(dir string, mode uint32) error {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s was ours and is of user %d now", dir, st.Uid)
+		return fmt.Errorf("%s has changed its owner to user %d", dir, st.Uid)
 	}
 	if err == nil {
 		err = unix.Fchmod(fd, mode)

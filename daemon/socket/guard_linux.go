@@ -41,12 +41,12 @@ func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack fu
 		switch found, err := takeBack(); {
 		case err != nil:
 			if err.Error() != said {
-				log.Error().Str("found", found).Err(err).Msg(what + " was replaced or removed, and cannot be taken back: clients do not reach this daemon")
+				log.Error().Str("found", found).Err(err).Msg(what + " was replaced or removed and cannot be restored: clients do not reach this daemon")
 			}
 			said = err.Error()
 		case found != "":
 			said = ""
-			log.Error().Str("found", found).Msg(what + " was replaced or removed: taken back")
+			log.Error().Str("found", found).Msg(what + " was replaced or removed: restored")
 		default:
 			said = ""
 		}

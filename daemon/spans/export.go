@@ -98,7 +98,7 @@ func (s *Spans) export(ctx context.Context, spans []message) {
 		if err == nil {
 			return
 		}
-		s.failures.Warn().Err(err).Msg("spans are not exported now")
+		s.failures.Warn().Err(err).Msg("span export failed, retrying")
 		if errors.Is(err, errRetry) && s.pause(ctx, max(after, wait/2+rand.N(wait))) { //nolint:gosec // no secret
 			continue
 		}

@@ -53,7 +53,7 @@ func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
 	k := &Memory{usage: u, tenants: tenants}
 	k.note = note.Note{
 		Keeper: on, Name: noteName, Most: noteMost, Take: k.take, Content: k.content,
-		Lost: "what was served before this start is not known, its sums begin anew",
+		Lost: "totals from before this start are unknown and begin at zero",
 	}
 	return k
 }
@@ -87,10 +87,10 @@ func parse(content []byte) (list []noted, err error) {
 	for i := range list {
 		n := &list[i]
 		if n.Tenant == "" || len(n.Ways) != len(Sums{}.Ways) || !(n.Saved >= 0) || !(n.Lost >= 0) || !(n.First >= 0) {
-			return nil, fmt.Errorf("entry %d is none", i+1)
+			return nil, fmt.Errorf("entry %d is invalid", i+1)
 		}
 		if sums := n.sums(); sums.Prompt != sum(sums.Sources[:]) || sums.Sources[Computed] != sum(sums.Missed[:]) {
-			return nil, fmt.Errorf("entry %d does not add up", i+1)
+			return nil, fmt.Errorf("entry %d is inconsistent", i+1)
 		}
 	}
 	return list, nil

@@ -20,7 +20,7 @@ var _ api.Canaries = (*View)(nil)
 func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
 	if why := v.o.Canary.Unknown(); why != "" {
-		check.State, check.Detail = api.CheckDegraded, "every profile is switched off: "+why
+		check.State, check.Detail = api.CheckDegraded, "all profiles are switched off: "+why
 		return check
 	}
 	var off []string

@@ -40,7 +40,7 @@ func kindOf(err error) error {
 func (v *View) filterTenant(name string) (*tier.TenantID, error) {
 	id, ok := v.tenant(name)
 	if !ok {
-		return nil, fmt.Errorf("no tenant %.128q is configured: %w", name, api.ErrInvalid)
+		return nil, fmt.Errorf("tenant %.128q is not configured: %w", name, api.ErrInvalid)
 	}
 	return id, nil
 }
@@ -188,7 +188,7 @@ func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 	}
 	level, err := zerolog.ParseLevel(to.LogLevel)
 	if err != nil || level < zerolog.TraceLevel || to.LogLevel == "" || !slices.Contains(levels, level.String()) {
-		return nil, fmt.Errorf("log_level %.20q is none of %v: %w", to.LogLevel, levels, api.ErrInvalid)
+		return nil, fmt.Errorf("log_level %.20q is not one of %v: %w", to.LogLevel, levels, api.ErrInvalid)
 	}
 	if v.o.Level == nil {
 		return nil, api.Unsupported("log_level", "the log of this daemon has one level for good")

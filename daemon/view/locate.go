@@ -170,7 +170,7 @@ func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) 
 			continue
 		}
 		if found != nil {
-			return 0, nil, fmt.Errorf("several profiles are of model %q: name one by its fingerprint: %w", name, api.ErrInvalid)
+			return 0, nil, fmt.Errorf("model %q has several profiles: select one by its fingerprint: %w", name, api.ErrInvalid)
 		}
 		found = &list[i]
 	}

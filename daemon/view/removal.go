@@ -75,7 +75,7 @@ func (s *selection) old(used, created time.Time) bool {
 // RemoveSegments implements api.Remover.
 func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
 	if !v.removing.TryLock() {
-		return r, fmt.Errorf("another removal of many objects runs: %w", api.ErrBusy)
+		return r, fmt.Errorf("another removal by filter is running: %w", api.ErrBusy)
 	}
 	defer v.removing.Unlock()
 	s, err := v.selection(&q)
@@ -128,7 +128,7 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 // ended returns the error of an answer that was cut short.
 func ended(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("the daemon is stopping: not all was removed: %w", api.ErrUnavailable)
+		return fmt.Errorf("the daemon is stopping: not all objects were removed: %w", api.ErrUnavailable)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 // RemoveCheckpoints implements api.Remover.
 func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
 	if !v.removing.TryLock() {
-		return r, fmt.Errorf("another removal of many objects runs: %w", api.ErrBusy)
+		return r, fmt.Errorf("another removal by filter is running: %w", api.ErrBusy)
 	}
 	defer v.removing.Unlock()
 	s, err := v.selection(&q)
@@ -320,7 +320,7 @@ func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Remove
 	}
 	v.discard(context.Background(), list, dry, &r)
 	if r.Removed == 0 && r.Busy > 0 {
-		return r, fmt.Errorf("checkpoint %v is being filled, is pinned, or is extended by another one, which goes first: %w", name.Hash, api.ErrBusy)
+		return r, fmt.Errorf("checkpoint %v is being filled or pinned, or another one extends it and must be removed first: %w", name.Hash, api.ErrBusy)
 	}
 	v.tellControl(dry, nil, "checkpoint %v was removed, %d bytes", name.Hash, r.Bytes)
 	return r, nil

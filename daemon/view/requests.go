@@ -36,7 +36,7 @@ func (v *View) Requests(q api.RequestQuery) []api.Request {
 func (v *View) Request(id uint64) (*api.Request, error) {
 	r, ok := v.o.Usage.Request(id)
 	if !ok {
-		return nil, fmt.Errorf("request %d is not kept: %w", id, api.ErrNotFound)
+		return nil, fmt.Errorf("request %d is unknown or no longer kept: %w", id, api.ErrNotFound)
 	}
 	out := v.request(r)
 	for i := range r.Spans {

@@ -158,7 +158,7 @@ func TestRealDaemon(t *testing.T) {
 		"#/decisions":         {"#decisions tbody", "filled by its writer"},
 		"#/disk":              {"#disk", "State: ok"},
 		"#/gpu":               {"#gpu", "No memory of a GPU"},
-		"#/peers":             {"#peers", "in no cluster"},
+		"#/peers":             {"#peers", "not in a cluster"},
 		"#/canary":            {"#canary", "nothing has been compared"},
 		"#/connections":       {"#engines", "demo-gdn-8l"},
 		"#/tenants":           {"#quotas", "default"},

@@ -21,7 +21,7 @@ func (l *List) Type() string { return "list" }
 func (l *List) Set(text string) error {
 	for _, v := range strings.Split(text, ",") {
 		if v = strings.TrimSpace(v); v == "" {
-			return errors.New("an empty value")
+			return errors.New("empty value")
 		}
 		*l = append(*l, v)
 	}

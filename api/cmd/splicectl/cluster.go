@@ -26,12 +26,12 @@ type clusterShown struct {
 func clusterCommand() cli.Command {
 	return cli.Command{
 		Name: "cluster", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Show the members of a node's cluster, what is known of what they hold, and the traffic",
-		About: `All of it is what the one node knows that is asked. LAG is how long ago a member last had
-nothing more to tell of what it holds; RATE and QUEUED are of what is fetched from it. Nodes
-that failed (crashed or cut off) or left are listed for 72 hours, SINCE they were last seen.
+		Summary: "Show the members of a node's cluster, its index of their objects, and the traffic",
+		About: `This is the view of the one node that is asked. LAG is the age of the last complete index of a
+member; RATE and QUEUED describe fetches from it. Nodes that failed (crashed or cut off) or left
+are listed for 72 hours, with SINCE = last seen.
 
-Exit status 1: a member cannot be used, or is out of reach, or the node is in no cluster.`,
+Exit status 1: a member cannot be used or reached, or the node is not in a cluster.`,
 		Examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
@@ -71,7 +71,7 @@ func (s *clusterShown) failed() bool {
 
 func (s *clusterShown) print(w io.Writer, now time.Time) error {
 	if !s.Enabled {
-		_, err := fmt.Fprintln(w, "The node is in no cluster: cluster-seeds names nodes to join.")
+		_, err := fmt.Fprintln(w, "The node is not in a cluster: cluster-seeds lists nodes to join.")
 		return err
 	}
 	t := show.NewTable(w, "MEMBER", "STATE", "SINCE", "VERSION", "NAMES", "LAG", "RTT", "CLOCK", "RATE", "QUEUED", "ADDRESS")

@@ -70,12 +70,12 @@ func TestClusterIsShownWithWhatIsWrong(t *testing.T) {
 		want   []string
 	}{
 		{"well", func(*api.Cluster) {}, cli.ExitOK, []string{"a (asked)", " 1234 ", " 7 ", "400 µs", "-2 ms", "1 GiB/s", "Cluster prod: 2 alive, 1000 names of others in 1 MiB, 7 own; 3 MiB fetched, 1 MiB sent."}},
-		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, cli.ExitFailed, []string{"in no cluster"}},
+		{"no cluster", func(c *api.Cluster) { *c = api.Cluster{} }, cli.ExitFailed, []string{"not in a cluster"}},
 		{"unusable", func(c *api.Cluster) {
 			c.Members[1].Unusable, c.Members[1].Index = "speaks protocol 2, this node 1", nil
 		}, cli.ExitFailed,
 			[]string{"unusable: b: speaks protocol 2"}},
-		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, cli.ExitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: out of reach"}},
+		{"out of reach", func(c *api.Cluster) { c.Members[1].State = api.MemberUnreachable }, cli.ExitFailed, []string{"1 alive, 1 unreachable", "unreachable: b: unreachable"}},
 		{"leaving", func(c *api.Cluster) { c.Members[1].State = api.MemberLeaving }, cli.ExitOK, []string{"1 leaving"}},
 		{"failed", func(c *api.Cluster) {
 			seen := time.Now().Add(-90 * time.Minute)
@@ -114,7 +114,7 @@ func TestClocksAreShownWithoutExponents(t *testing.T) {
 
 func TestClusterAsJSON(t *testing.T) {
 	c := twoNodes()
-	c.Members[1].Unusable = "keys names with another secret"
+	c.Members[1].Unusable = "hashes names with another secret"
 	code, out, _ := ctl(t, "cluster", "--json", "-admin", serveCluster(t, c))
 	var got clusterShown
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.ExitFailed {

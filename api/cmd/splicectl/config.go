@@ -73,7 +73,7 @@ func printConfig(c *cli.Call, config *api.Config, name []string) error {
 				set, ok = object[key]
 			}
 			if !ok {
-				return fmt.Errorf("nothing is set by the name %q: %w", name[0], api.ErrNotFound)
+				return fmt.Errorf("unknown setting %q: %w", name[0], api.ErrNotFound)
 			}
 		}
 	}
@@ -134,9 +134,9 @@ func configSetCommand() cli.Command {
 	return cli.Command{
 		Name: "set", Synopsis: "[flags] NAME=VALUE...",
 		Summary: "Change what may change while the node runs",
-		About: "Names of settings inside others have dots, as quotas.team-a.quota_bytes. Values are numbers, words, sizes such\n" +
-			"as 10GiB for names that end in _bytes, and null, which takes a setting away. All of them are changed, or none;\n" +
-			"and none where somebody else has changed something meanwhile.",
+		About: "Nested settings have dots, as in quotas.team-a.quota_bytes. Values are numbers, words, sizes such as 10GiB for\n" +
+			"names that end in _bytes, and null, which removes a setting. Either all settings change or none; none change if\n" +
+			"the configuration was changed by someone else meanwhile.",
 		Examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
@@ -262,7 +262,7 @@ func configReloadCommand() cli.Command {
 			var t target
 			var dry bool
 			t.flags(fs)
-			fs.BoolVar(&dry, "dry-run", false, "read them and say whether they would do, and go on with the old ones")
+			fs.BoolVar(&dry, "dry-run", false, "read and check them, but keep using the old ones")
 			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
 				if err != nil {

@@ -75,7 +75,7 @@ func TestNoDigitsNameNothing(t *testing.T) {
 		{"rm", "segments", "--profile", "0x"}, {"flush", "--profile", "0x"}, {"flush", "--profile", "0xzz"},
 	} {
 		code, out, errs := ctl(t, append(args, "--admin", n.url)...)
-		if code != cli.ExitUsage || !strings.Contains(errs, "no hex digits") {
+		if code != cli.ExitUsage || !strings.Contains(errs, "is not a key in hex digits") {
 			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
 		}
 	}
@@ -127,7 +127,7 @@ func TestDaemonsHaveNames(t *testing.T) {
 	ok(cli.ExitOK, "two is "+other.url, "context", "add", "two", other.url, "--token-file", token)
 	ok(cli.ExitOK, "three is /", "context", "add", "three", "relative.sock")
 	ok(cli.ExitFailed, "neither unix:PATH nor an http URL", "context", "add", "bad", "ftp://x")
-	ok(cli.ExitFailed, "may not be called", "context", "add", "a/b", n.url)
+	ok(cli.ExitFailed, "invalid context name", "context", "add", "a/b", n.url)
 	ok(cli.ExitUsage, "a name and an address", "context", "add", "x")
 	ok(cli.ExitOK, "one    *       "+n.url, "context", "ls")
 	ok(cli.ExitOK, "node-1", "stats") // the first one is in use
@@ -168,13 +168,13 @@ func TestMembersAreAskedWhereTheNodeIs(t *testing.T) {
 		{Name: "a", Self: true, State: api.MemberAlive}, {Name: "b", State: api.MemberAlive, Peer: "127.0.0.1:7947"},
 		{Name: "c", State: api.MemberUnreachable, Peer: "10.0.0.9:7947"}, {Name: "d", State: api.MemberAlive},
 	}}
-	sees(t, n, cli.ExitFailed, "health --members", "a     degraded", "b     degraded", "c     unavailable  it is unreachable", "d     unavailable  its address is not known")
+	sees(t, n, cli.ExitFailed, "health --members", "a     degraded", "b     degraded", "c     unavailable  it is unreachable", "d     unavailable  its address is unknown")
 	sees(t, n, cli.ExitFailed, "ls pools --members --sort=-capacity", "NODE  POOL", "a     public  disk", "b     public  disk", "c: it is unreachable")
 	sees(t, n, cli.ExitFailed, "stats --members --json", `"node": "b"`, `"error": "it is unreachable`)
 	sees(t, n, cli.ExitUsage, "stats --members -all", "one node")
 	sees(t, n, cli.ExitUsage, "health --member-port 9", "goes with --members")
 	n.docs["GET /api/v1/cluster"] = api.Cluster{}
-	sees(t, n, cli.ExitFailed, "health --members", "in no cluster")
+	sees(t, n, cli.ExitFailed, "health --members", "not in a cluster")
 }
 
 func TestEventsAreFollowed(t *testing.T) {

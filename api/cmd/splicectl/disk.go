@@ -33,19 +33,19 @@ repair  makes the directory one that check finds clean, and forgets as little as
         takes: a damaged FORMAT, where KEY and the slab files say what was in it, and
         damaged headers of slab files are written anew; rows that a deep check finds
         wrong are deleted; a damaged catalogue is made anew from what the slab files hold,
-        and the old one is kept beside it. What was evicted or removed, and not written
-        over, comes back then, and with -all also where the catalogue is sound, as that of
-        an earlier release is which has dropped rows from a damaged log without a word.
-        Entries that the disk does not read are kept: a daemon forgets those that it
+        and the old one is kept beside it. Evicted or removed objects that were not
+        overwritten come back then; with -all also where the catalogue is sound, such as
+        one of an earlier release that silently dropped rows from a damaged log.
+        Entries that the disk cannot read are kept: a daemon forgets those that it
         cannot read either.
 dump    lists every row of the catalogue.
 
-DIR is what -disk names to spliced. All three take its lock: they refuse while a daemon
-has it.
+DIR is the -disk directory of spliced. All three commands take its lock, so they refuse
+while a daemon uses it.
 
-Exit status: 0 nothing is wrong, or not any more; 1 something is wrong, or could not be
-repaired; 2 wrong usage; 3 the directory was not looked at, or not wholly: it is in use,
-is not there, was written by another version, or its file system has trouble.`,
+Exit status: 0 no problems, or all repaired; 1 problems, or some could not be repaired;
+2 wrong usage; 3 the directory was not checked, or not completely: it is in use, missing,
+of another version, or its file system has errors.`,
 		Examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
 		Words:    []string{"check", "repair", "dump"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -102,7 +102,7 @@ func notLookedAt(err error) error {
 	case errors.Is(err, volume.ErrVersion):
 		remedy = "Use the splicectl of that version, or delete the directory: the daemon begins a new one."
 	case errors.Is(err, volume.ErrNotTier):
-		remedy = "DIR is what -disk names to spliced."
+		remedy = "DIR is the -disk directory of spliced."
 	case errors.Is(err, context.Canceled):
 		return err
 	}

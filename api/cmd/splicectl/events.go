@@ -26,14 +26,14 @@ type eventFlags struct {
 func eventsCommand() cli.Command {
 	return cli.Command{
 		Name: "events", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
-		Summary: "Tell what happens on a node: what comes, leaves and moves, requests, states, who attaches",
-		About: "Without -f the last --limit events are listed of those that the node still has. With -f they are told\n" +
-			"as they come, until interrupted, also over restarts of the daemon; with -o json one document a line.",
+		Summary: "Show events of a node: objects that arrive, leave and move, requests, states, connections",
+		About: "Without -f this lists the last --limit events that the node still has. With -f it prints events as\n" +
+			"they happen, until interrupted, also across restarts of the daemon; with -o json one document per line.",
 		Examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f eventFlags
 			f.target.flags(fs)
-			fs.BoolVarP(&f.follow, "follow", "f", false, "go on telling")
+			fs.BoolVarP(&f.follow, "follow", "f", false, "keep printing new events")
 			fs.Var(&f.kinds, "kind", "`kinds`, separated by commas or repeated: "+strings.Join(api.EventKinds, ", "))
 			fs.StringVar(&f.query.Tenant, "tenant", "", "only events about this `tenant`")
 			fs.Uint64Var(&f.after, "after", 0, "only events after this `id`; 0 = from the oldest that the node has (default: the last ones, with -f from now on)")

@@ -170,7 +170,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 // hexDigits refuses text that no key begins with, and the empty text.
 func hexDigits(text string) error {
 	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789abcdef") != "" {
-		return cli.Usagef("%q are no hex digits of a key", text)
+		return cli.Usagef("%q is not a key in hex digits", text)
 	}
 	return nil
 }

@@ -25,9 +25,9 @@ func locateCommand() cli.Command {
 		Name: "locate", Group: "look", Synopsis: "[flags] [FILE]",
 		Summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
 		About: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
--model the token ids of the prompt, separated by blanks or commas. HELD is what a node has itself,
-SAVED how much sooner the first token is there for it; FETCH and WITH are with what it would fetch
-from others. What others hold is what the node believes that is asked.
+-model the token ids of the prompt, separated by blanks or commas. HELD is the part a node holds itself,
+SAVED the time to first token that this saves; FETCH and WITH include what it would fetch from
+others. Holdings of other nodes are as the node that is asked believes them to be.
 
 Exit status 1: nothing of the prompt is held anywhere.`,
 		Examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
@@ -70,7 +70,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 		return err
 	}
 	if len(text) > maxQueryBytes {
-		return fmt.Errorf("the question has more than %d bytes", maxQueryBytes)
+		return fmt.Errorf("the query has more than %d bytes", maxQueryBytes)
 	}
 	if q.Profile == "" {
 		if segments != "" || q.Tenant != "" || q.BlockTokens != 0 || q.SeamTokens != 0 {
@@ -78,7 +78,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 		}
 		limit := q.Limit
 		if err := json.Unmarshal(text, q); err != nil {
-			return fmt.Errorf("the question is not JSON of its kind: %w", err)
+			return fmt.Errorf("invalid query: %w", err)
 		}
 		if limit != 0 {
 			q.Limit = limit
@@ -88,7 +88,7 @@ func readQuery(c *cli.Call, q *api.LocateQuery, segments string) (err error) {
 	for _, word := range strings.FieldsFunc(string(text), func(r rune) bool { return strings.ContainsRune(" ,\t\r\n[]", r) }) {
 		id, err := strconv.ParseUint(word, 10, 32)
 		if err != nil {
-			return fmt.Errorf("token %d of the file is no number from 0 to 2^32-1", len(q.TokenIDs))
+			return fmt.Errorf("token %d in the file is not a number from 0 to 2^32-1", len(q.TokenIDs))
 		}
 		q.TokenIDs = append(q.TokenIDs, uint32(id))
 	}

@@ -88,7 +88,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 		"rm segments -tenant no":     "no such tenant",
 		"flush -tenant no":           "no such tenant",
 		"inspect 77":                 "no segment",
-		"trace nothing":              `no request "nothing" among the last`,
+		"trace nothing":              `request "nothing" not found`,
 		"ls canaries -tenant no":     "no such tenant",
 		"ls tenants -tenant nothing": "no such tenant",
 	} {
@@ -98,7 +98,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 	}
 	for line, text := range map[string]string{
 		"ls --sort colour": `no column "colour" to sort by, want one of key, state`, "ls --way splice": "--way is not for segments",
-		"ls requests --way fly": `"fly" is none of`, "inspect xyz": "no hex digits", "ls --watch=1ms": "less than 100ms", "ls --all-contexts": "goes with none",
+		"ls requests --way fly": `"fly" is none of`, "inspect xyz": "is not a key in hex digits", "ls --watch=1ms": "less than 100ms", "ls --all-contexts": "goes with none",
 	} {
 		sees(t, n, cli.ExitUsage, line, text)
 	}

@@ -68,7 +68,7 @@ func (t *target) everyContext() ([]node, error) {
 		return nil, err
 	}
 	if len(f.Contexts) == 0 {
-		return nil, fmt.Errorf("there are no contexts; splicectl context add makes one")
+		return nil, fmt.Errorf("there are no contexts; create one with splicectl context add")
 	}
 	var nodes []node
 	for _, c := range f.Contexts {
@@ -87,7 +87,7 @@ func (t *target) everyContext() ([]node, error) {
 // the port on which this node is queried.
 func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 	if !known.Enabled {
-		return nil, fmt.Errorf("the node is in no cluster")
+		return nil, fmt.Errorf("the node is not in a cluster")
 	}
 	address, token, err := t.address()
 	if err != nil {
@@ -116,7 +116,7 @@ func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 		case m.State != api.MemberAlive:
 			n.err = fmt.Errorf("it is %s: %w", m.State, api.ErrUnavailable)
 		case err != nil:
-			n.err = fmt.Errorf("its address is not known: %w", err)
+			n.err = fmt.Errorf("its address is unknown: %w", err)
 		default:
 			n.client, n.err = t.clientOf(scheme+"://"+net.JoinHostPort(host, strconv.Itoa(port)), token)
 		}

@@ -37,7 +37,7 @@ func runTop(ctx context.Context, c *cli.Call, t *target, every time.Duration) er
 	}
 	plain, colour := terminal.Plain(c.Stdout)
 	if !terminal.Is(plain) {
-		return errors.New("standard output is no terminal; splicectl stats -w shows the same again and again without one")
+		return errors.New("standard output is not a terminal; use splicectl stats -w instead")
 	}
 	client, err := t.client()
 	if err != nil {

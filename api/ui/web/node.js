@@ -266,7 +266,7 @@ export function Peers() {
   const k = from.data;
   useClock(5);
   if (!k) return html`<${Panel} id="peers" title="Peers"><${Missing} from=${from} what="a cluster" /><//>`;
-  if (!k.enabled) return html`<${Panel} id="peers" title="Peers"><p class="absent">This node is in no cluster: it fetches nothing from others. The settings that begin with <code>-cluster</code> make it join one (see <em>docs/cluster.md</em>).</p><//>`;
+  if (!k.enabled) return html`<${Panel} id="peers" title="Peers"><p class="absent">This node is not in a cluster: it fetches nothing from others. The settings that begin with <code>-cluster</code> make it join one (see <em>docs/cluster.md</em>).</p><//>`;
   const others = k.members.filter((m) => !m.self);
   const alive = others.filter((m) => m.state === 'alive');
   const found = findings(k, others, alive);

@@ -185,7 +185,7 @@ func (a *Attachment) hangup() {
 	a.fail(errors.New("the daemon is gone"))
 	var unknown error
 	if a.left.Load() {
-		unknown = fmt.Errorf("connection closed before the daemon let go: %w", ErrUnavailable)
+		unknown = fmt.Errorf("connection closed before the daemon ended: %w", ErrUnavailable)
 	}
 	for _, l := range a.drain() {
 		for _, p := range []*PendingWrite{l.pending, l.stops} {
@@ -252,7 +252,7 @@ func (a *Attachment) Start(ctx context.Context, c *Call, tenant uint32, m wire.M
 	case errors.Is(err, seqpacket.ErrTimeout):
 		a.host.Counters.Late.Add(1)
 		a.stall.missed()
-		return fmt.Errorf("%s: the daemon takes no requests: %w", c.Op, ErrLate)
+		return fmt.Errorf("%s: the daemon is not accepting requests: %w", c.Op, ErrLate)
 	case errors.Is(err, seqpacket.ErrClosed):
 		a.fail(err)
 	}
@@ -405,7 +405,7 @@ func (a *Attachment) read(d time.Duration, self *Call) bool {
 	}
 	if len(fds) > 0 {
 		seqpacket.CloseAll(fds)
-		err = fmt.Errorf("%d descriptors that nobody asked for", len(fds))
+		err = fmt.Errorf("%d unexpected descriptors", len(fds))
 	}
 	switch {
 	case err == nil:
@@ -447,6 +447,6 @@ func (a *Attachment) dispatch(frame []byte, self *Call) {
 		a.lateReply(l, h, body)
 	}
 	if h.Code == wire.Stale {
-		a.Quit(errors.New("the daemon does not know our epoch"))
+		a.Quit(errors.New("the daemon has another boot epoch"))
 	}
 }

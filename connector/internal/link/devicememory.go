@@ -112,7 +112,7 @@ func (d *DeviceMemory) letGo(h *Host) {
 	ctx, stop := context.WithTimeout(context.Background(), h.AttachTimeout)
 	defer stop()
 	if err := d.Order.Release(ctx, order.Daemon); err != nil {
-		h.Log.Warn().Err(err).Msg("waits for the cache daemon on the device could not be ended")
+		h.Log.Warn().Err(err).Msg("cannot end device waits for the cache daemon")
 	}
 }
 

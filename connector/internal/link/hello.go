@@ -16,7 +16,7 @@ import (
 func Dial(h *Host, path string) (*Attachment, error) {
 	a, err := connect(h, path, h.Device)
 	if err == nil && a.deviceErr != nil {
-		h.Log.Warn().Err(a.deviceErr).Msg("no device memory of the cache daemon, going on without")
+		h.Log.Warn().Err(a.deviceErr).Msg("no device memory of the cache daemon, continuing without")
 		if errors.Is(a.deviceErr, errNoReply) {
 			a.Release() // it was never published
 			return connect(h, path, nil)

@@ -39,7 +39,7 @@ func (p *PendingWrite) Wait(ctx context.Context) error {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
-		return fmt.Errorf("write of request %d may go on: %w", p.id, context.Cause(ctx))
+		return fmt.Errorf("write of request %d may be unfinished: %w", p.id, context.Cause(ctx))
 	}
 }
 

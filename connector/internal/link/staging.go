@@ -48,7 +48,7 @@ func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuip
 		case <-freed:
 			timer.Stop()
 		case <-timer.C:
-			return gpuipc.Extent{}, fmt.Errorf("%d bytes of staging: none free in time: %w", n, ErrBusy)
+			return gpuipc.Extent{}, fmt.Errorf("%d bytes of staging: timed out waiting for free memory: %w", n, ErrBusy)
 		case <-ctx.Done():
 			timer.Stop()
 			return gpuipc.Extent{}, fmt.Errorf("%d bytes of staging: %v: %w", n, context.Cause(ctx), giveUp(ctx))

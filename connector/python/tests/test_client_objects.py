@@ -388,9 +388,9 @@ def test_the_log_says_once_why_nothing_is_stored(
     model = connect(daemon.socket, tenants=(("small", ""),)).model(SMALL)
     refused = [model.publish([new_segment(model, 1000, seed)]) for seed in range(2)]
     assert refused == [[Code.QUOTA], [Code.QUOTA]]
-    said = [r.getMessage() for r in caplog.records if "are not stored" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "were not stored" in r.getMessage()]
     assert said == [
-        "segments or checkpoints are not stored: the tenant is over its quota"
+        "segments or checkpoints were not stored: the tenant is over its quota"
         " (0.0 of 32.0 MiB in use in the public pool, 0.0 of 32.0 MiB in use in the private pool)"
     ]
 

@@ -150,7 +150,7 @@ def test_a_daemon_that_does_not_pack(fake: FakeDaemon, connect: Connect) -> None
     client = connect(fake.socket)
     model = client.model(PACKING)
     assert not model.attached
-    assert model.refused.startswith("unsupported: profile: a tolerance of 0.02")
+    assert model.refused.startswith("unsupported: profile: tolerance 0.02")
     assert model.acquire([bytes(32)]) == [None]
     assert not model.wait_attached(10), "it is decided"
     assert Op.PROFILE not in fake.all

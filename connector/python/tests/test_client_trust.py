@@ -87,9 +87,9 @@ def directory(path: Path, mode: int, uid: int = -1) -> Path:
         (0o755, 0o2750, MALLORY, ""),  # root made it his
         (0o755, 0o3770, -1, ""),
         (0o1777, 0o700, -1, ""),
-        (0o755, 0o2770, -1, "could have replaced what is in .*/a/b"),
-        (0o2777, 0o2750, -1, "could have replaced what is in .*/a "),
-        (0o1777, 0o755, MALLORY, "/a/b is user 1001's"),
+        (0o755, 0o2770, -1, "could have replaced files in .*/a/b"),
+        (0o2777, 0o2750, -1, "could have replaced files in .*/a "),
+        (0o1777, 0o755, MALLORY, "/a/b is owned by user 1001"),
     ],
 )
 def test_paths_that_others_could_have_replaced(
@@ -123,7 +123,7 @@ def test_an_expected_user_alone_is_believed(
     for at, expected, wrong in (
         (own, None, ""),
         (own, uid, ""),
-        (own, uid + 1, f"expected is user {uid + 1}"),
+        (own, uid + 1, f"expected user {uid + 1}"),
         (open_, uid, ""),
         (open_, None, f"set {UID_ENV} to the user id that spliced runs as"),
     ):

@@ -336,7 +336,7 @@ def why_not(client: Client) -> str:
 def test_a_daemon_without_a_gpu_has_none_to_lend(
     daemon: Daemon, connect_gpu: Connect, connect: Connect
 ) -> None:
-    assert "lends none" in why_not(connect_gpu(daemon.socket))
+    assert "shares none" in why_not(connect_gpu(daemon.socket))
     assert "not set" in why_not(connect(daemon.socket))
 
 

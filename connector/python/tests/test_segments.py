@@ -201,7 +201,7 @@ def test_a_separator_has_to_be_a_token_of_its_own() -> None:
         Separators.of(["# #"], tokenizer)
     with pytest.raises(ValueError, match="there is no tokenizer"):
         Separators.of(["<|sep|>"], None)
-    with pytest.raises(ValueError, match="no tokens"):
+    with pytest.raises(ValueError, match="empty separator"):
         Separators([[]])
     with pytest.raises(ValueError, match="no separators"):
         Separators([])

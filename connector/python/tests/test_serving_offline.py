@@ -85,8 +85,8 @@ def test_figures_of_other_settings_are_refused(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda d: d.pop("ways"), "is not what the command writes"),
-        (lambda d: d["ways"][2].pop("prompts"), "is not what the command writes"),
+        (lambda d: d.pop("ways"), "was not written by this command"),
+        (lambda d: d["ways"][2].pop("prompts"), "was not written by this command"),
         (lambda d: d["ways"][2].update(prompts=-1), "of -1 first tokens"),
         (lambda d: d["ways"][2].update(prompts=True), "of True first tokens"),
         (lambda d: d["ways"][2].update(prompts=2**32), "of 4294967296 first tokens"),

@@ -38,11 +38,11 @@ def test_zamba2_counts_attention_by_shared_block() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "why"),
     [
-        ("model.attn", {}, "which one it is"),
-        ("model.layers.1.blocks.2.attn", {}, "which one it is"),
+        ("model.attn", {}, "cannot determine its number"),
+        ("model.layers.1.blocks.2.attn", {}, "cannot determine its number"),
         ("model.0.mixer", {"model_type": "falcon_h1"}, "num_hidden_layers"),
         ("model.attn.0", {"model_type": "zamba2"}, "num_mem_blocks"),
-        ("model.attn.3", ZAMBA2, "of no layer"),
+        ("model.attn.3", ZAMBA2, "belongs to no layer"),
     ],
 )
 def test_what_cannot_be_told_is_refused(name: str, config: dict[str, object], why: str) -> None:

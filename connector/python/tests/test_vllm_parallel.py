@@ -297,7 +297,7 @@ def test_an_error_of_ours_ends_the_help_and_not_the_engine(
     jobs._thread.join(30)
     assert not jobs._thread.is_alive()
     assert not jobs.pending
-    assert "nothing is computed for other nodes any more" in caplog.text
+    assert "no longer computing for other nodes" in caplog.text
 
 
 # Combining.
@@ -474,6 +474,6 @@ def test_an_error_of_ours_keeps_no_request_waiting(
     monkeypatch.setattr(Model, "plan", broken)
     combiner.ask("r", missing(model))
     wait_until(lambda: not combiner.asking("r"))
-    assert "other nodes are not asked any more" in caplog.text
+    assert "other nodes are no longer asked" in caplog.text
     combiner.ask("s", missing(model))
     assert not combiner.asking("s")

@@ -192,8 +192,8 @@ def test_what_fits_no_frame_is_refused() -> None:
         (wire.MatchRequest(accept=256), "match request: "),
         (wire.MatchRequest(positions=[1 << 32]), "match request: positions: "),
         (wire.MatchRequest(positions=[0.5]), "match request: positions: "),  # type: ignore[list-item]
-        (wire.MatchRequest(keys=[bytes(31), bytes(33)]), "match request: keys: a hash has not"),
-        (wire.MatchRequest(keys=b"x" * 32), "match request: keys: bytes is no list"),  # type: ignore[arg-type]
+        (wire.MatchRequest(keys=[bytes(31), bytes(33)]), "match request: keys: a hash must have"),
+        (wire.MatchRequest(keys=b"x" * 32), "match request: keys: bytes is not a list"),  # type: ignore[arg-type]
         (wire.ReserveRequest(roles=5), "reserve request: roles: "),  # type: ignore[arg-type]
         (wire.HelloRequest(client=b"x"), "hello request: client: "),  # type: ignore[arg-type]
     ],

@@ -217,7 +217,7 @@ def test_columns_are_views_of_the_frame() -> None:
 
 
 def test_scalars_come_before_columns() -> None:
-    with pytest.raises(TypeError, match="count is a scalar behind a column"):
+    with pytest.raises(TypeError, match="count is a scalar after a column"):
 
         @schema.message("odd")
         @dataclass(frozen=True, slots=True)

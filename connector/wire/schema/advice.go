@@ -5,7 +5,7 @@ var adviceMessages = []Message{
 		Name: "AdviseRequest",
 		Doc: "asks what to use and what to store for a prompt whose token ids (little-endian uint32) lie in staging. " +
 			"What match has answered comes along; zero means nothing is held. Cuts and the begins of segments ascend. " +
-			"Samples are prefills measured since the last advise: tokens [begin, end) took so many microseconds",
+			"Samples are prefills measured since the last advise: tokens [begin, end) and the microseconds they took",
 		Body: body(
 			u32("Profile"), u8("Record", doc("1 = this prompt is being served: remember it; 0 = only asked")),
 			u32("BlockTokens", doc("positions must be multiples of it; 0 = 1")),
@@ -13,7 +13,7 @@ var adviceMessages = []Message{
 			u32("Tokens", doc("whole length")), u64("TokenOff", doc("staging offset of the token ids")),
 			u32("Output", doc("of these, generated tokens at the end")),
 			u32("PrefixTokens", doc("of the longest checkpoint")), u8("PrefixTier"),
-			u32("BufferTokens", doc("end of rows behind the prefix, in tokens: of a buffer, or of a checkpoint that is kept as rows")),
+			u32("BufferTokens", doc("end of the rows after the prefix, in tokens, if a buffer or a checkpoint kept as rows holds them")),
 			u32("SeamTokens", doc("computed again in all, when the segments that are held are used; where none is held, when all are")),
 			u32s("Cuts", "MaxKeys"),
 			u32s("SegmentBegin", "MaxKeys"), u32s("SegmentTokens", "MaxKeys", rows("SegmentBegin")),
@@ -22,8 +22,8 @@ var adviceMessages = []Message{
 		),
 		Sections: []Section{{
 			Name: "Measured", Struct: "AdviseMeasured", Feature: "Splices",
-			Doc: "is what splices took since the last advise. A walk puts segments in place: so many rows computed between them and so many placed " +
-				"took so many microseconds, reading memory included, waiting for a disk or another node not. A capture computed so many tokens of segments in isolation",
+			Doc: "gives the times of splices since the last advise. A walk puts segments in place: it computed WalkRows rows between them and placed WalkPlaced rows in " +
+				"WalkMicros, including reads of memory but not waits for a disk or another node. A capture computed CaptureTokens tokens of segments in isolation",
 			Body: body(
 				u32s("WalkRows", "MaxSamples"), u32s("WalkPlaced", "MaxSamples", rows("WalkRows")), u32s("WalkMicros", "MaxSamples", rows("WalkRows")),
 				u32s("CaptureTokens", "MaxSamples"), u32s("CaptureMicros", "MaxSamples", rows("CaptureTokens")),
@@ -51,7 +51,7 @@ var adviceMessages = []Message{
 		Sections: []Section{{
 			Name: "Splice", Struct: "AdviseSplice", Feature: "Splices",
 			Doc:  "is the splice that WayMicros prices",
-			Body: body(u32("Segments", doc("it takes the first so many rows of segments, as far as they are held or admitted; what stands behind the last one is the engine's to compute; 0 = none can be used"))),
+			Body: body(u32("Segments", doc("number of leading segment rows to take, as far as they are held or admitted; the engine computes what follows the last one; 0 = none can be used"))),
 		}, {
 			Name: "Loss", Struct: "AdviseLoss", Feature: "Losses",
 			Doc: "answers a Limit with the expected losses of the splice, from 0 to 1; negative = not known",
@@ -62,9 +62,9 @@ var adviceMessages = []Message{
 	},
 	{
 		Name: "ServedRequest",
-		Doc: "tells how the prompt of one request was served, once its first token is there. Its tokens came from the engine's own cache: " +
+		Doc: "reports how the prompt of one request was served, after its first token. Its tokens came from the engine's own cache: " +
 			"the first Engine; from a checkpoint: Prefix more; from segments; the rest was computed. Segments are those that the prompt was " +
-			"cut into, ascend and do not overlap; Reused of the tokens from At on came from the daemon, and lie behind the prefix. " +
+			"cut into, ascend and do not overlap; Reused of the tokens from At on came from the daemon, and lie after the prefix. " +
 			"Times are in microseconds, 0 where nothing was measured",
 		Body: body(
 			u32("Profile"), u8("Way", doc("how it was served")),

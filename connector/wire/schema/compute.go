@@ -43,7 +43,7 @@ var computeMessages = []Message{
 	},
 	{
 		Name: "RotateReply",
-		Doc:  "says where rows are when Dest is DestSlot: for each asked attention layer, K then V, each the segment rows of the plan packed in plan order and padded to profile.PartAlign",
+		Doc:  "gives the places of rows when Dest is DestSlot: for each asked attention layer, K then V, each the segment rows of the plan packed in plan order and padded to profile.PartAlign",
 		Body: body(u64("Lease"), u64("Off"), u64("Bytes"), u32("Rows")),
 	},
 	{

@@ -58,7 +58,7 @@ var deviceMessages = []Message{
 	},
 	{
 		Name: "AcquireDeviceRequest",
-		Doc:  "leases segments in device memory. What is not there yet is copied there: with Wait 1 the reply waits for that, else it is a miss",
+		Doc:  "leases segments in device memory. Others are copied there first: with Wait 1 the reply waits for the copy, otherwise they are a miss",
 		Body: body(
 			u32("Profile"), u32("Rank"), u32("TTLMs"), u8("Digests"), u8("All"), u8("Wait"), hashes("Keys", "MaxKeys"),
 		),

@@ -15,7 +15,7 @@ var constants = []Constant{
 	{Name: "MaxNodes", Value: 1024, Bound: true, Doc: "nodes of a checkpoint chain"},
 	{Name: "MaxSpans", Value: 2048, Bound: true, Doc: "spans of a plan"},
 	{Name: "MaxBlocks", Value: 24 << 10, Bound: true, Doc: "entries of an engine's block table"},
-	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes that say how packed parts are laid out, of all rows of one reply"},
+	{Name: "MaxPacked", Value: 1 << 20, Bound: true, Doc: "bytes of the layouts of packed parts, over all rows of one reply"},
 	{Name: "MaxPositions", Value: 1024, Bound: true, Doc: "checkpoints that one advice names"},
 	{Name: "MaxSamples", Value: 1024, Bound: true, Doc: "measured prefills in one advise, and as many walks and captures"},
 	{Name: "MaxWays", Value: 8, Bound: true, Doc: "ways to serve a prompt"},
@@ -63,7 +63,7 @@ var enums = []Enum{
 			{Name: "Gone", Number: 5, Doc: "the lease, reservation, slot or memory is not there any more", Then: "compute"},
 			{Name: "Corrupt", Number: 6, Doc: "bytes did not match their digest", Then: "do not store, or compute"},
 			{Name: "Unavailable", Number: 7, Doc: "starting or stopping", Then: "compute"},
-			{Name: "Exists", Number: 8, Doc: "somebody else holds or fills this key", Then: "do not store"},
+			{Name: "Exists", Number: 8, Doc: "another client holds or fills this key", Then: "do not store"},
 			{Name: "Denied", Number: 9, Doc: "tenant or peer not allowed", Then: "configuration"},
 			{Name: "Stale", Number: 10, Doc: "epoch of another daemon start", Then: "connect again"},
 			{Name: "Unsupported", Number: 11, Doc: "unknown operation, version or feature", Then: "do without"},
@@ -80,8 +80,8 @@ var enums = []Enum{
 			{Name: "Device", Number: 1 << 1, Doc: "may send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only where it lends memory of a GPU"},
 			{Name: "Prompt", Number: 1 << 2, Doc: "may send the section *prompt* of `match`. The daemon reads the token ids only for *known*"},
 			{Name: "Estimates", Number: 1 << 3, Doc: "is able to read the section *estimates* of a `match` reply, and tier `peer`"},
-			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` behind *prompt*, and is answered with its like"},
-			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a miss when they load it"},
+			{Name: "Known", Number: 1 << 4, Doc: "may send the section *known* of `match` after *prompt*, and is answered with one"},
+			{Name: "Rows", Number: 1 << 5, Doc: "may accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the sections *rows*. Other connections do not see checkpoints kept as rows, and loading one that extends them is a miss"},
 			{Name: "Packed", Number: 1 << 6, Doc: "may name profiles with a tolerance, whose segments have packed parts, and is answered with the section *packed* of `acquire` and `acquire-device`"},
 			{Name: "Buffered", Number: 1 << 7, Doc: "may send the section *buffered* of `save`"},
 			{Name: "Splices", Number: 1 << 8, Doc: "may send the section *measured* of `advise`, and is answered with the section *splice*"},
@@ -116,7 +116,7 @@ var enums = []Enum{
 		Values: []Value{
 			{Name: "Miss", Number: 0, Doc: "not held"},
 			{Name: "Hit", Number: 1, Doc: "held: `acquire` may lease it"},
-			{Name: "Pending", Number: 2, Doc: "somebody is filling it"},
+			{Name: "Pending", Number: 2, Doc: "it is being filled"},
 		},
 	},
 	{
@@ -124,10 +124,10 @@ var enums = []Enum{
 		Doc: "numbers say where a segment or checkpoint lies",
 		Values: []Value{
 			{Name: "None", Number: 0, Doc: "nowhere"},
-			{Name: "HBM", Number: 1, Doc: "memory of GPUs: all ranks with engines have it on theirs. Only connections with *attach-device* are told; others are told what `acquire` reads"},
+			{Name: "HBM", Number: 1, Doc: "memory of GPUs: all ranks with engines have it on theirs. Only connections with *attach-device* see this tier; others see the one that `acquire` reads"},
 			{Name: "DRAM", Number: 2, Doc: "memory of the host"},
 			{Name: "Disk", Number: 3, Doc: "a hit that takes a read"},
-			{Name: "Peer", Number: 4, Doc: "another node, or a store that nodes share, is believed to have it: a hit that is fetched. Only connections with *estimates* are told; to others it is a miss"},
+			{Name: "Peer", Number: 4, Doc: "another node, or a store that nodes share, is believed to have it: a hit that is fetched. Only connections with *estimates* see this tier; for others it is a miss"},
 		},
 	},
 	{
@@ -137,7 +137,7 @@ var enums = []Enum{
 			{Name: "None", Number: 0, Doc: "it is no miss"},
 			{Name: "Unknown", Number: 1, Doc: "never seen"},
 			{Name: "Evicted", Number: 2, Doc: "it left to make room"},
-			{Name: "Pending", Number: 3, Doc: "somebody is filling it"},
+			{Name: "Pending", Number: 3, Doc: "it is being filled"},
 			{Name: "Removed", Number: 4, Doc: "by an operator"},
 			{Name: "Refused", Number: 5, Doc: "by admission, a quota or for want of room"},
 			{Name: "Aborted", Number: 6, Doc: "its writer failed"},
@@ -191,7 +191,7 @@ var enums = []Enum{
 	},
 	{
 		Name: "Splicing", Prefix: "Splicing", Type: "uint8", Python: "Splicing", Client: true,
-		Doc: "numbers say how a request may be spliced within its max loss",
+		Doc: "numbers are ways to splice a request within its max loss",
 		Values: []Value{
 			{Name: "Asked", Number: 0, Doc: "as it asked"},
 			{Name: "Refreshed", Number: 1, Doc: "with the last of its segments computed in context"},
@@ -210,9 +210,9 @@ var enums = []Enum{
 	},
 	{
 		Name: "Advice", Prefix: "Advice", Type: "uint8", Python: "Verdict", Client: true,
-		Doc: "numbers say why something is worth storing (below 16) or is not. Unlike a Reason of match this is about what is not there yet",
+		Doc: "numbers say why something is worth storing (below 16) or is not. Unlike a Reason of match this is about objects that are not held yet",
 		Values: []Value{
-			{Name: "None", Number: 0, Doc: "it is there, or somebody is storing it"},
+			{Name: "None", Number: 0, Doc: "it is held, or being stored"},
 			{Name: "Seen", Number: 1, Doc: "it came before"},
 			{Name: "Cheap", Number: 2, Doc: "storing it costs next to nothing of computing it"},
 			{Name: "Asked", Number: 3, Doc: "the application named it"},

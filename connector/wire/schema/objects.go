@@ -39,10 +39,10 @@ var objectMessages = []Message{
 			),
 		}, {
 			Name: "Known", Struct: "MatchKnownQuery", Feature: "Known",
-			Doc: "asks which held segments stand in the prompt, whose token ids must lie in staging. They are looked for from Begin on, and behind the prefix that this match finds",
+			Doc: "asks which held segments the prompt contains; its token ids must be in staging. The search starts at Begin, and after the prefix that this match finds",
 			Body: body(
 				u32("Begin", doc("token; 0 = from the start")),
-				u32("SeamTokens", doc("seam width of the segments behind token 0")),
+				u32("SeamTokens", doc("seam width of the segments after token 0")),
 			),
 		}, {
 			Name: "Primers", Struct: "MatchPrimersQuery", Feature: "Primers",
@@ -69,7 +69,7 @@ var objectMessages = []Message{
 		),
 		Sections: []Section{{
 			Name: "Estimates", Struct: "MatchEstimates", Feature: "Estimates",
-			Doc: "is what using the prefix and each row is expected to take, and how far it may be off. " +
+			Doc: "gives the expected time of using the prefix and each row, and its error. " +
 				"Micros are until its bytes can be read, 2^32-1 where nothing is known. An error is a bound on the relative error of the bytes held: " +
 				"0 for what was written, +Inf where nothing is known",
 			Body: body(
@@ -87,7 +87,7 @@ var objectMessages = []Message{
 			),
 		}, {
 			Name: "Rows", Struct: "MatchRows", Feature: "Rows",
-			Doc:  "says how much of the prefix has states: those of the tokens behind are rebuilt from rows",
+			Doc:  "gives the part of the prefix that has states; those of later tokens are rebuilt from rows",
 			Body: body(u32("PrefixStates", doc("tokens; 0 = rows from the start on"))),
 		}, {
 			Name: "Primers", Struct: "MatchPrimers", Feature: "Primers",
@@ -122,7 +122,7 @@ var objectMessages = []Message{
 		),
 		Sections: []Section{{
 			Name: "Packed", Struct: "AcquirePacked", Feature: "Packed",
-			Doc: "says how segments with packed parts are laid out: row i has Count[i] bytes of Layout, a profile.Packed, none where nothing is packed",
+			Doc: "gives the layouts of segments with packed parts: row i has Count[i] bytes of Layout, a profile.Packed, none where nothing is packed",
 			Body: body(
 				u32s("Count", "MaxKeys", rows("Codes"), divides("Layout")), u8s("Layout", "MaxPacked"),
 			),
@@ -176,7 +176,7 @@ var objectMessages = []Message{
 		),
 		Sections: []Section{{
 			Name: "Buffered", Struct: "SaveBuffered", Feature: "Buffered",
-			Doc: "names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind AcceptRows: the daemon copies them, and " +
+			Doc: "names a buffer whose accepted rows are the linear layers' rows, for checkpoints of kind AcceptRows: the daemon copies them, and " +
 				"only keys and values of attention layers are left to commit. A profile without such layers has nothing to commit: the checkpoint is published",
 			Body: body(u64("Buffer")),
 		}},
@@ -189,7 +189,7 @@ var objectMessages = []Message{
 	{
 		Name: "LoadReply",
 		Doc: "lists the chain of nodes from the root to the checkpoint. Each node is laid out by profile.CheckpointLayout(End-Begin), " +
-			"or profile.EdgeLayout of as many tokens where it is kept as rows; states and convolution tails are those of the last node",
+			"or profile.EdgeLayout of as many tokens where it is kept as rows; states and convolution tails belong to the last node",
 		Body: body(
 			u64("Lease"), u32("Tokens"), u8("Kind"),
 			u32s("NodeBegin", "MaxNodes"), u32s("NodeEnd", "MaxNodes", rows("NodeBegin")),

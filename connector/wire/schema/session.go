@@ -120,7 +120,7 @@ var sessionMessages = []Message{
 	},
 	{
 		Name: "ReportRequest",
-		Doc: "tells what a canary has seen: reuses of segments that an engine computed again and compared. " +
+		Doc: "reports a canary's results: reuses of segments that an engine recomputed and compared. " +
 			"The counts are those since the last report",
 		Body: body(
 			u32("Profile"), u32("Compared"), u32("Failed", doc("of these, those past the bound")),
@@ -133,7 +133,7 @@ var sessionMessages = []Message{
 			Name: "Losses", Struct: "ReportLosses", Feature: "Losses",
 			Doc: "counts requests that were spliced and computed in full, and of them those whose first token changed, in the order of LossWays",
 			Body: body(
-				u8("Offline", doc("1 = they were measured offline, and replace those that were; 0 = they are of the canary, since the last report")),
+				u8("Offline", doc("1 = losses measured offline, which replace all earlier offline ones; 0 = losses measured by the canary since the last report")),
 				u32s("Compared", "LossWays"), u32s("Changed", "LossWays", rows("Compared")),
 				Check{Field: "Compared", Exactly: "LossWays"},
 			),

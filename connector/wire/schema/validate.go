@@ -119,7 +119,7 @@ func (v *validation) body(in string, items []Item, outer map[string]Kind) map[st
 		if f.Kind.Column() {
 			columns[f.Name] = f.Kind
 		} else if len(columns) > 0 {
-			v.report("%s: %s is a scalar behind a column", in, f.Name)
+			v.report("%s: %s is a scalar after a column", in, f.Name)
 		}
 		for _, name := range append(identifier.FindAllString(f.Most, -1), identifier.FindAllString(f.Each, -1)...) {
 			if !v.names[name] {

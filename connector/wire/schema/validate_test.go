@@ -44,7 +44,7 @@ func TestWhatNoCodecCouldKeepIsFound(t *testing.T) {
 		}, "Handle and Other are both 1"},
 		{"a column without a bound", func(p *Protocol) { p.Messages[1].Body = body(u8s("Rows", "")) }, "Rows has no bound"},
 		{"an unknown bound", func(p *Protocol) { p.Messages[1].Body = body(u8s("Rows", "MaxRows")) }, "no constant MaxRows"},
-		{"a scalar behind a column", func(p *Protocol) { p.Messages[1].Body = body(u8s("Rows", "MaxKeys"), u8("Late")) }, "Late is a scalar behind a column"},
+		{"a scalar behind a column", func(p *Protocol) { p.Messages[1].Body = body(u8s("Rows", "MaxKeys"), u8("Late")) }, "Late is a scalar after a column"},
 		{"rows of nothing", func(p *Protocol) { p.Messages[1].Body = body(u8s("Rows", "MaxKeys", rows("Keys"))) }, "no such column"},
 		{"a check of nothing", func(p *Protocol) { p.Messages[1].Body = body(Check{Field: "Way", Exactly: "MaxKeys"}) }, "a check of Way, which is not there"},
 		{"a value of no enum", func(p *Protocol) {

@@ -65,7 +65,7 @@ func run() int {
 		return exitConfig
 	}
 	if invocation.Check {
-		fmt.Println("the configuration is good")
+		fmt.Println("the configuration is valid")
 		return 0
 	}
 	if limit := d.HeapLimit(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
@@ -85,7 +85,7 @@ func run() int {
 	// A second signal kills the process.
 	context.AfterFunc(ctx, stop)
 	if err := d.Run(ctx); err != nil {
-		log.Error().Err(err).Msg("spliced ends")
+		log.Error().Err(err).Msg("spliced exits")
 		if errors.Is(err, settings.ErrConfig) {
 			return exitConfig
 		}
@@ -105,7 +105,7 @@ const (
 func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flush func()) {
 	direct := newLog(c, w, colours)
 	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
-		direct.Warn().Int("lines", missed).Msg("lines of this log are lost: they were not read in time")
+		direct.Warn().Int("lines", missed).Msg("log lines were dropped: standard error was not read in time")
 	})
 	return queue, func() {
 		done := make(chan struct{})

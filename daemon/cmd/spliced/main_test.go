@@ -60,7 +60,7 @@ func TestAnswersAndExitCodes(t *testing.T) {
 	}{
 		{[]string{"-version"}, 0, "spliced unknown"},
 		{[]string{"-help"}, 0, "-max-connections (SPLICED_MAX_CONNECTIONS)"},
-		{[]string{"-check", "-arena", "8MiB", "-private", "8MiB"}, 0, "the configuration is good"},
+		{[]string{"-check", "-arena", "8MiB", "-private", "8MiB"}, 0, "the configuration is valid"},
 		{[]string{"-check", "-workers", "-1", "-log-level", "loud"}, exitConfig, "log-level"},
 		{[]string{"-no-such-flag"}, exitConfig, "no-such-flag"},
 		{[]string{"-http", "off", "-socket", "/no/such/directory/s"}, exitFailed, "/no/such/directory"},

@@ -171,7 +171,7 @@ func TestHostileNeighbourInTheVolumeGetsNoToken(t *testing.T) {
 	}
 	eventually(t, "the daemon says that it took its socket back", func() bool {
 		n, _ := v.metric("spliced_socket_replaced_total")
-		return n == 1 && strings.Contains(v.log.String(), "taken back") && v.health().Status == api.HealthOK
+		return n == 1 && strings.Contains(v.log.String(), "restored") && v.health().Status == api.HealthOK
 	})
 	report(t, "a container of the pod moves the socket's directory away and listens in its own", strings.ReplaceAll(strings.TrimSpace(got.String()), "\n", ", "),
 		"engines stayed away for a moment")

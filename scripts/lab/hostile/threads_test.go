@@ -70,7 +70,7 @@ func TestHostileArenaLargerThanMemoryIsCut(t *testing.T) {
 			degraded = c.Detail
 		}
 	}
-	if !strings.Contains(degraded, "cut to 3") {
+	if !strings.Contains(degraded, "reduced to 3") {
 		t.Errorf("readiness says %q", degraded)
 	}
 	v.client(connector.Options{Name: "engine"})

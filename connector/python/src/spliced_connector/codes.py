@@ -28,7 +28,7 @@ class Code(IntEnum):
     UNAVAILABLE = 7
     """Starting or stopping."""
     EXISTS = 8
-    """Somebody else holds or fills this key."""
+    """Another client holds or fills this key."""
     DENIED = 9
     """Tenant or peer not allowed."""
     STALE = 10

@@ -67,7 +67,7 @@ def test_without_memory_of_a_gpu_the_script_says_so_and_ends(
     said = [row for row in rows.values() if row["unit"] == "yes"]
     assert len(said) == 2
     for row in said:
-        assert not row["ok"] and "lends none" in str(row["note"])
+        assert not row["ok"] and "shares none" in str(row["note"])
 
 
 def test_a_script_that_is_too_slow_says_where_it_stands(

@@ -349,7 +349,7 @@ def test_a_daemon_that_dies_or_has_no_gpu_costs_the_copies_only(
     bare = engine(model, connect_gpu, start_daemon(), NAMING, HBM)
     bare.prefill(ids, CUTS, "splice")
     done = bare.prefill(ids, CUTS, "splice")
-    assert (done.reused, done.on_device) == (148, 0) and "lends none" in bare.device_state
+    assert (done.reused, done.on_device) == (148, 0) and "shares none" in bare.device_state
     e = on_device(model, connect_gpu, daemon)
     e.prefill(ids, CUTS, "splice")
     promoted(e, ids, 148)

@@ -124,7 +124,7 @@ def test_rows_that_are_gone_are_in_no_checkpoint(
     assert done.walked.kept.checkpoints, "nothing was to be stored"
     assert done.release()
     assert e.store(done) == []
-    assert "checkpoints are not stored" in caplog.text
+    assert "checkpoints were not stored" in caplog.text
     with pytest.raises(GoneError), torch.no_grad():
         model(torch.tensor([[1]]), past_key_values=done.cache, use_cache=True)
 

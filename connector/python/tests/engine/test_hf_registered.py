@@ -264,7 +264,7 @@ def test_a_daemon_without_a_gpu(
     ids = tokens(200)
     bare.prefill(ids, CUTS, "splice")
     done = bare.prefill(ids, CUTS, "splice")
-    assert (done.reused, done.on_device) == (148, 0) and "lends none" in bare.device_state
+    assert (done.reused, done.on_device) == (148, 0) and "shares none" in bare.device_state
     assert bare.composed == Composed(daemon=1)
     assert "not registered" in bare.written_state
 

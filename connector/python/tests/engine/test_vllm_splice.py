@@ -312,7 +312,7 @@ def test_a_request_states_the_loss_that_it_accepts(engine: Engine, daemon: Daemo
 
     unknown = said(0.5)
     assert unknown.told["way"] == "engine"
-    assert "within its max_loss" in str(unknown.told["trouble"])
+    assert "within max_loss" in str(unknown.told["trouble"])
     assert unknown.near(full(engine, ids))
     ways = SpliceWay(), SpliceWay(refreshed=True)
     try:

@@ -140,7 +140,7 @@ def failing(layer: Recurrent) -> None:
     [
         (reversed_tail, "oldest first"),
         (mixed_heads, "unknown place"),
-        (hidden_state, "go on alike"),
+        (hidden_state, "continue identically"),
         (failing, "Recurrent: AssertionError: no kernel"),
     ],
 )

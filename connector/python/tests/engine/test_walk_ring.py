@@ -320,7 +320,7 @@ def test_slopes_that_are_no_decays_are_refused() -> None:
 def test_code_beside_weights_is_taken_for_types_with_a_walk_only() -> None:
     model = build(RING)
     model.config.model_type = "minimax"
-    with pytest.raises(UnsupportedError, match="which no walk knows"):
+    with pytest.raises(UnsupportedError, match="which no walk supports"):
         architecture(model, Naming(WEIGHTS))
     model = build(RING)
     model.lm_head = LowRank(model.lm_head)

@@ -46,7 +46,7 @@ func Path() (string, error) {
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("where contexts are kept: %w; %s names a file", err, Environment)
+		return "", fmt.Errorf("cannot find the file of contexts: %w; set %s to its path", err, Environment)
 	}
 	return filepath.Join(dir, "spliced", "contexts.yaml"), nil
 }
@@ -92,16 +92,16 @@ func (f *File) check() error {
 	for _, c := range f.Contexts {
 		switch {
 		case !nameForm.MatchString(c.Name):
-			return fmt.Errorf("a context may not be called %q: 1 to 64 letters, digits, dots, dashes and underscores", c.Name)
+			return fmt.Errorf("invalid context name %q: want 1 to 64 letters, digits, dots, dashes and underscores", c.Name)
 		case c.Admin == "":
 			return fmt.Errorf("context %s has no admin address", c.Name)
 		case names[c.Name]:
-			return fmt.Errorf("two contexts are called %s", c.Name)
+			return fmt.Errorf("context %s is defined twice", c.Name)
 		}
 		names[c.Name] = true
 	}
 	if f.Current != "" && !names[f.Current] {
-		return fmt.Errorf("the current context %q is not there", f.Current)
+		return fmt.Errorf("the current context %q does not exist", f.Current)
 	}
 	return nil
 }

@@ -49,10 +49,10 @@ func TestABrokenFileIsSaidToBe(t *testing.T) {
 	t.Setenv(Environment, path)
 	for text, want := range map[string]string{
 		"contexts: [{name: a}]":                                "no admin address",
-		"contexts: [{name: a, admin: x}, {name: a, admin: y}]": "two contexts",
-		"current: z\ncontexts: []":                             "not there",
+		"contexts: [{name: a, admin: x}, {name: a, admin: y}]": "defined twice",
+		"current: z\ncontexts: []":                             "does not exist",
 		"context: []":                                          "not found",
-		"contexts: [{name: \"a\\e\", admin: x}]":               "may not be called",
+		"contexts: [{name: \"a\\e\", admin: x}]":               "invalid context name",
 		"contexts: {":                                          "yaml",
 		"contexts: [" + strings.Repeat("{name: a, admin: x},", 1e5) + "]": "bytes",
 	} {

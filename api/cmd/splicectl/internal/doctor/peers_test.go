@@ -19,7 +19,7 @@ func TestPeersAreCheckedInACluster(t *testing.T) {
 		text   string
 	}{
 		{"well", func(*api.Cluster) {}, "", ""},
-		{"out of reach", func(c *api.Cluster) { c.Members[1].State, c.Members[1].Since = api.MemberUnreachable, now }, "peers reached", "b: out of reach"},
+		{"out of reach", func(c *api.Cluster) { c.Members[1].State, c.Members[1].Since = api.MemberUnreachable, now }, "peers reached", "b: unreachable"},
 		{"left alone", func(c *api.Cluster) { c.Members[1].Fetch = &api.MemberFetch{Open: true} }, "peers reached", "b: it failed too often"},
 		{"nobody", func(c *api.Cluster) { c.Members = c.Members[:1] }, "peers reached", "no other member"},
 		{"another secret", func(c *api.Cluster) { c.Members[1].Unusable = "another secret" }, "peers usable", "b: another secret"},

@@ -87,7 +87,7 @@ func (t *trip) invent(p *profile.Profile) error {
 		t.tokens = append(t.tokens, binary.LittleEndian.Uint32(seed[4*i:]))
 	}
 	if t.key, haveKey = t.model.SegmentKey(t.spec, t.tokens); !haveKey {
-		return errors.New("the daemon has given no salt")
+		return errors.New("the daemon returned no salt")
 	}
 	_, interior := t.spec.Interior()
 	for _, part := range p.SegmentLayout(interior).Parts {
@@ -150,7 +150,7 @@ func (t *trip) compare(lease *connector.Lease) error {
 			return fmt.Errorf("read part %d: %w", i, err)
 		}
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("part %d came back changed, and its digest agrees", i)
+			return fmt.Errorf("part %d was read back changed, but its digest matches", i)
 		}
 	}
 	return nil

@@ -86,7 +86,7 @@ def memory_of(r: Registration) -> DeviceMemory:
     """Returns memory of the GPU. Raises `SplicedError(UNAVAILABLE)` if none is attached."""
     device = device_of(r.attachment)
     if device is None:
-        raise SplicedError(Code.UNAVAILABLE, "no memory of a GPU is attached")
+        raise SplicedError(Code.UNAVAILABLE, "no GPU memory is attached")
     return device
 
 

@@ -53,7 +53,7 @@ def open_buffer(r: Registration, origin: Origin, begin: int, capacity: int) -> B
         raise SplicedError(Code.INVALID, f"buffer of {capacity} rows from token {begin}")
     _, base, offset = encode_origin(r, origin)
     if origin.slot is not None and offset != origin.slot.offset:
-        raise SplicedError(Code.INVALID, "buffer over the middle of a slot")
+        raise SplicedError(Code.INVALID, "a buffer must begin at the start of a slot")
     request = AppendRequest(r.profile, r.rank, 0, base, begin, capacity)
     call = r.call(Op.APPEND, r.options.transfer_timeout, gives_back=True, cancel=True)
     reply = r.exchange.request(call, request, AppendReply)
@@ -107,9 +107,9 @@ def _check_path(parents: Sequence[int], path: Sequence[int]) -> None:
     child."""
     for i, parent in enumerate(parents):
         if not -1 <= parent < i:
-            raise SplicedError(Code.INVALID, f"draft {i} follows draft {parent}")
+            raise SplicedError(Code.INVALID, f"draft {i} cannot follow draft {parent}")
     if not path:
-        raise SplicedError(Code.INVALID, "a path of no drafts")
+        raise SplicedError(Code.INVALID, "empty path of drafts")
     last = -1
     for draft in path:
         if not 0 <= draft < len(parents) or parents[draft] != last:

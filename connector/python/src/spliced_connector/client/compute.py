@@ -218,7 +218,7 @@ def _columns(r: Registration, plan: Plan) -> tuple[bytes, list[int], list[int], 
 def encode_origin(r: Registration, origin: Origin) -> tuple[int, int, int]:
     """Returns kind, lease and offset in wire form. Raises `SplicedError`."""
     if origin.checkpoint is not None and origin.slot is not None:
-        raise SplicedError(Code.INVALID, "a plan begins from a checkpoint and from a slot")
+        raise SplicedError(Code.INVALID, "a plan begins from either a checkpoint or a slot")
     if origin.checkpoint is not None:
         return WireFrom.CHECKPOINT, origin.checkpoint.lease_on(r.attachment), 0
     if origin.slot is not None:
@@ -249,7 +249,10 @@ def _stage_inputs(
     if not count:
         return [NONE64] * len(flat)
     if any(isinstance(span.segment, DeviceSegment) for span in plan.spans):
-        raise SplicedError(Code.INVALID, "inputs beside segments on a GPU: compose in this process")
+        raise SplicedError(
+            Code.INVALID,
+            "spans with inputs beside segments on a GPU: compose in this process",
+        )
     staging = r.attachment.staging
     room = staging.allocate(size * count, call.deadline)
     call.late.staged = [room]

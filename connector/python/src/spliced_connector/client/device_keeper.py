@@ -51,7 +51,7 @@ class DeviceKeeper:
             self.why = str(err)
             if self.why != self._logged and not attachment.ended:
                 self._logged = self.why
-                log.warning("no memory of a GPU from the cache daemon: %s", self.why)
+                log.warning("no GPU memory from the cache daemon: %s", self.why)
         finally:
             attachment.release()
             with self._changed:
@@ -61,7 +61,7 @@ class DeviceKeeper:
 
     def _try(self, attachment: Attachment) -> None:
         if not attachment.greeting.device:
-            raise SplicedError(Code.UNSUPPORTED, "it lends none")
+            raise SplicedError(Code.UNSUPPORTED, "it shares none")
         gpu = open_gpu(self._options)
         try:
             with gpu.context.aside():

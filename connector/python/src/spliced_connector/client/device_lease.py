@@ -155,14 +155,14 @@ class DeviceSlot(DeviceHeld, Slot):
 
     def view(self) -> memoryview:
         """Raises: the bytes are on the GPU, at `address`."""
-        raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no view")
+        raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no host view")
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
         """Returns the address of some of its bytes. Raises `SplicedError`: GONE after release,
         INVALID outside."""
         self._memory()
         if self.corrupt:
-            raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
+            raise SplicedError(Code.GONE, f"slot {self._lease} is empty")
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} of {self.nbytes}")
         return self.device.private.address(self.offset + offset, nbytes)

@@ -97,7 +97,7 @@ class DeviceMemory:
             self._kernels = Kernels(self.gpu.context, self.ptx)
         except SplicedError as err:
             self._no_kernels = err.text
-            log.warning("no kernels of the cache daemon on this GPU: %s", err.text)
+            log.warning("the cache daemon's kernels cannot be used on this GPU: %s", err.text)
 
     def array(self, runs: Sequence[Run], shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         """Returns bytes that lie in one run, such as a part of a `DeviceSegment`, for

@@ -117,7 +117,7 @@ class Keeper:
         """
         with self.changed:
             if len(self._enrolments) >= _MODELS_MOST:
-                raise ValueError(f"{_MODELS_MOST} models already")
+                raise ValueError(f"{_MODELS_MOST} models are registered, the maximum")
             self._enrolments.append(enrolment)
             self.wake()
             if self.current is not None and not self.inert:
@@ -170,7 +170,7 @@ class Keeper:
             return
         more = f" ({self._unlogged} more were not logged)" if self._unlogged else ""
         self._quiet_until, self._unlogged = now + WRONG_SECONDS, 0
-        log.error("a request to the cache daemon is wrong: %s%s", text, more)
+        log.error("invalid request to the cache daemon: %s%s", text, more)
 
     def full_due(self) -> bool:
         """Returns whether to log again that the daemon stores nothing more."""
@@ -232,7 +232,7 @@ class Keeper:
         """Logs why there is no daemon, once per reason."""
         if why != self._logged and not self.closing:
             self._logged = why
-            log.warning("no cache daemon, going on without: %s", why)
+            log.warning("no cache daemon, continuing without: %s", why)
         with self.changed:
             self.why = why
             self._attempts += 1
@@ -272,7 +272,7 @@ class Keeper:
             return
         self._complaints[enrolment] = complaint
         if enrolment.registration is not None and enrolment.registration.attachment is self.current:
-            log.warning("the cache daemon cannot write for %s", complaint)
+            log.warning("the cache daemon does not store for %s", complaint)
         else:
             log.warning("the cache daemon refuses the profile, no hits for %s", complaint)
 

@@ -56,7 +56,7 @@ class Held:
         if self._released or self._pid != os.getpid():
             raise SplicedError(Code.GONE, f"lease {self._lease} is released")
         if self._attachment is not attachment:
-            raise SplicedError(Code.GONE, f"lease {self._lease} is of a former daemon")
+            raise SplicedError(Code.GONE, f"lease {self._lease} belongs to a previous daemon")
         return self._lease
 
     def _memory(self) -> Attachment:
@@ -311,5 +311,5 @@ class Slot(Held):
         write into."""
         memory = self._memory().slots
         if self.corrupt:
-            raise SplicedError(Code.GONE, f"slot {self._lease} holds nothing")
+            raise SplicedError(Code.GONE, f"slot {self._lease} is empty")
         return memory[self.offset : self.offset + self.nbytes]

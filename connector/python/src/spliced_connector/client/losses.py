@@ -17,7 +17,8 @@ ANY_LOSS = 1.0
 """The max_loss of a request that accepts everything."""
 
 BEYOND_MAX_LOSS = (
-    "no splice of it is known to be within its max_loss: set fidelity, refresh or a higher max_loss"
+    "no splice is known to keep its loss within max_loss:"
+    " set fidelity, refresh or a higher max_loss"
 )
 """Reported to the caller of a request that is not spliced for its limit."""
 

@@ -310,7 +310,7 @@ class Model:
             lambda r: pools(figures(r.attachment, self._options.timeout)), lambda _: ""
         )
         why = "the tenant is over its quota" if code is Code.QUOTA else "the daemon is full"
-        log.warning("segments or checkpoints are not stored: %s%s", why, told and f" ({told})")
+        log.warning("segments or checkpoints were not stored: %s%s", why, told and f" ({told})")
 
     def advise(self, query: Query) -> Advice | None:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
@@ -334,7 +334,7 @@ class Model:
             if err.code in _LOST:
                 raise
             self._keeper.tally.add("refused")
-            log.warning("the daemon does not take the losses that were measured offline: %s", err)
+            log.warning("the daemon refused the losses measured offline: %s", err)
         self._told = r.attachment
 
     def measured_offline(self, losses: Losses) -> None:

@@ -116,7 +116,7 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
     """Stores a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
     rows = new.tokens - new.parent_tokens
     if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
-        text = f"save: {new.tokens} tokens behind parent_tokens of {new.parent_tokens}"
+        text = f"save: {new.tokens} tokens after parent_tokens of {new.parent_tokens}"
         raise SplicedError(Code.INVALID, text)
     if (new.parent_tokens == 0) != (new.parent_hash == NOTHING) or new.kind not in (1, 2, 4):
         raise SplicedError(Code.INVALID, f"parent of {new.parent_tokens} tokens, kind {new.kind}")
@@ -134,7 +134,7 @@ def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
     buffered = None
     if new.buffer is not None:
         if not r.attachment.greeting.buffered or new.kind != Accept.ROWS:
-            raise SplicedError(Code.UNSUPPORTED, f"kind {new.kind} out of a buffer")
+            raise SplicedError(Code.UNSUPPORTED, f"kind {new.kind} cannot be saved from a buffer")
         copied = frozenset(profile.linear_layers)
         buffered = SaveBuffered(new.buffer.lease_on(r.attachment))
     writer = _Writer(r, layout(rows), new.parts, level, copied)
@@ -215,7 +215,7 @@ class _Writer:
         self._reservation = reply.reservations[0]
         if reply.bytes[0] != self._layout.nbytes:
             self._abort()
-            text = f"the daemon has {reply.bytes[0]} bytes, we have {self._layout.nbytes}"
+            text = f"the daemon has {reply.bytes[0]} bytes, this client {self._layout.nbytes}"
             raise SplicedError(Code.INVALID, text)
 
     def _abort(self) -> None:

@@ -123,7 +123,7 @@ class Enrolment:
         asked."""
         if isinstance(memory, DeviceEngineMemory):
             if memory.exported.epoch == 0:
-                raise ValueError("memory of a GPU that is not exported")
+                raise ValueError("GPU memory that is not exported")
             self._exported, memory = memory, None
         self._request = self._describe(block_tokens, connector, engine, memory)
 
@@ -175,7 +175,7 @@ class Enrolment:
         call = blank.call(Op.PROFILE, options.attach_timeout)
         try:
             if (tolerance := self.profile.identity.most_error) and not attachment.greeting.packed:
-                text = f"profile: a tolerance of {tolerance}, and a daemon that does not pack"
+                text = f"profile: tolerance {tolerance} needs packing, which the daemon lacks"
                 raise SplicedError(Code.UNSUPPORTED, text)
             attachment.exchange.start(call, self._request, self._descriptors())
             reply = attachment.exchange.result(call, ProfileReply)

@@ -77,7 +77,7 @@ def served(r: Registration, told: Served) -> tuple[int, float | None]:
     counts = [told.engine, told.prefix, told.read_bytes]
     counts += [n for s in told.segments for n in (s.begin, s.tokens, s.at, s.reused)]
     if not 1 <= told.tokens <= MAX_TOKENS or min(counts) < 0:
-        raise SplicedError(Code.INVALID, f"served: tokens {told.tokens}, or another count below 0")
+        raise SplicedError(Code.INVALID, f"served: tokens {told.tokens}, or a negative count")
     if len(told.segments) > MAX_KEYS or len(told.predicted) > MAX_WAYS:
         raise SplicedError(Code.INVALID, f"served: {len(told.segments)} segments, most {MAX_KEYS}")
     request = ServedRequest(

@@ -46,7 +46,7 @@ class Status(IntEnum):
     HIT = 1
     """Held: `acquire` may lease it."""
     PENDING = 2
-    """Somebody is filling it."""
+    """It is being filled."""
 
 
 class Tier(IntEnum):
@@ -56,7 +56,7 @@ class Tier(IntEnum):
     """Nowhere."""
     HBM = 1
     """Memory of GPUs: all ranks with engines have it on theirs. Only connections with
-    *attach-device* are told; others are told what `acquire` reads.
+    *attach-device* see this tier; others see the one that `acquire` reads.
     """
     DRAM = 2
     """Memory of the host."""
@@ -64,7 +64,7 @@ class Tier(IntEnum):
     """A hit that takes a read."""
     PEER = 4
     """Another node, or a store that nodes share, is believed to have it: a hit that is fetched.
-    Only connections with *estimates* are told; to others it is a miss.
+    Only connections with *estimates* see this tier; for others it is a miss.
     """
 
 
@@ -78,7 +78,7 @@ class Reason(IntEnum):
     EVICTED = 2
     """It left to make room."""
     PENDING = 3
-    """Somebody is filling it."""
+    """It is being filled."""
     REMOVED = 4
     """By an operator."""
     REFUSED = 5
@@ -105,7 +105,7 @@ class Way(IntEnum):
 
 
 class Splicing(IntEnum):
-    """Splicing numbers say how a request may be spliced within its max loss."""
+    """Splicing numbers are ways to splice a request within its max loss."""
 
     ASKED = 0
     """As it asked."""
@@ -130,11 +130,11 @@ class Why(IntEnum):
 
 class Verdict(IntEnum):
     """Advice numbers say why something is worth storing (below 16) or is not. Unlike a Reason of
-    match this is about what is not there yet.
+    match this is about objects that are not held yet.
     """
 
     NONE = 0
-    """It is there, or somebody is storing it."""
+    """It is held, or being stored."""
     SEEN = 1
     """It came before."""
     CHEAP = 2

@@ -153,7 +153,7 @@ class Reader:
 
 def _not_empty(ids: Sequence[int]) -> tuple[int, ...]:
     if not ids:
-        raise ValueError("a prompt of no tokens")
+        raise ValueError("empty prompt")
     return tuple(ids)
 
 

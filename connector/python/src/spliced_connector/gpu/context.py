@@ -53,7 +53,7 @@ def find_device(driver: Driver, uuid: bytes) -> int:
     if not uuid:
         if len(devices) == 1:
             return devices[0][0]
-        raise NoDriverError(f"{len(devices)} GPUs are visible: say which by its UUID")
+        raise NoDriverError(f"{len(devices)} GPUs are visible: select one by its UUID")
     for device, found in devices:
         if found == uuid:
             return device
@@ -75,5 +75,5 @@ def refuse_capture(driver: Driver, stream: Stream, what: str) -> None:
     sent to the daemon once. Raises `SplicedError(UNSUPPORTED)`, `CudaError`.
     """
     if driver.captures(stream):
-        text = f"{what} on a stream that captures a CUDA graph: do it before or behind the capture"
+        text = f"{what} on a stream that captures a CUDA graph: do it before or after the capture"
         raise SplicedError(Code.UNSUPPORTED, text)

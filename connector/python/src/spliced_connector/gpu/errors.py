@@ -82,7 +82,7 @@ _REMEDIES: dict[tuple[str, int], str] = {
         for result in (205, 304, 999)
     },
     ("cuIpcGetMemHandle", INVALID_VALUE): _NOT_CUDAMALLOC,
-    ("", 34): "this is the stub library of a toolkit: name the driver's own libcuda.so.1",
+    ("", 34): "this is the stub library of a toolkit: use the driver's libcuda.so.1",
     ("", 46): "another process has the GPU for itself (compute mode), or it has failed",
     ("", 100): "no GPU is visible here: see NVIDIA_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES",
     ("", 222): "the driver is older than CUDA 11.8: a newer one is needed",

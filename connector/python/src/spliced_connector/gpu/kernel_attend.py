@@ -266,7 +266,7 @@ def _run_problem(job: AttendJob, run: AttendRun) -> str:
     if run.block_rows:
         last = (run.first_row + run.rows - 1) // run.block_rows
         if last >= len(run.blocks):
-            return f"rows end behind a table of {len(run.blocks)} blocks"
+            return f"rows extend past a table of {len(run.blocks)} blocks"
     for rows in (run.keys, run.values):
         if rows.base <= 0 or min(rows.block_stride, rows.row_stride, rows.head_stride) < 0:
             return f"rows at {rows}"

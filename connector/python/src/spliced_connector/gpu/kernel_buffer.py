@@ -220,7 +220,7 @@ def _parents_problem(job: BufferJob) -> str:
         return f"{len(job.parents)} parents of {job.total} rows"
     for i, parent in enumerate(job.parents):
         if not -1 <= parent < i:
-            return f"row {i} behind row {parent}"
+            return f"row {i} cannot follow row {parent}"
     return ""
 
 

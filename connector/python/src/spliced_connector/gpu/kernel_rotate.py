@@ -165,7 +165,7 @@ def _target_problem(job: RotateJob) -> str:
     ):
         return f"blocks of {t.block_rows} rows, first {t.first_row}"
     elif (t.first_row + job.rows - 1) // t.block_rows >= len(t.blocks):
-        return f"rows end behind a table of {len(t.blocks)} blocks"
+        return f"rows extend past a table of {len(t.blocks)} blocks"
     row_stride, head_stride = job.strides
     places = job.src | t.base | t.block_stride | row_stride | head_stride
     if job.src <= 0 or t.base <= 0 or places % job.dtype.size:

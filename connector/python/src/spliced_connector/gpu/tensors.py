@@ -77,7 +77,7 @@ class Exported:
             if chunk.address <= address < chunk.address + chunk.nbytes:
                 return at + address - chunk.address
             at += chunk.nbytes
-        raise SplicedError(Code.INVALID, f"address {address:#x} is of no exported tensor")
+        raise SplicedError(Code.INVALID, f"address {address:#x} is not in an exported tensor")
 
     def room(self, address: int) -> int:
         """Returns the bytes of its chunk from an address on, 0 for one outside."""

@@ -343,7 +343,7 @@ class SplicedTransformers:
             )
             if self._unlike:
                 name = type(self.model).__name__
-                log.warning("states behind answers of %s are not kept: %s", name, self._unlike)
+                log.warning("states after answers of %s are not kept: %s", name, self._unlike)
         return self._unlike
 
     def generate(
@@ -516,7 +516,7 @@ class SplicedTransformers:
             read_back(self.model, reuse.arch, cache, after)
         except Exception:
             # Whatever a cache has become: the answer is there, and must not be lost for it.
-            log.exception("the state behind an answer is not kept")
+            log.exception("the state after an answer was not kept")
             return
         if self._keep_state(reuse, kept, after, said) and kept.turn is not None:
             before = walked.context
@@ -651,5 +651,5 @@ def _plain(ids: Sequence[int] | Tensor) -> list[int]:
     if isinstance(ids, Tensor):
         ids = cast("list[int]", ids.reshape(-1).tolist())
     if not ids:
-        raise ValueError("a prompt of no tokens")
+        raise ValueError("empty prompt")
     return list(ids)

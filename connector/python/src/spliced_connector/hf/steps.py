@@ -80,7 +80,7 @@ def _compared(model: PreTrainedModel, arch: Architecture) -> str:
             error = apart(a, b)
             if not error <= most:  # NaN is not
                 return (
-                    f"the {name} of layer {layer} behind {_STEPS} steps of one token is off by"
+                    f"the {name} of layer {layer} after {_STEPS} steps of one token is off by"
                     f" {error:.1e} from a prefill's, rounding by less than {most:.1e}"
                 )
     return ""

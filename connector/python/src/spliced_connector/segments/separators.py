@@ -16,7 +16,7 @@ class Separators:
         self._by_first: dict[int, list[tuple[int, ...]]] = {}
         for sequence in sequences:
             if not sequence:
-                raise ValueError("a separator of no tokens")
+                raise ValueError("empty separator")
             self._by_first.setdefault(sequence[0], []).append(tuple(sequence))
         if not self._by_first:
             raise ValueError("no separators")
@@ -49,11 +49,11 @@ class Separators:
 
 def _token(text: str, tokenizer: Tokenizer | None) -> tuple[int]:
     if tokenizer is None:
-        raise ValueError(f"separator {text!r}: there is no tokenizer, name it by its token ids")
+        raise ValueError(f"separator {text!r}: there is no tokenizer: give its token ids")
     token = tokenizer.get_added_vocab().get(text)
     if token is None:
         raise ValueError(
             f"separator {text!r}: no token of its own in this vocabulary; add it to the"
-            " tokenizer, or name a sequence of token ids"
+            " tokenizer, or give a sequence of token ids"
         )
     return (token,)

@@ -388,7 +388,7 @@ class Composer:
         self._because(str(why))
         self._asked_again = self._clock() + PAUSE
         # The error itself would keep leases mapped as long as the record exists.
-        log.warning("segments composed by the engine, the daemon did not: %s", str(why))
+        log.warning("segments composed by the engine, since the daemon failed: %s", str(why))
 
     def tried(self, engine: float, daemon: float) -> None:
         """Records the seconds of a walk that was done both ways, and chooses after `TRIALS`."""

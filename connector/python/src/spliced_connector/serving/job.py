@@ -248,7 +248,7 @@ class Job(ABC):
         self._leases = held
         # The daemon's earlier report may have been about other copies of them.
         if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
-            raise LostError(f"segments {off} are farther off than the request accepts")
+            raise LostError(f"segments {off} have larger errors than the request accepts")
         for piece, segment in zip(pieces, held, strict=True):
             if piece.spec is None:
                 raise LostError(f"segment {piece.index} has no interior")
@@ -369,7 +369,7 @@ class Job(ABC):
             held.release()
             raise LostError(str(err)) from err
         if not held.release() or context.tokens != tokens:
-            raise LostError("the daemon does not vouch for the prefix that was read")
+            raise LostError("the daemon cannot confirm the prefix that was read")
         return context
 
     def _walk(self, spans: Sequence[Span]) -> bool:
@@ -400,7 +400,7 @@ class Job(ABC):
         self._stage()
         leases, self._leases = self._leases, []
         if not all(release_all(leases)):
-            raise LostError("the daemon does not vouch for the segments that were read")
+            raise LostError("the daemon cannot confirm the segments that were read")
         if self._moving().tokens != self.splice.tokens:
             raise LostError("spans end early")
 

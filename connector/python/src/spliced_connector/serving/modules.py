@@ -394,5 +394,5 @@ class Decoder:
     def _linear(self, layer: int) -> Delta | Lightning:
         mixer = self.mixers[layer]
         if not isinstance(mixer, Delta | Lightning):
-            raise TypeError(f"layer {layer} is no linear layer")
+            raise TypeError(f"layer {layer} is not a linear layer")
         return mixer

@@ -40,7 +40,7 @@ def read_losses(
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise ValueError(f"fidelity: {err}") from err
     except (KeyError, TypeError, AttributeError) as err:
-        raise ValueError(f"fidelity: {path} is not what the command writes ({err!r})") from err
+        raise ValueError(f"fidelity: {path} was not written by this command ({err!r})") from err
 
 
 def _check_model(said: object, weights: bytes) -> None:

@@ -88,9 +88,9 @@ class SlotJob(Job):
             return context
         held = self.prefix
         if held is None or held.tokens < base.tokens:
-            raise LostError("the engine has given away the prefix")
+            raise LostError("the engine has freed the prefix")
         if self._slots.states and held.tokens != base.tokens:
-            raise LostError("the engine's states are those of another prefix")
+            raise LostError("the engine's states belong to another prefix")
         for layer, rows in self._slots.rows.items():
             at = context.layers[layer]
             if at.k is None or at.v is None:
@@ -98,7 +98,7 @@ class SlotJob(Job):
             at.k[: base.tokens], at.v[: base.tokens] = rows.read(held.slots[: base.tokens])
         for layer, states in self._slots.states.items():
             if held.state is None:
-                raise LostError("the engine has given away the states behind the prefix")
+                raise LostError("the engine has freed the states after the prefix")
             at = context.layers[layer]
             found = states.read(held.state)
             at.state = found[0].to(at.state)

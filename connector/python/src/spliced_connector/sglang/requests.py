@@ -263,7 +263,7 @@ class Requests:
         tracked.compute = advice.way == Way.RECOMPUTE
         if tracked.compute and found.prefix_tokens:
             self._tally.add("not_worth_it")
-            tracked.trouble = tracked.trouble or "to compute it is no slower than to fetch it"
+            tracked.trouble = tracked.trouble or "computing it is no slower than fetching it"
 
     def _stored(self, tracked: Tracked) -> bool:
         """Reports whether the daemon has the state behind the prompt. The match leaves it out, as

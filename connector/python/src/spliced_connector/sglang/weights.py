@@ -40,7 +40,7 @@ class EngineWeights:
             found: list[Any] = [model for model in models if model is not None]
             if not found:
                 raise Inert(
-                    "changed weights would not be noticed, as no model was found: the plugin"
+                    "changed weights cannot be detected, since no model was found: the plugin"
                     " 'spliced' of sglang.srt.plugins did not run"
                 )
             try:

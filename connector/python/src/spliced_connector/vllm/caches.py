@@ -163,7 +163,7 @@ class Caches:
         group = self.group[layer]
         index = -(-tokens // self.block_tokens[group]) - 1
         if not 0 <= index < len(blocks[group]) or blocks[group][index] == NO_BLOCK:
-            raise BlocksError(f"layer {layer} has no block for the state behind token {tokens}")
+            raise BlocksError(f"layer {layer} has no block for the state after token {tokens}")
         return blocks[group][index]
 
     def table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:

@@ -146,7 +146,7 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def _half(self) -> SchedulerHalf | WorkerHalf:
         half = self.scheduler_half or self.worker_half
         if half is None:
-            raise RuntimeError("the connector has no half")
+            raise RuntimeError("the connector is built for neither the scheduler nor a worker")
         return half
 
     @property

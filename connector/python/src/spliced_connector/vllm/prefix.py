@@ -142,7 +142,7 @@ class PrefixWorker:
         """Returns the block of a state that a step has left at a boundary: earlier ones are
         gone."""
         if tokens % self._caches.block_tokens[self._caches.group[layer]]:
-            raise BlocksError(f"layer {layer} keeps no state behind token {tokens}")
+            raise BlocksError(f"layer {layer} keeps no state after token {tokens}")
         return self._caches.state_block(blocks, layer, tokens)
 
 

@@ -80,7 +80,7 @@ class SchedulerHalf:
         if engine.rounds:
             rounding = Rounding(session.model.profile, session.block_tokens)
             log.info(
-                "states behind answers are not stored, as decoding rounds them to 16 bits: they"
+                "states after answers are not stored, as decoding rounds them to 16 bits: they"
                 " are with --mamba-ssm-cache-dtype float32"
             )
         self._session = session = replace(session, finder=finder, rounding=rounding)

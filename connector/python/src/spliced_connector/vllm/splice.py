@@ -277,7 +277,7 @@ def _check_config(config: VllmConfig) -> None:
     )
     for is_so, what in refused:
         if is_so:
-            raise Inert(f"mode splice does not know {what}")
+            raise Inert(f"mode splice does not support {what}")
 
 
 def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:

@@ -36,7 +36,7 @@ class SpliceJob(Job):
         if base.tokens == 0:
             return context
         if base.states is None:
-            raise LostError("the engine has given away the states behind its prefix")
+            raise LostError("the engine has freed the states after its prefix")
         for layer, rows in self._caches.rows.items():
             table = self.load.blocks[self._caches.group[layer]]
             at = context.layers[layer]

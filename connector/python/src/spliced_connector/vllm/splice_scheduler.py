@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def check_engine(engine: Engine) -> None:
     """Raises Inert where the engine keeps states in a way that a splice has no place in."""
     if engine.drafts:
-        raise Inert("mode splice does not know speculative decoding, mode prefix does")
+        raise Inert("mode splice does not support speculative decoding; mode prefix does")
     if engine.states and engine.cache_mode not in ("none", "align"):
         raise Inert(
             f"mode splice needs one state per request, or states at block boundaries, the engine"
@@ -398,7 +398,9 @@ def _shared_pages(manager: KVCacheManager) -> SharedPagesManager | None:
 
     found = find_manager(manager)
     if found is None:
-        log.warning("shared_pages: the engine has no cache group of ours, segments are copied")
+        log.warning(
+            "shared_pages: the engine has no cache group for this connector, so segments are copied"
+        )
     return found
 
 

@@ -141,7 +141,7 @@ def _check(config: VllmConfig) -> None:
         (
             model.quantization is not None
             and getattr(model.hf_config, "quantization_config", None) is None,
-            f"quantisation {model.quantization!r} of weights that are not stored so",
+            f"quantisation {model.quantization!r} of unquantised weights",
         ),
     )
     for is_so, what in refused:

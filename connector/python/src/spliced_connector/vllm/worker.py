@@ -140,7 +140,7 @@ class WorkerHalf:
         """Runs the step's loads. A failed load is reported: the engine computes it."""
         if isinstance(plan, Lost):
             self._waiting |= plan.request_ids
-            self.turn_off("the scheduler's half has failed")
+            self.turn_off("the scheduler side has failed")
         for part in (plan, getattr(plan, "prefix", None)):
             self._waiting |= {load.request_id for load in getattr(part, "loads", ())}
         if self._verify or (self._mode is not None and self._mode.shares(plan)):
@@ -235,7 +235,7 @@ def _watched(config: VllmConfig) -> Parameters:
     found = [model for model in models if isinstance(model, torch.nn.Module)]
     if models[0] is None or len(found) < len([model for model in models if model is not None]):
         raise Inert(
-            "changed weights would not be noticed, as no model was found: the plugin 'spliced' of"
+            "changed weights cannot be detected, since no model was found: the plugin 'spliced' of"
             " vllm.general_plugins did not run (VLLM_PLUGINS), or the model runner is not one it"
             " knows"
         )

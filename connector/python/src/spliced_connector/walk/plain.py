@@ -85,11 +85,11 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module | Non
 def _odd(module: nn.Module, inside: nn.Module | None, own: tuple[str, ...]) -> str:
     kind = type(module)
     if kind not in _TORCH and not kind.__module__.startswith(own):
-        return f"is a {kind.__module__}.{kind.__qualname__}, which no walk knows"
+        return f"is a {kind.__module__}.{kind.__qualname__}, which no walk supports"
     # Low-rank adapters of the models' own are sequences in lists; a sequence in place of a
     # projection is added by other code.
     if kind is nn.Sequential and type(inside) is not nn.ModuleList:
-        return "is a Sequential, which no walk knows"
+        return "is a Sequential, which no walk supports"
     if "forward" in module.__dict__:
         return "has another forward than its class"
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())

@@ -122,5 +122,5 @@ def _step_limits(model: nn.Module) -> tuple[float, float]:
 def _described(config: object) -> Mapping[str, object]:
     to_dict = getattr(config, "to_dict", None)
     if not callable(to_dict):
-        raise UnsupportedError(f"a {type(config).__name__} is no config of transformers")
+        raise UnsupportedError(f"a {type(config).__name__} is not a transformers config")
     return cast(Mapping[str, object], to_dict())

@@ -145,7 +145,7 @@ def _check(spans: tuple[Span, ...], begin: int, tokens: int) -> int:
 def _given(span: Span, segments: Mapping[int, Captured]) -> Captured:
     """Returns the segment of a span, if it is given and fits."""
     if span.segment not in segments:
-        raise PlanError(f"segment {span.segment} is planned and not given")
+        raise PlanError(f"segment {span.segment} is planned but missing")
     segment = segments[span.segment]
     if segment.spec.interior[1] != span.length:
         raise PlanError(

@@ -178,7 +178,7 @@ def unpacked(part: Part, view: memoryview) -> Tensor:
     _expect_read_only()
     raw = torch.frombuffer(view, dtype=torch.uint8)
     if raw[end:].any():
-        raise ValueError("no zeros behind the heads of a packed part")
+        raise ValueError("bytes after the heads of a packed part are not zero")
     out = torch.zeros(shape, dtype=torch.float32)
     for number, begins in heads.items():
         cut = functools.partial(_cut, raw, begins.values())

@@ -96,7 +96,7 @@ class Hashes:
         hashes = _sequence(value)
         raw = b"".join(hashes)
         if hashes and set(map(len, hashes)) != {32}:
-            raise WireError("a hash has not 32 bytes")
+            raise WireError("a hash must have 32 bytes")
         _put(out, len(hashes), raw)
 
     def read(self, body: memoryview, at: int) -> tuple[list[bytes], int]:
@@ -114,7 +114,7 @@ class Text:
 
     def write(self, out: list[bytes], value: object) -> None:
         if not isinstance(value, str):
-            raise WireError(f"{value!r} is no text")
+            raise WireError(f"{value!r} is not text")
         raw = value.encode("utf-8", "surrogateescape")
         _put(out, len(raw), raw)
 
@@ -219,4 +219,4 @@ def _hash_rows(n: int) -> struct.Struct:
 def _sequence(value: object) -> Sequence[bytes]:
     if isinstance(value, list | tuple):
         return value
-    raise WireError(f"{type(value).__name__} is no list of byte strings")
+    raise WireError(f"{type(value).__name__} is not a list of byte strings")

@@ -190,8 +190,8 @@ class ReportLosses(Message):
 @message("report request")
 @dataclass(frozen=True, slots=True)
 class ReportRequest(Message):
-    """Tells what a canary has seen: reuses of segments that an engine computed again and compared.
-    The counts are those since the last report.
+    """Reports a canary's results: reuses of segments that an engine recomputed and compared. The
+    counts are those since the last report.
     """
 
     profile: int = w.u32()
@@ -224,8 +224,8 @@ class MatchPrompt(Message):
 @message("match request: known")
 @dataclass(frozen=True, slots=True)
 class MatchKnownQuery(Message):
-    """Asks which held segments stand in the prompt, whose token ids must lie in staging. They are
-    looked for from Begin on, and behind the prefix that this match finds.
+    """Asks which held segments the prompt contains; its token ids must be in staging. The search
+    starts at Begin, and after the prefix that this match finds.
     """
 
     begin: int = w.u32()
@@ -265,9 +265,9 @@ class MatchRequest(Message):
 @message("match reply: estimates")
 @dataclass(frozen=True, slots=True)
 class MatchEstimates(Message):
-    """What using the prefix and each row is expected to take, and how far it may be off. Micros are
-    until its bytes can be read, 2^32-1 where nothing is known. An error is a bound on the
-    relative error of the bytes held: 0 for what was written, +Inf where nothing is known.
+    """Gives the expected time of using the prefix and each row, and its error. Micros are until its
+    bytes can be read, 2^32-1 where nothing is known. An error is a bound on the relative error
+    of the bytes held: 0 for what was written, +Inf where nothing is known.
     """
 
     prefix_micros: int = w.u32()
@@ -295,7 +295,7 @@ class MatchKnown(Message):
 @message("match reply: rows")
 @dataclass(frozen=True, slots=True)
 class MatchRows(Message):
-    """Says how much of the prefix has states: those of the tokens behind are rebuilt from rows."""
+    """Gives the part of the prefix that has states; those of later tokens are rebuilt from rows."""
 
     prefix_states: int = w.u32()
 
@@ -346,7 +346,7 @@ class AcquireRequest(Message):
 @message("acquire reply: packed")
 @dataclass(frozen=True, slots=True)
 class AcquirePacked(Message):
-    """Says how segments with packed parts are laid out: row i has Count[i] bytes of Layout, a
+    """Gives the layouts of segments with packed parts: row i has Count[i] bytes of Layout, a
     Packed, none where nothing is packed.
     """
 
@@ -448,7 +448,7 @@ class CommitReply(Message):
 @message("save request: buffered")
 @dataclass(frozen=True, slots=True)
 class SaveBuffered(Message):
-    """Names a buffer whose accepted rows are those of the linear layers, for checkpoints of kind
+    """Names a buffer whose accepted rows are the linear layers' rows, for checkpoints of kind
     AcceptRows: the daemon copies them, and only keys and values of attention layers are left to
     commit. A profile without such layers has nothing to commit: the checkpoint is published.
     """
@@ -498,7 +498,7 @@ class LoadRows(Message):
 class LoadReply(Message):
     """Lists the chain of nodes from the root to the checkpoint. Each node is laid out by
     CheckpointLayout(End-Begin), or EdgeLayout of as many tokens where it is kept as rows; states
-    and convolution tails are those of the last node.
+    and convolution tails belong to the last node.
     """
 
     lease: int = w.u64()
@@ -576,8 +576,8 @@ class RotateRequest(Message):
 @message("rotate reply")
 @dataclass(frozen=True, slots=True)
 class RotateReply(Message):
-    """Says where rows are when Dest is DestSlot: for each asked attention layer, K then V, each the
-    segment rows of the plan packed in plan order and padded to PartAlign.
+    """Gives the places of rows when Dest is DestSlot: for each asked attention layer, K then V,
+    each the segment rows of the plan packed in plan order and padded to PartAlign.
     """
 
     lease: int = w.u64()
@@ -653,9 +653,10 @@ class ReplayRequest(Message):
 @message("advise request: measured")
 @dataclass(frozen=True, slots=True)
 class AdviseMeasured(Message):
-    """What splices took since the last advise. A walk puts segments in place: so many rows computed
-    between them and so many placed took so many microseconds, reading memory included, waiting
-    for a disk or another node not. A capture computed so many tokens of segments in isolation.
+    """Gives the times of splices since the last advise. A walk puts segments in place: it computed
+    WalkRows rows between them and placed WalkPlaced rows in WalkMicros, including reads of
+    memory but not waits for a disk or another node. A capture computed CaptureTokens tokens of
+    segments in isolation.
     """
 
     walk_rows: Sequence[int] = w.u32s(MAX_SAMPLES)
@@ -681,7 +682,7 @@ class AdviseRequest(Message):
     """Asks what to use and what to store for a prompt whose token ids (little-endian uint32) lie in
     staging. What match has answered comes along; zero means nothing is held. Cuts and the begins
     of segments ascend. Samples are prefills measured since the last advise: tokens [begin, end)
-    took so many microseconds.
+    and the microseconds they took.
     """
 
     profile: int = w.u32()
@@ -755,11 +756,11 @@ class ServedLoss(Message):
 @message("served request")
 @dataclass(frozen=True, slots=True)
 class ServedRequest(Message):
-    """Tells how the prompt of one request was served, once its first token is there. Its tokens
-    came from the engine's own cache: the first Engine; from a checkpoint: Prefix more; from
-    segments; the rest was computed. Segments are those that the prompt was cut into, ascend and
-    do not overlap; Reused of the tokens from At on came from the daemon, and lie behind the
-    prefix. Times are in microseconds, 0 where nothing was measured.
+    """Reports how the prompt of one request was served, after its first token. Its tokens came from
+    the engine's own cache: the first Engine; from a checkpoint: Prefix more; from segments; the
+    rest was computed. Segments are those that the prompt was cut into, ascend and do not
+    overlap; Reused of the tokens from At on came from the daemon, and lie after the prefix.
+    Times are in microseconds, 0 where nothing was measured.
     """
 
     profile: int = w.u32()
@@ -891,8 +892,8 @@ class RegisterDeviceReply(Message):
 @message("acquire-device request")
 @dataclass(frozen=True, slots=True)
 class AcquireDeviceRequest(Message):
-    """Leases segments in device memory. What is not there yet is copied there: with Wait 1 the
-    reply waits for that, else it is a miss.
+    """Leases segments in device memory. Others are copied there first: with Wait 1 the reply waits
+    for the copy, otherwise they are a miss.
     """
 
     profile: int = w.u32()

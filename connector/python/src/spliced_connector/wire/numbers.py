@@ -33,11 +33,11 @@ class Feature(IntFlag):
     ESTIMATES = 8
     """Is able to read the section *estimates* of a `match` reply, and tier `peer`."""
     KNOWN = 16
-    """May send the section *known* of `match` behind *prompt*, and is answered with its like."""
+    """May send the section *known* of `match` after *prompt*, and is answered with one."""
     ROWS = 32
     """May accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the
-    sections *rows*. Others are not told of what is kept as rows, and what stands behind it is a
-    miss when they load it.
+    sections *rows*. Other connections do not see checkpoints kept as rows, and loading one that
+    extends them is a miss.
     """
     PACKED = 64
     """May name profiles with a tolerance, whose segments have packed parts, and is answered with
@@ -162,7 +162,7 @@ MAX_SPANS = 2048
 MAX_BLOCKS = 24576
 """Entries of an engine's block table."""
 MAX_PACKED = 1048576
-"""Bytes that say how packed parts are laid out, of all rows of one reply."""
+"""Bytes of the layouts of packed parts, over all rows of one reply."""
 MAX_POSITIONS = 1024
 """Checkpoints that one advice names."""
 MAX_SAMPLES = 1024

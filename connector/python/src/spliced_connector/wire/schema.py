@@ -178,7 +178,7 @@ class Schema:
                 self._columns.append((f.name, wire))
                 continue
             if self._columns:
-                raise TypeError(f"{name}: {f.name} is a scalar behind a column")
+                raise TypeError(f"{name}: {f.name} is a scalar after a column")
             align = min(wire.size, 8)
             gap = -size & (align - 1)
             if gap:

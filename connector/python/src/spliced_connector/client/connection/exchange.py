@@ -122,7 +122,9 @@ class Exchange:
                 self.flight.remove(call)
         if not sent:
             self._missed(call)
-            raise SplicedError(Code.LATE, f"{op_name(call.op)}: the daemon takes no requests")
+            raise SplicedError(
+                Code.LATE, f"{op_name(call.op)}: the daemon is not accepting requests"
+            )
         self._tally.add("calls")
 
     def result(self, call: Call, want: type[R]) -> R:
@@ -151,7 +153,7 @@ class Exchange:
         except WireError as err:
             raise self.garbage(str(err)) from err
         if not isinstance(message, want):
-            raise TypeError(f"{op_name(call.op)} is answered with a {type(message).__name__}")
+            raise TypeError(f"reply to {op_name(call.op)} is a {type(message).__name__}")
         return message
 
     def _finish(self, call: Call) -> None:
@@ -287,4 +289,4 @@ class Exchange:
         elif not known:
             self._tally.add("unknown")
         if header.code == Code.STALE:
-            self._owner.hang_up("the daemon does not know our epoch")
+            self._owner.hang_up("the daemon has another boot epoch")

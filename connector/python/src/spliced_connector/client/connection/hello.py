@@ -111,7 +111,7 @@ def _read_reply(frame: bytes) -> HelloReply:
     if isinstance(message, Refusal):  # also one that came before we said a word
         raise SplicedError(message.code, f"hello: {message.text}")
     if header.kind != FrameKind.REPLY or header.request != 1 or not isinstance(message, HelloReply):
-        raise SplicedError(Code.UNSUPPORTED, "hello: a reply to something else")
+        raise SplicedError(Code.UNSUPPORTED, "hello: the reply is to another request")
     return message
 
 

@@ -108,7 +108,7 @@ class Options:
             if len(name.encode()) > MAX_NAME_BYTES or len(token.encode()) > MAX_TOKEN_BYTES:
                 wrong.append(f"name or token of tenant {name[:32]!r} is too long")
         if len({name for name, _ in self.tenants}) != len(self.tenants):
-            wrong.append("a tenant is named twice")
+            wrong.append("a tenant is listed twice")
         for what in ("timeout", "attach_timeout", "transfer_timeout"):
             seconds = getattr(self, what)
             if not 0 < seconds <= _MAX_SECONDS:

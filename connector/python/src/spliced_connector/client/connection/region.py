@@ -19,7 +19,7 @@ class Region:
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
         """Maps it; the descriptor stays the caller's. Raises OSError or ValueError."""
         if not fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK:
-            raise ValueError("memory that could shrink under the mapping")
+            raise ValueError("the memory could shrink while mapped")
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
         with contextlib.suppress(OSError):

@@ -44,7 +44,9 @@ class Staging:
             while (part := self._take(nbytes)) is None:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise SplicedError(Code.BUSY, f"{nbytes} bytes of staging: none free in time")
+                    raise SplicedError(
+                        Code.BUSY, f"{nbytes} bytes of staging: timed out waiting for free memory"
+                    )
                 self._freed.wait(left)
             return part
 

@@ -38,7 +38,7 @@ def check(channel: Channel, path: str, expected: int | None) -> None:
             expected = _from_environment()
         if expected is not None:
             if uid != expected:
-                raise _StrangerError(f"expected is user {expected} ({UID_ENV})")
+                raise _StrangerError(f"expected user {expected} ({UID_ENV})")
             return
         own = os.geteuid()
         try:
@@ -49,7 +49,7 @@ def check(channel: Channel, path: str, expected: int | None) -> None:
             remedy = f"set {UID_ENV} to the user id that spliced runs as"
             raise _StrangerError(f"{err}; {remedy}") from err
     except _StrangerError as err:
-        text = f"{path}: user {uid} answers there, not known to be the daemon: {err}"
+        text = f"{path}: served by user {uid}, which is not known to be the daemon's: {err}"
         raise SplicedError(Code.DENIED, text) from err
 
 
@@ -57,7 +57,7 @@ def _peer_uid(channel: Channel) -> int:
     try:
         return channel.peer_uid()
     except OSError as err:
-        raise SplicedError(Code.UNAVAILABLE, f"who answers is not known: {err}") from err
+        raise SplicedError(Code.UNAVAILABLE, f"cannot identify the server: {err}") from err
 
 
 def _from_environment() -> int | None:
@@ -80,7 +80,7 @@ def _owner(path: str, own: int) -> int:
     owner = walk.steps[-1][1].st_uid
     for directory, status in walk.steps:
         if status.st_uid not in (0, own, owner):
-            text = f"user {status.st_uid} could have replaced what is in {directory}"
+            text = f"user {status.st_uid} could have replaced files in {directory}"
             raise _StrangerError(text)
     return owner
 
@@ -123,7 +123,7 @@ class _Walk:
         inside, status = self.steps[-1]
         entry = os.lstat(path)
         if _shared(status) and entry.st_uid not in (0, self.own, status.st_uid):
-            text = f"{path} is user {entry.st_uid}'s, in {inside}, where others may write"
+            text = f"{path} is owned by user {entry.st_uid}, in {inside}, which others may write to"
             raise _StrangerError(text)
         if stat.S_ISLNK(entry.st_mode):
             return os.readlink(path)
@@ -134,7 +134,7 @@ class _Walk:
         status = os.lstat(directory)
         if _shared(status) and not status.st_mode & stat.S_ISVTX:
             mode = stat.S_IMODE(status.st_mode)
-            text = f"others could have replaced what is in {directory} (mode 0{mode:o})"
+            text = f"others could have replaced files in {directory} (mode 0{mode:o})"
             raise _StrangerError(text)
         self.steps.append((directory, status))
 

@@ -115,7 +115,7 @@ class CpuKernels:
     def _delta(self, layer: int) -> DeltaSizes:
         d = self._layers[layer]
         if not isinstance(d, DeltaSizes):
-            raise TypeError(f"layer {layer} is no linear layer")
+            raise TypeError(f"layer {layer} is not a linear layer")
         return d
 
 
@@ -299,7 +299,7 @@ def _packed(ops: Any, d: DeltaSizes | AttentionSizes) -> DeltaSizes | AttentionS
 def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object) -> float:
     """Returns the error of a gated delta layer compared with torch, for two runs."""
     if not isinstance(d, DeltaSizes):
-        raise TypeError(f"layer {layer} is no linear layer")
+        raise TypeError(f"layer {layer} is not a linear layer")
     draw = _Draw(arch.dtype)
     rows = _rows(arch, Sight(0, 70, 0, 70), Sight(70, 79, 70, 79))
     channels, kernel = d.taps.shape

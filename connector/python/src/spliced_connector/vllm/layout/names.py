@@ -21,7 +21,7 @@ def place(name: str, states: bool, config: Config) -> int:
     """
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
     if len(numbers) != 1:
-        raise ProfileError(f"layer {name!r}: which one it is cannot be told")
+        raise ProfileError(f"layer {name!r}: cannot determine its number")
     return _PLACES.get(str(config.get("model_type")), _plain)(int(numbers[0]), states, config)
 
 
@@ -53,7 +53,7 @@ def _zamba2(number: int, states: bool, config: Config) -> int:
         for nth, i in enumerate(range(block, len(both), blocks)):
             if first + nth == number:
                 return both[i] + i
-    raise ProfileError(f"attention {number} is of no layer")
+    raise ProfileError(f"attention {number} belongs to no layer")
 
 
 def _number(config: Config, name: str) -> int:

@@ -98,7 +98,7 @@ def _rounding(module: Any, cache: Tensor) -> Rounding | None:
     kept = FP8.get(str(getattr(module, "kv_cache_dtype", None)))
     scales = [getattr(module, f"_{name}_scale", None) for name in "kv"]
     if kept is None or not all(isinstance(x, Tensor) and x.numel() == 1 for x in scales):
-        raise UnsupportedError("rows of one byte are rounded in a way that is not known")
+        raise UnsupportedError("rows of one byte are rounded in an unknown way")
     key, value = (float(getattr(module, f"_{name}_scale_float")) for name in "kv")
     return Rounding(kept, module.dtype, (key, value))
 
@@ -122,7 +122,7 @@ def writer(module: Any) -> Writer:
         return _fused_writer(module)
     update = getattr(getattr(module, "impl", None), "do_kv_cache_update", None)
     if update is None:
-        raise UnsupportedError(f"{type(module).__name__} does not tell how it files rows")
+        raise UnsupportedError(f"{type(module).__name__} does not show how it stores rows")
 
     def write(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
         update(module, k, v, cache, slots)
@@ -175,10 +175,10 @@ def _places(
         seen = memory.to("cpu")
         touched = seen != _UNTOUCHED
         if digit and not torch.equal(touched, number >= 0):
-            raise UnsupportedError("rows land in other places each time")
+            raise UnsupportedError("rows are stored in different places each time")
         digits = (seen.view(rounding.kept) if rounding else seen).to(torch.float32)[touched]
         if not bool(((digits == digits.floor()) & (digits < base)).all()):
-            raise UnsupportedError("rows are not kept as they are")
+            raise UnsupportedError("rows are not stored unchanged")
         number[~touched] = -1
         number[touched] += digits.to(torch.int64) * base**digit
     return _inverse(number, total, block_stride)

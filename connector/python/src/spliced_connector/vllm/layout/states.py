@@ -206,7 +206,7 @@ class _Look:
             return
         has = getattr(self._module, "slope_rate", None)
         if not isinstance(has, Tensor) or tuple(has.flatten().tolist()) != told:
-            raise UnsupportedError("decays are not those of the profile")
+            raise UnsupportedError("decays differ from the profile's")
 
     def _check_tail(self, order: StateOrder) -> None:
         """Checks that the last inputs come back unchanged, the oldest first."""
@@ -264,7 +264,7 @@ class _Look:
         )
         same = torch.equal(out, again) and all(map(torch.equal, stay, move))
         if not same or not bool(torch.isfinite(out).all()):
-            raise UnsupportedError("a state that was moved does not go on alike")
+            raise UnsupportedError("a moved state does not continue identically")
 
     def _state_behind(self, inputs: Tensor) -> Tensor:
         caches = self._scratch()

@@ -131,7 +131,7 @@ class Combiner:
         try:
             work()
         except Exception:
-            log.exception("other nodes are not asked any more")
+            log.exception("other nodes are no longer asked")
         finally:  # ends all waits for this thread
             with self._lock:
                 self._over = True

@@ -183,7 +183,7 @@ class Jobs:
             try:
                 answered = self._watch()
             except Exception:
-                log.exception("nothing is computed for other nodes any more")
+                log.exception("no longer computing for other nodes")
                 return
             if not answered:
                 self._stop.wait(PAUSE_SECONDS)

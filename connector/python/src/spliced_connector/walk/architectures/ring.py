@@ -180,7 +180,7 @@ def _mixer(
     if maybe_child(module, "kv_a_proj_with_mqa") is not None:
         return _latent(module, rotary, config), None
     if maybe_child(module, "query_key_value") is None:
-        raise UnsupportedError(f"layer {i} has a {type(module).__name__}, which no walk knows")
+        raise UnsupportedError(f"layer {i} has a {type(module).__name__}, which no walk supports")
     heads, dim = number(config, "num_attention_heads"), head_dim(config)
     if maybe_child(module, "g_norm") is None:
         project = Projection(module, heads, dim, turn_of(rotary))

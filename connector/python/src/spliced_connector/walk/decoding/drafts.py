@@ -89,7 +89,7 @@ def verify(arch: Architecture, ids: Sequence[int], context: Context) -> Drafts:
     ids is the whole prompt. For architectures without an engine's kernels.
     """
     if arch.kernels is not None or context.tokens >= len(ids):
-        raise PlanError(f"drafts of {len(ids)} tokens behind {context.tokens}")
+        raise PlanError(f"drafts of {len(ids)} tokens after {context.tokens}")
     with torch.no_grad():
         every = torch.tensor(ids, device=context.device)
         span = Span(SpanKind.RECOMPUTE, context.tokens, len(ids) - context.tokens)

@@ -59,7 +59,7 @@ class TurnRows:
         end = self.end
         for rows in more:
             if rows.begin != end:
-                raise PlanError(f"rows from token {rows.begin} on behind rows to {end}")
+                raise PlanError(f"rows from token {rows.begin} on after rows to {end}")
             end = rows.end
         layers = {
             i: _joined([x, *(rows.layers[i] for rows in more)]) for i, x in self.layers.items()
@@ -171,7 +171,7 @@ def prefill_turn(
     most."""
     n = len(ids) - context.tokens
     if not 0 < n <= PREFILL_ROWS:
-        raise PlanError(f"rows of {n} tokens behind {context.tokens}")
+        raise PlanError(f"rows of {n} tokens after {context.tokens}")
     with torch.no_grad():
         walk = _walk(arch, torch.tensor(ids, device=context.device), context)
         context.reserve(len(ids))
