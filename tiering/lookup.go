@@ -59,14 +59,19 @@ func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
 }
 
 func (look *lookup) matchSegments(q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
-	most, statuses := matchRows, look.statusesLocked
-	if len(q.Others) > 0 {
-		most, statuses = matchRows/2, look.variantsLocked // two keys per row
+	variants := len(q.Others) > 0
+	most := matchRows
+	if variants {
+		most /= 2 // two keys per row
 	}
 	for first := 0; first < len(q.Keys); first += most {
 		rows := dst.Segments[first:min(first+most, len(q.Keys))]
 		look.mu.Lock()
-		statuses(first, rows, p, t, q)
+		if variants {
+			look.variantsLocked(first, rows, p, t, q)
+		} else {
+			look.statusesLocked(first, rows, p, t, q)
+		}
 		look.mu.Unlock()
 	}
 }
