@@ -38,9 +38,9 @@ func newClient(c *Config) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	dialer := &net.Dialer{Timeout: c.AnswerTime}
-	t := &transport{now: c.Now, base: &http.Transport{
-		DialContext:           dialer.DialContext,
+	t := &transport{now: c.Now, dialer: dialer{Dialer: net.Dialer{Timeout: c.AnswerTime}}}
+	t.base = &http.Transport{
+		DialContext:           t.dialer.DialContext,
 		TLSHandshakeTimeout:   c.AnswerTime,
 		ResponseHeaderTimeout: c.AnswerTime,
 		MaxIdleConnsPerHost:   c.Requests + c.Writers + 1,
@@ -51,9 +51,9 @@ func newClient(c *Config) (*client, error) {
 		ReadBufferSize:        64 << 10,
 
 		MaxResponseHeaderBytes: 64 << 10,
-	}}
+	}
 	if c.CA != "" {
-		own := &authorities{path: c.CA, dialer: dialer, name: u.Hostname()}
+		own := &authorities{path: c.CA, dialer: &t.dialer, name: u.Hostname()}
 		if _, err := own.pool(); err != nil {
 			return nil, err
 		}
@@ -81,6 +81,7 @@ func newClient(c *Config) (*client, error) {
 // transport counts requests and tracks the server's clock.
 type transport struct {
 	base     *http.Transport
+	dialer   dialer
 	now      func() time.Time
 	requests atomic.Uint64
 	ahead    atomic.Int64 // nanoseconds by which the server's clock is ahead of ours
@@ -180,7 +181,7 @@ func (f *fileCredentials) IsExpired() bool {
 // change, for new connections.
 type authorities struct {
 	path   string
-	dialer *net.Dialer
+	dialer *dialer
 	name   string // of the server
 
 	mu   sync.Mutex
@@ -433,4 +434,62 @@ func (c *client) exists(ctx context.Context, t tag) (bool, error) {
 	return false, err
 }
 
-func (c *client) close() { c.transport.base.CloseIdleConnections() }
+// close closes all connections. No request is running.
+func (c *client) close() {
+	c.transport.base.CloseIdleConnections()
+	c.transport.dialer.close()
+}
+
+// dialer is a net.Dialer that can close the connections it has made. A transport goes on
+// dialing for a request that another connection has served meanwhile, and keeps the result:
+// closing idle connections misses it.
+type dialer struct {
+	net.Dialer
+	mu     sync.Mutex
+	closed bool
+	open   map[*dialed]struct{}
+}
+
+// dialed is a connection of a dialer.
+type dialed struct {
+	net.Conn
+	of *dialer
+}
+
+func (d *dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
+	if d.open == nil {
+		d.open = map[*dialed]struct{}{}
+	}
+	c := &dialed{conn, d}
+	d.open[c] = struct{}{}
+	return c, nil
+}
+
+// Close closes the connection.
+func (c *dialed) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// close closes the connections; later ones are closed as soon as they are made.
+func (d *dialer) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for c := range d.open {
+		_ = c.Conn.Close()
+	}
+	d.open = nil
+}
