@@ -91,9 +91,11 @@ func TestARouterHearsWhatAnEngineStores(t *testing.T) {
 	if e := next("BlockRemoved"); len(e["block_hashes"].([]any)) != 100/promptBlock {
 		t.Errorf("of a segment: %+v", e)
 	}
-	if d.counter("events_told_bytes") == 0 || d.counter("events_objects") != 1 {
-		t.Errorf("counters: %v bytes", d.counter("events_told_bytes"))
+	if d.counter("events_told_bytes") == 0 {
+		t.Error("no bytes are counted")
 	}
+	// An event may arrive before its object is counted.
+	eventually(t, "one object is counted", func() bool { return d.counter("events_objects") == 1 })
 	for _, check := range d.view.Checks() {
 		if strings.HasPrefix(check.Name, "events") && check.State != "ok" {
 			t.Errorf("%+v", check)
