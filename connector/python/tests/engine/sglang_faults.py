@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM
 from client_samples import LARGE, new_segment
 from engine.chaos import Chaos
 from engine.sglang_harness import MODEL, Answer, Engine
-from engine.test_sglang_splice import NEAR, QUESTIONS, Question, draw, spliced
+from engine.test_sglang_splice import NEAR, QUESTIONS, Question, draw
 from running import Daemon
 from spliced_connector.client import Client, Options
 from spliced_connector.hf import SplicedTransformers
@@ -215,7 +215,7 @@ def run(requests: int, seconds: float = 1e9, seed: int = 1) -> Report:
             # Of segments that are new: of the others an exact prefix may be better.
             parts = [draw(7000 + i, 250) for i in range(3)]
             fresh = [*(token for part in parts for token in part), *draw(7003, 10)]
-            again = spliced(engine, daemon, fresh, [0, 250, 500, 750])
+            again = engine.spliced(daemon, fresh, [0, 250, 500, 750])
             report.recovered = again.told.get("reused", 0) > 0
             time.sleep(1.0)  # idle: where it checks
             report.lived = not engine.ended
