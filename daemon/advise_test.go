@@ -5,12 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/spliced-kv/spliced/connector"
 	"github.com/spliced-kv/spliced/connector/wire"
 	"github.com/spliced-kv/spliced/policy/cost"
+	"github.com/spliced-kv/spliced/policy/profile"
 )
 
 // stageTokens writes ids 0, 1, … into staging.
@@ -96,6 +99,64 @@ func TestAdviseRefusesWhatMakesNoSense(t *testing.T) {
 	if s := r.store.Advisor().Stats(); s.Asked != 1 || s.Recorded != 1 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// An advise that looks the prompt up finds what match finds, and advises as if it were told.
+func TestAdviseLooksUp(t *testing.T) {
+	r := startDaemon(t, testConfig(t), nil)
+	_, m := openClient(t, r.Socket(), testProfile(1), connector.Binding{BlockTokens: 16})
+	held := newDocument(testProfile(1), nil, 7, 300, profile.RoleMid)
+	put(t, m, held)
+	const lookup = wire.FeatureLookup | wire.FeaturePrimers | wire.FeatureSplices | wire.FeatureLosses
+	c := dialRaw(t, r.Socket())
+	c.mapAll(c.mustHello(&wire.HelloRequest{MinVersion: 1, MaxVersion: 1, Client: "raw", Features: lookup, Tenants: []wire.TenantName{{}}}))
+	c.register(testProfile(1))
+	c.stageTokens(64, 1000)
+	missing := [32]byte{1}
+	ask := func() *wire.AdviseRequest {
+		return &wire.AdviseRequest{
+			Profile: c.profile, Tokens: 1000, TokenOff: 64, SeamTokens: 32, SegmentBegin: []uint32{0, 300, 600}, SegmentTokens: []uint32{300, 300, 300},
+			SegmentStatus: make([]uint8, 3), SegmentTier: make([]uint8, 3),
+			Limit: wire.AdviseLimit{Present: true, MaxLoss: 1},
+		}
+	}
+	one := ask()
+	one.Match = wire.AdviseMatch{
+		Present: true, Accept: wire.AcceptExact, Positions: []uint32{16}, Prefixes: [][32]byte{{9}},
+		Keys: [][32]byte{missing, held.key, missing}, Others: [][32]byte{{}, {}, held.key}, Primed: []uint8{0, 3, 2},
+	}
+	var at wire.AdviseReply
+	c.call(wire.OpAdvise, one, &at)
+	var match wire.MatchReply
+	c.call(wire.OpMatch, &wire.MatchRequest{
+		Profile: c.profile, Accept: wire.AcceptExact, Positions: one.Match.Positions, Prefixes: one.Match.Prefixes, Keys: one.Match.Keys,
+		Primers: wire.MatchPrimersQuery{Present: true, Others: one.Match.Others},
+	}, &match)
+	got := &at.Match
+	if !got.Present || !slices.Equal(got.Status, match.Status) || !slices.Equal(got.Tier, match.Tier) || !slices.Equal(got.Reason, match.Reason) ||
+		!slices.Equal(got.Tokens, match.Tokens) || !slices.Equal(got.Variants, match.Primers.Variants) || got.PrefixTokens != match.PrefixTokens ||
+		!slices.Equal(got.Status, []uint8{wire.StatusMiss, wire.StatusHit, wire.StatusHit}) {
+		t.Errorf("%+v\n%+v", got, match)
+	}
+	two := ask()
+	two.SegmentStatus, two.SegmentTier = match.Status, match.Tier
+	two.SeamTokens = 2 * (300 - match.Tokens[1])
+	two.Limit.Primed = 1 // the third hit is the variant that its key is not: primed, too
+	var apart wire.AdviseReply
+	c.call(wire.OpAdvise, two, &apart)
+	at.Match = wire.AdviseMatched{}
+	if !reflect.DeepEqual(at, apart) {
+		t.Errorf("%+v\n%+v", at, apart)
+	}
+	two.Match = wire.AdviseMatch{Present: true, Keys: [][32]byte{missing}, Primed: []uint8{0}}
+	c.refused(wire.OpAdvise, two, wire.Invalid, "1 keys for 3 segments")
+	two.Match.Keys = [][32]byte{missing, missing, missing}
+	c.refused(wire.OpAdvise, two, wire.Invalid, "primed")
+	old := attach(t, r.Socket())
+	old.register(testProfile(1))
+	one.Profile = old.profile
+	one.Limit.Present = false
+	old.refused(wire.OpAdvise, one, wire.Invalid, "feature lookup")
 }
 
 func TestAdviseOverTheSocket(t *testing.T) {

@@ -1139,6 +1139,15 @@ func (m *AdviseRequest) Append(b []byte) []byte {
 		w.u8(m.Limit.Refreshed)
 		w.align(8)
 	}
+	if m.Match.Present {
+		w.section(11)
+		w.u8(m.Match.Accept)
+		put(&w, m.Match.Positions)
+		put(&w, m.Match.Prefixes)
+		put(&w, m.Match.Keys)
+		put(&w, m.Match.Others)
+		put(&w, m.Match.Primed)
+	}
 	return w.b
 }
 
@@ -1193,6 +1202,20 @@ func (m *AdviseRequest) Decode(body []byte) error {
 		m.Limit.Refreshed = r.u8("limit refreshed")
 		r.align("section", 8)
 	}
+	if m.Match.Present {
+		m.Match = AdviseMatch{}
+	}
+	if r.more() && r.section(11) {
+		m.Match.Present = true
+		m.Match.Accept = r.u8("match accept")
+		m.Match.Positions = get[uint32](&r, "match positions", MaxKeys)
+		m.Match.Prefixes = get[[32]byte](&r, "match prefixes", MaxKeys)
+		m.Match.Keys = get[[32]byte](&r, "match keys", MaxKeys)
+		m.Match.Others = get[[32]byte](&r, "match others", MaxKeys)
+		m.Match.Primed = get[uint8](&r, "match primed", MaxKeys)
+		r.same("match prefixes", len(m.Match.Prefixes), len(m.Match.Positions))
+		r.same("match primed", len(m.Match.Primed), len(m.Match.Keys))
+	}
 	return r.end()
 }
 
@@ -1220,6 +1243,21 @@ func (m *AdviseReply) Append(b []byte) []byte {
 		w.u64(math.Float64bits(m.Loss.Refreshed))
 		w.u8(m.Loss.Splicing)
 		w.align(8)
+	}
+	if m.Match.Present {
+		w.section(11)
+		w.u32(m.Match.PrefixTokens)
+		w.u32(m.Match.PrefixIndex)
+		w.u8(m.Match.PrefixFlags)
+		w.u8(m.Match.PrefixReason)
+		w.u8(m.Match.PrefixTier)
+		w.u32(m.Match.PrefixStates)
+		put(&w, m.Match.Status)
+		put(&w, m.Match.Tier)
+		put(&w, m.Match.Reason)
+		put(&w, m.Match.Tokens)
+		put(&w, m.Match.Error)
+		put(&w, m.Match.Variants)
 	}
 	return w.b
 }
@@ -1259,6 +1297,29 @@ func (m *AdviseReply) Decode(body []byte) error {
 		m.Loss.Refreshed = math.Float64frombits(r.u64("loss refreshed"))
 		m.Loss.Splicing = r.u8("loss splicing")
 		r.align("section", 8)
+	}
+	if m.Match.Present {
+		m.Match = AdviseMatched{}
+	}
+	if r.more() && r.section(11) {
+		m.Match.Present = true
+		m.Match.PrefixTokens = r.u32("match prefix tokens")
+		m.Match.PrefixIndex = r.u32("match prefix index")
+		m.Match.PrefixFlags = r.u8("match prefix flags")
+		m.Match.PrefixReason = r.u8("match prefix reason")
+		m.Match.PrefixTier = r.u8("match prefix tier")
+		m.Match.PrefixStates = r.u32("match prefix states")
+		m.Match.Status = get[uint8](&r, "match status", MaxKeys)
+		m.Match.Tier = get[uint8](&r, "match tier", MaxKeys)
+		m.Match.Reason = get[uint8](&r, "match reason", MaxKeys)
+		m.Match.Tokens = get[uint32](&r, "match tokens", MaxKeys)
+		m.Match.Error = get[float64](&r, "match error", MaxKeys)
+		m.Match.Variants = get[uint8](&r, "match variants", MaxKeys)
+		r.same("match tier", len(m.Match.Tier), len(m.Match.Status))
+		r.same("match reason", len(m.Match.Reason), len(m.Match.Status))
+		r.same("match tokens", len(m.Match.Tokens), len(m.Match.Status))
+		r.same("match error", len(m.Match.Error), len(m.Match.Status))
+		r.same("match variants", len(m.Match.Variants), len(m.Match.Status))
 	}
 	return r.end()
 }

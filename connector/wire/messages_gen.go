@@ -532,6 +532,7 @@ type AdviseRequest struct {
 	SampleMicros  []uint32
 	Measured      AdviseMeasured // with FeatureSplices
 	Limit         AdviseLimit    // with FeatureLosses
+	Match         AdviseMatch    // with FeatureLookup
 }
 
 // AdviseMeasured gives the times of splices since the last advise. A walk puts
@@ -557,6 +558,21 @@ type AdviseLimit struct {
 	Refreshed uint8   // 1 = its last segments are computed in context, and not named here
 }
 
+// AdviseMatch has the daemon look the prompt up first, as `match` does, in one
+// round trip. The prefix, the status and tier of segments, and primed of
+// *limit* are then not read. Each segment has a key.
+type AdviseMatch struct {
+	Present   bool // false = the section is absent, and the other fields are zero
+	Accept    uint8
+	Positions []uint32
+	Prefixes  [][32]byte
+	Keys      [][32]byte
+	Others    [][32]byte // as in `match`
+	// Bit 0: this variant was captured after the primer; bit 1: such a one is
+	// preferred at its place.
+	Primed []uint8
+}
+
 // AdviseReply has one row for each advised checkpoint and one for each segment.
 type AdviseReply struct {
 	SeenTokens    uint32    // longest prefix of this prompt that was seen before
@@ -569,8 +585,9 @@ type AdviseReply struct {
 	Value         []float64 // expected milliseconds saved per MiB
 	SegmentAdmit  []uint8   // 1 = publish this segment, which is missing
 	SegmentReason []uint8
-	Splice        AdviseSplice // with FeatureSplices
-	Loss          AdviseLoss   // with FeatureLosses
+	Splice        AdviseSplice  // with FeatureSplices
+	Loss          AdviseLoss    // with FeatureLosses
+	Match         AdviseMatched // with FeatureLookup
 }
 
 // AdviseSplice is the splice that WayMicros prices.
@@ -588,6 +605,23 @@ type AdviseLoss struct {
 	Asked     float64 // as it asked
 	Refreshed float64 // with its last segment computed in context
 	Splicing  uint8   // what WayMicros prices
+}
+
+// AdviseMatched is what was found, as in the reply of `match` and its sections.
+type AdviseMatched struct {
+	Present      bool // false = the section is absent, and the other fields are zero
+	PrefixTokens uint32
+	PrefixIndex  uint32
+	PrefixFlags  uint8
+	PrefixReason uint8
+	PrefixTier   uint8
+	PrefixStates uint32
+	Status       []uint8
+	Tier         []uint8
+	Reason       []uint8
+	Tokens       []uint32
+	Error        []float64
+	Variants     []uint8
 }
 
 // ServedRequest reports how the prompt of one request was served, after its

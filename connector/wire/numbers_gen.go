@@ -145,6 +145,7 @@ const (
 	// May send the sections *losses* of `report`, *limit* of `advise` and *loss* of
 	// `served`, and is answered with the section *loss* of `advise`.
 	FeatureLosses uint64 = 0x400
+	FeatureLookup uint64 = 0x800 // may send the section *match* of `advise`, and is answered with one
 )
 
 // Accept bits say what a checkpoint is, or which ones a request takes.

@@ -140,6 +140,16 @@ func withSections() []wholeMessage {
 	expected, served := sample(OpAdvise, Reply).(*AdviseReply), sample(OpServed, Request).(*ServedRequest)
 	expected.Loss = AdviseLoss{Present: true, Asked: -1, Refreshed: 0.03125, Splicing: SplicingRefreshed}
 	served.Loss = ServedLoss{Present: true, Expected: 0.125}
+	both, answers := sample(OpAdvise, Request).(*AdviseRequest), sample(OpAdvise, Reply).(*AdviseReply)
+	both.Match = AdviseMatch{
+		Present: true, Accept: 3, Positions: []uint32{16, 32}, Prefixes: [][32]byte{{7}, {8}}, Keys: [][32]byte{{1, 2}, {3, 4}, {5, 6}},
+		Others: [][32]byte{{9}, {}, {10}}, Primed: []uint8{0, 2, 3},
+	}
+	answers.Match = AdviseMatched{
+		Present: true, PrefixTokens: 32, PrefixIndex: 1, PrefixFlags: AcceptSpliced, PrefixReason: ReasonEvicted, PrefixTier: TierDisk, PrefixStates: 32,
+		Status: []uint8{StatusHit, StatusMiss, StatusHit}, Tier: []uint8{TierDRAM, TierNone, TierPeer}, Reason: []uint8{0, ReasonEvicted, 0},
+		Tokens: []uint32{48, 0, 0}, Error: []float64{0.001953125, 0, 0.03125}, Variants: []uint8{0, 0, 1},
+	}
 	return []wholeMessage{
 		{"match request with prompt", OpMatch, Request, request}, {"match reply with estimates", OpMatch, Reply, reply},
 		{"match request with known", OpMatch, Request, asked}, {"match reply with known", OpMatch, Reply, known},
@@ -151,6 +161,7 @@ func withSections() []wholeMessage {
 		{"watch request with primers", OpWatch, Request, worker}, {"watch reply with primers", OpWatch, Reply, jobs},
 		{"report request with losses", OpReport, Request, report}, {"advise request with a limit", OpAdvise, Request, limited},
 		{"advise reply with a loss", OpAdvise, Reply, expected}, {"served request with a loss", OpServed, Request, served},
+		{"advise request with a lookup", OpAdvise, Request, both}, {"advise reply with a match", OpAdvise, Reply, answers},
 	}
 }
 

@@ -46,11 +46,11 @@ func without(t *testing.T, m Message) Message {
 		return &old
 	case *AdviseRequest:
 		old := *m
-		old.Measured, old.Limit = AdviseMeasured{}, AdviseLimit{}
+		old.Measured, old.Limit, old.Match = AdviseMeasured{}, AdviseLimit{}, AdviseMatch{}
 		return &old
 	case *AdviseReply:
 		old := *m
-		old.Splice, old.Loss = AdviseSplice{}, AdviseLoss{}
+		old.Splice, old.Loss, old.Match = AdviseSplice{}, AdviseLoss{}, AdviseMatched{}
 		return &old
 	case *ReportRequest:
 		old := *m

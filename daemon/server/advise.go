@@ -6,6 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 	"github.com/spliced-kv/spliced/policy/cost"
 	"github.com/spliced-kv/spliced/policy/profile"
+	"github.com/spliced-kv/spliced/tiering"
 	"github.com/spliced-kv/spliced/tiering/advise"
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
@@ -44,6 +45,12 @@ func (t *task) advise() (wire.Message, error) {
 	if m.Measured.Present && !t.at.splices {
 		return nil, codes.Refuse(wire.Invalid, "measured: the connection has not asked for that feature")
 	}
+	reply := &s.adviseReply
+	if reply.Match.Present = m.Match.Present; m.Match.Present {
+		if waits, err := t.matchFirst(m, &reply.Match); err != nil || waits {
+			return nil, err
+		}
+	}
 	loss, err := t.limit(id, m)
 	if err != nil {
 		return nil, err
@@ -62,10 +69,115 @@ func (t *task) advise() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply := adviseReply(&s.adviseReply, &s.advice)
+	adviseReply(reply, &s.advice)
 	reply.Splice = wire.AdviseSplice{Present: t.at.splices, Segments: uint32(s.advice.Choice.Segments)}
 	reply.Loss = loss
 	return reply, nil
+}
+
+// Bits of AdviseMatch.Primed.
+const (
+	primedKey = 1 << iota // the key's own variant was captured after the primer
+	primedDue             // such a variant is preferred at its place
+)
+
+// adviseLookup decodes an advise and returns its lookup.
+func (t *task) adviseLookup() (q tiering.MatchQuery, err error) {
+	m := &t.scratch.advise
+	if err := m.Decode(t.body); err != nil {
+		return q, err
+	}
+	return t.lookupOf(m)
+}
+
+func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error) {
+	l := &m.Match
+	if !t.at.lookup {
+		return q, codes.Refuse(wire.Invalid, "match: the connection has not asked for the feature lookup")
+	}
+	if len(l.Keys) != len(m.SegmentBegin) {
+		return q, codes.Refuse(wire.Invalid, "match: %d keys for %d segments", len(l.Keys), len(m.SegmentBegin))
+	}
+	if err := t.knowsPrimers(len(l.Others) > 0); err != nil {
+		return q, err
+	}
+	return t.lookupQuery(m.Profile, l.Accept, l.Positions, l.Prefixes, l.Keys, l.Others)
+}
+
+// matchFirst looks the prompt up, and sets what the request would repeat of a reply of match.
+// waits: as in lookUp.
+func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
+	s := t.scratch
+	q, err := t.lookupOf(m)
+	if err != nil {
+		return false, err
+	}
+	off, waits, err := t.lookUp(&q, (*task).adviseLookup, (*task).advise)
+	if err != nil || waits {
+		return waits, err
+	}
+	r := &s.matchResult
+	*out = wire.AdviseMatched{
+		Present: true, PrefixTokens: r.PrefixTokens, PrefixIndex: uint32(r.PrefixIndex), PrefixFlags: uint8(r.PrefixKind),
+		PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace), PrefixStates: r.PrefixStates,
+		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
+		Error: out.Error[:0], Variants: out.Variants[:0],
+	}
+	if off {
+		t.conn.server.canary.Withhold(len(m.SegmentBegin))
+		r.Segments = r.Segments[:0]
+		for range m.SegmentBegin {
+			r.Segments = append(r.Segments, tiering.SegmentStatus{Status: tier.StatusMiss, Reason: tier.Reason(wire.ReasonOff)})
+		}
+	}
+	for i := range r.Segments {
+		row := &r.Segments[i]
+		out.Status, out.Tier = append(out.Status, uint8(row.Status)), append(out.Tier, uint8(row.Place))
+		out.Reason, out.Tokens = append(out.Reason, uint8(row.Reason)), append(out.Tokens, row.Tokens)
+		out.Error, out.Variants = append(out.Error, row.Error), append(out.Variants, oneIf(row.Other))
+	}
+	m.PrefixTokens, m.PrefixTier = r.PrefixTokens, uint8(r.PrefixPlace)
+	if r.PrefixKind == tier.Rows { // its states, and from there on a replay
+		m.PrefixTokens, m.BufferTokens = r.PrefixStates, max(m.BufferTokens, r.PrefixTokens)
+	}
+	m.SegmentStatus, m.SegmentTier = out.Status, out.Tier
+	m.SeamTokens = seamTokens(m, r.Segments)
+	m.Limit.Primed = oneIf(allPrimed(m.Match.Primed, r.Segments))
+	t.at.claims.matched(&q, r, &wire.MatchKnown{})
+	return false, nil
+}
+
+// seamTokens returns the tokens that are computed again where the segments that were found are
+// reused; where none was found, what the request states for all of them.
+func seamTokens(m *wire.AdviseRequest, rows []tiering.SegmentStatus) uint32 {
+	seam, hit := uint32(0), false
+	for i := range rows {
+		if rows[i].Status != tier.StatusHit {
+			continue
+		}
+		hit = true
+		if n := rows[i].Tokens; n > 0 && n <= m.SegmentTokens[i] { // 0 = unknown
+			seam += m.SegmentTokens[i] - n
+		}
+	}
+	if !hit {
+		return m.SeamTokens
+	}
+	return seam
+}
+
+// allPrimed reports whether the segments that were found, or would be captured, count as
+// captured after the primer: one was, at least, and all for which it is preferred.
+func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
+	some := false
+	for i := range rows {
+		is := (primed[i]&primedKey != 0) != rows[i].Other
+		some = some || is
+		if !is && primed[i]&primedDue != 0 {
+			return false
+		}
+	}
+	return some
 }
 
 // limit returns how a request may be spliced within its limit of loss, if it states one.
@@ -119,9 +231,11 @@ func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.
 // cut clamps n so that it fits an int of 32 bits.
 func cut(n uint32) int { return int(min(n, 1<<30)) }
 
-// adviseReply turns an advice into a reply, reusing the memory of out.
-func adviseReply(out *wire.AdviseReply, a *advise.Advice) *wire.AdviseReply {
+// adviseReply turns an advice into a reply, reusing the memory of out, and keeps its section
+// match.
+func adviseReply(out *wire.AdviseReply, a *advise.Advice) {
 	*out = wire.AdviseReply{
+		Match:      out.Match,
 		SeenTokens: uint32(a.SeenTokens), Way: uint8(a.Choice.Best), WayMicros: out.WayMicros[:0],
 		Positions: out.Positions[:0], Why: out.Why[:0], Admit: out.Admit[:0], Reason: out.Reason[:0], Value: out.Value[:0],
 		SegmentAdmit: out.SegmentAdmit[:0], SegmentReason: out.SegmentReason[:0],
@@ -141,5 +255,4 @@ func adviseReply(out *wire.AdviseReply, a *advise.Advice) *wire.AdviseReply {
 		out.SegmentAdmit = append(out.SegmentAdmit, oneIf(a.Segments[i].Admit))
 		out.SegmentReason = append(out.SegmentReason, uint8(a.Segments[i].Reason))
 	}
-	return out
 }

@@ -40,7 +40,7 @@ const (
 // features are the features of this daemon.
 func (s *Server) features() uint64 {
 	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices |
-		wire.FeaturePrimers | wire.FeatureLosses
+		wire.FeaturePrimers | wire.FeatureLosses | wire.FeatureLookup
 	if !s.gpus.Serving() {
 		return always
 	}
@@ -68,6 +68,7 @@ type attachment struct {
 	splices bool // reports walks, and is told the extent of a splice
 	primers bool // names primers
 	losses  bool // reports and limits losses
+	lookup  bool // asks for advice and a match at once
 	trial   bool // is the trial client, which tests the daemon
 	// stagingBytes and slotBytes are as granted; a region may be longer.
 	stagingBytes int64
@@ -115,7 +116,7 @@ func (t *task) hello() (wire.Message, error) {
 		id: c.id, uid: c.peer.UID, client: m.Client, mapped: s.mapped.By(c.peer.UID), crc32: reply.Features&wire.FeatureCRC32Digests != 0, device: reply.Features&wire.FeatureDevice != 0,
 		known: reply.Features&wire.FeatureKnown != 0, peers: reply.Features&wire.FeatureEstimates != 0,
 		rows: reply.Features&wire.FeatureRows != 0, packed: reply.Features&wire.FeaturePacked != 0, buffers: reply.Features&wire.FeatureBuffered != 0, splices: reply.Features&wire.FeatureSplices != 0,
-		primers: reply.Features&wire.FeaturePrimers != 0, losses: reply.Features&wire.FeatureLosses != 0, trial: m.Client == profile.TrialClient,
+		primers: reply.Features&wire.FeaturePrimers != 0, losses: reply.Features&wire.FeatureLosses != 0, lookup: reply.Features&wire.FeatureLookup != 0, trial: m.Client == profile.TrialClient,
 	}
 	for _, want := range m.Tenants {
 		granted, err := s.grant(want)

@@ -134,8 +134,8 @@ func (l *ledger) found(key uint64, tokens uint32, leased bool) {
 // digests.
 func segmentOf(key *[32]byte) uint64 { return max(1, binary.LittleEndian.Uint64(key[:8])) }
 
-// matched records the hits of a match.
-func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wire.MatchReply) {
+// matched records the hits of a match and the known segments in its reply.
+func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, known *wire.MatchKnown) {
 	c.Lock()
 	defer c.Unlock()
 	c.askedLocked()
@@ -154,8 +154,8 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, out *wir
 		}
 		c.segments.found(segmentOf(key), tokens, false)
 	}
-	for i := range out.Known.Keys {
-		c.segments.found(segmentOf(&out.Known.Keys[i]), out.Known.Interiors[i], false)
+	for i := range known.Keys {
+		c.segments.found(segmentOf(&known.Keys[i]), known.Interiors[i], false)
 	}
 	if r.PrefixTokens > 0 {
 		c.prefixes.found(uint64(r.PrefixTokens), r.PrefixTokens, false)

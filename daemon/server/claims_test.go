@@ -26,17 +26,17 @@ func reports(c *claims, key [32]byte) bool {
 
 func TestClaimsForgetTheOldest(t *testing.T) {
 	var c claims
-	var out wire.MatchReply
+	var known wire.MatchKnown
 	first, r := hits(0, 1)
-	c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
-	c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
+	c.matched(&tiering.MatchQuery{Keys: first}, r, &known)
+	c.matched(&tiering.MatchQuery{Keys: first}, r, &known)
 	for round := range 4 { // each drops the older half
 		if !reports(&c, first[0]) {
 			t.Errorf("round %d: a reused segment is not verified", round)
 		}
 		keys, all := hits(1+round*maxClaims, maxClaims)
-		c.matched(&tiering.MatchQuery{Keys: first}, r, &out)
-		c.matched(&tiering.MatchQuery{Keys: keys}, all, &out)
+		c.matched(&tiering.MatchQuery{Keys: first}, r, &known)
+		c.matched(&tiering.MatchQuery{Keys: keys}, all, &known)
 	}
 	old, _ := hits(2, 1)
 	if reports(&c, old[0]) {
@@ -49,7 +49,7 @@ func TestClaimsForgetTheOldest(t *testing.T) {
 
 func TestClaimsAllocateNothing(t *testing.T) {
 	var c claims
-	var out wire.MatchReply
+	var known wire.MatchKnown
 	var parts [16][][32]byte
 	var r *tiering.MatchResult
 	for i := range parts {
@@ -57,7 +57,7 @@ func TestClaimsAllocateNothing(t *testing.T) {
 	}
 	round := func() {
 		for _, keys := range parts {
-			c.matched(&tiering.MatchQuery{Keys: keys}, r, &out)
+			c.matched(&tiering.MatchQuery{Keys: keys}, r, &known)
 		}
 	}
 	round()

@@ -18,36 +18,39 @@ func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	return id, tier.TenantID(t.header.Tenant), err
 }
 
+// matchQuery decodes a match.
+func (t *task) matchQuery() (q tiering.MatchQuery, err error) {
+	m := &t.scratch.match
+	if err := m.Decode(t.body); err != nil {
+		return q, err
+	}
+	if err := t.knowsPrimers(m.Primers.Present); err != nil {
+		return q, err
+	}
+	return t.lookupQuery(m.Profile, m.Accept, m.Positions, m.Prefixes, m.Keys, m.Primers.Others)
+}
+
+// lookupQuery returns the query of a connection about a prompt.
+func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
+	q = tiering.MatchQuery{
+		Accept: tier.CheckpointKind(accept), Positions: positions, Prefixes: prefixes, Keys: keys, Others: others,
+		Device: t.at.reads(), Local: !t.at.peers,
+	}
+	if q.Profile, q.Tenant, err = t.scope(profileID); err != nil {
+		return q, err
+	}
+	return q, t.knowsKinds(q.Accept)
+}
+
 func (t *task) match() (wire.Message, error) {
 	s := t.scratch
 	m, r, out := &s.match, &s.matchResult, &s.matchReply
-	if err := m.Decode(t.body); err != nil {
-		return nil, err
-	}
-	id, tenant, err := t.scope(m.Profile)
+	q, err := t.matchQuery()
 	if err != nil {
 		return nil, err
 	}
-	q := tiering.MatchQuery{
-		Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept),
-		Positions: m.Positions, Prefixes: m.Prefixes, Keys: m.Keys, Others: m.Primers.Others, Device: t.at.reads(), Local: !t.at.peers,
-	}
-	if err := t.knowsKinds(q.Accept); err != nil {
-		return nil, err
-	}
-	if err := t.knowsPrimers(m.Primers.Present); err != nil {
-		return nil, err
-	}
-	off := t.switchedOff(id)
-	if off {
-		q.Accept &^= tier.Spliced
-		q.Keys, q.Others = nil, nil
-	}
-	if t.mayLearn(&q) {
-		t.rest = learnFirst(t.body)
-		return nil, nil
-	}
-	if err := t.conn.server.store.Match(&q, r); err != nil {
+	off, waits, err := t.lookUp(&q, (*task).matchQuery, (*task).match)
+	if err != nil || waits {
 		return nil, err
 	}
 	*out = wire.MatchReply{
@@ -76,7 +79,7 @@ func (t *task) match() (wire.Message, error) {
 			return nil, err // nothing that was found is reported to the client
 		}
 	}
-	t.at.claims.matched(&q, r, out)
+	t.at.claims.matched(&q, r, &out.Known)
 	return out, nil
 }
 
@@ -102,25 +105,35 @@ func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// learnFirst answers a match after a remote lookup of its keys. body is in the reader's memory.
-func learnFirst(body []byte) rest {
+// lookUp looks a prompt up in the store. off reports that its segments, of a profile that is
+// switched off, were not looked up. waits reports that a remote lookup of the prompt comes
+// first: then t.rest decodes the query again and calls again.
+func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) (off, waits bool, err error) {
+	if off = t.switchedOff(q.Profile); off {
+		q.Accept &^= tier.Spliced
+		q.Keys, q.Others = nil, nil
+	}
+	if t.mayLearn(q) {
+		t.rest = learnFirst(t.body, query, again)
+		return off, true, nil
+	}
+	return off, false, t.conn.server.store.Match(q, &t.scratch.matchResult)
+}
+
+// learnFirst calls again after a remote lookup of what a request asks for. body is in the
+// reader's memory.
+func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) rest {
 	body = slices.Clone(body)
 	return func(t *task) (wire.Message, error) {
 		t.body, t.learned = body, true
-		m := &t.scratch.match
-		if err := m.Decode(body); err != nil {
-			return nil, err
-		}
-		id, tenant, err := t.scope(m.Profile)
+		q, err := query(t)
 		if err != nil {
 			return nil, err
 		}
 		ctx, stop := t.patience(0)
 		defer stop()
-		t.conn.server.store.Learn(ctx, &tiering.MatchQuery{
-			Profile: id, Tenant: tenant, Accept: tier.CheckpointKind(m.Accept), Prefixes: m.Prefixes, Keys: m.Keys, Others: m.Primers.Others,
-		})
-		return t.match()
+		t.conn.server.store.Learn(ctx, &q)
+		return again(t)
 	}
 }
 

@@ -14,6 +14,8 @@ from client_samples import SMALL
 from spliced_connector.client import (
     ANY_LOSS,
     BEYOND_MAX_LOSS,
+    PRIMED_DUE,
+    PRIMED_KEY,
     Accept,
     Advice,
     LossAdvice,
@@ -100,7 +102,7 @@ class Answers:
     """A model at a daemon that has some segments, in the variants asked for, and says one thing of
     losses; None for no advice."""
 
-    salt, attached, primers = b"salt", True, True
+    salt, attached, primers, looks_up = b"salt", True, True, True
     profile = Profile(SMALL)
 
     def __init__(self, loss: LossAdvice | None, hits: Collection[int]) -> None:
@@ -119,11 +121,18 @@ class Answers:
         return replace(misses(len(keys), ""), status=status)
 
     def advise(self, query: Query) -> Advice | None:
-        self.limits.append(query.limit)
+        limit, found, lookup = query.limit, None, query.lookup
+        if lookup is not None:
+            found = self.match((), (), lookup.keys, lookup.accept, lookup.others)
+            primed = any(n & PRIMED_KEY for n in lookup.primed)
+            primed = primed and all(n & PRIMED_KEY for n in lookup.primed if n & PRIMED_DUE)
+            assert limit is not None
+            limit = replace(limit, way=replace(limit.way, primed=primed))
+        self.limits.append(limit)
         if self.loss is None:
             return None
         rows = (SegmentAdvice(False, Verdict.NONE),) * len(query.segments)
-        return Advice(0, Way.SPLICE, (), (), rows, None, self.loss)
+        return Advice(0, Way.SPLICE, (), (), rows, None, self.loss, found)
 
 
 class Decision:

@@ -51,6 +51,7 @@ class FakeModel:
     way: Way = Way.PREFIX
     seen: int = 0
     absent: bool = False
+    looks_up: bool = True
     queries: list[Query] = field(default_factory=list)
     matches: int = 0
 
@@ -72,7 +73,10 @@ class FakeModel:
         if self.absent:
             return None
         rows = tuple(CheckpointAdvice(p, p > 0, 1, 1, 1.0) for p in self.advice)
-        return Advice(self.seen, self.way, (1.0,) * 4, rows, ())
+        advice = Advice(self.seen, self.way, (1.0,) * 4, rows, ())
+        if query.lookup is None:
+            return advice
+        return replace(advice, found=self.match(query.lookup.positions, query.lookup.prefixes))
 
 
 def make_engine(hybrid: bool, cache_mode: str = "align", rows: int = BLOCK) -> Engine:

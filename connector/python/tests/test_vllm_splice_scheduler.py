@@ -32,7 +32,7 @@ from spliced_connector.client import (
 )
 from spliced_connector.client.match import misses
 from spliced_connector.errors import Code
-from spliced_connector.model import Choice, Identity, divide
+from spliced_connector.model import Choice, Identity, Lead, divide
 from spliced_connector.segments import Chunker, Finder, Lengths, Separators
 from spliced_connector.serving.cuts import Cuts
 from spliced_connector.serving.decider import Decider, Named
@@ -573,6 +573,7 @@ def test_trouble_of_the_client_is_not_told_to_callers(
     half = mode(connect, daemon)
     gone = misses(2, "connect /run/secret/spliced.sock: refused")
     monkeypatch.setattr(type(half._session.model), "match", lambda *_, **__: gone)
+    monkeypatch.setattr(type(half._session.model), "advise", lambda *_: None)
     request = asked("r", [1, 2])
     with caplog.at_level("INFO", "spliced"):
         assert half.match(request, 0) == (0, False)
@@ -845,30 +846,68 @@ def test_a_state_that_went_since_the_match_fails_the_load(connect: Connect, daem
 
 
 def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Daemon) -> None:
-    """One look-up for both, and the engine's own prefix where that is longer."""
+    """One question about both, and the engine's own prefix where that is longer."""
     half = mode(connect, daemon, engine=ALIGNED)
     request = asked("r", [1, 2, 3, 4])
     publish(half, request)
     prefix = half._prefix
     assert prefix is not None
     name = save(half, request, 256)
-    calls: list[int] = []
-    real = half._session.model.match
+    calls: list[str] = []
+    for call in ("match", "advise"):
+        real = getattr(half._session.model, call)
 
-    def counted(*given: Any, **options: Any) -> Any:
-        calls.append(1)
-        return real(*given, **options)
+        def counted(*given: Any, real: Any = real, call: str = call, **options: Any) -> Any:
+            calls.append(call)
+            return real(*given, **options)
 
-    half._session.model.match = counted  # type: ignore[method-assign]
+        setattr(half._session.model, call, counted)
     want = 4 * SEGMENT - 8
     assert half.match(request, 128) == (want - 128, True)
-    assert len(calls) == 1
+    assert calls == ["advise"], "which looks the prompt up"
     half.allocated(request, BLOCKS, want - 128)
     plan = half.plan(STEP)
     assert isinstance(plan, SplicePlan)
     assert plan.loads[0].base == Base(256, 128, name)
     kept = prefix._prompts["r"]
     assert (kept.held, kept.wanted, kept.spliced) == (256, [], True), "no turn ends here"
+
+
+@pytest.mark.parametrize("primed", [False, True])
+def test_one_question_finds_what_two_do(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, primed: bool
+) -> None:
+    """A daemon that cannot look a prompt up before it advises is asked twice."""
+    half = mode(connect, daemon, engine=ALIGNED)
+    publish(half, asked("r", [1, 2]))
+    name = save(half, asked("r", [1, 2, 3]), 256)
+    lead = Lead(b"p" * 32, 128) if primed else None
+    session = half._session
+    decider = Decider(
+        session.model, session.settings, session.finder, session.tally, half._clock, lead
+    )
+    ids = asked("r", [1, 2, 3]).prompt_token_ids
+    assert ids is not None
+    # Of the last segment nothing is there; the second is there as it is captured alone.
+    cuts = Cuts((0, SEGMENT, 2 * SEGMENT, 3 * SEGMENT), 8)
+    # The first question makes the prompt a known one.
+    decider.ask(ids, cuts, Named([256], [name]), prefixes=True)
+    once = decider.ask(ids, cuts, Named([256], [name]), prefixes=True)
+    monkeypatch.setattr(type(session.model), "looks_up", property(lambda _: False))
+    twice = decider.ask(ids, cuts, Named([256], [name]), prefixes=True)
+    assert once.advice is not None
+    assert once.advice.found is not None
+    assert twice.advice is not None
+    assert twice.found is not None
+    for part in ("segments", "splice", "way", "predicted", "loss"):
+        assert getattr(once.advice, part) == getattr(twice.advice, part)
+    assert once.known == twice.known
+    assert once.known is not None
+    assert (once.known.held, once.known.prefix) == (frozenset({0, 1}), 256)
+    for row in ("status", "tier", "reason", "variant"):
+        assert bytes(getattr(once.found, row)) == bytes(getattr(twice.found, row))
+    assert list(once.advice.found.tokens) == list(twice.found.tokens)
+    assert list(once.advice.found.error) == list(twice.found.error)
 
 
 def test_without_segments_an_exact_prefix_is_claimed(connect: Connect, daemon: Daemon) -> None:

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[3]
 GOLDEN = json.loads((REPOSITORY / "connector/wire/testdata/golden/frames.json").read_text())
 SECTIONS = {
     "prompt", "estimates", "known", "rows", "packed", "buffered", "measured", "splice", "primers",
-    "losses", "limit", "loss",
+    "losses", "limit", "loss", "match",
 }  # fmt: skip
 HEADER_FIELDS = ("code", "deadline", "epoch", "kind", "op", "request", "tenant", "version")
 

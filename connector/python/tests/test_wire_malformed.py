@@ -64,6 +64,8 @@ SECTION_BEGINS = {
         ("advise request with a limit", "advise request"),
         ("advise reply with a loss", "advise reply"),
         ("served request with a loss", "served request"),
+        ("advise request with a lookup", "advise request"),
+        ("advise reply with a match", "advise reply"),
     )
 }
 """Where a body may end too."""

@@ -35,6 +35,15 @@ var adviceMessages = []Message{
 				f64("MaxLoss", doc("0 to 1; 1 = any")), u8("Primed", doc("1 = its segments were captured after the primer where one is for them")),
 				u8("Refreshed", doc("1 = its last segments are computed in context, and not named here")),
 			),
+		}, {
+			Name: "Match", Struct: "AdviseMatch", Feature: "Lookup",
+			Doc: "has the daemon look the prompt up first, as `match` does, in one round trip. The prefix, the status and tier of segments, and primed of *limit* " +
+				"are then not read. Each segment has a key",
+			Body: body(
+				u8("Accept"), u32s("Positions", "MaxKeys"), hashes("Prefixes", "MaxKeys", rows("Positions")), hashes("Keys", "MaxKeys"),
+				hashes("Others", "MaxKeys", doc("as in `match`")),
+				u8s("Primed", "MaxKeys", rows("Keys"), doc("bit 0: this variant was captured after the primer; bit 1: such a one is preferred at its place")),
+			),
 		}},
 	},
 	{
@@ -57,6 +66,14 @@ var adviceMessages = []Message{
 			Doc: "answers a Limit with the expected losses of the splice, from 0 to 1; negative = not known",
 			Body: body(
 				f64("Asked", doc("as it asked")), f64("Refreshed", doc("with its last segment computed in context")), u8("Splicing", doc("what WayMicros prices")),
+			),
+		}, {
+			Name: "Match", Struct: "AdviseMatched", Feature: "Lookup",
+			Doc: "is what was found, as in the reply of `match` and its sections",
+			Body: body(
+				u32("PrefixTokens"), u32("PrefixIndex"), u8("PrefixFlags"), u8("PrefixReason"), u8("PrefixTier"), u32("PrefixStates"),
+				u8s("Status", "MaxKeys"), u8s("Tier", "MaxKeys", rows("Status")), u8s("Reason", "MaxKeys", rows("Status")), u32s("Tokens", "MaxKeys", rows("Status")),
+				f64s("Error", "MaxKeys", rows("Status")), u8s("Variants", "MaxKeys", rows("Status")),
 			),
 		}},
 	},

@@ -87,6 +87,7 @@ var enums = []Enum{
 			{Name: "Splices", Number: 1 << 8, Doc: "may send the section *measured* of `advise`, and is answered with the section *splice*"},
 			{Name: "Primers", Number: 1 << 9, Doc: "may name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and is answered with their like. Others never publish, and are never given, a segment that was captured after a primer"},
 			{Name: "Losses", Number: 1 << 10, Doc: "may send the sections *losses* of `report`, *limit* of `advise` and *loss* of `served`, and is answered with the section *loss* of `advise`"},
+			{Name: "Lookup", Number: 1 << 11, Doc: "may send the section *match* of `advise`, and is answered with one"},
 		},
 	},
 	{

@@ -44,7 +44,7 @@ from spliced_connector.client.losses import (
     SpliceWay,
     unanswered,
 )
-from spliced_connector.client.match import Match
+from spliced_connector.client.match import PRIMED_DUE, PRIMED_KEY, Lookup, Match
 from spliced_connector.client.model import Model
 from spliced_connector.client.parallel import (
     Assigned,
@@ -83,6 +83,8 @@ __all__ = [
     "BEYOND_MAX_LOSS",
     "MAX_BLOCKS",
     "MAX_PROMPT",
+    "PRIMED_DUE",
+    "PRIMED_KEY",
     "UNADVISED",
     "Accept",
     "Advice",
@@ -108,6 +110,7 @@ __all__ = [
     "KnownQuery",
     "KnownSegment",
     "Level",
+    "Lookup",
     "LossAdvice",
     "LossCounts",
     "LossLimit",

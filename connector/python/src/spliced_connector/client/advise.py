@@ -14,7 +14,7 @@ from spliced_connector.client.losses import (
     limit_section,
     unanswered,
 )
-from spliced_connector.client.match import Match
+from spliced_connector.client.match import Lookup, Match, looked_up, lookup_section
 from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept, Splicing, Way
 from spliced_connector.errors import Code, SplicedError
@@ -72,12 +72,16 @@ class Query:
     """0 = the daemon's default."""
     match: Match | None = None
     """What was found for this prompt."""
+    lookup: Lookup | None = None
+    """Instead of `match`: the daemon looks this up first, with one key for each of `segments`. Only
+    where `Model.looks_up`."""
     segments: Sequence[tuple[int, int]] = ()
     """Where the segments begin and how many tokens they have, as the keys of `match`."""
     cuts: Sequence[int] = ()
     """Boundaries that the application knows, ascending."""
     seam_tokens: int = 0
-    """Computed again in all, when the segments are used: see `seam_tokens`."""
+    """Computed again in all, when the segments are used: see `seam_tokens`. With `lookup`: when all
+    of them are used."""
     buffer_tokens: int = 0
     """End of a buffer over this prompt; 0 = none."""
     samples: Sequence[_Timing] = ()
@@ -126,6 +130,8 @@ class Advice:
     held or to be published. None: the daemon is an older one, and does not report it."""
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
     """How the prompt may be spliced. All else of the advice is about that."""
+    found: Match | None = None
+    """What was found of the `lookup` of the query."""
 
     def takes(self, wanted: bool, priced: bool = True) -> int | None:
         """How many of the first segments of the query a prompt is to take: 0, where the daemon's
@@ -182,6 +188,8 @@ def _check(query: Query) -> None:
         text = f"a segment outside of {n} tokens"
     elif query.match is not None and len(query.match.status) not in (0, len(query.segments)):
         text = f"{len(query.segments)} segments, {len(query.match.status)} were matched"
+    elif query.lookup is not None and len(query.lookup.keys) != len(query.segments):
+        text = f"{len(query.segments)} segments, {len(query.lookup.keys)} keys"
     if text:
         raise SplicedError(Code.INVALID, f"advise: {text}")
 
@@ -214,6 +222,7 @@ def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
         sample_micros=[_micros(sample) for sample in samples],
         measured=_measured(good) if r.attachment.greeting.splices else None,
         limit=None if query.limit is None or not losses else limit_section(query.limit),
+        match=None if query.lookup is None else lookup_section(r, query.lookup),
     )
 
 
@@ -282,4 +291,5 @@ def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
         ),
         splice=None if reply.splice is None else reply.splice.segments,
         loss=loss,
+        found=None if query.lookup is None else looked_up(r, query.lookup, reply.match),
     )

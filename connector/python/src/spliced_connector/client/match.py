@@ -11,7 +11,14 @@ from spliced_connector.client.registration import Registration
 from spliced_connector.client.terms import Accept, Reason, Status, Tier
 from spliced_connector.errors import Code, SplicedError
 from spliced_connector.model import NOTHING
-from spliced_connector.wire import MatchPrimersQuery, MatchReply, MatchRequest, Op
+from spliced_connector.wire import (
+    AdviseMatch,
+    AdviseMatched,
+    MatchPrimersQuery,
+    MatchReply,
+    MatchRequest,
+    Op,
+)
 
 # Keys and prefixes in one request: with their positions they fill little more than half a frame.
 _ROWS = 1024
@@ -70,6 +77,57 @@ class Match:
         if not any(self.variant):
             return []
         return [v if near else 0 for v, near in zip(self.variant, self.within(most), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What `Model.match` looks up of a prompt, for advice that looks it up first."""
+
+    positions: Sequence[int] = ()
+    prefixes: Sequence[bytes] = ()
+    keys: Sequence[bytes] = ()
+    accept: Accept = Accept.EXACT
+    others: Sequence[bytes] = ()
+    primed: bytes = b""
+    """Parallel to `keys`, bits of `PRIMED`: how the variant of the key was captured."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether one request has room for it, and for all else of an advice."""
+        hashes = len(self.keys) + len(self.others) + len(self.prefixes)
+        return max(len(self.keys), len(self.prefixes)) <= _ROWS and hashes <= 2 * _ROWS
+
+
+PRIMED_KEY, PRIMED_DUE = 1, 2
+"""The variant was captured after the primer; such a variant is preferred at its place."""
+
+
+def lookup_section(r: Registration, lookup: Lookup) -> AdviseMatch:
+    """Returns the section of an advise that has the daemon look a prompt up."""
+    return AdviseMatch(
+        known_kinds(r, lookup.accept),
+        lookup.positions,
+        lookup.prefixes,
+        lookup.keys,
+        lookup.others if r.attachment.greeting.primers else (),
+        lookup.primed or bytes(len(lookup.keys)),
+    )
+
+
+def looked_up(r: Registration, lookup: Lookup, m: AdviseMatched | None) -> Match:
+    """Returns what the daemon has found. Raises `SplicedError` for an answer that cannot be."""
+    if m is None:
+        raise r.exchange.garbage("advise: no match, which was asked for")
+    return _checked(
+        r,
+        m,
+        lookup.positions,
+        len(lookup.keys),
+        bytes(m.variants),
+        m.error,
+        m.prefix_states,
+        has_others=bool(lookup.others),
+    )
 
 
 def known_kinds(r: Registration, accept: Accept) -> Accept:
@@ -166,17 +224,37 @@ def _match(
             m = r.exchange.request(call, replace(request, prompt=prompt, known=ask), MatchReply)
         finally:
             r.free_staging(call)
-    if len(m.status) != len(keys):
-        raise r.exchange.garbage(f"match: {len(m.status)} rows, want {len(keys)}")
     variant = bytes(len(keys)) if m.primers is None else bytes(m.primers.variants)
-    if any(which and (not others or m.status[i] != Status.HIT) for i, which in enumerate(variant)):
+    states = m.prefix_tokens if m.rows is None else m.rows.prefix_states
+    found = _checked(
+        r, m, positions, len(keys), variant, _errors(r, m), states, has_others=bool(others)
+    )
+    return replace(
+        found,
+        prefix_index=begin + found.prefix_index if found.prefix_tokens else -1,
+        known=() if known is None else finding.found(r, known, m.known, m.primers),
+        known_reason=Reason.NONE if m.known is None else m.known.reason,
+    )
+
+
+def _checked(
+    r: Registration,
+    m: MatchReply | AdviseMatched,
+    positions: Sequence[int],
+    keys: int,
+    variant: bytes,
+    error: Sequence[float],
+    states: int,
+    has_others: bool,
+) -> Match:
+    """Returns the rows of a reply about so many keys."""
+    if len(m.status) != keys:
+        raise r.exchange.garbage(f"match: {len(m.status)} rows, want {keys}")
+    if any(v and not (has_others and m.status[i] == Status.HIT) for i, v in enumerate(variant)):
         raise r.exchange.garbage("match: another variant, which was not asked for")
-    if m.prefix_tokens == 0:
-        index = -1
-    elif m.prefix_index >= len(positions) or positions[m.prefix_index] != m.prefix_tokens:
+    index = m.prefix_index if m.prefix_tokens else -1
+    if index >= len(positions) or (index >= 0 and positions[index] != m.prefix_tokens):
         raise r.exchange.garbage(f"match: {m.prefix_tokens} tokens at {m.prefix_index}")
-    else:
-        index = begin + m.prefix_index
     return Match(
         m.prefix_tokens,
         index,
@@ -187,12 +265,8 @@ def _match(
         m.tier,
         m.reason,
         m.tokens,
-        known=() if known is None else finding.found(r, known, m.known, m.primers),
-        known_reason=Reason.NONE if m.known is None else m.known.reason,
-        prefix_states=min(
-            m.prefix_tokens, m.prefix_tokens if m.rows is None else m.rows.prefix_states
-        ),
-        error=_errors(r, m),
+        prefix_states=min(m.prefix_tokens, states),
+        error=error,
         variant=variant,
     )
 

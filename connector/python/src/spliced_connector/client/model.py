@@ -109,6 +109,12 @@ class Model:
         return r is not None and r.attachment.greeting.primers
 
     @property
+    def looks_up(self) -> bool:
+        """Whether the daemon can look a prompt up before it advises, `Query.lookup`."""
+        r = self._enrolment.registration
+        return r is not None and r.attachment.greeting.lookup
+
+    @property
     def refused(self) -> str:
         """Why the daemon refuses the profile, empty when it does not."""
         return self._enrolment.refusal

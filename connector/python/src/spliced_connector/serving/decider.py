@@ -11,9 +11,12 @@ from functools import partial
 from spliced_connector.client import (
     ANY_LOSS,
     BEYOND_MAX_LOSS,
+    PRIMED_DUE,
+    PRIMED_KEY,
     UNADVISED,
     Accept,
     Advice,
+    Lookup,
     LossLimit,
     Match,
     Model,
@@ -36,6 +39,7 @@ from spliced_connector.model import (
     keep_for_reuse,
 )
 from spliced_connector.segments import Finder
+from spliced_connector.serving.asking import match_and_advise
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.finding import cuts_of, held_in
 from spliced_connector.serving.prices import Clock
@@ -208,7 +212,33 @@ class Decider:
         max_loss = self._max_loss(cuts)
         limited = cuts.max_error is not None or max_loss < ANY_LOSS
         accept = Accept.EXACT if limited else Accept.ANY
-        found = model.match(named.positions, named.names, prompt.keys, accept, others=prompt.others)
+        refreshed = cuts.left_out > 0
+        lookup = Lookup(
+            named.positions, named.names, prompt.keys, accept, prompt.others, self._primed(prompt)
+        )
+
+        def query(found: Match | None) -> Query:
+            pieces = [piece for piece in prompt.pieces if piece.key is not None]
+            seam = sum(piece.seam_tokens for piece in pieces)
+            way = SpliceWay(primed=False, refreshed=refreshed)  # the daemon sees what is primed
+            if found is not None and not found.trouble:
+                used = prompt.resolved(found.near_variants(cuts.max_error)).pieces
+                pieces = [piece for piece in used if piece.key is not None]
+                seam = seam_tokens(pieces, found)
+                way = replace(way, primed=all_primed(pieces, self._lead))
+            return Query(
+                ids,
+                max_checkpoints=self._settings.max_checkpoints,
+                segments=tuple((piece.start, piece.tokens) for piece in pieces),
+                cuts=cuts.cuts,
+                seam_tokens=seam,
+                samples=self._clock.take(),
+                limit=LossLimit(max_loss, way),
+            )
+
+        # The daemon does not know which variants are too far off for the request.
+        at_once = cuts.max_error is None
+        found, advice = match_and_advise(model, lookup, query, at_once)
         if found.trouble:
             # In words of ours: the client's name places and settings, and callers are strangers.
             log.info("a request is not spliced: %s", found.trouble)
@@ -216,9 +246,8 @@ class Decider:
             return Asked(trouble="the daemon did not answer")
         prompt = prompt.resolved(found.near_variants(cuts.max_error))
         pieces = [piece for piece in prompt.pieces if piece.key is not None]
-        way = SpliceWay(all_primed(pieces, self._lead), cuts.left_out > 0)
+        way = SpliceWay(all_primed(pieces, self._lead), refreshed)
         limit = LossLimit(max_loss, way)
-        advice = self._advised(ids, cuts, pieces, found, limit)
         if advice is None and not prefixes:
             self._tally.add("unadvised")
         if Reason.OFF in found.reason:
@@ -333,27 +362,15 @@ class Decider:
         """Whether the canary takes this request: it must not follow a pattern of the traffic."""
         return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
-    def _advised(
-        self,
-        ids: Sequence[int],
-        cuts: Cuts,
-        pieces: list[Piece],
-        found: Match,
-        limit: LossLimit,
-    ) -> Advice | None:
-        """What the daemon thinks of the prompt; None if it does not say."""
-        return self._model.advise(
-            Query(
-                ids,
-                max_checkpoints=self._settings.max_checkpoints,
-                match=found,
-                segments=tuple((piece.start, piece.tokens) for piece in pieces),
-                cuts=cuts.cuts,
-                seam_tokens=seam_tokens(pieces, found),
-                samples=self._clock.take(),
-                limit=limit,
-            )
-        )
+    def _primed(self, prompt: Prompt) -> bytes:
+        """How the first variants of the keys were captured, as in `Lookup`."""
+        flags = []
+        for piece in prompt.pieces:
+            if piece.key is None or piece.spec is None:
+                continue
+            due = self._lead is not None and piece.start >= max(self._lead.begin, 1)
+            flags.append(PRIMED_KEY * bool(piece.spec.primer) + PRIMED_DUE * due)
+        return bytes(flags)
 
     def _admitted(self, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
         """The segments that the daemon would store, were they captured."""

@@ -14,9 +14,19 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from spliced_connector.client import UNADVISED, Accept, Advice, Match, Model, Query, Way
+from spliced_connector.client import (
+    UNADVISED,
+    Accept,
+    Advice,
+    Lookup,
+    Match,
+    Model,
+    Query,
+    Way,
+)
 from spliced_connector.model import Choice, PrefixNames, Prompt, answer_starts, turn_ends
 from spliced_connector.segments import Found
+from spliced_connector.serving.asking import match_and_advise
 from spliced_connector.serving.cuts import Cuts, CutsError
 from spliced_connector.serving.decider import (
     MOST_POSITIONS,
@@ -225,22 +235,20 @@ class Requests:
 
     def _ask_for_prefix(self, tracked: Tracked, ends: Sequence[int]) -> None:
         named = self._before(tracked)
-        found = self._model.match(named.positions, named.names)
+        query = Query(
+            tokens=tracked.ids,
+            block_tokens=STEP,
+            max_checkpoints=self._settings.max_checkpoints,
+            # Behind the first turn a user's own words begin, behind the last the answer is asked
+            # for: so one state serves other conversations, and one the next turn.
+            cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
+            samples=self._clock.take(),
+        )
+        lookup = Lookup(named.positions, named.names)
+        found, advice = match_and_advise(self._model, lookup, lambda _: query)
         if found.trouble:
             self._tally.add("unanswered")
             tracked.trouble = tracked.trouble or "the daemon did not answer"
-        advice = self._model.advise(
-            Query(
-                tokens=tracked.ids,
-                block_tokens=STEP,
-                max_checkpoints=self._settings.max_checkpoints,
-                match=found,
-                # Behind the first turn a user's own words begin, behind the last the answer is
-                # asked for: so one state serves other conversations, and one the next turn.
-                cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
-                samples=self._clock.take(),
-            )
-        )
         if advice is None:
             self._tally.add("unadvised")
             tracked.trouble = tracked.trouble or UNADVISED

@@ -31,8 +31,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spliced_connector.client import UNADVISED, Accept, Advice, Match, Query, Way
+from spliced_connector.client import (
+    UNADVISED,
+    Accept,
+    Advice,
+    Lookup,
+    Match,
+    Query,
+    Way,
+)
 from spliced_connector.model import PrefixNames, answer_starts, turn_ends
+from spliced_connector.serving.asking import match_and_advise
 from spliced_connector.serving.cuts import CutsError
 from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS
 from spliced_connector.serving.finding import cuts_of
@@ -261,30 +270,31 @@ class PrefixScheduler:
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
         prompt.asked = now
-        before, began = prompt.boundaries, time.perf_counter()
-        prompt.found = self._session.model.match(before, [prompt.names[p] for p in before])
+        before, began, model = prompt.boundaries, time.perf_counter(), self._session.model
+        lookup = Lookup(before, [prompt.names[p] for p in before])
+        advice: Advice | None = None
+        if prompt.wanted is None:
+            prompt.found, advice = match_and_advise(model, lookup, lambda _: self._query(prompt))
+        else:
+            prompt.found = model.match(lookup.positions, lookup.prefixes)
         if prompt.found.trouble:
             self._session.tally.add("unanswered")
             prompt.trouble = "the daemon did not answer"
         prompt.held = max(prompt.held, prompt.found.prefix_tokens)
         if prompt.wanted is None:
-            self._advise(prompt)
+            self._follow(prompt, advice)
         prompt.decided += time.perf_counter() - began
         prompt.wanted = [p for p in prompt.wanted or () if p > prompt.held]
 
-    def _advise(self, prompt: Prompt) -> None:
+    def _query(self, prompt: Prompt) -> Query:
         session = self._session
-        advice = session.model.advise(
-            Query(
-                tokens=prompt.request.prompt_token_ids,
-                block_tokens=session.block_tokens,
-                max_checkpoints=session.settings.max_checkpoints,
-                match=prompt.found,
-                cuts=self._boundaries(prompt.request),
-                samples=self.clock.take(),
-            )
+        return Query(
+            tokens=prompt.request.prompt_token_ids,
+            block_tokens=session.block_tokens,
+            max_checkpoints=session.settings.max_checkpoints,
+            cuts=self._boundaries(prompt.request),
+            samples=self.clock.take(),
         )
-        self._follow(prompt, advice)
 
     def _follow(self, prompt: Prompt, advice: Advice | None) -> None:
         if advice is None:

@@ -676,6 +676,21 @@ class AdviseLimit(Message):
     refreshed: int = w.u8()
 
 
+@message("advise request: match")
+@dataclass(frozen=True, slots=True)
+class AdviseMatch(Message):
+    """Has the daemon look the prompt up first, as `match` does, in one round trip. The prefix, the
+    status and tier of segments, and primed of *limit* are then not read. Each segment has a key.
+    """
+
+    accept: int = w.u8()
+    positions: Sequence[int] = w.u32s(MAX_KEYS)
+    prefixes: Sequence[bytes] = w.hashes(MAX_KEYS, rows="positions")
+    keys: Sequence[bytes] = w.hashes(MAX_KEYS)
+    others: Sequence[bytes] = w.hashes(MAX_KEYS)
+    primed: bytes = w.u8s(MAX_KEYS, rows="keys")
+
+
 @message("advise request")
 @dataclass(frozen=True, slots=True)
 class AdviseRequest(Message):
@@ -706,6 +721,7 @@ class AdviseRequest(Message):
     sample_micros: Sequence[int] = w.u32s(MAX_SAMPLES, rows="sample_begin")
     measured: AdviseMeasured | None = w.section(AdviseMeasured, Feature.SPLICES)  # noqa: RUF009
     limit: AdviseLimit | None = w.section(AdviseLimit, Feature.LOSSES)  # noqa: RUF009
+    match: AdviseMatch | None = w.section(AdviseMatch, Feature.LOOKUP)  # noqa: RUF009
 
 
 @message("advise reply: splice")
@@ -726,6 +742,25 @@ class AdviseLoss(Message):
     splicing: int = w.u8()
 
 
+@message("advise reply: match")
+@dataclass(frozen=True, slots=True)
+class AdviseMatched(Message):
+    """What was found, as in the reply of `match` and its sections."""
+
+    prefix_tokens: int = w.u32()
+    prefix_index: int = w.u32()
+    prefix_flags: int = w.u8()
+    prefix_reason: int = w.u8()
+    prefix_tier: int = w.u8()
+    prefix_states: int = w.u32()
+    status: bytes = w.u8s(MAX_KEYS)
+    tier: bytes = w.u8s(MAX_KEYS, rows="status")
+    reason: bytes = w.u8s(MAX_KEYS, rows="status")
+    tokens: Sequence[int] = w.u32s(MAX_KEYS, rows="status")
+    error: Sequence[float] = w.f64s(MAX_KEYS, rows="status")
+    variants: bytes = w.u8s(MAX_KEYS, rows="status")
+
+
 @message("advise reply")
 @dataclass(frozen=True, slots=True)
 class AdviseReply(Message):
@@ -743,6 +778,7 @@ class AdviseReply(Message):
     segment_reason: bytes = w.u8s(MAX_KEYS, rows="segment_admit")
     splice: AdviseSplice | None = w.section(AdviseSplice, Feature.SPLICES)  # noqa: RUF009
     loss: AdviseLoss | None = w.section(AdviseLoss, Feature.LOSSES)  # noqa: RUF009
+    match: AdviseMatched | None = w.section(AdviseMatched, Feature.LOOKUP)  # noqa: RUF009
 
 
 @message("served request: loss")

@@ -56,6 +56,8 @@ class Feature(IntFlag):
     """May send the sections *losses* of `report`, *limit* of `advise` and *loss* of `served`, and
     is answered with the section *loss* of `advise`.
     """
+    LOOKUP = 2048
+    """May send the section *match* of `advise`, and is answered with one."""
 
 
 class WireSpan(IntEnum):

@@ -32,6 +32,7 @@ class Greeting:
     splices: bool  # walks are learned from, and advice says how much of a prompt a splice takes
     primers: bool  # segments are named by the primer they were captured after
     losses: bool  # losses of splices are kept, and requests say which they accept
+    lookup: bool  # advice may come with a match
     arena: Region
     slots: Region
     staging: Region

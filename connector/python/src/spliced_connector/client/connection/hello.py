@@ -75,6 +75,7 @@ def _ask(
     features = 0 if xxh3() is not None else int(Feature.CRC32_DIGESTS)
     features |= _KNOWN | Feature.ESTIMATES | Feature.ROWS | Feature.PACKED
     features |= Feature.BUFFERED | Feature.SPLICES | Feature.PRIMERS | Feature.LOSSES
+    features |= Feature.LOOKUP
     if options.device is not None:
         features |= Feature.DEVICE
     request = HelloRequest(
@@ -154,6 +155,7 @@ def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greet
         splices=bool(reply.features & Feature.SPLICES),
         primers=bool(reply.features & Feature.PRIMERS),
         losses=bool(reply.features & Feature.LOSSES),
+        lookup=bool(reply.features & Feature.LOOKUP),
         arena=regions[0],
         slots=regions[1],
         staging=regions[2],
