@@ -57,7 +57,7 @@ type Options struct {
 	Tenants tiering.Tenants
 	Decided *decided.Memory // decisions before this start
 
-	// Cluster returns what is known of the other nodes.
+	// Cluster returns this node's view of the other nodes.
 	Cluster func() api.Cluster
 	// Members are the nodes compared for prompts.
 	Members *Members

@@ -22,7 +22,7 @@ _NO_KEY = bytes(32)
 @dataclass(frozen=True, slots=True)
 class ServedSegment:
     """Tokens [begin, begin + tokens) of a prompt, of which `reused` from `at` on came from the
-    segment of `key`, and lie behind the prefix."""
+    segment of `key`, all after the prefix."""
 
     begin: int
     tokens: int
@@ -129,14 +129,14 @@ def served_segments(
 
 
 def served_bytes(profile: Profile, prefix: int, segments: Sequence[ServedSegment]) -> int:
-    """What of states and rows was read or composed, of a checkpoint of so many tokens behind the
-    engine's own and of segments."""
+    """Bytes of states and rows that were read or composed: from a checkpoint of `prefix` tokens
+    beyond the engine's own, and from segments."""
     read = profile.checkpoint_bytes(prefix) if prefix else 0
     return read + sum(profile.segment_bytes(row.reused) for row in segments if row.reused)
 
 
 def way_of(prefix: int, reused: int) -> Way:
-    """How a prompt was served of which so many tokens came from a checkpoint and segments."""
+    """The way a prompt was served, by its tokens from a checkpoint and from segments."""
     if reused:
         return Way.SPLICE
     return Way.PREFIX if prefix else Way.RECOMPUTE

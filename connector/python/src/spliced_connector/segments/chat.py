@@ -29,8 +29,8 @@ def cuts(
     request.
 
     A segment is a message, a tool result, a document, or one text of a message whose content is a
-    list: [{"type": "text", "text": passage}, ...]. variables are those of the template, as the
-    server gets them: `tools`, `documents`, entries of `chat_template_kwargs`;
+    list: [{"type": "text", "text": passage}, ...]. variables go to the template, as in
+    the server: `tools`, `documents`, entries of `chat_template_kwargs`;
     `add_generation_prompt` is true by default.
 
     The prompt is tokenised whole, then cut: a token that covers the end of one text and the

@@ -49,15 +49,15 @@ MOST_POSITIONS = 2048
 """Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
 
 NEXT_TOKENS = 64
-"""So few tokens behind what is there are neither stored nor fetched: to compute them again takes no
-longer (a guess)."""
+"""Fewer tokens than this beyond what is held are neither stored nor fetched: recomputing them takes
+no longer (a guess)."""
 
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
 
 FAIR_SEAMS = 8
-"""A segment that the canary counts is so many times as long as a seam (a guess)."""
+"""The canary counts segments of at least this many times the length of a seam (a guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a request's segments and of the prefix that the daemon has."""
+    """A request's segments and the prefix that the daemon has, as far as known."""
 
     prompt: Prompt
     held: frozenset[int]  # segments by index: the daemon has them,
@@ -187,7 +187,7 @@ class Decider:
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
         """Asks the daemon once, which prefix and which segments it has and which it wants.
 
-        prefixes: somebody else counts advice that does not come.
+        prefixes: the caller counts missing advice.
         """
         model = self._model
         salt = model.salt

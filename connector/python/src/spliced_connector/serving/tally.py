@@ -19,7 +19,7 @@ class EngineTally:
     rounded_states       states that were wanted and not stored, as decoding has rounded them
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
-    untold               prompts of which the daemon was not told how they were served
+    untold               prompts whose outcome was not reported to the daemon
     unadvised            prompts without advice: nothing of them is stored
     beyond_max_loss      requests with something to splice that are not spliced since no way is
                          known to be within their max_loss

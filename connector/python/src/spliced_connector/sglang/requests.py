@@ -1,9 +1,9 @@
 """What SGLang's scheduler asks for a request's prefixes and segments, and what is stored of it.
 
-A prefix is all rows of the first p tokens and every recurrent state behind them. States can be had
-where a forward pass of the engine ends: at the ends of prompts and answers, and where the plugin
-ends a chunk of a prompt because the daemon wants the state there. Segments have the names that
-every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
+A prefix is all rows of the first p tokens and every recurrent state after them. States are
+available where a forward pass of the engine ends: at the ends of prompts and answers, and where the
+plugin ends a chunk of a prompt because the daemon wants the state there. Segments have the names
+that every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
 SGLang.
 """
 
@@ -74,8 +74,8 @@ class Tracked:
     job: SlotJob | None = None
     lost: bool = False  # a job has failed: the engine computes it
     way: str = "engine"
-    claimed: Offer | None = None  # what the engine went on behind
-    spliced: bool = False  # segments are in what the request computes behind them
+    claimed: Offer | None = None  # what the engine continued from
+    spliced: bool = False  # the request computes tokens that follow spliced segments
     rounded: bool = False  # it began at a state that decoding had rounded
     stored: int = 0  # checkpoints that were handed over for storing
     asked: Match | None = None  # of segments
@@ -84,7 +84,7 @@ class Tracked:
     begin: int = 0  # tokens of the engine's tree in front of what was claimed
     placed: int = 0  # end of what was claimed, in whole pages
     waited: float = 0.0  # seconds until that was in place
-    served: bool = False  # the daemon was told how
+    served: bool = False  # reported to the daemon
 
     @property
     def tokens(self) -> int:
@@ -164,7 +164,7 @@ class Requests:
             Query(
                 tokens=ids,
                 output=len(ids) - tracked.tokens,
-                block_tokens=1,  # the state is that of the last token, wherever it stands
+                block_tokens=1,  # only the last token has a state, at any position
                 max_checkpoints=1,
                 match=Match(tracked.held),
                 cuts=(len(ids),),
@@ -235,8 +235,8 @@ class Requests:
                 block_tokens=STEP,
                 max_checkpoints=self._settings.max_checkpoints,
                 match=found,
-                # Behind the first turn a user's own words begin, behind the last the answer is
-                # asked for: so one state serves other conversations, and one the next turn.
+                # After the first turn the user's own words begin, after the last comes the answer:
+                # so one state serves other conversations, and one the next turn.
                 cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
                 samples=self._clock.take(),
             )
@@ -266,7 +266,7 @@ class Requests:
             tracked.trouble = tracked.trouble or "computing it is no slower than fetching it"
 
     def _stored(self, tracked: Tracked) -> bool:
-        """Reports whether the daemon has the state behind the prompt. The match leaves it out, as
+        """Reports whether the daemon has the state after the prompt. The match leaves it out, as
         the prompt cannot use it, so every repetition of the prompt would store it again."""
         n = tracked.tokens
         found = self._model.match([n], [tracked.names[n]], (), Accept.ANY)

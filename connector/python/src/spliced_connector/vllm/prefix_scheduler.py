@@ -394,8 +394,8 @@ class PrefixScheduler:
     def _saves(
         self, prompt: Prompt, end: int, kept: Sequence[int], step: SchedulerOutput
     ) -> list[SavePlan]:
-        """Returns what to save of the request after the step. Rows stay, but a state is that of
-        the last token."""
+        """Returns what to save of the request after the step. Rows stay, but only the last token
+        has a state."""
         wanted, rows_only = prompt.wanted or [], not self._session.engine.states
         reached = [p for p in wanted if p in kept[-1:] or (p < end and rows_only)]
         prompt.wanted = [p for p in wanted if p > end]

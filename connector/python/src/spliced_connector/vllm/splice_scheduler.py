@@ -58,7 +58,7 @@ class _Tracked:
     salt: str | None = None  # the request's own
     way: str = "engine"
     shared: int = 0  # tokens that lie in bins
-    private: bool = False  # its blocks are filed under names of its own
+    private: bool = False  # its blocks are cached under private names
     trouble: str = ""
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
@@ -102,8 +102,8 @@ class SpliceScheduler:
             self._jobs = Jobs(session.model, settings, ranks, session.tally, cores, primers=primers)
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens behind the first `computed` of a request that has segments, filled later; those of
-        an exact prefix for others."""
+        """Tokens after the first `computed` that are filled later, of a request that has segments;
+        for others, of an exact prefix."""
         tracked = self._tracked(request)
         if tracked is None:
             return self._exact(request, computed)
@@ -334,7 +334,7 @@ class SpliceScheduler:
         tracked.offered, tracked.base = splice, base
 
     def _continues(self, base: Base) -> bool:
-        """Whether a prefix is worth a claim of its own, which mode prefix cannot make."""
+        """Whether a prefix is worth a separate claim, which mode prefix cannot make."""
         elsewhere = base.spliced or base.tokens % self._session.block_tokens != 0
         return bool(base.name) and elsewhere and base.tokens - base.held >= NEXT_TOKENS
 
@@ -364,13 +364,13 @@ class SpliceScheduler:
         known = asked.known
         if known is not None and (whole is None or whole.compute):
             known = replace(known, prefix=0, name=b"")
-        # Nobody knows how far off that is what others would hand over.
+        # The error of segments from others is unknown.
         if known is not None and not asked.trouble and cuts.max_error is None:
             self._ask_others(request.request_id, ids, known)
         return _Tracked(request, known, trouble=asked.trouble, asked=asked)
 
     def _ask_others(self, request_id: str, ids: list[int], known: Known) -> None:
-        """Asks who computes what is missing, where it is much and worth a splice."""
+        """Asks others to compute the missing segments, if they are long and worth a splice."""
         combiner, settings, prompt = self._combiner, self._session.settings, known.prompt
         if combiner is None:
             return

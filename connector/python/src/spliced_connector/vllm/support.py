@@ -268,8 +268,7 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
 def _dtypes(
     caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[DType, DType]:
-    """Returns element types of rows and of convolution tails; if one is missing, it is that of
-    the other.
+    """Returns element types of rows and of convolution tails; a missing one equals the other.
 
     rows: the types that rows are read as, by their stored type.
     """

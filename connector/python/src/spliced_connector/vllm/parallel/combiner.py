@@ -57,8 +57,8 @@ class Combiner:
         self._tally = tally
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
-        self._waiting = 0  # requests with something unknown; guarded by the lock,
-        self._over = False  # as is whether requests to the daemon have ended
+        self._waiting = 0  # requests with something unknown; the lock guards it
+        self._over = False  # and this: requests to the daemon have ended
         self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
         self._threads = [
@@ -86,7 +86,7 @@ class Combiner:
         return request is not None and not request.away.planned
 
     def of(self, request_id: str, claim: bool = False) -> Away:
-        """Returns what is known of a request now; this engine computes everything if nothing was
+        """Returns the current state of a request; this engine computes everything if nothing was
         asked.
 
         claim: later changes are included in `news`.
