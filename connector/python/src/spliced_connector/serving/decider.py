@@ -49,7 +49,7 @@ MOST_POSITIONS = 2048
 """Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
 
 NEXT_TOKENS = 64
-"""Fewer tokens than this beyond what is held are neither stored nor fetched: recomputing them takes
+"""Fewer tokens than this after the held ones are neither stored nor fetched: recomputing them takes
 no longer (a guess)."""
 
 SHORT_TOKENS = 256
