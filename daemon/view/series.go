@@ -27,7 +27,7 @@ type nodeSeries struct {
 type capabilitySeries struct {
 	Feature string `label:"feature"`
 	State   string `label:"state"`
-	Is      int    `prom:"capability_info" help:"Readiness checks of the node, by state."`
+	Is      int    `prom:"capability_info" help:"Checks and device features of the node, by state."`
 }
 
 type poolSeries struct {

@@ -50,7 +50,7 @@ type statsFlags struct {
 func statsCommand() cli.Command {
 	return cli.Command{
 		Name: "stats", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
+		Summary: "Show a node's state on one screen: token hit ratio, time saved, rates, tiers",
 		About: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
 			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
 			"counters as an object by name.",

@@ -41,7 +41,7 @@ func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or the current context, or admin/admin.sock beside the engine socket)")
 	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token, over HTTP; a socket takes none")
 	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask, as splicectl context ls lists them")
-	fs.DurationVar(&t.timeout, "timeout", timeout, "`time` that each request may take")
+	fs.DurationVar(&t.timeout, "timeout", timeout, "timeout of each request, a `time`")
 }
 
 // named reports whether a node is named, which may be on another machine.
