@@ -105,7 +105,7 @@ func (d *diagnosis) print(w io.Writer) error {
 	}
 	verdict := map[string]string{
 		doctor.OK:   "All is well.",
-		doctor.Warn: "It works, with less than it could.",
+		doctor.Warn: "It works, with limitations.",
 		doctor.Fail: "It does not work yet: see the remedies.",
 	}[d.State]
 	_, err := fmt.Fprintf(w, "\n%s\n", verdict)

@@ -61,7 +61,7 @@ func printDrained(c *cli.Call, d *api.Drained) error {
 	case !d.Draining:
 		text = "The node does not drain"
 	}
-	_, err := fmt.Fprintf(c.Stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
+	_, err := fmt.Fprintf(c.Stdout, "%s: %d connections, with %d leases.\n", text, d.Connections, d.Leases)
 	return err
 }
 

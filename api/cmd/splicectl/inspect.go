@@ -106,7 +106,7 @@ func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decis
 	if len(decisions) == 0 || c.JSON {
 		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
 	}
-	fmt.Fprintf(c.Stdout, "%s is not held. What was decided about it:\n\n", digits)
+	fmt.Fprintf(c.Stdout, "%s is not held. Decisions about it:\n\n", digits)
 	if err := show.Of(decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide); err != nil {
 		return err
 	}

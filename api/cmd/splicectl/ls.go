@@ -75,7 +75,7 @@ func lsCommand() cli.Command {
 
 func (l *listing) run(ctx context.Context, c *cli.Call) error {
 	if len(c.Args) > 1 {
-		return cli.Usagef("one kind of thing at a time, not %q", c.Args)
+		return cli.Usagef("give one kind, not %q", c.Args)
 	}
 	name := "segments"
 	if len(c.Args) == 1 {

@@ -62,11 +62,11 @@ func (r *removal) run(ctx context.Context, c *cli.Call) error {
 	narrow := q.Tenant != "" || q.Prefix != "" || q.OlderThan > 0 || r.profile != ""
 	switch {
 	case r.all && narrow:
-		return cli.Usagef("--all is all of them: leave out the filters")
+		return cli.Usagef("--all excludes filters")
 	case len(keys) > 0 && (narrow || r.all):
 		return cli.Usagef("keys or filters, not both")
 	case len(keys) == 0 && !narrow && !r.all:
-		return cli.Usagef("nothing is named: give keys, a filter, or --all")
+		return cli.Usagef("give keys, a filter, or --all")
 	}
 	client, err := r.target.client()
 	if err != nil {
@@ -237,9 +237,9 @@ func flushCommand() cli.Command {
 			return func(ctx context.Context, c *cli.Call) error {
 				switch {
 				case r.filter.Tenant == "" && r.profile == "" && !r.all:
-					return cli.Usagef("whose? --tenant, --profile or --all")
+					return cli.Usagef("give --tenant, --profile or --all")
 				case r.all && (r.filter.Tenant != "" || r.profile != ""):
-					return cli.Usagef("--all is everybody's: leave out --tenant and --profile")
+					return cli.Usagef("--all excludes --tenant and --profile")
 				}
 				client, err := r.target.client()
 				if err != nil {

@@ -123,7 +123,7 @@ func (f *traceFlags) print(c *cli.Call, r *api.Request) error {
 	t.Row("took", fmt.Sprintf("match %s, waits %s, first token %v", show.Millis(r.MatchMillis), show.Millis(r.WaitMillis), told(r.TTFTMillis)))
 	t.Row("saved", show.Millis(r.SavedMillis).String()+", "+estimatedBy(r))
 	if r.Unverified {
-		t.Row("unverified", "its client had not looked up what it says it reused; it is in no sums")
+		t.Row("unverified", "its client had not looked up what it reported as reused; it is in no totals")
 	}
 	if err := t.Flush(); err != nil {
 		return err
