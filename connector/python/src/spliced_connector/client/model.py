@@ -64,7 +64,7 @@ class Model:
         self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
         self._canary_share: float | None = None
         self._offline: Losses = {}
-        self._told: Attachment | None = None  # of them
+        self._offline_sent_to: Attachment | None = None  # of them
 
     @property
     def profile(self) -> Profile:
@@ -307,26 +307,26 @@ class Model:
         """Logs why nothing is stored, with the daemon's own figures, one in `WRONG_SECONDS`."""
         if not self._keeper.full_due():
             return
-        told = self._ask(
+        usage = self._ask(
             lambda r: pools(figures(r.attachment, self._options.timeout)), lambda _: ""
         )
         why = "the tenant is over its quota" if code is Code.QUOTA else "the daemon is full"
-        log.warning("segments or checkpoints were not stored: %s%s", why, told and f" ({told})")
+        log.warning("segments or checkpoints were not stored: %s%s", why, usage and f" ({usage})")
 
     def advise(self, query: Query) -> Advice | None:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
 
         def ask(r: Registration) -> Advice:
             attached = r.attachment
-            if self._offline and attached.greeting.losses and self._told is not attached:
-                self._tell_offline(r)
+            if self._offline and attached.greeting.losses and self._offline_sent_to is not attached:
+                self._report_offline(r)
             return advising.advise(r, query)
 
         advice = self._ask(ask, lambda _: None)
         self._keeper.tally.add("unadvised" if advice is None else "advised")
         return advice
 
-    def _tell_offline(self, r: Registration) -> None:
+    def _report_offline(self, r: Registration) -> None:
         """A refusal is logged once for each daemon. Raises SplicedError without an answer: the next
         advice tries again."""
         try:
@@ -336,12 +336,12 @@ class Model:
                 raise
             self._keeper.tally.add("refused")
             log.warning("the daemon refused the losses measured offline: %s", err)
-        self._told = r.attachment
+        self._offline_sent_to = r.attachment
 
     def measured_offline(self, losses: Losses) -> None:
         """Losses that were measured before anything was served. Each daemon is told before its
         first advice, and takes them in the place of what it was told before."""
-        self._offline, self._told = losses, None
+        self._offline, self._offline_sent_to = losses, None
 
     def compose(
         self,
@@ -566,10 +566,10 @@ class Model:
     def canary_share(self, own: float) -> float:
         """What share of spliced requests a canary computes again: what an operator has told the
         daemon, as of the last answer to `served`, else an engine's own."""
-        told = self._canary_share
-        return own if told is None else told
+        share = self._canary_share
+        return own if share is None else share
 
-    def served(self, told: Served) -> int | None:
+    def served(self, report: Served) -> int | None:
         """Report how a prompt was served, after its first token. Returns the number under which the
         daemon lists it; None if it was not reported. A daemon too old to know the request gets
         it once at each attachment, as it counts every one as an error."""
@@ -578,7 +578,7 @@ class Model:
             if self._deaf is r.attachment:
                 return None
             try:
-                number, self._canary_share = serving.served(r, told)
+                number, self._canary_share = serving.served(r, report)
                 return number
             except SplicedError as err:
                 if err.code == Code.UNSUPPORTED:

@@ -401,8 +401,8 @@ class SplicedTransformers:
             del walked, cache  # nothing is held while it is computed
             return plain()
         if walked.kept is not None and self._serving() is not None:
-            said = _plain(getattr(out, "sequences", out))
-            self._keep_answer(reuse, walked, walked.kept, cache, said, reading)
+            answered = _plain(getattr(out, "sequences", out))
+            self._keep_answer(reuse, walked, walked.kept, cache, answered, reading)
             reuse.store(walked.kept)
         if self._serving() is not None:
             self._watch.look(tokens, walked.context, walked.way)
@@ -504,7 +504,7 @@ class SplicedTransformers:
         walked: Walked,
         kept: Kept,
         cache: Cache,
-        said: list[int],
+        answered: list[int],
         reading: Reading,
     ) -> None:
         """Adds the state behind an answer, and rows of it, to what is stored, where it is worth it.
@@ -518,16 +518,16 @@ class SplicedTransformers:
             # Whatever a cache has become: the answer is there, and must not be lost for it.
             log.exception("the state after an answer was not kept")
             return
-        if self._keep_state(reuse, kept, after, said) and kept.turn is not None:
+        if self._keep_state(reuse, kept, after, answered) and kept.turn is not None:
             before = walked.context
-            kept.turn = with_answer(reuse.arch, kept.turn, before, after, said, reading)
+            kept.turn = with_answer(reuse.arch, kept.turn, before, after, answered, reading)
 
-    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, said: list[int]) -> bool:
+    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, answered: list[int]) -> bool:
         """The same for the context after an answer; returns whether it is worth keeping."""
         prompt_tokens = len(kept.ids)
-        if not kept.keeps(after) or not prompt_tokens < after.tokens < len(said):
+        if not kept.keeps(after) or not prompt_tokens < after.tokens < len(answered):
             return False
-        kept.ids = said[: after.tokens]
+        kept.ids = answered[: after.tokens]
         if reuse.told(kept.ids, prompt_tokens, kept.held) or self.settings.keep_all:
             if kept.turn is not None and kept.turn.state is not None:
                 kept.checkpoints.append(kept.turn.state)

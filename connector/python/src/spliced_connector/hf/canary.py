@@ -27,7 +27,7 @@ class Watch:
         self._share = share
         self._seen = 0
         self._way: SpliceWay | None = None
-        self._canary = Canary(arch, bound, self._tell, changed)
+        self._canary = Canary(arch, bound, self._report, changed)
 
     @property
     def off(self) -> bool:
@@ -54,7 +54,7 @@ class Watch:
                 except GoneError as err:  # the answer that it looks at is there all the same
                     log.warning("a splice is not compared: %s", str(err))
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _report(self, verdict: Verdict) -> None:
         failed, why = int(verdict.failed or verdict.off), self._canary.why
         count = LossCounts().plus(verdict.same_token)
         losses = {} if self._way is None else {self._way: count}

@@ -115,11 +115,11 @@ class Prompt:
         No variants: the first of all."""
         if not any(variants):
             return self
-        told = iter(variants)
+        flags = iter(variants)
         return replace(
             self,
             pieces=tuple(
-                p.exchanged if p.key is not None and next(told) else p for p in self.pieces
+                p.exchanged if p.key is not None and next(flags) else p for p in self.pieces
             ),
         )
 

@@ -134,12 +134,12 @@ def _render(
 
 def _goes_through_lists(tokenizer: Tokenizer) -> bool:
     """Returns whether the template renders a list of one text like the text."""
-    said = [
+    conversations = [
         [{"role": "user", "content": content}]
         for content in ("Placeholder", [{"type": "text", "text": "Placeholder"}])
     ]
     try:
-        text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in said)
+        text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in conversations)
     except Exception:  # templates may raise anything
         return False
     return text == listed

@@ -134,15 +134,15 @@ class Decider:
         self._random = random.Random()
         self._logged: set[str] = set()  # reasons; they are a few constants
 
-    def cuts(self, said: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
+    def cuts(self, params: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
         """Where the segments of a prompt lie; None where they are not worth a question.
 
-        said: what the request says beside its prompt. Raises CutsError for what cannot be right.
+        params: of the request, beside its prompt. Raises CutsError for what cannot be right.
         """
         seam = self._settings.seam_tokens
         held = partial(held_in, self._model, self._tally, lead=self._lead)
         try:
-            cuts = cuts_of(self._finder, said, ids, seam, held)
+            cuts = cuts_of(self._finder, params, ids, seam, held)
         except CutsError as err:
             self._tally.add("bad_cuts")
             log.warning("%s", err)
@@ -357,8 +357,8 @@ class Decider:
 
     def _admitted(self, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
         """The segments that the daemon would store, were they captured."""
-        told = zip(pieces, () if advice is None else advice.segments, strict=False)
-        return frozenset(piece.index for piece, segment in told if segment.publish)
+        advised = zip(pieces, () if advice is None else advice.segments, strict=False)
+        return frozenset(piece.index for piece, segment in advised if segment.publish)
 
     def _wanted(self, cuts: Cuts, pieces: list[Piece], admitted: frozenset[int]) -> frozenset[int]:
         """The segments that are to be captured."""

@@ -40,7 +40,7 @@ class EngineTally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -54,6 +54,6 @@ class EngineTally:
     def news(self) -> dict[str, int]:
         """What was counted since the last call."""
         with self._lock:
-            fresh = self._counts - self._told
-            self._told = self._counts.copy()
+            fresh = self._counts - self._reported
+            self._reported = self._counts.copy()
         return dict(fresh)

@@ -98,24 +98,24 @@ class Tracked:
 
     def told(self) -> dict[str, object]:
         """What became of it, for its response."""
-        told: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
+        summary: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
         if self.claimed is not None:
             splice = self.claimed.splice
-            told["tokens"] = splice.tokens
+            summary["tokens"] = splice.tokens
             if self.way == "splice":
-                told["walked"], told["reused"] = splice.walked, splice.reused
-                told["captured"] = len(splice.pieces(Choice.ISOLATED))
+                summary["walked"], summary["reused"] = splice.walked, splice.reused
+                summary["captured"] = len(splice.pieces(Choice.ISOLATED))
                 if splice.loss is not None:
-                    told["expected_loss"] = splice.loss
+                    summary["expected_loss"] = splice.loss
                 if splice.begin:
-                    told["prefix"] = splice.begin
+                    summary["prefix"] = splice.begin
         if self.stored:
-            told["stored"] = self.stored
+            summary["stored"] = self.stored
         if self.cuts.by:
-            told["found"] = dict(self.cuts.by)
+            summary["found"] = dict(self.cuts.by)
         if self.claimed is None and self.trouble:
-            told["trouble"] = self.trouble
-        return told
+            summary["trouble"] = self.trouble
+        return summary
 
 
 class Requests:

@@ -200,27 +200,27 @@ class SpliceScheduler:
                 make_public(tracked.request, tracked.salt)
                 tracked.private = False
 
-    def served(self, told: Served) -> Served:
+    def served(self, report: Served) -> Served:
         if self._prefix is not None:
-            told = self._prefix.served(told)
-        tracked = self._requests.get(told.name)
+            report = self._prefix.served(report)
+        tracked = self._requests.get(report.name)
         if tracked is None:
-            return told
+            return report
         asked, known = tracked.asked, tracked.known
-        told = replace(
-            told,
+        report = replace(
+            report,
             prompt=None if known is None else known.prompt,
-            found=told.found if asked.found is None else asked.found,
+            found=report.found if asked.found is None else asked.found,
             asked=asked.found,
-            predicted=told.predicted if asked.advice is None else asked.advice.predicted,
-            decided=told.decided + tracked.decided_micros / 1e6,
+            predicted=report.predicted if asked.advice is None else asked.advice.predicted,
+            decided=report.decided + tracked.decided_micros / 1e6,
         )
         if tracked.splice is None or tracked.way != "splice":
-            return told
+            return report
         base = tracked.base
         engine = base.held if base.name else base.tokens
         return replace(
-            told,
+            report,
             engine=engine,
             prefix=base.tokens - engine,
             placed=tracked.splice.tokens,
@@ -239,31 +239,31 @@ class SpliceScheduler:
             self._combiner.drop(request.request_id)
         if tracked.known is not None and tracked.splice is None and not tracked.trouble:
             self._tally.add("not_worth")
-        told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
+        summary: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
         if tracked.splice is not None and tracked.way == "splice":
-            told["tokens"] = tracked.splice.tokens
-            told["walked"] = tracked.splice.walked
-            told["reused"] = tracked.splice.reused
-            told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            summary["tokens"] = tracked.splice.tokens
+            summary["walked"] = tracked.splice.walked
+            summary["reused"] = tracked.splice.reused
+            summary["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
             if tracked.splice.loss is not None:
-                told["expected_loss"] = tracked.splice.loss
+                summary["expected_loss"] = tracked.splice.loss
             if tracked.shared:
-                told["shared"] = tracked.shared
+                summary["shared"] = tracked.shared
             if tracked.elsewhere:
                 came = tracked.elsewhere & tracked.splice.keys(Choice.HIT)
-                told["elsewhere"], told["late"] = len(came), len(tracked.elsewhere - came)
+                summary["elsewhere"], summary["late"] = len(came), len(tracked.elsewhere - came)
             if tracked.splice.begin:
-                told["prefix"] = tracked.splice.begin
+                summary["prefix"] = tracked.splice.begin
             stored = 0 if exact is None else cast("dict[str, int]", exact["spliced"])["stored"]
             if stored:
-                told["stored"] = stored
+                summary["stored"] = stored
         elif exact is not None and tracked.way == "engine":
-            told |= cast("dict[str, object]", exact["spliced"])
+            summary |= cast("dict[str, object]", exact["spliced"])
         if tracked.found.by:
-            told["found"] = dict(tracked.found.by)
+            summary["found"] = dict(tracked.found.by)
         if tracked.trouble:
-            told["trouble"] = tracked.trouble
-        return {"spliced": told}
+            summary["trouble"] = tracked.trouble
+        return {"spliced": summary}
 
     def pending(self) -> bool:
         """Nothing is left over when no request is, but what other nodes ask for."""

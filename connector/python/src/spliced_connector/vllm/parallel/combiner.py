@@ -45,7 +45,7 @@ class _Request:
     missing: Sequence[Missing]
     away: Away = field(default_factory=Away)
     claimed: bool = False  # workers must be notified of segments,
-    told: frozenset[bytes] = frozenset()  # and have been, of these
+    reported: frozenset[bytes] = frozenset()  # and have been, of these
     over: bool = False  # its result is no longer needed
 
 
@@ -97,7 +97,7 @@ class Combiner:
         with self._lock:
             now = request.away
             if claim:
-                request.claimed, request.told = True, now.came | now.lost
+                request.claimed, request.reported = True, now.came | now.lost
             return Away(now.planned, now.waiting, now.own, now.came, now.lost)
 
     def news(self) -> tuple[News, ...]:
@@ -106,10 +106,10 @@ class Combiner:
         with self._lock:
             for request_id, request in self._requests.items():
                 away = request.away
-                fresh = (away.came | away.lost) - request.told
+                fresh = (away.came | away.lost) - request.reported
                 if request.claimed and fresh:
                     news.append(News(request_id, fresh & away.came, fresh & away.lost))
-                    request.told |= fresh
+                    request.reported |= fresh
         return tuple(news)
 
     def drop(self, request_id: str) -> None:
