@@ -284,7 +284,7 @@ func TestAttachOfSeveralGPUsIsRefusedByName(t *testing.T) {
 	r, doubles := startDoubles(t, deviceConfig(t), 2)
 	first, second := doubles[0].UUID(), doubles[1].UUID()
 	c := deviceHello(t, r.Socket())
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, first.String()+", "+second.String()+": name one")
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, first.String()+", "+second.String()+": select one")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, absentGPU)}, wire.Unsupported, absentGPU+", this daemon shares "+first.String())
 	c.close()
 	on := attachDoubleOf(t, r.Socket(), first[:])
