@@ -16,7 +16,7 @@ const (
 	MemberLeft        = "left"        // it left after announcing so; listed for 72 hours
 )
 
-// Cluster is what a node knows of its cluster. Without one, all fields are zero.
+// Cluster is a node's view of its cluster. Without one, all fields are zero.
 type Cluster struct {
 	Enabled bool   `json:"enabled"`
 	Name    string `json:"name,omitempty"`
@@ -67,7 +67,7 @@ type Rejected struct {
 	Why     string    `json:"why"`
 }
 
-// PeerIndex is what is known of all other members' sets of names.
+// PeerIndex sums up this node's index of the other members' names.
 type PeerIndex struct {
 	Names    int64 `json:"names"`    // counted once per node that has it
 	Complete int   `json:"complete"` // members whose set has been read completely
@@ -89,7 +89,7 @@ type Member struct {
 	Self  bool      `json:"self"`
 	State string    `json:"state"`
 	Since time.Time `json:"since"` // of the state
-	// Seen is when gossip last heard from it; nil = this node.
+	// Seen is the time of the last gossip message from it; nil = this node.
 	Seen   *time.Time `json:"last_seen,omitempty"`
 	Gossip string     `json:"gossip"`
 	Peer   string     `json:"peer"` // address of the peers' port

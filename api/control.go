@@ -20,7 +20,7 @@ var (
 )
 
 // Control lets operators change a running node and list leases. With dry nothing is
-// changed, and the result is what would happen.
+// changed, and the result describes what would happen.
 type Control interface {
 	Remover
 	Pinner

@@ -42,7 +42,7 @@ type LocateQuery struct {
 	// With token ids.
 	TokenIDs    []uint32 `json:"token_ids,omitempty"`
 	BlockTokens int      `json:"block_tokens,omitempty"` // of the engine, for prefixes; 0 = prefixes are not looked up
-	// Positions are where prefixes may end; empty = at every block, or if there are too
+	// Positions are possible ends of prefixes; empty = at every block, or if there are too
 	// many, at the last ones and at every n-th before.
 	Positions  []int `json:"positions,omitempty"`
 	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width with which the engine splices
@@ -71,8 +71,8 @@ type LocateSegment struct {
 	Excluded int `json:"excluded_tokens,omitempty"`
 }
 
-// Located is the answer to a LocateQuery. The parts on other nodes are what this node
-// believes, as of AsOf; only its own part is exact.
+// Located is the answer to a LocateQuery. The parts on other nodes are this node's
+// beliefs, as of AsOf; only its own part is exact.
 type Located struct {
 	Tokens int `json:"tokens"` // of the prompt
 	// RecomputeMillis is the time to prefill the whole prompt. Measured: on an engine of
@@ -104,8 +104,8 @@ type LocatedNode struct {
 	// unknown: nil.
 	MemoryTokens *int `json:"memory_tokens,omitempty"`
 	DiskTokens   *int `json:"disk_tokens,omitempty"`
-	// SavedMillis is how much sooner than after a full prefill the first token is ready,
-	// with what the node has; for other nodes as if in memory.
+	// SavedMillis is the reduction of the time to first token from that of a full prefill,
+	// with the objects that the node has; for other nodes as if in memory.
 	SavedMillis float64 `json:"saved_ms"`
 	// PeerTokens are additional tokens that it could fetch from other members faster than
 	// compute them. SavedWithPeersMillis is the time saved with them.

@@ -110,7 +110,7 @@ const (
 type Check struct {
 	Name   string `json:"name"`
 	State  string `json:"state"`            // CheckOK or CheckDegraded
-	Detail string `json:"detail,omitempty"` // for operators: what is missing, and the consequences
+	Detail string `json:"detail,omitempty"` // for operators: the cause and the consequences
 }
 
 // Status is the state of the process.

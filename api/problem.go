@@ -31,7 +31,7 @@ const (
 )
 
 // types lists problems that are more specific than their HTTP status. Others have
-// about:blank, whose title is that of the status.
+// about:blank with the status's title.
 var types = map[string]struct{ uri, title string }{
 	CodeChanged:     {"urn:spliced:problem:changed", "Changed Meanwhile"},
 	CodeUnsupported: {"urn:spliced:problem:unsupported", "Not While The Daemon Runs"},

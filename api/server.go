@@ -147,7 +147,7 @@ func New(o Options) (*Server, error) {
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",
-		Help: "Connections to the admin REST that were closed since there were as many as may be, by reason: idle (waited longest for a request), handshake (was slowest with TLS), bound (all others were busy), locate (no connection, but a question where a prompt is held: too many were being answered).",
+		Help: "Connections to the admin REST closed because the maximum was reached, by reason: idle (waited longest for a request), handshake (was slowest with TLS), bound (all others were busy), locate (not a connection but a locate query: too many were running).",
 	}, []string{"reason"})
 	if err := o.Metrics.Register(s.turnedAway); err != nil {
 		return nil, fmt.Errorf("api options: %w: %w", err, ErrInvalid)

@@ -111,7 +111,7 @@ func (o *object) Read(i int, dst []byte) error {
 func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
 
 // Floats reads part i, packed or not, as F32 numbers in the order of its shape; dst has as
-// many. Errors are those of Read.
+// many. It fails like Read.
 func (o *object) Floats(i int, dst []float32) error {
 	if i < 0 || i >= len(o.layout.Parts) {
 		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))

@@ -133,12 +133,12 @@ func TestBadReportsAreRefused(t *testing.T) {
 	c := attach(t, d.Socket())
 	c.register(testProfile(1))
 	for part, m := range map[string]wire.ReportRequest{
-		"2 of 1":        {Compared: 1, Failed: 2, Off: 1},
-		"worst NaN":     {Compared: 1, Worst: math.NaN(), Off: 1},
-		"worst -1":      {Compared: 1, Worst: -1, Off: 1},
-		"bound NaN":     {Compared: 1, Bound: math.NaN(), Off: 1},
-		"bound without": {Compared: 1, Bound: math.Inf(1), Off: 1},
-		"off 2":         {Compared: 1, Off: 2},
+		"2 of 1":      {Compared: 1, Failed: 2, Off: 1},
+		"worst NaN":   {Compared: 1, Worst: math.NaN(), Off: 1},
+		"worst -1":    {Compared: 1, Worst: -1, Off: 1},
+		"bound NaN":   {Compared: 1, Bound: math.NaN(), Off: 1},
+		"bound: want": {Compared: 1, Bound: math.Inf(1), Off: 1},
+		"off 2":       {Compared: 1, Off: 2},
 	} {
 		m.Profile = c.profile
 		c.refused(wire.OpReport, &m, wire.Invalid, part)

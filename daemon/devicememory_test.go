@@ -102,7 +102,7 @@ func TestRowsAreScatteredIntoEngineMemoryOnTheGPU(t *testing.T) {
 	c.refusedWith(wire.OpRegisterDevice, m, wire.Invalid, "0 descriptors with 1 chunks")
 	other, fds := c.registerRequest(t, region, 11)
 	other.Memory[0].VBase += tokenBytes
-	c.refusedWith(wire.OpRegisterDevice, other, wire.Invalid, "epoch 11 is that of other memory", fds...)
+	c.refusedWith(wire.OpRegisterDevice, other, wire.Invalid, "epoch 11 belongs to other memory", fds...)
 	short, fds := c.registerRequest(t, region, 12)
 	short.Memory[0].VBase = 1 << 40
 	c.refusedWith(wire.OpRegisterDevice, short, wire.Invalid, "", fds...)

@@ -52,7 +52,7 @@ var levels = map[string]tier.Level{
 	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
-// openGrace is how long the start waits for the disk tier, so that the first lookups find its
+// openGrace is the time the start waits for the disk tier, so that the first lookups find its
 // entries: opening 100,000 entries takes less. A slower disk is opened while the daemon serves.
 const openGrace = 3 * time.Second
 

@@ -78,8 +78,8 @@
 // of these, and take none. The lock of the journal is the last of all. Of tiering's, the
 // store's comes first, then that of a profile's learned costs, then that of the decisions.
 // The locks of advice and of a session's plans are never held together with another. Neither
-// are that of the socket, which is held while its path is bound again, and those of an
-// attachment's claims and of the cluster's gate. Of events, fans.mu comes before
+// are the locks of the socket (held while its path is bound again), of an attachment's
+// claims and of the cluster's gate. Of events, fans.mu comes before
 // subscriber.mu, and that before the lock of a set of places; that of turns is held alone.
 //
 // Only conn.answering is held while others are taken. It belongs to the reader, which holds

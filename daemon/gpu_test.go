@@ -212,12 +212,12 @@ func TestAttachIsRefusedByName(t *testing.T) {
 	config.HBMConnections = config.HBMClient
 	r, _ := startDouble(t, config)
 	plain := attach(t, r.Socket())
-	plain.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Unsupported, "no memory of a GPU")
-	plain.refused(wire.OpOrder, &wire.OrderRequest{After: 1}, wire.Unsupported, "no memory of a GPU")
+	plain.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Unsupported, "no GPU memory")
+	plain.refused(wire.OpOrder, &wire.OrderRequest{After: 1}, wire.Unsupported, "no GPU memory")
 	c := deviceHello(t, r.Socket())
 	c.refused(wire.OpOrder, &wire.OrderRequest{After: 1}, wire.Invalid, "before attach-device")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: bytes.Repeat([]byte{7}, 16)}, wire.Unsupported,
-		"GPU-07070707-0707-0707-0707-070707070707, this daemon lends GPU-00000000-0000-0000-0000-000000000001")
+		"GPU-07070707-0707-0707-0707-070707070707, this daemon shares GPU-00000000-0000-0000-0000-000000000001")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayHandle}, wire.Unsupported, "way 2")
 	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{}, wire.Unsupported, "0x0")
 	first := attachDouble(t, r.Socket())
@@ -422,7 +422,7 @@ func TestWithoutAUsableGPUTheDaemonServesFromMemory(t *testing.T) {
 	if c.hello.Features&wire.FeatureDevice != 0 {
 		t.Error("the daemon says that it has a device")
 	}
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Unsupported, "no memory of a GPU")
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Unsupported, "no GPU memory")
 	c.register(p)
 	d := newDocument(p, nil, 1, 64, profile.RoleFirst)
 	c.publish(d)

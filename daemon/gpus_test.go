@@ -284,8 +284,8 @@ func TestAttachOfSeveralGPUsIsRefusedByName(t *testing.T) {
 	r, doubles := startDoubles(t, deviceConfig(t), 2)
 	first, second := doubles[0].UUID(), doubles[1].UUID()
 	c := deviceHello(t, r.Socket())
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, first.String()+", "+second.String()+": name one")
-	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, absentGPU)}, wire.Unsupported, absentGPU+", this daemon lends "+first.String())
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor}, wire.Invalid, first.String()+", "+second.String()+": select one")
+	c.refused(wire.OpAttachDevice, &wire.AttachDeviceRequest{Ways: wire.WayDescriptor, UUID: uuidOf(t, absentGPU)}, wire.Unsupported, absentGPU+", this daemon shares "+first.String())
 	c.close()
 	on := attachDoubleOf(t, r.Socket(), first[:])
 	for _, again := range []gpuipc.UUID{first, second} {
@@ -392,15 +392,15 @@ func TestAGPUThatIsMissingCostsItsOwnCopies(t *testing.T) {
 		states map[string]string
 		want   string
 	}{
-		"not there":          {[]string{fakeGPU0, absentGPU}, nil, map[string]string{fakeGPU0: api.GPUServing, absentGPU: api.GPUMissing}, absentGPU + " gives no memory"},
-		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 gives no memory: the driver reports 2 devices, numbered from 0"},
-		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUServing, fakeGPU1 + " (again)": api.GPUMissing}, fakeGPU1 + " (again) gives no memory: hbm-device lists it twice"},
-		"refuses":            {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDevicePrimaryCtxRetain@1", Value: 46}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
-		"cannot be asked":    {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDeviceGetAttribute@1", Value: 999}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory"},
+		"not there":          {[]string{fakeGPU0, absentGPU}, nil, map[string]string{fakeGPU0: api.GPUServing, absentGPU: api.GPUMissing}, absentGPU + " is unavailable"},
+		"a number too many":  {[]string{"0", "2"}, nil, map[string]string{fakeGPU0: api.GPUServing, "2": api.GPUMissing}, "2 is unavailable: the driver reports 2 devices, numbered from 0"},
+		"named twice":        {[]string{"1", fakeGPU1}, nil, map[string]string{fakeGPU1: api.GPUServing, fakeGPU1 + " (again)": api.GPUMissing}, fakeGPU1 + " (again) is unavailable: hbm-device lists it twice"},
+		"refuses":            {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDevicePrimaryCtxRetain@1", Value: 46}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " is unavailable"},
+		"cannot be asked":    {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuDeviceGetAttribute@1", Value: 999}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " is unavailable"},
 		"is full":            {[]string{"1", "0"}, &fakecuda.Fault{Kind: fakecuda.Fail, Call: "cuMemCreate@1", Value: 2}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, "OUT_OF_MEMORY"},
-		"hangs while opened": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuDevicePrimaryCtxRetain@1"}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory: the driver timed out"},
+		"hangs while opened": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuDevicePrimaryCtxRetain@1"}, map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " is unavailable: the driver timed out"},
 		"hangs while it gives memory": {[]string{"all"}, &fakecuda.Fault{Kind: fakecuda.Hang, Call: "cuMemCreate@1"},
-			map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " gives no memory: HBM: the device gives no memory within"},
+			map[string]string{fakeGPU0: api.GPUServing, fakeGPU1: api.GPUMissing}, fakeGPU1 + " is unavailable: HBM: the device gives no memory within"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leakCheck(t)

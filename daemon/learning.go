@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// learnTime is how long after a member's arrival its set may be missing before it is
-// assumed not to send one: twice what 1,000 nodes take (simulated).
+// learnTime is the time after a member's arrival within which its set must arrive; then it
+// is assumed not to send one: twice what 1,000 nodes take (simulated).
 const learnTime = time.Minute
 
 // learning tracks the members whose sets have not been read completely since they arrived.

@@ -84,7 +84,7 @@ func TestTheBucketIsATierBelowAllNodes(t *testing.T) {
 	if !probe.Enabled || len(probe.Steps) != 6 || slices.ContainsFunc(probe.Steps, func(s api.ProbeStep) bool { return s.Error != "" }) {
 		t.Errorf("a probe: %+v", probe)
 	}
-	if told, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventChanged}, Limit: 2}); len(told) != 1 || !strings.Contains(told[0].Text, "does what it is needed for") {
+	if told, _ := b.journal.Events(api.EventQuery{Kinds: []string{api.EventChanged}, Limit: 2}); len(told) != 1 || !strings.Contains(told[0].Text, "passed its test") {
 		t.Errorf("events %+v", told)
 	}
 	s.Kill()

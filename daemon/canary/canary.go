@@ -307,7 +307,7 @@ func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
 type Sums struct {
 	Compared uint64 `count:"canary_compared"`
 	Failed   uint64 `count:"canary_failed"`
-	Withheld uint64 `count:"canary_withheld" prom:"canary_withheld_total" help:"Segment keys that match answered as misses since their profile is switched off. They are not among the lookups."`
+	Withheld uint64 `count:"canary_withheld" prom:"canary_withheld_total" help:"Segment keys that match answered as misses because their profile is switched off. They do not count as lookups."`
 	Off      int    `count:"profiles_switched_off"`
 }
 

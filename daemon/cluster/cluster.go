@@ -251,7 +251,7 @@ func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
 
 // Run runs this node's membership until the context ends, and then leaves, which takes at
 // most Timing.Leave and drainTime. OnLeave is called for every member passed to OnJoin
-// before Run returns. Errors are those of Listen.
+// before Run returns. It fails like Listen.
 func (c *Cluster) Run(ctx context.Context) error {
 	if c.list == nil {
 		if err := c.Listen(); err != nil {

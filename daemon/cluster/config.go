@@ -28,16 +28,16 @@ type Config struct {
 	// Version is the program's version, for operators.
 	Version string
 	// Seeds are addresses of other nodes, each HOST or HOST:PORT. Names are resolved again
-	// at every attempt. The default port is that of Bind. Seeds that do not resolve or
+	// at every attempt. The default port is Bind's. Seeds that do not resolve or
 	// answer are retried.
 	Seeds []string
 
-	// Bind is where gossip listens, by UDP and TCP; port 0 = any. Advertise is how others
-	// reach it; zero = Bind. A Bind without an address (0.0.0.0) needs an Advertise.
+	// Bind is the address of gossip, UDP and TCP; port 0 = any. Advertise is the address for
+	// other nodes; zero = Bind. A Bind without an address (0.0.0.0) needs an Advertise.
 	Bind, Advertise netip.AddrPort
-	// PeerBind is where the peers' port listens, by TCP; zero = Bind's address and the port
-	// after Bind's. PeerAdvertise is how others reach it; zero = the address that gossip
-	// advertises, with PeerBind's port.
+	// PeerBind is the address of the peers' port, TCP; zero = Bind's address and the port
+	// after Bind's. PeerAdvertise is its address for other nodes; zero = the address that
+	// gossip advertises, with PeerBind's port.
 	PeerBind, PeerAdvertise netip.AddrPort
 
 	// Keyring is a file with one base64 key per line, of 16, 24 or 32 bytes. The first
@@ -68,7 +68,7 @@ type Config struct {
 	// answering (Unreachable) or answers again; nil = no listener.
 	OnDoubt func(Member)
 
-	// Hold is how long an unreachable member keeps its place, 2 s to 10 m; 0 = DefaultHold.
+	// Hold is the time an unreachable member keeps its place, 2 s to 10 m; 0 = DefaultHold.
 	Hold     time.Duration
 	Timing   Timing
 	Resolver Resolver // nil = net.DefaultResolver

@@ -71,7 +71,7 @@ func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.seen(n) }
 func (g *gossip) seen(n *memberlist.Node) {
 	meta, err := parseMetadata(n.Meta)
 	if err != nil {
-		return // NotifyAlive admitted nobody else
+		return // NotifyAlive admits no such member
 	}
 	addr, _ := netip.AddrFromSlice(n.Addr)
 	g.roster.seen(n.Name, netip.AddrPortFrom(addr.Unmap(), n.Port), &meta, g.now())

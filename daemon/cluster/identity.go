@@ -20,7 +20,7 @@ import (
 type identity struct {
 	cert  tls.Certificate
 	roots *x509.CertPool
-	// renew is when to issue a new one; zero if it came from files.
+	// renew is the time to issue a new one; zero if it came from files.
 	renew time.Time
 }
 

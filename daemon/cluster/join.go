@@ -24,7 +24,7 @@ type seed struct {
 	port uint16
 }
 
-// parseSeed parses HOST or HOST:PORT. The default port is that of the node's own gossip.
+// parseSeed parses HOST or HOST:PORT. The default port is the one of this node's gossip.
 func parseSeed(text string, port uint16) (seed, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return seed{addr.String(), port}, nil // also IPv6 without brackets

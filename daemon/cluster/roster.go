@@ -41,7 +41,7 @@ type Member struct {
 	Number uint16
 	State  State
 	Since  time.Time // of the state
-	// Seen is when gossip last heard from it.
+	// Seen is the time of the last gossip message from it.
 	Seen time.Time
 	// Unusable is the reason why a live member is not used; empty if it is usable. OnJoin
 	// has been called for members that are Told.
@@ -57,7 +57,7 @@ type Member struct {
 	Incarnation uint64 // identifies one start of the node
 	Started     time.Time
 
-	// RTT is that of the latest gossip ping; 0 = none yet. ClockAhead is the lead of its
+	// RTT was measured by the latest gossip ping; 0 = none yet. ClockAhead is the lead of its
 	// clock at that time, plus or minus half of RTT.
 	RTT        time.Duration
 	ClockAhead time.Duration

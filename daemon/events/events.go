@@ -111,21 +111,21 @@ type counts struct {
 
 // Counters are the counts of a publisher since its start.
 type Counters struct {
-	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Batches of KV events that were published."`
-	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks that routers were told of, by event: stored, removed."`
+	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Published batches of KV events."`
+	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks published to routers, by event: stored, removed."`
 	Removed     uint64 `count:"removed" prom:"events_blocks_total,event=removed"`
-	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Times that all that is held was compared with what was told, since more changed at once than is queued."`
-	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Times that a subscriber was too slow for a batch: it was told everything again instead."`
-	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts that were not looked at, since too many waited: checkpoints of them are told later, or not."`
-	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by where they came from: buffer, all (what is told now, to new subscribers too)."`
+	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Comparisons of all held objects with the published blocks, after the queue of changes overflowed."`
+	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Times that a subscriber was too slow for a batch and got the full state instead."`
+	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts skipped because too many waited; their checkpoints are published later or not at all."`
+	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by source: buffer, all (the full state, also for new subscribers)."`
 	Snapshots   uint64 `count:"snapshots" prom:"events_replays_total,from=all"`
-	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects that were not told for want of events-memory."`
-	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the ports of KV events that were closed: not ZeroMQ, or too many."`
-	Displaced   uint64 `count:"displaced" prom:"events_connections_displaced_total" help:"Connections to the ports of KV events that lost their place to a new one: without a subscription, or silent for the longest."`
-	Subscribers int64  `count:"subscribers" prom:"events_subscribers" help:"Connections that have subscribed to KV events."`
-	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks that are told as held."`
-	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects that are told as held: checkpoints, and segments that begin a prompt."`
-	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Memory of what is told, at most events-memory."`
+	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects not published because events-memory was full."`
+	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the ports of KV events that were closed because they were not ZeroMQ or too many."`
+	Displaced   uint64 `count:"displaced" prom:"events_connections_displaced_total" help:"Connections to the ports of KV events that were replaced by a new one: without a subscription, or silent for the longest."`
+	Subscribers int64  `count:"subscribers" prom:"events_subscribers" help:"Connections subscribed to KV events."`
+	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks published as held."`
+	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects published as held: checkpoints, and segments that begin a prompt."`
+	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Memory of the published blocks, at most events-memory."`
 }
 
 // Counters returns the counters.

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// told is what was published: a tree of blocks with their token ids, and for each object
+// told records what was published: a tree of blocks with their token ids, and for each object
 // its last block. It belongs to one goroutine.
 //
 // Invariant: a block exists exactly as long as an object ends with it or with one of its
@@ -63,7 +63,7 @@ type scope struct {
 
 const (
 	// blockBytes is the size of a block without its ids, including its map entry
-	// (estimated). objectBytes is that of an object.
+	// (estimated). objectBytes is the size of an object.
 	blockBytes  = 160
 	objectBytes = 120
 )

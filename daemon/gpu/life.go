@@ -96,7 +96,7 @@ func (g *GPU) Serving() bool {
 func (g *GPU) Trouble() string {
 	switch s, why := g.State(); {
 	case s == Missing:
-		return fmt.Sprintf("%s gives no memory: %v", g.Name, why)
+		return fmt.Sprintf("%s is unavailable: %v", g.Name, why)
 	case s == Lost:
 		return fmt.Sprintf("%s was lost (see the kernel's log for NVRM messages): it is unavailable until the daemon is restarted: %v", g.Name, why)
 	case g.StuckCalls() > 0:

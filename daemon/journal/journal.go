@@ -129,12 +129,12 @@ type Journal struct {
 
 // Counters are the counters of a journal.
 type Counters struct {
-	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events that people can follow, of all kinds."`
-	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Of these, those that are kept."`
-	Bytes     uint64 `count:"bytes" prom:"journal_bytes" help:"What those take."`
-	Followers uint64 `count:"followers" prom:"journal_followers" help:"Streams of events that are open."`
-	Lost      uint64 `count:"lost" prom:"journal_lost_total" help:"Events that readers missed since they read more slowly than events came, or came back too late; each by the reader."`
-	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Streams that were refused, since there were as many as may be."`
+	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events recorded for operators, of all kinds."`
+	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Of these, the ones still kept."`
+	Bytes     uint64 `count:"bytes" prom:"journal_bytes" help:"Memory of the kept events."`
+	Followers uint64 `count:"followers" prom:"journal_followers" help:"Open event streams."`
+	Lost      uint64 `count:"lost" prom:"journal_lost_total" help:"Events missed by readers that were too slow or reconnected too late, counted per reader."`
+	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Event streams refused because the maximum was open."`
 }
 
 // Counters returns a snapshot.

@@ -15,7 +15,7 @@
 // pure function of the nodes' offers (policy/schedule), so that it can be replayed.
 //
 // A job is named by its token ids. Keys are never sent: the worker's node derives them with
-// the salt of its own tenant, so that a worker publishes the segment of these tokens or
+// its own tenant's salt, so that a worker publishes the segment of these tokens or
 // nothing. A tenant must be allowed on both nodes before token ids are sent from one to the
 // other.
 //

@@ -33,14 +33,14 @@ const (
 	// connectTime bounds a request that does not wait on the other node, including the
 	// connection.
 	connectTime = 3 * time.Second
-	// pollTime is how long a node waits for results before it reports none.
+	// pollTime is the time a node waits for results before it reports none.
 	pollTime = 8 * time.Second
 	// lostAfter is the longest time without a request for results before a plan of another
 	// node is considered gone.
 	lostAfter = 5 * time.Second
 	// workerIdle is the longest time that an idle engine may go without requesting a job.
 	workerIdle = 5 * time.Second
-	// lingerTime is how long fetched rows stay leased after all were reported.
+	// lingerTime is the time fetched rows stay leased after all were reported.
 	lingerTime = 5 * time.Second
 
 	// DefaultWithin and MaxWithin bound the duration of a plan.

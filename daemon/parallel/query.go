@@ -30,7 +30,7 @@ type PlanAnswer struct {
 	Combine         string          // node that would have all rows first; empty = this one
 }
 
-// OwnWork is what the requesting engine computes of a row. If Begin is above 0, it continues from
+// OwnWork is the part of a row that the requesting engine computes. If Begin is above 0, it continues from
 // the segment of the earlier tokens; if End is below the row's, it is a first piece.
 type OwnWork struct{ Row, Begin, End int }
 

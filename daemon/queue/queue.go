@@ -49,14 +49,14 @@ type Queue[J comparable] struct {
 }
 
 const (
-	// turnTime is how long a job may run while others wait. A turn costs two hand-overs of
+	// turnTime is the time a job may run while others wait. A turn costs two hand-overs of
 	// about 10 µs.
 	turnTime   = time.Millisecond
 	yieldEvery = 100 * time.Microsecond
 	// mostAhead is the largest lead in used time that a lane or user is charged over
 	// waiting ones.
 	mostAhead = 2 * turnTime
-	// shortFor is how long a short request counts as a sign of more to come: longer than an
+	// shortFor is the time for which a short request counts as a sign of more to come: longer than an
 	// engine's step between two requests. A guess.
 	shortFor = time.Second
 )

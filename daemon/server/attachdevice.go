@@ -97,13 +97,13 @@ func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	switch {
 	case len(uuid) > 0:
 		if g = s.gpus.Of(gpuipc.UUID(uuid)); g == nil {
-			return nil, codes.Refuse(wire.Unsupported, "the client's device is %v, this daemon lends %s: use one of these, or a daemon on yours",
+			return nil, codes.Refuse(wire.Unsupported, "the client's device is %v, this daemon shares %s: use one of these, or a daemon on that device",
 				gpuipc.UUID(uuid), s.gpus.Lent())
 		}
 	case len(s.gpus) == 1:
 		g = s.gpus[0]
 	default:
-		return nil, codes.Refuse(wire.Invalid, "uuid: this daemon lends %s: name one of these", s.gpus.Lent())
+		return nil, codes.Refuse(wire.Invalid, "uuid: this daemon shares %s: select one of these", s.gpus.Lent())
 	}
 	if state, why := g.State(); state != gpu.Serving {
 		return nil, codes.Refuse(wire.Unavailable, "%s is %v: %v", g.Name, state, why)

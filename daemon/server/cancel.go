@@ -55,7 +55,7 @@ func (c *conn) cancelRequests(t *task) error {
 	if len(c.mu.cancels) >= c.server.config.MaxInFlight {
 		c.mu.Unlock()
 		c.endCancel(w)
-		return codes.Refuse(wire.Busy, "%d cancels are waiting, the most of a connection", c.server.config.MaxInFlight)
+		return codes.Refuse(wire.Busy, "%d cancels are waiting, the maximum of a connection", c.server.config.MaxInFlight)
 	}
 	for row, id := range m.Requests {
 		if j := c.mu.jobs[id]; j != nil {

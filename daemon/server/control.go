@@ -39,7 +39,7 @@ var drained = [wire.OpCount]bool{wire.OpHello: true, wire.OpReserve: true, wire.
 
 func (s *Server) refuseDraining(op wire.Op) error {
 	if drained[op] && s.draining.Load() {
-		return codes.Refuse(wire.Unavailable, "this daemon is being drained: it takes no new clients and nothing new")
+		return codes.Refuse(wire.Unavailable, "this daemon is being drained: it accepts no new clients and objects")
 	}
 	return nil
 }

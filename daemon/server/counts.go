@@ -30,7 +30,7 @@ const (
 // Counts are the counters of the socket server. All methods may be called concurrently;
 // none allocates or locks.
 type Counts struct {
-	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"Connections by what became of them at the door: accepted (counted with their hello, or at their end without one), or refused."`
+	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"New connections by outcome: accepted (counted with their hello, or at their end without one), or refused."`
 	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
 	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
 
@@ -246,8 +246,8 @@ type Load struct {
 	Sessions        int   `prom:"engine_sessions" help:"Attached clients."`
 	InFlight        int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
 	Queued          int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
-	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests that wait for a disk, on no worker."`
-	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of connection-memory that connections have: staging, slots, and what mapping registered memory may take, touched or not."`
+	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests waiting for a disk, which occupy no worker."`
+	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of connection-memory reserved by connections: staging, slots, and the most that mapping registered memory may take, touched or not."`
 }
 
 // Load returns the pending work.

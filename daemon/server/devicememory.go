@@ -177,9 +177,9 @@ func (l *attachedGPU) registered(id tier.ProfileID, q *wire.RegisterDeviceReques
 		if m := &l.mu.memories[i]; m.epoch == q.Epoch {
 			switch {
 			case m.profile != id:
-				return 0, false, codes.Refuse(wire.Invalid, "epoch %d is that of memory for profile %d", q.Epoch, m.profile)
+				return 0, false, codes.Refuse(wire.Invalid, "epoch %d belongs to memory for profile %d", q.Epoch, m.profile)
 			case !m.isToldAs(q):
-				return 0, false, codes.Refuse(wire.Invalid, "epoch %d is that of other memory: take another epoch", q.Epoch)
+				return 0, false, codes.Refuse(wire.Invalid, "epoch %d belongs to other memory: use another epoch", q.Epoch)
 			}
 			return firstDeviceMemory + uint32(i), true, nil
 		}
@@ -245,5 +245,5 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 
 // noDevice answers operations on a GPU that this daemon does not have.
 func (t *task) noDevice() (wire.Message, error) {
-	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon gives no memory of a GPU", t.header.Op)
+	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon shares no GPU memory", t.header.Op)
 }

@@ -46,7 +46,7 @@ func (p *paced) due(now time.Time) (more int, due bool) {
 func (s *Server) placeLocked(uid uint32) error {
 	most := s.config.MaxConnections
 	if len(s.mu.conns) >= most {
-		return codes.Refuse(wire.Busy, "%d connections, the most of this daemon", most)
+		return codes.Refuse(wire.Busy, "%d connections, the maximum of this daemon", most)
 	}
 	his := 0
 	for _, c := range s.mu.conns {
@@ -55,7 +55,7 @@ func (s *Server) placeLocked(uid uint32) error {
 		}
 	}
 	if share := most - most/8; his >= share {
-		return codes.Refuse(wire.Busy, "%d connections of user %d, the most of one user", share, uid)
+		return codes.Refuse(wire.Busy, "%d connections of user %d, the maximum of one user", share, uid)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func jobCost(body []byte) int64 { return jobBytes + perBodyByte*int64(len(body))
 // hold reserves memory for requests of a user.
 func (s *Server) hold(uid uint32, bytes int64) error {
 	if s.held.Take(uid, bytes) != nil {
-		return codes.Refuse(wire.Busy, "%d bytes for a request: those in flight of user %d, or of all, hold what they may", bytes, uid)
+		return codes.Refuse(wire.Busy, "%d bytes for a request: requests in flight of user %d, or of all users, hold the maximum", bytes, uid)
 	}
 	return nil
 }

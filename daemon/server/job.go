@@ -57,7 +57,7 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	n := c.flying.Add(1)
 	if n > int64(c.server.config.MaxInFlight) {
 		c.flying.Add(-1)
-		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the most of a connection", n-1)
+		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the maximum of a connection", n-1)
 	}
 	if err := c.server.hold(t.at.uid, jobCost(t.body)); err != nil {
 		c.flying.Add(-1)

@@ -388,7 +388,7 @@ func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, 
 	}
 	if !t.at.rows && slices.ContainsFunc(got.Nodes, func(n tiering.LoadedNode) bool { return n.Kind == tier.Rows }) {
 		t.giveBack(got.Lease)
-		return nil, codes.Refuse(wire.Miss, "checkpoint %x: it stands behind rows, which this client does not know", q.Hash[:8])
+		return nil, codes.Refuse(wire.Miss, "checkpoint %x: it extends a checkpoint kept as rows, which this client does not support", q.Hash[:8])
 	}
 	out, fits := loadReply(got)
 	out.Rows.Present = t.at.rows

@@ -47,7 +47,7 @@ func (t *task) order() (wire.Message, error) {
 	case m.After >= order.Released || m.Signal >= order.Released:
 		return nil, codes.Refuse(wire.Invalid, "after %d, signal %d: numbers are below %d", m.After, m.Signal, order.Released)
 	case !t.conn.mayWait():
-		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the most of a connection", t.conn.server.config.MaxInFlight)
+		return nil, codes.Refuse(wire.Busy, "%d requests are in flight, the maximum of a connection", t.conn.server.config.MaxInFlight)
 	}
 	own := &turn{ended: make(chan struct{})}
 	l.mu.Lock()

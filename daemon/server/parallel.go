@@ -60,7 +60,7 @@ func (t *task) planSegments() (wire.Message, error) {
 	case total > wire.MaxPrompt:
 		return nil, codes.Refuse(wire.Invalid, "tokens: plan of %d tokens, most %d", total, wire.MaxPrompt)
 	case t.job == nil && !t.conn.mayWait():
-		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
+		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	ids, err := t.stagedTokens(m.TokenOff, int(total))
 	if err != nil {
@@ -135,17 +135,17 @@ func (t *task) watch() (wire.Message, error) {
 	}
 	switch {
 	case m.Plan != 0 && m.Primers.Present:
-		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with primers, which are of workers", m.Plan)
+		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with primers, which only workers send", m.Plan)
 	case m.End > 1 || m.Pieces > 1:
 		return nil, codes.Refuse(wire.Invalid, "end %d, pieces %d", m.End, m.Pieces)
 	case m.Plan != 0 && (m.Jobs > 0 || m.Pieces > 0 || m.QueuedMicros > 0 || len(m.Declined) > 0):
-		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with jobs, pieces, queued micros or declined, which are of workers", m.Plan)
+		return nil, codes.Refuse(wire.Invalid, "watch: plan %d with jobs, pieces, queued micros or declined, which only workers send", m.Plan)
 	case m.Plan == 0 && m.End == 0 && (m.Jobs == 0 || m.Jobs > wire.MaxWorkerJobs):
 		return nil, codes.Refuse(wire.Invalid, "%d jobs at once, 1 to %d", m.Jobs, wire.MaxWorkerJobs)
 	case m.Plan == 0 && m.End == 0 && !t.conn.server.work.Allows(tenant):
 		return nil, codes.Refuse(wire.Denied, "watch: tenant %s takes no jobs: `parallel: true` is not set for it in the tenants file", t.conn.server.TenantName(tenant))
 	case !t.conn.mayWait():
-		return nil, codes.Refuse(wire.Busy, "too many requests are in flight for one more that waits")
+		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}
 	scope := t.workScope(id, tenant)
 	t.rest = func(t *task) (wire.Message, error) {

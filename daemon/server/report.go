@@ -82,7 +82,7 @@ func checkReport(m *wire.ReportRequest) error {
 	case !(m.Worst >= 0) || !(m.Bound >= 0): // NaN fails every comparison
 		return codes.Refuse(wire.Invalid, "worst %v, bound %v", m.Worst, m.Bound)
 	case math.IsInf(m.Bound, 1):
-		return codes.Refuse(wire.Invalid, "bound without end: want a finite number")
+		return codes.Refuse(wire.Invalid, "bound: want a finite number")
 	case m.Off > 1 || m.Losses.Offline > 1:
 		return codes.Refuse(wire.Invalid, "off %d, offline %d", m.Off, m.Losses.Offline)
 	case m.Losses.Offline == 1 && (m.Off == 1 || m.Compared > 0): // only a canary has these

@@ -13,7 +13,7 @@ import (
 func (c *Config) clusterSettings() []setting {
 	return []setting{
 		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
-			"Addresses of other nodes, or names to resolve again at every attempt, such as a headless service's. The default port is that of cluster-bind. Seeds that do not resolve or answer are retried and block nothing."},
+			"Addresses of other nodes, or names to resolve again at every attempt, such as a headless service's. The default port is cluster-bind's. Seeds that do not resolve or answer are retried and block nothing."},
 		{"cluster-name", (*text)(&c.ClusterName), "1 to 128 letters, digits and punctuation marks of ASCII", "not allowed",
 			"Name of the cluster. Messages from other clusters are refused."},
 		{"cluster-node", (*text)(&c.ClusterNode), "DNS name in lower case, unique in the cluster", "the host's name in lower case",

@@ -72,7 +72,7 @@ func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (
 		return x, nil
 	}
 	if len(s.mu.leases) >= s.most {
-		return nil, codes.Refuse(wire.Busy, "%d slots, the most of a connection", s.most)
+		return nil, codes.Refuse(wire.Busy, "%d slots, the maximum of a connection", s.most)
 	}
 	extent, err := s.mu.pages.AllocRun(max(bytes, 1))
 	if err != nil {

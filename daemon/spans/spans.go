@@ -153,7 +153,7 @@ func (s *Spans) add(m message) {
 
 // Counters are the counters of spans.
 type Counters struct {
-	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Spans of requests that were dropped, since too many waited for the collector or it did not accept them."`
+	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Request spans dropped because too many waited for the collector or it rejected them."`
 }
 
 // Counters returns the counters since New.

@@ -137,7 +137,7 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	for i, begin := range m.Begins {
 		end := uint64(begin) + uint64(m.Counts[i])
 		if uint64(begin) < last || end > uint64(m.Tokens) || m.Counts[i] == 0 {
-			return codes.Refuse(wire.Invalid, "row %d: tokens [%d, %d) behind token %d of %d", i, begin, end, last, m.Tokens)
+			return codes.Refuse(wire.Invalid, "row %d: tokens [%d, %d) after token %d of %d", i, begin, end, last, m.Tokens)
 		}
 		if m.Reasons[i] > wire.ReasonOff || m.Tiers[i] > wire.TierPeer {
 			return codes.Refuse(wire.Invalid, "row %d: tier %d, reason %d", i, m.Tiers[i], m.Reasons[i])
@@ -151,7 +151,7 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 		if m.Reused[i] > 0 {
 			at := uint64(m.At[i])
 			if at < max(behind, uint64(begin)) || at+uint64(m.Reused[i]) > end {
-				return codes.Refuse(wire.Invalid, "row %d: %d tokens from %d on are not in [%d, %d) behind a prefix of %d", i, m.Reused[i], at, begin, end, behind)
+				return codes.Refuse(wire.Invalid, "row %d: %d tokens from %d on are not in [%d, %d) after a prefix of %d", i, m.Reused[i], at, begin, end, behind)
 			}
 			row.Cause = Seam
 			c.to(m.At[i], row)

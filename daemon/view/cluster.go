@@ -16,15 +16,15 @@ func (v *View) Cluster() api.Cluster {
 
 // clusterSeries are totals of all members: one series for each of a thousand would be too many.
 type clusterSeries struct {
-	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node tells the others."`
-	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold. One counts for each of its holders."`
-	Bytes       int64 `prom:"cluster_index_bytes" help:"Memory that the index of the members' names takes."`
-	Incomplete  int   `prom:"cluster_index_incomplete" help:"Members in use whose set of names has not been read in whole yet."`
-	Unusable    int   `prom:"cluster_unusable" help:"Members that are there and are not worked with (another protocol or secret), and addresses that could not be authenticated in the last minute (another key)."`
-	LeftAlone   int   `prom:"cluster_left_alone" help:"Members in use that failed so often that nothing is fetched from them for a while."`
-	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes wanted of members that are not there yet."`
+	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node announces to others."`
+	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold, counted once per holder."`
+	Bytes       int64 `prom:"cluster_index_bytes" help:"Memory of the index of the members' names."`
+	Incomplete  int   `prom:"cluster_index_incomplete" help:"Members in use whose set of names is not yet complete here."`
+	Unusable    int   `prom:"cluster_unusable" help:"Live members that are not used (another protocol or secret), and addresses that failed authentication in the last minute (another key)."`
+	LeftAlone   int   `prom:"cluster_left_alone" help:"Members in use from which nothing is fetched for a while after repeated failures."`
+	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes of pending fetches from members."`
 	Encrypted   int   `prom:"cluster_gossip_encrypted" help:"1 while gossip is encrypted."`
-	FilesFailed int   `prom:"cluster_files_failed" help:"1 while a keyring or certificate that has changed cannot be used, so that the former one stays."`
+	FilesFailed int   `prom:"cluster_files_failed" help:"1 while a changed keyring or certificate cannot be used and the previous one stays in use."`
 }
 
 type memberSeries struct {
@@ -34,11 +34,11 @@ type memberSeries struct {
 
 // lagSeries exists once a member has reported everything it had.
 type lagSeries struct {
-	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Since when the member known worst has not told all it had."`
+	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Age of the oldest complete index of a member."`
 }
 
 type certificateSeries struct {
-	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"When the certificate of the peers' port ends, since the epoch."`
+	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"Expiry of the certificate of the peers' port, in seconds since the epoch."`
 }
 
 func (v *View) eachOfCluster(f func(any)) {

@@ -110,9 +110,9 @@ func (v *View) Drain(on, dry bool) (api.Drained, error) {
 		v.o.Server.Drain(on)
 	}
 	if on {
-		v.tellControl(dry, nil, "the node is drained: no new clients and nothing new")
+		v.tellControl(dry, nil, "the node is drained: it accepts no new clients and objects")
 	} else {
-		v.tellControl(dry, nil, "the node is drained no more")
+		v.tellControl(dry, nil, "the drain is undone")
 	}
 	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
 }
@@ -122,13 +122,13 @@ func (v *View) drainCheck() (api.Check, bool) {
 	if !v.o.Server.Draining() {
 		return api.Check{}, false
 	}
-	return api.Check{Name: "drain", State: api.CheckDegraded, Detail: "no new clients and nothing new until the drain is undone: splicectl drain --undo, or DELETE /api/v1/drain"}, true
+	return api.Check{Name: "drain", State: api.CheckDegraded, Detail: "no new clients and objects are accepted until the drain is undone: splicectl drain --undo, or DELETE /api/v1/drain"}, true
 }
 
 // Reload implements api.Operator.
 func (v *View) Reload(dry bool) (api.Reloaded, error) {
 	r, err := v.o.Reload(dry)
-	v.tellControl(dry, err, "keys, tokens and certificates were read again")
+	v.tellControl(dry, err, "keys, tokens and certificates were reread")
 	return r, err
 }
 
@@ -191,7 +191,7 @@ func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 		return nil, fmt.Errorf("log_level %.20q is not one of %v: %w", to.LogLevel, levels, api.ErrInvalid)
 	}
 	if v.o.Level == nil {
-		return nil, api.Unsupported("log_level", "the log of this daemon has one level for good")
+		return nil, api.Unsupported("log_level", "the log level of this daemon is fixed")
 	}
 	return &level, nil
 }

@@ -53,33 +53,33 @@ func explain(check *api.Check, h disk.Health) {
 			check.Detail += ": " + h.Cause
 		}
 	case h.ReadStalled > 0:
-		degraded("a read has not returned for %v: until it does, what is only on disk is a miss", h.ReadStalled.Round(time.Second))
+		degraded("a read has hung for %v: until it returns, objects only on disk are misses", h.ReadStalled.Round(time.Second))
 	case h.WriteStalled > 0:
-		degraded("a write has not returned for %v: until it does, nothing new is taken", h.WriteStalled.Round(time.Second))
+		degraded("a write has hung for %v: until it returns, no new objects are accepted", h.WriteStalled.Round(time.Second))
 	case !h.Reads:
-		degraded("reads failed many times in a row and are put off: what is only on disk is a miss")
+		degraded("reads failed repeatedly and are suspended: objects only on disk are misses")
 	}
 	if h.Dormant > 0 {
 		if check.Detail != "" {
 			check.Detail += "; "
 		}
-		degraded("%s%d entries are kept and not served, until the file of their profile can be read or an engine registers the profile: %s",
+		degraded("%s%d entries are kept but not served until the file of their profile can be read or an engine registers the profile: %s",
 			check.Detail, h.Dormant, h.DormantCause)
 	}
 }
 
 // diskMeans describes the consequences of a state.
 var diskMeans = map[disk.State]string{
-	disk.StateFull:       "no file can be made, new entries take the place of old ones",
-	disk.StatePaused:     "nothing is written, what is there can be read",
-	disk.StateFailed:     "nothing is written, what is there can be read",
-	disk.StateOpening:    "not open yet, served from memory",
-	disk.StateMissing:    "the directory is not there, or not the one that was; nothing is made in its place; served from memory",
-	disk.StateRefused:    "the system refuses to open it; served from memory",
-	disk.StateLocked:     "another process has the directory, served from memory",
-	disk.StateVersion:    "the directory is of another version, served from memory",
-	disk.StateUnreadable: "the catalogue is damaged, served from memory until it is repaired or deleted",
-	disk.StateForeign:    "the directory, or something in it, is not the daemon's, served from memory",
+	disk.StateFull:       "no file can be created, new entries replace old ones",
+	disk.StatePaused:     "nothing is written, existing entries can be read",
+	disk.StateFailed:     "nothing is written, existing entries can be read",
+	disk.StateOpening:    "not open yet, serving from memory",
+	disk.StateMissing:    "the directory is missing, or is not the previous one, and no new one is created; serving from memory",
+	disk.StateRefused:    "the system refuses to open it; serving from memory",
+	disk.StateLocked:     "another process uses the directory, serving from memory",
+	disk.StateVersion:    "the directory has another version, serving from memory",
+	disk.StateUnreadable: "the catalogue is damaged, serving from memory until it is repaired or deleted",
+	disk.StateForeign:    "the directory, or something in it, does not belong to the daemon; serving from memory",
 	disk.StateClosed:     "closed",
 }
 
@@ -141,7 +141,7 @@ func (v *View) gpuCheck() (api.Check, bool) {
 	}
 	check.State, check.Detail = api.CheckDegraded, strings.Join(troubles, "; ")
 	if !v.o.GPUs.Serving() {
-		check.Detail = "no memory of a GPU, served from memory and disk: " + check.Detail
+		check.Detail = "no GPU memory, serving from memory and disk: " + check.Detail
 	}
 	return check, true
 }

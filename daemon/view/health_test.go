@@ -20,11 +20,11 @@ func TestADiskThatHangsIsDegraded(t *testing.T) {
 		detail string
 	}{
 		"fine":       {disk.Health{Reads: true}, api.CheckOK, ""},
-		"read":       {disk.Health{ReadStalled: 7 * time.Second}, api.CheckDegraded, "a read has not returned for 7s"},
-		"write":      {disk.Health{Reads: true, WriteStalled: 61 * time.Second}, api.CheckDegraded, "a write has not returned for 1m1s"},
-		"both":       {disk.Health{ReadStalled: 7 * time.Second, WriteStalled: time.Minute}, api.CheckDegraded, "a read has not"},
-		"put off":    {disk.Health{}, api.CheckDegraded, "reads failed many times"},
-		"dormant":    {disk.Health{Reads: true, Dormant: 20, DormantCause: "profile 01: EIO"}, api.CheckDegraded, "20 entries are kept and not served"},
+		"read":       {disk.Health{ReadStalled: 7 * time.Second}, api.CheckDegraded, "a read has hung for 7s"},
+		"write":      {disk.Health{Reads: true, WriteStalled: 61 * time.Second}, api.CheckDegraded, "a write has hung for 1m1s"},
+		"both":       {disk.Health{ReadStalled: 7 * time.Second, WriteStalled: time.Minute}, api.CheckDegraded, "a read has hung"},
+		"put off":    {disk.Health{}, api.CheckDegraded, "reads failed repeatedly"},
+		"dormant":    {disk.Health{Reads: true, Dormant: 20, DormantCause: "profile 01: EIO"}, api.CheckDegraded, "20 entries are kept but not served"},
 		"and full":   {disk.Health{State: disk.StateFull, Reads: true, Dormant: 20, DormantCause: "profile 01: EIO"}, api.CheckDegraded, "full since"},
 		"and paused": {disk.Health{State: disk.StatePaused, ReadStalled: time.Minute}, api.CheckDegraded, "paused since"},
 	} {

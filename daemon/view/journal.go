@@ -54,10 +54,10 @@ func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model strin
 
 // tellProbed records a test of the object store.
 func (v *View) tellProbed(p *api.ObjectProbe) {
-	text := "the object store was tried, and does what it is needed for"
+	text := "the object store passed its test"
 	for _, step := range p.Steps {
 		if step.Error != "" {
-			text = fmt.Sprintf("the object store was tried, and refused to %s: %s", step.Name, step.Error)
+			text = fmt.Sprintf("the object store failed its test, to %s: %s", step.Name, step.Error)
 			break
 		}
 	}

@@ -34,29 +34,29 @@ type Members struct {
 
 // gossipSeries are counters since the daemon's start.
 type gossipSeries struct {
-	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"How well this node keeps up with gossip: 0 is good, 8 hardly."`
-	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that came back before their place was given up."`
-	Conflicts uint64 `count:"conflicts" prom:"cluster_conflicts_total" help:"Times that two nodes had one name."`
-	Ignored   uint64 `count:"ignored" prom:"cluster_ignored_total" help:"Nodes not taken for members: unreadable metadata, a bad name, no room."`
-	Reloads   uint64 `count:"reloads" prom:"cluster_files_loaded_total" help:"Keyrings and certificates that were put into use."`
+	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"Gossip health of this node: 0 is good, 8 is worst."`
+	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that returned before losing their place."`
+	Conflicts uint64 `count:"conflicts" prom:"cluster_conflicts_total" help:"Times that two nodes had the same name."`
+	Ignored   uint64 `count:"ignored" prom:"cluster_ignored_total" help:"Nodes refused as members: unreadable metadata, invalid name, too many members."`
+	Reloads   uint64 `count:"reloads" prom:"cluster_files_loaded_total" help:"Keyrings and certificates put into use."`
 
 	Connections int    `count:"connections" prom:"cluster_connections" help:"Connections to the peers' port."`
-	Handshakes  uint64 `count:"handshakes_failed" prom:"cluster_handshakes_failed_total" help:"Connections to the peers' port whose handshake failed: another key, another cluster, a stranger."`
+	Handshakes  uint64 `count:"handshakes_failed" prom:"cluster_handshakes_failed_total" help:"Connections to the peers' port whose handshake failed: another key or cluster, or not a member."`
 
 	Streams         int    `count:"streams" prom:"cluster_streams" help:"Streams to the gossip port that are not authenticated yet."`
-	StreamBytes     int    `count:"stream_bytes" prom:"cluster_stream_bytes" help:"Bytes that were read of them."`
+	StreamBytes     int    `count:"stream_bytes" prom:"cluster_stream_bytes" help:"Bytes read from them."`
 	Unauthenticated uint64 `count:"streams_unauthenticated" prom:"cluster_streams_refused_total,reason=unauthenticated" help:"Streams and packets that the gossip port refused: unauthenticated (another key or cluster, no key), slow (no whole message in time), too_long, no_room (too many at once, or too many bytes), foreign (another protocol)."`
 	Slow            uint64 `count:"streams_slow" prom:"cluster_streams_refused_total,reason=slow"`
 	TooLong         uint64 `count:"streams_too_long" prom:"cluster_streams_refused_total,reason=too_long"`
 	NoRoom          uint64 `count:"streams_no_room" prom:"cluster_streams_refused_total,reason=no_room"`
 	Foreign         uint64 `count:"streams_foreign" prom:"cluster_streams_refused_total,reason=foreign"`
 
-	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Questions about what a node holds: asked of others, failed (of these), answered, refused."`
+	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Queries for a node's index: sent to others, failed (of these), answered, refused."`
 	Failed   uint64 `count:"index_failed" prom:"cluster_index_questions_total,result=failed"`
 	Answered uint64 `count:"index_answered" prom:"cluster_index_questions_total,result=answered"`
 	Refused  uint64 `count:"index_refused" prom:"cluster_index_questions_total,result=refused"`
-	Learnt   uint64 `count:"index_learnt_bytes" prom:"cluster_index_learnt_bytes_total" help:"Bytes of answers about what others hold."`
-	Told     uint64 `count:"index_told_bytes" prom:"cluster_index_told_bytes_total" help:"Bytes of answers about what this node holds."`
+	Learnt   uint64 `count:"index_learnt_bytes" prom:"cluster_index_learnt_bytes_total" help:"Bytes of received index answers."`
+	Told     uint64 `count:"index_told_bytes" prom:"cluster_index_told_bytes_total" help:"Bytes of sent index answers."`
 }
 
 func gossipOf(s *cluster.Status) *gossipSeries {

@@ -57,7 +57,7 @@ type Options struct {
 	Tenants tiering.Tenants
 	Decided *decided.Memory // decisions before this start
 
-	// Cluster returns what is known of the other nodes.
+	// Cluster returns this node's view of the other nodes.
 	Cluster func() api.Cluster
 	// Members are the nodes compared for prompts.
 	Members *Members
@@ -335,11 +335,11 @@ func (v *View) Checks() []api.Check {
 	}
 	if n := len(v.o.Store.Profiles()); n >= v.o.Config.MaxProfiles {
 		list[2].State = api.CheckDegraded
-		list[2].Detail = fmt.Sprintf("%d profiles are registered, the most: a new one is refused unless one of them is neither used nor held", n)
+		list[2].Detail = fmt.Sprintf("%d profiles are registered, the maximum: a new one is refused unless one of them is unused and holds nothing", n)
 	}
 	if !v.o.Pidfds {
 		list[0].State = api.CheckDegraded
-		list[0].Detail = "the kernel has no SO_PEERPIDFD (Linux 6.5): a killed client whose socket lives on in a child is noticed only when that ends"
+		list[0].Detail = "the kernel has no SO_PEERPIDFD (Linux 6.5): a killed client whose socket survives in a child is noticed only when the child ends"
 	}
 	total := v.o.Config.Arena + v.o.Config.Private + v.o.Config.ConnectionMemory
 	if limit := v.o.Machine.MemoryBytes; limit > 0 && total > limit {

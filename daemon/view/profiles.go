@@ -56,7 +56,7 @@ type profileSeries struct {
 	Model          string `label:"model"`
 	Adapter        string `label:"adapter"`
 	TensorParallel string `label:"tensor_parallel"`
-	Is             int    `prom:"profile_info" help:"A profile that is registered or was reported on, for a join by profile: the first 12 hex digits of its fingerprint. Other series have the label profile too, at most 64 values of it since the start, then other."`
+	Is             int    `prom:"profile_info" help:"A profile that is registered or has reports, for joins by profile: the first 12 hex digits of its fingerprint. Other series have the label profile too, at most 64 values of it since the start, then other."`
 }
 
 type costSeries struct {
@@ -69,28 +69,28 @@ type taskSeries struct {
 	Task    string  `label:"task"`
 	Tokens  string  `label:"tokens"`
 	Source  string  `label:"source"`
-	Seconds float64 `prom:"splice_predicted_seconds" help:"What a task of a splice is believed to take: a walk over so many computed rows, a capture of so many tokens; by where that comes from: measured (by engines), or guess (in rows of a prefill)."`
+	Seconds float64 `prom:"splice_predicted_seconds" help:"Estimated time of a task of a splice: a walk over the labelled number of computed rows, or a capture of that number of tokens; by source: measured (by engines), or guess (in rows of a prefill)."`
 }
 
 type predictionSeries struct {
 	Profile string  `label:"profile"`
 	Tokens  string  `label:"tokens"`
 	Source  string  `label:"source"`
-	Seconds float64 `prom:"prefill_predicted_seconds" help:"What computing a prompt of so many tokens is believed to take, by where that comes from: measured (by engines), or guess (of the settings, or without one of the daemon: nothing was learnt)."`
+	Seconds float64 `prom:"prefill_predicted_seconds" help:"Estimated time of computing a prompt of the labelled number of tokens, by source: measured (by engines), or guess (from the settings, or the daemon's default: nothing was learned)."`
 }
 
 type jobSeries struct {
 	Profile string  `label:"profile"`
 	Job     string  `label:"job"`
 	Source  string  `label:"source"`
-	Fixed   float64 `prom:"cost_fixed_seconds" help:"What a job is believed to take whatever its size: measured, or a guess of the settings or the daemon."`
+	Fixed   float64 `prom:"cost_fixed_seconds" help:"Estimated fixed time of a job, whatever its size: measured, or a guess from the settings or the daemon's default."`
 }
 
 type bandwidthSeries struct {
 	Profile   string  `label:"profile"`
 	Job       string  `label:"job"`
 	Source    string  `label:"source"`
-	PerSecond float64 `prom:"cost_bytes_per_second" help:"How fast a job is believed to go, beside its fixed part: measured, or a guess of the settings or the daemon."`
+	PerSecond float64 `prom:"cost_bytes_per_second" help:"Estimated speed of a job, without its fixed time: measured, or a guess from the settings or the daemon's default."`
 }
 
 // canarySeries has the reports on one profile of one tenant, or on all above the bound of a
@@ -98,10 +98,10 @@ type bandwidthSeries struct {
 type canarySeries struct {
 	Profile  string  `label:"profile"`
 	Tenant   string  `label:"tenant"`
-	Compared uint64  `prom:"canary_compared_total" help:"Reuses that engines computed again and compared, as they reported."`
+	Compared uint64  `prom:"canary_compared_total" help:"Reuses that engines recomputed and compared, as they reported."`
 	Failed   uint64  `prom:"canary_failed_total" help:"Of these, those that differed by more than the engine's bound."`
-	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference that was reported since the daemon's start."`
-	Off      int     `prom:"profile_switched_off" help:"How many profiles are switched off for splicing: 1 or 0, but for the rows other. Only an operator switches one on."`
+	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference reported since the daemon's start."`
+	Off      int     `prom:"profile_switched_off" help:"Number of profiles switched off for splicing: 1 or 0, except for the rows other. Only an operator switches one on."`
 }
 
 // lossSeries has the counts of one way of splicing.
@@ -111,7 +111,7 @@ type lossSeries struct {
 	Primed    string `label:"primed"`
 	Refreshed string `label:"refreshed"`
 	Compared  uint64 `prom:"loss_compared_total" help:"Spliced requests whose first token canaries compared with that of a full prefill, by whether their segments were captured after a primer and whether the last ones were computed in context."`
-	Changed   uint64 `prom:"loss_changed_total" help:"Of these, those with another first token."`
+	Changed   uint64 `prom:"loss_changed_total" help:"Of these, the ones with a different first token."`
 }
 
 type expectedLossSeries struct {
@@ -119,7 +119,7 @@ type expectedLossSeries struct {
 	Tenant    string  `label:"tenant"`
 	Primed    string  `label:"primed"`
 	Refreshed string  `label:"refreshed"`
-	Expected  float64 `prom:"expected_loss" help:"Share of requests that are expected to have another first token than a full prefill, of what canaries compared and what was measured offline. Absent below 50 comparisons."`
+	Expected  float64 `prom:"expected_loss" help:"Expected share of requests whose first token differs from a full prefill's, from canaries' comparisons and offline measurements. Absent below 50 comparisons."`
 }
 
 // jobNames are the jobs that a daemon on one node predicts.

@@ -16,18 +16,18 @@ import (
 type buildSeries struct {
 	Version string `label:"version"`
 	Commit  string `label:"commit"`
-	Is      int    `prom:"build_info" help:"What was built."`
+	Is      int    `prom:"build_info" help:"Version of the build."`
 }
 
 type nodeSeries struct {
-	Started  float64 `prom:"start_time_seconds" help:"When this daemon started, since the epoch."`
-	Replaced uint64  `prom:"socket_replaced_total" help:"Times that the path of the engine socket was found to lead elsewhere."`
+	Started  float64 `prom:"start_time_seconds" help:"Start time of this daemon, in seconds since the epoch."`
+	Replaced uint64  `prom:"socket_replaced_total" help:"Times that the path of the engine socket was found replaced."`
 }
 
 type capabilitySeries struct {
 	Feature string `label:"feature"`
 	State   string `label:"state"`
-	Is      int    `prom:"capability_info" help:"What the node can and cannot do."`
+	Is      int    `prom:"capability_info" help:"Checks and device features of the node, by state."`
 }
 
 type poolSeries struct {
@@ -52,24 +52,24 @@ type memorySeries struct {
 type dirtySeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
-	Dirty     int64  `prom:"pool_dirty_bytes" help:"Bytes in memory that could leave but for a write to disk first."`
-	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes read ahead, or on the way, and not used yet."`
+	Dirty     int64  `prom:"pool_dirty_bytes" help:"Bytes in memory that can be evicted only after a write to disk."`
+	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes read ahead or being read, and not used yet."`
 }
 
 // lookupSeries are hits by tier; the store's total includes those of HBM and of the disk.
 type lookupSeries struct {
-	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss: what engines asked, not what they were served of."`
-	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. It is what engines asked, not what they served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to stand for, none if it was never seen. For hit ratios take served_tokens_total."`
-	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by the tier it lies in."`
-	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by the tier they lie in."`
-	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines took leases on, whether they then placed them or not."`
+	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss. Counts lookups, not tokens served."`
+	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. Counts lookups, not tokens served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to have, none if it was never seen. For hit ratios use served_tokens_total."`
+	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by its tier."`
+	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by their tier."`
+	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines leased, whether they then used them or not."`
 }
 
 type diskSeries struct {
-	Reads        int     `prom:"disk_reads_tried" help:"1 while what is on disk is read, 0 while it counts as a miss: not open, too many reads in a row have failed, or one hangs."`
-	ReadStalled  float64 `prom:"disk_stalled_seconds,operation=read" help:"How long the oldest operation under way has not returned, by what it does: read, write (syncs and rows too). 0 below 5 seconds. While reads hang what is on disk is a miss, while writes do nothing new is taken."`
+	Reads        int     `prom:"disk_reads_tried" help:"1 while objects on disk can be read, 0 while they count as misses: not open, too many reads in a row have failed, or one hangs."`
+	ReadStalled  float64 `prom:"disk_stalled_seconds,operation=read" help:"Age of the oldest pending operation, by kind: read, write (including syncs and rows). 0 below 5 seconds. While reads hang, objects on disk are misses; while writes hang, nothing new is accepted."`
 	WriteStalled float64 `prom:"disk_stalled_seconds,operation=write"`
-	ReadSeconds  float64 `prom:"disk_read_seconds_total" help:"Time that reads took, of all of them."`
+	ReadSeconds  float64 `prom:"disk_read_seconds_total" help:"Total time of reads."`
 }
 
 type diskStateSeries struct {
@@ -82,18 +82,18 @@ type diskStateSeries struct {
 type gpuSeries struct {
 	Device string `label:"device"`
 	Name   string `label:"name"`
-	Is     int    `prom:"hbm_info" help:"A GPU whose memory is lent, by its UUID."`
+	Is     int    `prom:"hbm_info" help:"A GPU whose memory is shared, by its UUID."`
 }
 
 type gpuStateSeries struct {
 	Device string `label:"device"`
 	State  string `label:"state"`
-	Is     int    `prom:"hbm_state" help:"1 for the state that a GPU is in, 0 for the others. missing: it could not be opened or gave no memory; lost: it gives no service any more."`
+	Is     int    `prom:"hbm_state" help:"1 for the state that a GPU is in, 0 for the others. missing: it could not be opened or had no memory; lost: it stopped working."`
 }
 
 type deviceSeries struct {
 	GPU   string `label:"device"`
-	Bytes int64  `prom:"hbm_connection_bytes" help:"Memory of the GPU that clients have of their own."`
+	Bytes int64  `prom:"hbm_connection_bytes" help:"GPU memory private to clients."`
 	stats.Device
 }
 
@@ -104,15 +104,15 @@ type devicePoolSeries struct {
 	Capacity int64  `prom:"hbm_pool_capacity_bytes" help:"Budget of a pool on a GPU."`
 	Used     int64  `prom:"hbm_pool_used_bytes" help:"Bytes of it in use."`
 	Leased   int64  `prom:"hbm_pool_leased_bytes" help:"Of these, bytes that are leased or in use by an operation."`
-	Objects  int    `prom:"hbm_pool_objects" help:"Copies, and buffers of rows, in it."`
+	Objects  int    `prom:"hbm_pool_objects" help:"Copies and buffers of rows in it."`
 }
 
 type driverSeries struct {
 	Device   string `label:"device"`
-	Stuck    int64  `prom:"hbm_stuck_calls" help:"Calls of the driver on memory of other processes that run past their time now."`
-	Late     int64  `prom:"hbm_late_calls_total" help:"Calls of the driver on memory of other processes that ever ran past their time."`
-	Gathered int64  `prom:"hbm_gathered_total" help:"Operands of kernels that lay in several runs and were put together first."`
-	Staged   int64  `prom:"hbm_unpinned_bytes_total" help:"Bytes of the host's memory copied by way of staging, because the driver did not register them."`
+	Stuck    int64  `prom:"hbm_stuck_calls" help:"Driver calls on memory of other processes that are past their timeout now."`
+	Late     int64  `prom:"hbm_late_calls_total" help:"Driver calls on memory of other processes that exceeded their timeout."`
+	Gathered int64  `prom:"hbm_gathered_total" help:"Kernel operands gathered from several runs first."`
+	Staged   int64  `prom:"hbm_unpinned_bytes_total" help:"Bytes of host memory copied through staging because the driver did not register them."`
 }
 
 type adviceSeries struct {
@@ -123,13 +123,13 @@ type verdictSeries struct {
 	Object  string `label:"object"`
 	Verdict string `label:"verdict"`
 	Reason  string `label:"reason"`
-	Given   uint64 `prom:"advice_verdicts_total" help:"What advice was given about checkpoints and missing segments, by reason."`
+	Given   uint64 `prom:"advice_verdicts_total" help:"Advice on checkpoints and missing segments, by reason."`
 }
 
 type decisionSeries struct {
 	Decision string `label:"decision"`
 	Why      string `label:"why"`
-	Made     uint64 `prom:"decisions_total" help:"Decisions about segments and checkpoints by what was decided and why: what happened, and what engines were advised (advised, discouraged)."`
+	Made     uint64 `prom:"decisions_total" help:"Decisions about segments and checkpoints by kind and reason, including advice to engines (advised, discouraged)."`
 }
 
 type answerSeries struct {
@@ -147,26 +147,26 @@ type rowSeries struct {
 type failureSeries struct {
 	Component string `label:"component"`
 	Kind      string `label:"kind"`
-	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Answers that say that all is well are none: miss, exists, and canceled by who asked."`
+	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Normal outcomes are not counted: miss, exists, and canceled by the client."`
 }
 
 // trialSeries count the work of splicectl doctor. Other series include its requests, but not
 // the objects of its profile.
 type trialSeries struct {
-	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the name that a client gives itself. They are among all connections."`
-	Published      uint64 `prom:"doctor_published_total" help:"Objects published of the profile that splicectl doctor tries a daemon with. What is done with them is in no other counter, and they are neither written, sent nor told."`
+	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the client's name. Included in all connections."`
+	Published      uint64 `prom:"doctor_published_total" help:"Objects published for the test profile of splicectl doctor. No other counter includes them, and they are neither written, sent nor announced."`
 	PublishedBytes uint64 `prom:"doctor_published_bytes_total" help:"Bytes of these."`
 }
 
 type trialAnswerSeries struct {
 	Code     string `label:"code"`
-	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches that connections of splicectl doctor got. They are among all requests."`
+	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches for connections of splicectl doctor. Included in all requests."`
 }
 
 // savedSeries is reported by tier, for both pools together.
 type savedSeries struct {
 	Tier  string `label:"tier"`
-	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes that sharing saves now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
+	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes saved by sharing now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
 }
 
 // eachStruct calls f with pointers to filled structs that declare series.

@@ -13,13 +13,13 @@ type servedTokensSeries struct {
 	Tenant  string `label:"tenant"`
 	Profile string `label:"profile"`
 	From    string `label:"from"`
-	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by where they came from: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Prompts of clients that do not report are not in it, nor reports that are not verified."`
+	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by source: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Prompts of clients that do not report are not in it, nor reports that are not verified."`
 }
 
 type servedUnverifiedSeries struct {
 	Tenant   string `label:"tenant"`
 	Profile  string `label:"profile"`
-	Requests uint64 `prom:"served_unverified_total" help:"Reports of prompts that say that they reused what their connection had not looked up. They are in no other series of served prompts."`
+	Requests uint64 `prom:"served_unverified_total" help:"Reports that claim reuse of objects that their connection had not looked up. They are in no other series of served prompts."`
 	Tokens   uint64 `prom:"served_unverified_tokens_total" help:"Tokens of their prompts."`
 }
 
@@ -27,7 +27,7 @@ type servedMissedSeries struct {
 	Tenant  string `label:"tenant"`
 	Profile string `label:"profile"`
 	Reason  string `label:"reason"`
-	Tokens  uint64 `prom:"served_missed_tokens_total" help:"Computed tokens of prompts that engines served, by why: unknown (never seen), evicted, pending, removed, refused, aborted, flag_only (held as another kind), off (switched off), declined (held, computing was chosen), seam (beside reused ones), new (nobody asked for them)."`
+	Tokens  uint64 `prom:"served_missed_tokens_total" help:"Computed tokens of prompts that engines served, by reason: unknown (never seen), evicted, pending, removed, refused, aborted, flag_only (held as another kind), off (switched off), declined (held, computing was chosen), seam (beside reused ones), new (never looked up)."`
 }
 
 type servedWaySeries struct {
@@ -40,15 +40,15 @@ type servedWaySeries struct {
 type servedTimeSeries struct {
 	Tenant  string  `label:"tenant"`
 	Profile string  `label:"profile"`
-	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimate of what reuse has saved, by prompts that were the quicker for it: what computing would have taken, by times to first tokens or prefills that were measured, less what was computed and waited for."`
-	Lost    float64 `prom:"served_lost_seconds_total" help:"The same of prompts that were slower for it."`
-	Guessed float64 `prom:"served_saved_guess_seconds" help:"Of saved less lost, what no measured time is behind."`
+	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimated time saved by reuse, for prompts that it made faster: the time to compute them, from measured times to first token or prefills, less the time computed and waited."`
+	Lost    float64 `prom:"served_lost_seconds_total" help:"Estimated time lost by reuse, for prompts that it made slower."`
+	Guessed float64 `prom:"served_saved_guess_seconds" help:"Part of saved less lost that no measured time supports."`
 }
 
 // newFirst creates the histogram of times to first tokens.
 func newFirst() *prometheus.HistogramVec {
 	return metric.Durations{
-		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as engines told.",
+		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as reported by engines.",
 	}.By("profile")
 }
 

@@ -12,7 +12,7 @@ machine affects all of them alike:
 
 Every request of the data set is asked twice: as it is, and later with its passages in another
 order and another query. The second time is the warm one. Figures are medians over the requests.
-Time to the first token is that of an answer of one token. The processor time of the server until
+Time to first token is measured with an answer of one token. The processor time of the server until
 then is shown as well, which other load affects less; publishing that continues after the answer
 counts for the next request.
 """

@@ -241,7 +241,7 @@ class Asked:
         return None if piece == 0 or (piece == 1 and not way.first) else way.after
 
     def _capture(self, wanted: Sequence[tuple[int, str | None]]) -> None:
-        """Captures what is missing in one batch."""
+        """Captures all missing segments in one batch."""
         missing = [at for at in wanted if at not in self._captured]
         if not missing:
             return

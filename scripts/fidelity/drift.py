@@ -3,10 +3,10 @@
     python scripts/fidelity/drift.py --prompts 60 --out docs/results/fidelity-drift.json
 
 Errors are relative: the norm of the difference over that of the full prefill's, the mean over prompts.
-By layer and number of notes for what stands behind the whole prompt: states of linear layers, keys
-and values of attention layers. By how far a token is from the beginning of its note for keys and
-values that were reused. Both for the model as it is, and with the outputs of its attention layers
-left out everywhere, so that only states carry what stands before a note.
+At the end of the prompt, by layer and number of notes: states of linear layers, keys and values of
+attention layers. For reused keys and values, by a token's distance from the beginning of its note.
+ Both for the model as it is, and with the outputs of its attention layers
+left out everywhere, so that only states carry information from before a note.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def silence(server: Server) -> None:
 
 
 def layers(full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
-    """The error of everything behind the prompt, layer by layer."""
+    """The error of all states and rows after the prompt, layer by layer."""
     for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
         if a.state is not None and b.state is not None:
             yield f"layer {i}, states", off(a.state, b.state)

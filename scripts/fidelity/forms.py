@@ -1,8 +1,8 @@
 """Small forms of transitions and end-states, one matrix a head, and the bytes they take.
 
-A matrix is kept as rows of whole numbers of a few bits, with one scale a row. Of a transition that
-is what is left beside g times the identity, g the mean of its diagonal: it would set the scales of
-all rows. Numbers of fp8 (e4m3) have such scales too. A matrix of low rank is kept as two factors.
+A matrix is kept as rows of whole numbers of a few bits, with one scale a row. For a
+transition, g times the identity is subtracted first, with g the mean of its diagonal, which would
+otherwise set the scales of all rows. Numbers of fp8 (e4m3) have such scales too. A matrix of low rank is kept as two factors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCALE_BITS = 10
 RANK_SHARE = 4
 """The daemon looks for ranks up to this part of a state's shorter side."""
 EARLY, LATE = 20, 8
-"""It gives up where a quarter, or half, of these ranks leave so many times what may be left."""
+"""It gives up if the rest after a quarter, or half, of these ranks exceeds the limit by this factor."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def floats(m: Tensor) -> Kept:
 
 
 def centred(t: Tensor, bits: int) -> Kept:
-    """Rows of what is left beside g times the identity."""
+    """Rows of the matrix without g times the identity."""
     return beside(t, lambda rest: rows(rest, bits))
 
 
 def beside(t: Tensor, form: Callable[[Tensor], Kept]) -> Kept:
-    """g times the identity, and what is left in a form."""
+    """g times the identity, and the rest in a form."""
     return _beside(t, diagonal(t), form)
 
 
@@ -126,7 +126,7 @@ def diagonal(t: Tensor) -> Tensor:
 
 def fitted(s: Tensor, most: Tensor) -> Kept:
     """Products of a column and a row in int8, as many as leave a matrix of a norm of at most `most`,
-    found as the daemon does: the largest row of what is left, and the column that fits it best.
+    found as the daemon does: the largest row of the rest, and the column that fits it best.
     Heads that would take too many get a size that no other form has."""
     ranks = min(s.shape[1:]) // RANK_SHARE
     rest, taken = s.clone(), torch.full((len(s),), -1)

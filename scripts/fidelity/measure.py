@@ -9,8 +9,8 @@
     python scripts/fidelity/measure.py --settings --out docs/results/fidelity-settings.json
     python scripts/fidelity/measure.py --oracles --out docs/results/fidelity-oracles.json
 
-Answers are kept in a file beside the result while it runs, one line per question, so that a run that
-was stopped goes on where it was.
+Answers are kept in a file beside the result while it runs, one line per question, so that an
+interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ LENGTHS = Lengths(least=16, mean=64, most=128)
 
 
 def placed(question: Question, where: str) -> Question:
-    """The question with its cuts elsewhere. The last one stays: the query is behind it.
+    """The question with its cuts elsewhere. The last one stays, because the query follows it.
 
-    notes      between the notes: also what `chunks` finds where a blank line stands there
+    notes      between the notes: also the result of `chunks` where they are separated by blank lines
     sentences  what `chunks` finds in this vocabulary, which has no lines: at ends of sentences
     even       every 64 tokens, amid a sentence or not
     moved      in the middle of every note

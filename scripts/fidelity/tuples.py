@@ -58,7 +58,7 @@ def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
 
 
 def some(server: object, questions: Sequence[Question], segments: int) -> list[Captured]:
-    """So many segments of questions."""
+    """The given number of segments of questions."""
     if not isinstance(server, Server):
         raise TypeError("no server of a model")
     way, found = Variant("", seam=SEAM), []
@@ -148,7 +148,7 @@ def _weight(variant: Variant, t: Tensor, s: Tensor) -> float:
 
 
 def errors(t: Tensor, s: Tensor) -> Iterator[str]:
-    """Relative errors are those of transitions that are not next to nothing."""
+    """Relative errors leave out transitions that are almost zero."""
     yield _head(["error", *(f"{100 * x:g} %" for x in SHARES), "most"])
     spectral, size, norms = (_norm(t), torch.linalg.matrix_norm(t), torch.linalg.matrix_norm(s))
     much = spectral > LITTLE

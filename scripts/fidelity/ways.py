@@ -20,7 +20,7 @@ class Variant:
     side of a join, where it is another.
 
     stored is the type or the form (see `forms.py`) that transitions and end-states are kept in;
-    states is that of end-states where it is another. Transitions of a spectral norm up to tau are
+    states is the form of end-states if it differs. Transitions of a spectral norm up to tau are
     kept as nothing, and "packed" is for each head what the daemon keeps at that tolerance.
     `summed` joins states by adding them up, as if every transition were the identity. `whole` keeps
     the tuple of all of a segment's tokens and computes its ends again as well, so that they enter

@@ -2,9 +2,9 @@
 
     make build && bin/engines/bin/python scripts/pages/measure.py --out pages-transformers.json
 
-The list is that of scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a
+The list is the same as in scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a
 system prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are
-random; the model has Qwen3.5's layers and random weights. The measured memory is that of tensors:
+random; the model has Qwen3.5's layers and random weights. The measured memory is tensors only:
 own rows of all resident requests, and each segment in the daemon's memory once. Decoding is timed
 alternately.
 """

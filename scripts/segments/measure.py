@@ -4,9 +4,9 @@
 
 DATA is a directory with the data sets, plain or as .zst; missing ones are skipped with a message.
 Each traffic is played request by request against a daemon, cut by hand (`spliced_connector.cuts`,
-with every passage as a separate text) and by the finders of a server. The code that cuts, names,
-looks up and plans is that of the vLLM connector; only the model is a stub, whose segments are
-some hundred bytes. Nothing is evicted. The tokenizer is that of Qwen3.5.
+with every passage as a separate text) and by the finders of a server. Cutting, naming,
+lookups and planning use the vLLM connector's code; only the model is a stub, whose segments are
+some hundred bytes. Nothing is evicted. The tokenizer is Qwen3.5's.
 
 A token counts as reused if it is in the exact prefix, that of the longest earlier prompt in
 blocks of 16, or in the interior of a segment after it that an earlier request has stored.

@@ -8,7 +8,7 @@ heart: the answer is in the notes. Four kinds of question:
 - two: one note names the subject of another ("what food does the friend of Ada
   like ?"); the answer names both, "Boris soup";
 - latest: an item went from hand to hand, and the last note that mentions it counts;
-- holder: a fact about whoever has an item now; the answer names both, as in two.
+- holder: a fact about the present holder of an item; the answer names both, as in two.
 
 Everything follows from a seed. Seeds below HELD_OUT are for training.
 """
@@ -58,16 +58,16 @@ class Shape:
     max_facts: int = 6
     again: float = 0.25  # share of facts that are stated a second time
     linked: float = 0.6  # share of facts about subjects that name one with a note in the prompt
-    people: int = 2  # notes on people at least, if there are so many notes
-    every: int = 2  # one more item may go round for so many people
-    hands: int = 6  # an item is in so many notes at most
-    least_hands: int = 3  # and in so many at least, if there are so many notes
+    people: int = 2  # minimum number of notes on people
+    every: int = 2  # one more item may go round per this number of people
+    hands: int = 6  # maximum number of notes with an item
+    least_hands: int = 3  # and minimum, if the prompt has that number of notes
     seen: bool = True  # notes on anything say who has an item, not only those on its holders
     one: float = 0.2
     two: float = 0.2
     latest: float = 0.3
     holder: float = 0.3
-    asides: int = 0  # a note states so many facts at most on subjects without a note
+    asides: int = 0  # maximum number of a note's facts on subjects without a note
 
 
 # Long notes, with more of everything: 300 to 700 tokens each.
@@ -96,7 +96,7 @@ class Question:
 
 @dataclass
 class Note:
-    """What one note says. Items are who has them, as far as it knows."""
+    """The facts of one note. Items maps items to their holders, as far as the note knows."""
 
     kind: str
     subject: str
@@ -170,7 +170,7 @@ def fillers(rng: random.Random) -> Iterator[str]:
 
 
 def subjects(rng: random.Random, k: int, people: int) -> list[tuple[str, str]]:
-    """k different subjects, half of them people or more, at least so many of those."""
+    """k different subjects, about half of them people, but at least `people` of them."""
     people = min(k, people)
     kinds = [PERSON] * people + rng.choices((PERSON, COMPANY, TOWN), (2, 1, 1), k=k - people)
     out: list[tuple[str, str]] = []
@@ -279,7 +279,7 @@ def told(note: Note, via: str, kind: str, used: tuple[int, ...]) -> list[Questio
 
 
 def prompt(seed: int, k: int, shape: Shape = Shape(), n: int = 1) -> Prompt:
-    """A prompt of k notes about a world of its own, with up to n questions."""
+    """A prompt of k notes about a separate world, with up to n questions."""
     rng = random.Random(seed)
     names = subjects(rng, k, shape.people)
     notes = []
@@ -300,8 +300,8 @@ OF_CORPUS = Shape(one=0.4, two=0.35, latest=0.25, holder=0.0)
 class Corpus:
     """Notes written once, about one world; prompts draw them by Zipf's law, so notes come back.
 
-    A note is the same in every prompt, so it cannot tell who has an item after other notes: only
-    those on its holders mention one.
+    A note is the same in every prompt, so it cannot know the holder of an item after other notes: only
+    notes on its holders mention one.
     """
 
     def __init__(self, seed: int, size: int = 128, shape: Shape = OF_CORPUS, zipf: float = 1.0):

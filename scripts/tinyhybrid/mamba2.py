@@ -108,9 +108,9 @@ def chunked(
     """What every chunk contributes whatever the state before it (Dao and Gu 2024, section 6).
 
     v [B, m, C, H, P], sums of log decays `total` [B, m, C, H], keys and queries [B, m, C, N] of all
-    heads. Returns what tokens read of their own chunk [B, m, C, H, P], what chunks write from a
+    heads. Returns what tokens read from their chunk [B, m, C, H, P], what chunks write from a
     zero state [B, m, N, H * P], the share of a state that they keep [B, m, 1, H * P], and what
-    tokens read the state before their chunk with: the share of it that is left [B, m, C, H].
+    tokens read the state before their chunk with: its remaining share [B, m, C, H].
     """
     c = total.shape[2]
     lower = torch.ones(c, c, dtype=torch.bool, device=v.device).tril()

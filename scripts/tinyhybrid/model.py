@@ -6,10 +6,10 @@ computed: the gated delta rule inverts its triangular systems by blocks instead
 of solving them, the convolution is four shifted products, and no padding, cache
 or mask exists: every row of a batch is a whole sequence.
 
-The matrix products run in `compute` (bfloat16 while training: this is what makes
-a CPU with matrix units fast); norms, gates and the recurrence run in float32.
+The matrix products run in `compute` (bfloat16 while training, which is
+fast on a CPU with matrix units); norms, gates and the recurrence run in float32.
 
-On a GPU launches are what costs: there the states at the starts of chunks follow from
+On a GPU launches dominate: there the states at the starts of chunks follow from
 the chunks' transitions, one product a chunk (`Starts`), instead of two and a sum.
 """
 
@@ -475,7 +475,7 @@ class Model(nn.Module):
 
 
 Decays = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
-"""A_log and dt_bias of so many heads of a layer."""
+"""A_log and dt_bias of the given number of heads of a layer."""
 
 
 def spans(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

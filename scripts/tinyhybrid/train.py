@@ -1,14 +1,14 @@
 """Trains the tiny hybrid on generated questions: `python train.py --work DIR --out model`.
 
 One thing decides the run: the seed. Batches follow from the step and the level,
-the level from the accuracy so far, so a machine repeats its own run. A run that
-was stopped goes on from the last checkpoint in the work folder.
+the level from the accuracy so far, so a machine repeats its own run. An
+interrupted run resumes from the last checkpoint in the work folder.
 
     python train.py --recipe long --seconds 250 --device cuda --work DIR --out DIR/model
     python train.py --recipe mamba --seconds 4000 --work DIR --out DIR/model
 
-train wide heads on long notes, or Mamba2 layers, for so many seconds, start to end: rates and
-levels follow the time that is left, so that any machine ends with a model that has cooled down.
+train wide heads on long notes, or Mamba2 layers, for that number of seconds in all: rates and
+levels follow the remaining time, so that any machine ends with a model that has cooled down.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training with an optimiser of its own: so many steps, 0 = till time is over."""
+    """A part of the training with a separate optimiser: its steps, 0 = until time is over."""
 
     levels: tuple[Level, ...]
     steps: int
@@ -443,7 +443,7 @@ class Run:
         )
 
     def left(self) -> tuple[float, float]:
-        """What is left of this phase, of how much: steps or seconds."""
+        """The rest of this phase and its total: steps or seconds."""
         steps = self.recipe.phases[self.phase].steps
         if steps:
             return steps - self.step, steps

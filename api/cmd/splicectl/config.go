@@ -19,9 +19,9 @@ import (
 func configCommand() cli.Command {
 	return cli.Command{
 		Name: "config", Group: "change",
-		Summary: "Show a node's configuration, and change what may change while it runs",
-		About: "Get shows what is set, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
-			"starts again, when its flags and file count. Reload has it read keys and tokens from their files again.",
+		Summary: "Show a node's configuration, and change settings that may change while it runs",
+		About: "Get shows the settings, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
+			"restarts, which restores its flags and file. Reload makes it reread the files of keys and tokens.",
 		Examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
 		Subs:     []cli.Command{configGetCommand(), configSetCommand(), configReloadCommand()},
 	}
@@ -30,7 +30,7 @@ func configCommand() cli.Command {
 func configGetCommand() cli.Command {
 	return cli.Command{
 		Name: "get", Synopsis: "[flags] [NAME]",
-		Summary:  "Show what is set, all of it or one setting",
+		Summary:  "Show all settings or one",
 		Examples: []string{"", "log_level", "quotas.team-a", "-o yaml"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
@@ -133,7 +133,7 @@ func settingText(name string, value any) string {
 func configSetCommand() cli.Command {
 	return cli.Command{
 		Name: "set", Synopsis: "[flags] NAME=VALUE...",
-		Summary: "Change what may change while the node runs",
+		Summary: "Change settings that may change while the node runs",
 		About: "Nested settings have dots, as in quotas.team-a.quota_bytes. Values are numbers, words, sizes such as 10GiB for\n" +
 			"names that end in _bytes, and null, which removes a setting. Either all settings change or none; none change if\n" +
 			"the configuration was changed by someone else meanwhile.",
@@ -142,7 +142,7 @@ func configSetCommand() cli.Command {
 			var t target
 			var dry bool
 			t.flags(fs)
-			fs.BoolVar(&dry, "dry-run", false, "show what would be set, and change nothing")
+			fs.BoolVar(&dry, "dry-run", false, "show the new settings, and change nothing")
 			return func(ctx context.Context, c *cli.Call) error { return configSet(ctx, c, &t, dry) }
 		},
 	}
@@ -256,7 +256,7 @@ func sizeOf(text string) (int64, error) {
 func configReloadCommand() cli.Command {
 	return cli.Command{
 		Name: "reload", Synopsis: cli.FlagsOnly,
-		Summary:  "Have the node read keys and tokens from their files again",
+		Summary:  "Make the node reread the files of keys and tokens",
 		Examples: []string{"", "--dry-run"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target

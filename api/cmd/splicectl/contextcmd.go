@@ -18,10 +18,10 @@ import (
 func contextCommand() cli.Command {
 	return cli.Command{
 		Name: "context", Group: "self",
-		Summary: "Give daemons names, to ask one by --context or all by --all-contexts",
+		Summary: "Name daemons, to select one by --context or all by --all-contexts",
 		About: "They are kept in spliced/contexts.yaml among the user's settings, or in the file that " + contexts.Environment + " names.\n" +
-			"What names a node comes in this order: --admin, --context, SPLICED_ADMIN_SOCKET, the context in use, the\n" +
-			"socket of the daemon on this machine.",
+			"A node is selected, in this order, by --admin, --context, SPLICED_ADMIN_SOCKET, the context in use, or else\n" +
+			"the socket of the daemon on this machine.",
 		Examples: []string{"add prod-1 http://10.0.0.1:9400 --token-file ~/.spliced-token", "use prod-1", "ls", "rm prod-1"},
 		Subs: []cli.Command{
 			{
@@ -29,7 +29,7 @@ func contextCommand() cli.Command {
 				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return listContexts },
 			},
 			{
-				Name: "add", Synopsis: "[flags] NAME ADDRESS", Summary: "Add a name, or set it anew",
+				Name: "add", Synopsis: "[flags] NAME ADDRESS", Summary: "Add a name, or change it",
 				Examples: []string{"local /run/spliced/admin/admin.sock", "prod-1 http://10.0.0.1:9400 --token-file token"},
 				Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 					var token string
@@ -38,7 +38,7 @@ func contextCommand() cli.Command {
 				},
 			},
 			{
-				Name: "use", Synopsis: "[flags] NAME", Summary: "Ask the daemon of this name where no other one is named", Examples: []string{"prod-1"},
+				Name: "use", Synopsis: "[flags] NAME", Summary: "Use the daemon of this name by default", Examples: []string{"prod-1"},
 				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return useContext },
 			},
 			{

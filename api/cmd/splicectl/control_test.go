@@ -36,7 +36,7 @@ func TestControlAsksForWhatItIsTold(t *testing.T) {
 		{"pin abcd --ttl 2h", []string{"abcd00000000 is pinned for 2.0 h, 100 B of tenant a"}, []string{"PUT pins/" + key + "?dry_run=false&ttl=2h0m0s"}},
 		{"pin abcd --dry-run", []string{"could be pinned for 10.0 min"}, []string{"PUT pins/" + key + "?dry_run=true&ttl=10m0s"}},
 		{"unpin abcd", []string{"not pinned any more"}, []string{"DELETE pins/" + key + "?dry_run=false"}},
-		{"drain", []string{"The node drains: 2 connections are there, with 3 leases."}, []string{"POST drain?dry_run=false"}},
+		{"drain", []string{"The node drains: 2 connections, with 3 leases."}, []string{"POST drain?dry_run=false"}},
 		{"drain --undo --dry-run", []string{"Nothing was changed; the node would not drain"}, []string{"DELETE drain?dry_run=true"}},
 		{"config reload", []string{"admin-token-file    as before", "cluster-keyring     changed"}, []string{"POST reload?dry_run=false"}},
 		{"config set log_level=debug quotas.a.b.quota_bytes=10GiB x=0.5 quotas.z=null -dry-run", []string{"nothing was changed", "log_level      debug"},
@@ -135,7 +135,7 @@ func TestDaemonsHaveNames(t *testing.T) {
 	ok(cli.ExitOK, "two is asked", "context", "use", "two")
 	ok(cli.ExitFailed, "no context", "context", "use", "four")
 	ok(cli.ExitFailed, "no context", "stats", "--context", "four")
-	ok(cli.ExitUsage, "two nodes", "stats", "--context", "one", "--admin", n.url)
+	ok(cli.ExitUsage, "cannot be combined", "stats", "--context", "one", "--admin", n.url)
 	n.questions()
 	other.questions()
 	ok(cli.ExitOK, "drains", "drain", "-y")

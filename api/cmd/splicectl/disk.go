@@ -51,8 +51,8 @@ of another version, or its file system has errors.`,
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f diskFlags
 			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
-			fs.BoolVar(&f.all, "all", false, "repair: take up what verifies and has no row")
-			fs.BoolVar(&f.long, "long", false, "dump: whole keys, and where each lies")
+			fs.BoolVar(&f.all, "all", false, "repair: restore extents that verify and have no row")
+			fs.BoolVar(&f.long, "long", false, "dump: whole keys, and the place of each")
 			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
 			return f.run
 		},

@@ -239,7 +239,7 @@ func TestDiskThatIsNotLookedAtIsThree(t *testing.T) {
 	stop()
 	format := filepath.Join(dir, "FORMAT")
 	must(t, os.WriteFile(format, regexp.MustCompile(`version \d+`).ReplaceAll([]byte(mustRead(t, format)), []byte("version 77")), 0o600))
-	for at, want := range map[string]string{dir: "77", t.TempDir(): "is what -disk names", filepath.Join(dir, "absent"): ""} {
+	for at, want := range map[string]string{dir: "77", t.TempDir(): "is the -disk directory", filepath.Join(dir, "absent"): ""} {
 		code, out, errs := ctl(t, "disk", "check", at)
 		if code != cli.ExitRefused || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %q, %q", at, code, out, errs)

@@ -36,15 +36,15 @@ type doctorFlags struct {
 func doctorCommand() cli.Command {
 	return cli.Command{
 		Name: "doctor", Group: "check", Synopsis: cli.FlagsOnly,
-		Summary:  "Prove on this machine that spliced works: kernel, socket, memory, GPU, layouts, a round trip",
+		Summary:  "Check that spliced works on this machine: kernel, socket, memory, GPU, layouts, a round trip",
 		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
 			f.target.flagsWith(fs, slowTimeout) // testing an object store takes a while
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
-			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and examine that one")
+			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and check that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
-			fs.BoolVar(&f.gpu, "gpu", false, "with --self: lend memory of the GPU, so that it is tried too")
+			fs.BoolVar(&f.gpu, "gpu", false, "with --self: share GPU memory, to check it too")
 			fs.StringVar(&f.driver, "driver", "", "`path` of the CUDA driver library (default libcuda.so.1)")
 			return f.run
 		},
@@ -105,7 +105,7 @@ func (d *diagnosis) print(w io.Writer) error {
 	}
 	verdict := map[string]string{
 		doctor.OK:   "All is well.",
-		doctor.Warn: "It works, with less than it could.",
+		doctor.Warn: "It works, with limitations.",
 		doctor.Fail: "It does not work yet: see the remedies.",
 	}[d.State]
 	_, err := fmt.Fprintf(w, "\n%s\n", verdict)

@@ -19,15 +19,15 @@ import (
 func drainCommand() cli.Command {
 	return cli.Command{
 		Name: "drain", Group: "change", Synopsis: cli.FlagsOnly,
-		Summary:  "Have a node take no new clients and fills, and report itself unready",
-		About:    "To be done before a node goes. Engines go on without it: they compute what they would have found.",
+		Summary:  "Stop a node from accepting new clients and fills, and report it unready",
+		About:    "Use it before stopping a node. Engines continue without the node, and compute what it would have provided.",
 		Examples: []string{"--dry-run", "-y", "--undo"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var undo, dry, yes bool
 			t.flags(fs)
-			fs.BoolVar(&undo, "undo", false, "take clients and fills again")
-			fs.BoolVar(&dry, "dry-run", false, "ask whether it could be, and change nothing")
+			fs.BoolVar(&undo, "undo", false, "accept clients and fills again")
+			fs.BoolVar(&dry, "dry-run", false, "check whether the change is possible, and change nothing")
 			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
 			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
@@ -61,7 +61,7 @@ func printDrained(c *cli.Call, d *api.Drained) error {
 	case !d.Draining:
 		text = "The node does not drain"
 	}
-	_, err := fmt.Fprintf(c.Stdout, "%s: %d connections are there, with %d leases.\n", text, d.Connections, d.Leases)
+	_, err := fmt.Fprintf(c.Stdout, "%s: %d connections, with %d leases.\n", text, d.Connections, d.Leases)
 	return err
 }
 

@@ -16,8 +16,8 @@ import (
 func healthCommand() cli.Command {
 	return cli.Command{
 		Name: "health", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Say whether nodes are ready, and what is not well with them",
-		About: "Exit status 1: a node does not answer, or serves no engines. One that is degraded works with less, and is\n" +
+		Summary: "Show whether nodes are ready, and their problems",
+		About: "Exit status 1: a node does not answer, or serves no engines. A degraded node still works, and counts as\n" +
 			"status 0.",
 		Examples: []string{"", "--all-contexts", "--members --admin http://10.0.0.1:9400 --json", "-w"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {

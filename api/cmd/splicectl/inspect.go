@@ -18,10 +18,10 @@ import (
 func inspectCommand() cli.Command {
 	return cli.Command{
 		Name: "inspect", Group: "look", Listing: true, Words: []string{"decisions"}, Synopsis: "[flags] KEY | decisions",
-		Summary: "Show one segment or checkpoint and what was decided about it, or the last decisions",
-		About: "Decisions say what was admitted, refused, evicted, thinned or demoted, and why, and what engines\n" +
-			"were advised to store or not to, which has no key yet. A node remembers the last few thousand, with a disk up to 2,000 of\n" +
-			"them, without advice, over restarts.",
+		Summary: "Show one segment or checkpoint and the decisions about it, or the latest decisions",
+		About: "Decisions record what was admitted, refused, evicted, thinned or demoted, and why, and advice to engines\n" +
+			"to store something or not, which has no key yet. A node keeps the last few thousand, and with a disk up\n" +
+			"to 2,000 of them, without advice, across restarts.",
 		Examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var i inspection
@@ -106,7 +106,7 @@ func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decis
 	if len(decisions) == 0 || c.JSON {
 		return fmt.Errorf("no segment begins with %q, and no checkpoint: %w", digits, api.ErrNotFound)
 	}
-	fmt.Fprintf(c.Stdout, "%s is not held. What was decided about it:\n\n", digits)
+	fmt.Fprintf(c.Stdout, "%s is not held. Decisions about it:\n\n", digits)
 	if err := show.Of(decisions, false, decisionView(c)).Write(c.Stdout, c.Output == cli.FormWide); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const maxQueryBytes = 4 << 20
 func locateCommand() cli.Command {
 	return cli.Command{
 		Name: "locate", Group: "look", Synopsis: "[flags] [FILE]",
-		Summary: "Show which nodes of a cluster hold what of a prompt, and what that saves",
+		Summary: "Show which nodes of a cluster hold parts of a prompt, and the time that saves",
 		About: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
 -model the token ids of the prompt, separated by blanks or commas. HELD is the part a node holds itself,
 SAVED the time to first token that this saves; FETCH and WITH include what it would fetch from

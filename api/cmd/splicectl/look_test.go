@@ -45,7 +45,7 @@ func TestWhatIsToBeSeenIsOnOneScreen(t *testing.T) {
 		t.Errorf("%v %+v", err, s)
 	}
 	n.without("overview")
-	sees(t, n, cli.ExitOK, "stats", "this version of the daemon does not tell", "512 MiB", "720")
+	sees(t, n, cli.ExitOK, "stats", "not reported by this version of the daemon", "512 MiB", "720")
 }
 
 func TestHealthIsToldWithItsStatus(t *testing.T) {
@@ -98,7 +98,7 @@ func TestListingsHaveColumnsFormsAndAnOrder(t *testing.T) {
 	}
 	for line, text := range map[string]string{
 		"ls --sort colour": `no column "colour" to sort by, want one of key, state`, "ls --way splice": "--way is not for segments",
-		"ls requests --way fly": `"fly" is none of`, "inspect xyz": "is not a key in hex digits", "ls --watch=1ms": "less than 100ms", "ls --all-contexts": "goes with none",
+		"ls requests --way fly": `"fly" is none of`, "inspect xyz": "is not a key in hex digits", "ls --watch=1ms": "less than 100ms", "ls --all-contexts": "cannot be combined",
 	} {
 		sees(t, n, cli.ExitUsage, line, text)
 	}

@@ -53,16 +53,16 @@ func kinds() map[string]kind {
 func lsCommand() cli.Command {
 	return cli.Command{
 		Name: "ls", Group: "look", Synopsis: "[flags] [" + strings.Join(kindNames, "|") + "]",
-		Summary: "List what nodes hold, serve and lend: segments unless another kind is named",
-		About: "With --sort all of them are read and the first --limit of that order are shown. With -o wide there are\n" +
-			"more columns, and whole keys.",
+		Summary: "List objects, connections and other things of nodes: segments unless another kind is named",
+		About: "With --sort all are read and the first --limit in that order are shown. -o wide adds columns and whole\n" +
+			"keys.",
 		Examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
 			"leases --connection 3", "pools --members --admin http://10.0.0.1:9400"},
 		Words: kindNames, Listing: true,
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l listing
 			l.flags(fs, 100)
-			fs.StringVar(&l.tenant, "tenant", "", "only what is this `tenant`'s")
+			fs.StringVar(&l.tenant, "tenant", "", "only this `tenant`'s")
 			fs.IntVar(&l.profile, "profile", -1, "only segments, checkpoints or requests of this profile `id`")
 			fs.StringVar(&l.prefix, "key-prefix", "", "only segments or checkpoints whose key begins with these hex `digits`")
 			fs.StringVar(&l.way, "way", "", "only requests that were served in this `way`: "+strings.Join(ways, ", "))
@@ -75,7 +75,7 @@ func lsCommand() cli.Command {
 
 func (l *listing) run(ctx context.Context, c *cli.Call) error {
 	if len(c.Args) > 1 {
-		return cli.Usagef("one kind of thing at a time, not %q", c.Args)
+		return cli.Usagef("give one kind, not %q", c.Args)
 	}
 	name := "segments"
 	if len(c.Args) == 1 {

@@ -40,10 +40,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func program() *cli.Program {
 	return &cli.Program{
 		Name:  "splicectl",
-		Short: "Show, check, steer and measure spliced nodes",
-		Long: "Splicectl shows, checks, steers and measures spliced nodes.\n\n" +
+		Short: "Show, check, control and measure spliced nodes",
+		Long: "Splicectl shows, checks, controls and measures spliced nodes.\n\n" +
 			"Each command has -h with examples, and --json. Long flags may be written with one dash.\n" +
-			"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h and gpu-check -h tell one more.",
+			"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h and gpu-check -h list one more.",
 		Version: version,
 		Groups: []cli.Group{
 			{ID: "look", Title: "See what nodes hold and do:"},

@@ -39,11 +39,11 @@ func (t *target) several() bool { return t.allContexts || t.members }
 func (t *target) nodes(ctx context.Context) ([]node, error) {
 	switch {
 	case t.allContexts && (t.members || t.admin != "" || t.context != ""):
-		return nil, cli.Usagef("--all-contexts goes with none of --members, --admin and --context")
+		return nil, cli.Usagef("--all-contexts cannot be combined with --members, --admin or --context")
 	case t.memberPort != 0 && !t.members:
 		return nil, cli.Usagef("--member-port goes with --members")
 	case t.memberPort < 0 || t.memberPort > 65535:
-		return nil, cli.Usagef("--member-port %d is no port", t.memberPort)
+		return nil, cli.Usagef("--member-port %d is not a port", t.memberPort)
 	case t.allContexts:
 		return t.everyContext()
 	}

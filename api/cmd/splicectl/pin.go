@@ -29,14 +29,14 @@ func pinCommand() cli.Command {
 	return cli.Command{
 		Name: "pin", Group: "change", Synopsis: "[flags] KEY...",
 		Summary: "Keep segments or checkpoints from being evicted, for a time",
-		About: "KEYs may be the first digits of one. A pin counts in its tenant's quota, and all pins together take at most\n" +
-			"half a pool. Pinning again sets the time anew; splicectl ls pins lists them.",
+		About: "KEYs may be abbreviated to their first digits. A pin counts towards its tenant's quota, and all pins together\n" +
+			"take at most half a pool. Pinning again resets the time; splicectl ls pins lists them.",
 		Examples: []string{"9f86d081884c", "9f86d081884c --ttl 2h", "9f86 a3c1 --dry-run"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags
 			f.target.flagsWith(fs, slowTimeout) // it may have to be read from disk
-			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin is gone")
-			fs.BoolVar(&f.dry, "dry-run", false, "say whether it could be, and pin nothing")
+			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin ends")
+			fs.BoolVar(&f.dry, "dry-run", false, "check whether it is possible, and pin nothing")
 			return func(ctx context.Context, c *cli.Call) error {
 				if f.ttl <= 0 {
 					return cli.Usagef("--ttl %v is not above 0", f.ttl)
@@ -50,7 +50,7 @@ func pinCommand() cli.Command {
 func unpinCommand() cli.Command {
 	return cli.Command{
 		Name: "unpin", Group: "change", Synopsis: "[flags] KEY...",
-		Summary:  "Let what was pinned be evicted again",
+		Summary:  "Unpin segments or checkpoints, so that they can be evicted",
 		Examples: []string{"9f86d081884c"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags

@@ -25,18 +25,18 @@ type profileFlags struct {
 func profileCommand() cli.Command {
 	return cli.Command{
 		Name: "profile", Group: "change", Synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
-		Summary: "Print what segments of a model cost, by its config.json; or switch splicing of a profile on or off",
-		About: "FILE is a Hugging Face config.json. On and off speak to a running node: an engine's canary switches a\n" +
-			"profile off when what it reuses differs too much from what it computes, and only an operator switches it on\n" +
-			"again. Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
+		Summary: "Print the sizes of a model's segments, from its config.json; or switch splicing of a profile on or off",
+		About: "FILE is a Hugging Face config.json. On and off change a running node: an engine's canary switches a profile\n" +
+			"off when reused segments differ too much from computed ones, and only an operator can switch it on again.\n" +
+			"Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
 		Examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
 		Words:    []string{"on", "off"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f profileFlags
 			f.switching.target.flags(fs)
 			fs.StringVar(&f.switching.tenant, "tenant", "", "on, off: for this `tenant` only")
-			fs.StringVar(&f.switching.why, "why", "", "off: a `reason` for those who look later")
-			fs.BoolVar(&f.switching.dry, "dry-run", false, "on, off: say what it is about and change nothing")
+			fs.StringVar(&f.switching.why, "why", "", "off: a `reason`, shown later")
+			fs.BoolVar(&f.switching.dry, "dry-run", false, "on, off: show what would change, and change nothing")
 			fs.IntVar(&f.tokens, "tokens", 512, "interior `tokens` of the segment")
 			fs.IntVar(&f.tp, "tp", 1, "tensor-parallel `ranks`; figures are for one of them")
 			fs.StringVar(&f.model, "model", "", "model `name` to print (default: the config's model_type)")

@@ -23,26 +23,26 @@ type removal struct {
 
 func (r *removal) flags(fs *pflag.FlagSet) {
 	r.target.flagsWith(fs, slowTimeout)
-	fs.StringVar(&r.filter.Tenant, "tenant", "", "only what is this `tenant`'s")
-	fs.StringVar(&r.profile, "profile", "", "only what is of this profile: its `id`, or the first digits of its fingerprint after 0x")
-	fs.BoolVar(&r.filter.Dry, "dry-run", false, "say what would go, and remove nothing")
+	fs.StringVar(&r.filter.Tenant, "tenant", "", "only this `tenant`'s")
+	fs.StringVar(&r.profile, "profile", "", "only objects of this profile: its `id`, or the first digits of its fingerprint after 0x")
+	fs.BoolVar(&r.filter.Dry, "dry-run", false, "show what would be removed, and remove nothing")
 	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask on a terminal")
 }
 
 func rmCommand() cli.Command {
 	return cli.Command{
 		Name: "rm", Group: "change", Synopsis: "[flags] segments|checkpoints [KEY...]",
-		Summary: "Evict segments or checkpoints, by key or all that pass a filter",
-		About: "KEYs may be the first digits of one. What is leased or being filled stays, and is counted. Nothing is lost\n" +
-			"but time: engines compute what they do not find.\n\n" +
-			"Exit status 1: something that was named is not there, or is busy.",
+		Summary: "Evict segments or checkpoints, by key or by filter",
+		About: "KEYs may be abbreviated to their first digits. Objects that are leased or being filled stay, and are counted.\n" +
+			"Removing costs only time: engines recompute what they do not find.\n\n" +
+			"Exit status 1: a named object does not exist, or is busy.",
 		Examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
 		Words:    []string{"segments", "checkpoints"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var r removal
 			r.flags(fs)
-			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only what has a key that begins with these hex `digits`")
-			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only what was not used for this `time`")
+			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only keys that begin with these hex `digits`")
+			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only objects not used for this `time`")
 			fs.BoolVar(&r.all, "all", false, "all of them")
 			return r.run
 		},
@@ -62,11 +62,11 @@ func (r *removal) run(ctx context.Context, c *cli.Call) error {
 	narrow := q.Tenant != "" || q.Prefix != "" || q.OlderThan > 0 || r.profile != ""
 	switch {
 	case r.all && narrow:
-		return cli.Usagef("--all is all of them: leave out the filters")
+		return cli.Usagef("--all excludes filters")
 	case len(keys) > 0 && (narrow || r.all):
 		return cli.Usagef("keys or filters, not both")
 	case len(keys) == 0 && !narrow && !r.all:
-		return cli.Usagef("nothing is named: give keys, a filter, or --all")
+		return cli.Usagef("give keys, a filter, or --all")
 	}
 	client, err := r.target.client()
 	if err != nil {
@@ -226,8 +226,8 @@ func (b *bulkRemoved) print(c *cli.Call) error {
 func flushCommand() cli.Command {
 	return cli.Command{
 		Name: "flush", Group: "change", Synopsis: cli.FlagsOnly,
-		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of everybody",
-		About: "What is leased or being filled stays, and is counted. To be done after weights or kernels have changed under\n" +
+		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of all",
+		About: "Objects that are leased or being filled stay, and are counted. Use it after weights or kernels have changed under\n" +
 			"the same fingerprint.",
 		Examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -237,9 +237,9 @@ func flushCommand() cli.Command {
 			return func(ctx context.Context, c *cli.Call) error {
 				switch {
 				case r.filter.Tenant == "" && r.profile == "" && !r.all:
-					return cli.Usagef("whose? --tenant, --profile or --all")
+					return cli.Usagef("give --tenant, --profile or --all")
 				case r.all && (r.filter.Tenant != "" || r.profile != ""):
-					return cli.Usagef("--all is everybody's: leave out --tenant and --profile")
+					return cli.Usagef("--all excludes --tenant and --profile")
 				}
 				client, err := r.target.client()
 				if err != nil {

@@ -50,7 +50,7 @@ type statsFlags struct {
 func statsCommand() cli.Command {
 	return cli.Command{
 		Name: "stats", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Show on one screen how a node does: token hit ratio, time saved, rates, tiers",
+		Summary: "Show a node's state on one screen: token hit ratio, time saved, rates, tiers",
 		About: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
 			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
 			"counters as an object by name.",
@@ -153,7 +153,7 @@ func (s *nodeStats) print(c *cli.Call, all bool, now time.Time) error {
 func (s *nodeStats) served(w io.Writer) error {
 	u, t := s.Usage, show.NewTable(w)
 	if u == nil {
-		t.Row("token hit ratio", "-", "this version of the daemon does not tell")
+		t.Row("token hit ratio", "-", "not reported by this version of the daemon")
 		return t.Flush()
 	}
 	t.Row("token hit ratio", hits(u), fmt.Sprintf("of %s prompt tokens; %s with the engine's own cache", show.Count(u.Prompt), allHits(u)))
@@ -172,7 +172,7 @@ func (s *nodeStats) served(w io.Writer) error {
 	}
 	t.Row("time saved", show.LongMillis(u.Saved), "estimated, by "+show.Count(u.Requests).String()+" requests"+each+guess)
 	if u.Unverified > 0 {
-		t.Row("unverified", show.Count(u.Unverified), fmt.Sprintf("reports, of %s prompt tokens, in none of these: their clients had not looked up what they say they reused", show.Count(u.UnverifiedTokens)))
+		t.Row("unverified", show.Count(u.Unverified), fmt.Sprintf("reports, of %s prompt tokens, are not included: their clients had not looked up what they reported as reused", show.Count(u.UnverifiedTokens)))
 	}
 	if lately := s.lately(); lately != "" {
 		t.Row("lately", "", lately)

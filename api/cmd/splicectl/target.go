@@ -41,7 +41,7 @@ func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or the current context, or admin/admin.sock beside the engine socket)")
 	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token, over HTTP; a socket takes none")
 	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask, as splicectl context ls lists them")
-	fs.DurationVar(&t.timeout, "timeout", timeout, "`time` that each request may take")
+	fs.DurationVar(&t.timeout, "timeout", timeout, "timeout of each request, a `time`")
 }
 
 // named reports whether a node is named, which may be on another machine.
@@ -61,7 +61,7 @@ func (t *target) address() (address, token string, err error) {
 	named := contexts.Context{Admin: t.admin}
 	switch {
 	case t.admin != "" && t.context != "":
-		return "", "", cli.Usagef("--admin and --context are two nodes")
+		return "", "", cli.Usagef("--admin and --context cannot be combined")
 	case t.admin != "":
 	case t.context == "" && os.Getenv("SPLICED_ADMIN_SOCKET") != "":
 		named.Admin = os.Getenv("SPLICED_ADMIN_SOCKET")
@@ -126,7 +126,7 @@ func explain(err error) string {
 	case errors.As(err, &p) && p.Code == api.CodeNotFound && strings.HasPrefix(p.Detail, "no such path"):
 		return err.Error() + "\nThe daemon is older than this splicectl and does not have that yet."
 	case errors.As(err, &p) && p.Code == api.CodeUnauthorized:
-		return err.Error() + "\nShow one with --token-file, or keep it with the context: splicectl context add NAME ADDRESS --token-file FILE."
+		return err.Error() + "\nGive one with --token-file, or store it in the context: splicectl context add NAME ADDRESS --token-file FILE."
 	case errors.As(err, &p):
 		return err.Error()
 	case errors.Is(err, os.ErrPermission):

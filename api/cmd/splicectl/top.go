@@ -18,14 +18,14 @@ func topCommand() cli.Command {
 	return cli.Command{
 		Name: "top", Group: "look", Synopsis: cli.FlagsOnly, Screen: true,
 		Summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
-		About: "Keys: q ends it, p pauses, r asks now, tab goes from requests to usage and connections, + and - change how often\n" +
-			"the node is asked. It needs a terminal; elsewhere splicectl stats -w does.",
+		About: "Keys: q quits, p pauses, r refreshes, tab switches between requests, usage and connections, + and - change the\n" +
+			"refresh rate. It needs a terminal; without one use splicectl stats -w.",
 		Examples: []string{"", "--every 1s", "--context prod-1"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var every time.Duration
 			t.flags(fs)
-			fs.DurationVar(&every, "every", watchEvery, "`time` between two questions to the node")
+			fs.DurationVar(&every, "every", watchEvery, "`time` between refreshes")
 			return func(ctx context.Context, c *cli.Call) error { return runTop(ctx, c, &t, every) }
 		},
 	}

@@ -29,9 +29,9 @@ type traceFlags struct {
 func traceCommand() cli.Command {
 	return cli.Command{
 		Name: "trace", Group: "look", Synopsis: "[flags] [ID]",
-		Summary: "Tell a request's story: which of its tokens came from where, what it took, and what else it could have cost",
-		About: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without one it is the\n" +
-			"last request. Nodes remember the last few thousand.",
+		Summary: "Show how a request was served: the sources of its tokens, its times, and the times of other ways",
+		About: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without an ID the last\n" +
+			"request is shown. Nodes keep the last few thousand.",
 		Examples: []string{"", "1234", "chatcmpl-77aa", "--tenant team-a --way splice", "1234 -o json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f traceFlags
@@ -123,7 +123,7 @@ func (f *traceFlags) print(c *cli.Call, r *api.Request) error {
 	t.Row("took", fmt.Sprintf("match %s, waits %s, first token %v", show.Millis(r.MatchMillis), show.Millis(r.WaitMillis), told(r.TTFTMillis)))
 	t.Row("saved", show.Millis(r.SavedMillis).String()+", "+estimatedBy(r))
 	if r.Unverified {
-		t.Row("unverified", "its client had not looked up what it says it reused; it is in no sums")
+		t.Row("unverified", "its client had not looked up what it reported as reused; it is in no totals")
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -17,10 +17,10 @@ import (
 func usageCommand() cli.Command {
 	return cli.Command{
 		Name: "usage", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
-		Summary: "Show by tenant and model what was served, the token hit ratio, and the time that it saved",
-		About: "HIT is the share of tokens that the engine's own cache did not have and that need not be computed; ALL is\n" +
-			"with those of the engine's cache, of the whole prompt. MISSED says why tokens were computed. The totals begin\n" +
-			"with the node's state, and outlive a restart where there is a disk.",
+		Summary: "Show tokens served, the token hit ratio and the time saved, by tenant and model",
+		About: "HIT is the share of reused tokens among those that the engine's own cache did not have; ALL is the share of\n" +
+			"the whole prompt, including the engine's cache. MISSED shows why tokens were computed. The totals begin with\n" +
+			"the node's state, and survive a restart if there is a disk.",
 		Examples: []string{"", "--tenant team-a", "--sort=-saved", "-o json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l lister

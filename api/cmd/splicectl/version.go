@@ -13,7 +13,7 @@ import (
 func versionCommand() cli.Command {
 	return cli.Command{
 		Name: "version", Group: "self", Synopsis: cli.FlagsOnly,
-		Summary:  "Print what this program was built from",
+		Summary:  "Print the version of this program",
 		Examples: []string{"", "--json"},
 		Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error {
 			return func(_ context.Context, c *cli.Call) error {

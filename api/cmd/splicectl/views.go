@@ -90,7 +90,7 @@ func pinView(c *cli.Call, long bool) show.View[api.Pin] {
 	}}
 }
 
-// untilText is how long it is until something.
+// untilText returns the time from now until then.
 func untilText(then, now time.Time) string {
 	switch {
 	case then.IsZero():

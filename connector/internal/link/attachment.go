@@ -61,7 +61,7 @@ type Attachment struct {
 	reaping atomic.Bool
 }
 
-// ErrNotAttached is what calls get while no daemon is attached.
+// ErrNotAttached is the error of calls while no daemon is attached.
 var ErrNotAttached = fmt.Errorf("no daemon attached: %w", ErrUnavailable)
 
 const (
@@ -94,22 +94,22 @@ func (a *Attachment) Release() {
 	if a.Device != nil {
 		a.Device.close(a.host)
 	}
-	// Only now: to a daemon that dropped us an open end says that somebody may
-	// still look at the pages.
+	// Only now: a daemon that dropped this client takes an open socket as a sign that
+	// the pages may still be read.
 	a.conn.Close()
 	a.peer.close()
 }
 
 // Intact reports whether leased memory holds what was leased. Once the
 // connection has ended the daemon may give its pages to others, unless it is
-// dead: then nobody writes any more. The caller keeps the mappings.
+// dead and cannot write. The caller keeps the mappings.
 func (a *Attachment) Intact() bool { return !a.ended.Load() || a.peer.gone() }
 
 // CountCorrupt counts a chunk whose digest did not match.
 func (a *Attachment) CountCorrupt() { a.host.Counters.Corrupt.Add(1) }
 
-// NewEnded is an attachment without a daemon: it has ended, and nobody writes its
-// memory. Replies can be read against it.
+// NewEnded returns an attachment without a daemon, which has ended and whose memory
+// has no writer. Replies can be read against it.
 func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 	conn, peers, err := seqpacket.Pair()
 	if err != nil {
@@ -133,7 +133,7 @@ func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 // HasEnded reports whether callers get nothing any more.
 func (a *Attachment) HasEnded() bool { return a.ended.Load() }
 
-// Users is how many hold the mappings, plus one until the daemon is gone.
+// Users returns the number of holders of the mappings, plus one until the daemon is gone.
 func (a *Attachment) Users() int64 { return a.refs.Load() }
 
 // BeReader takes the right to read the socket, until stop is called.
@@ -323,8 +323,8 @@ func (a *Attachment) finish(ctx context.Context, c *Call) error {
 	return c.err
 }
 
-// follow waits while somebody else reads. Neither answered nor an error means
-// that the token is ours.
+// follow waits while another goroutine reads. If it returns neither answered nor an
+// error, the caller has the token.
 func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err error) {
 	answered, err = a.await(ctx, c, time.Until(c.Deadline))
 	if err != nil && a.conn.Readable() {
@@ -337,8 +337,8 @@ func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err er
 	return answered, err
 }
 
-// lastWait is what a call waits beyond its deadline when replies lie unread; a
-// guess at how long a reader takes for them.
+// lastWait is the time a call waits beyond its deadline for unread replies; an
+// estimate of the time a reader takes for them.
 const lastWait = 5 * time.Millisecond
 
 func (a *Attachment) await(ctx context.Context, c *Call, d time.Duration) (answered bool, err error) {

@@ -87,8 +87,8 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	return a.adopt(&m, fds)
 }
 
-// errNoReply: a reply may still come, which nobody would take. The connection is
-// of no use.
+// errNoReply: a reply may still come, but would not be read, so the connection is
+// unusable.
 var errNoReply = errors.New("no reply")
 
 // early receives the reply to a request that is sent before others may be,

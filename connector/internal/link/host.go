@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Host is what attachments need from the client they belong to. It does not change.
+// Host is the part of a client that its attachments need. It does not change.
 type Host struct {
 	Context context.Context // ends when the client is closed
 

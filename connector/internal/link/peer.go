@@ -20,8 +20,8 @@ type peer struct {
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// deathGrace is how much later than its sockets a process may end: the kernel closes those
-// first. Guessed; it is waited for once.
+// deathGrace is the time between the closing of a process's sockets and its end: the kernel
+// closes the sockets first. A guess; it is waited for once.
 const deathGrace = 50 * time.Millisecond
 
 func newPeer(conn *seqpacket.Conn) *peer {

@@ -2,11 +2,11 @@
 
     bin/engines/bin/python connector/python/bench/compute.py --out docs/results/compute.json
 
-Run it in the repository's root; it uses `bin/spliced`. The models are those of transformers with
+Run it in the repository's root; it uses `bin/spliced`. The models are transformers' with
 random weights. Their states and rows have the shapes of the named models, and everything else is
-narrow, so that a walk's time is mostly that of segments: three linear layers, and one of
-attention. The segments are cached, and a question of 32 tokens follows them. The time is that of
-the walk over the prompt, including reading the segments: medians of interleaved trials on the
+narrow, so that segments take most of a walk's time: three linear layers, and one of
+attention. The segments are cached, and a question of 32 tokens follows them. The time measured
+is the walk over the prompt, including reading the segments: medians of interleaved trials on the
 clock, and of the processor time of both processes, which depends less on other work on the
 machine. Both have one thread. "front": one segment that the prompt begins with, one `assemble`
 request. "seams": four segments, 8 tokens on either side of a join recomputed; one request for

@@ -79,6 +79,6 @@ def test_a_gpu_that_the_daemon_has_not_is_refused_by_name(
 ) -> None:
     daemon = start_gpu_daemon("-hbm-device=0")
     client = connect_gpu(daemon.socket, device={"uuid": two_gpus[1]})
-    wait_until(lambda: "this daemon lends GPU-" in client.device_state)
+    wait_until(lambda: "this daemon shares GPU-" in client.device_state)
     other = connect_gpu(daemon.socket, device={"uuid": two_gpus[0]})
     attached(other)

@@ -28,8 +28,8 @@ var (
 	ErrNoRoom = errors.New("no room for descriptors")
 )
 
-// MaxDescriptors is the maximum number of descriptors in one message, which is that of Linux
-// (SCM_MAX_FD). Received messages are limited to FewDescriptors until AllowDescriptors
+// MaxDescriptors is the maximum number of descriptors in one message, Linux's SCM_MAX_FD.
+// Received messages are limited to FewDescriptors until AllowDescriptors
 // changes it, so that an untrusted peer cannot fill our table.
 const (
 	MaxDescriptors = 253

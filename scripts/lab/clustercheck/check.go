@@ -40,8 +40,8 @@ type Node struct {
 	Complete func(context.Context) (int, error)
 }
 
-// Report is the result. Bytes are those of the answers about sets that nodes exchange,
-// without the overhead of HTTP, TLS and TCP.
+// Report is the result. Bytes counts the answers about sets that nodes exchange, without
+// the overhead of HTTP, TLS and TCP.
 type Report struct {
 	Nodes              int     `json:"nodes"`
 	Segments           int     `json:"segments_per_node"`

@@ -195,7 +195,7 @@ func TestHostileForeignDirectoryIsNotUsed(t *testing.T) {
 		}
 		before := listed(t, at)
 		v := start(t, bounds{}, onDisk(dir)...)
-		if said := v.ofDisk(); !strings.Contains(said, "is not the daemon's") {
+		if said := v.ofDisk(); !strings.Contains(said, "does not belong to the daemon") {
 			t.Errorf("%s: readiness says %q", name, said)
 		}
 		if right, wrong := readable(t, writer(t, v), keys); right+wrong > 0 {

@@ -25,7 +25,7 @@ type Options struct {
 	Device  string // UUID; empty = the first
 	Seed    uint64
 	Sizes   gpucheck.Sizes
-	// Python, PythonPath and Scripts are those of gpucheck.Options.
+	// Python, PythonPath and Scripts are as in gpucheck.Options.
 	Python, PythonPath, Scripts string
 	Model                       string // directory of a small model
 }

@@ -38,7 +38,7 @@ func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	return Pass{Seconds: time.Since(begin).Seconds(), Bytes: t.Bytes, CPU: machine.OwnUsage().Since(before).CPU}, errors.Join(failed...)
 }
 
-// worker transfers blocks: all blocks of its own part, or the next ones of the shared
+// worker transfers blocks: all blocks of its part, or the next ones of the shared
 // front.
 func (t Transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, memory []byte) error {
 	var base int64

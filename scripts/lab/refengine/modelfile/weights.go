@@ -49,7 +49,7 @@ type spec struct {
 	role  role
 }
 
-// tensors lists the model's tensors in file order. Names are those of Qwen3-Next with dense
+// tensors lists the model's tensors in file order. They are named as in Qwen3-Next with dense
 // MLPs; all families but GDN use the separate in_proj_b / in_proj_a of Qwen3.5, and fixed
 // decays are linear_attn.slopes. In in_proj_qkvz and in_proj_ba rows are grouped by key
 // head, as in Qwen3-Next: q, k, then v and z of its value heads; b, then a. With

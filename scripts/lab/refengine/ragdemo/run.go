@@ -24,7 +24,7 @@ type Store interface {
 type Options struct {
 	Requests int // number of requests; 0 = all
 	Seam     int // w; 0 = 8
-	// Tolerance is that of the model's identity, see profile.Identity; 0 = segments are
+	// Tolerance of the model's identity, see profile.Identity; 0 = segments are
 	// stored exactly. A trained model has its own.
 	Tolerance float64
 	Sample    *Sample // nil = the embedded one

@@ -6,7 +6,7 @@
 //   - NewBlocks (vLLM+ in Marconi's evaluation): a state for every block of tokens
 //     and eviction of the least recent block without children.
 //   - NewPathLRU (SGLang+) and NewMarconi: a radix tree with a state at every node,
-//     that is where prompts end and branch, with the released rules of Marconi's
+//     where prompts end and branch, with the released rules of Marconi's
 //     simulator, including its bugs as options (Quirks). They agree with its numbers
 //     and serve as references.
 //   - New: the same tree and admission under any policy.Eviction. Nodes with at most

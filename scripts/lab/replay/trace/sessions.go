@@ -131,7 +131,7 @@ func (s *trajectories) session(i int) (*trajectory, error) {
 }
 
 // decodeTrajectory reads {"msgs": [[role, text], …]} with roles s, u and a; a message's
-// tokens are those of its role's line and its text.
+// tokens cover its role's line and its text.
 func decodeTrajectory(line []byte) (*trajectory, error) {
 	var l struct {
 		Msgs [][]string `json:"msgs"`

@@ -64,7 +64,7 @@ func checkSocket(_ context.Context, v *visit) []Check {
 	if err := trust.Check(v.conn.Fd(), path, nil); err != nil {
 		v.conn.Close()
 		v.conn = nil
-		return []Check{fail(name, "docs/security.md says who is believed to be the daemon", "%v", err)}
+		return []Check{fail(name, "docs/security.md explains which processes are trusted as the daemon", "%v", err)}
 	}
 	return []Check{ok(name, "%s, mode %v", path, info.Mode().Perm()), checkPeer(v.conn.Fd())}
 }
@@ -165,7 +165,7 @@ func checkRegion(name string, f *os.File, size int64, ours bool) Check {
 		if err := unix.Munmap(mem); err != nil {
 			return fail(name, remedy, "%v", err)
 		}
-		return ok(name, "%d MiB, ours to write, cannot shrink", size>>20)
+		return ok(name, "%d MiB, writable by this client, cannot shrink", size>>20)
 	}
 	if name == "slots" { // results of this client alone: not sealed against its user
 		if err := tryWritingAs("as received", f); err != nil {
@@ -174,12 +174,12 @@ func checkRegion(name string, f *os.File, size int64, ours bool) Check {
 		if st.Mode&0o377 != 0 {
 			return fail(name, remedy, "mode %#o: others may open it", st.Mode&0o777)
 		}
-		return ok(name, "%d MiB can be read and not written", size>>20)
+		return ok(name, "%d MiB, read-only", size>>20)
 	}
 	if err := tryWriting(f); err != nil {
 		return fail(name, remedy, "%v", err)
 	}
-	return ok(name, "%d MiB can be read and not written, also not when opened again", size>>20)
+	return ok(name, "%d MiB, read-only, also when reopened", size>>20)
 }
 
 // checkAdmin queries the admin socket as an operator's tools do.
@@ -199,7 +199,7 @@ func checkAdmin(ctx context.Context, v *visit) []Check {
 	case err != nil:
 		return []Check{warn(name, remedy, "%v", err)}
 	case st.BootEpoch != v.hello.BootEpoch:
-		return []Check{warn(name, remedy, "the admin address is that of another daemon (node %s)", st.Node)}
+		return []Check{warn(name, remedy, "the admin address belongs to another daemon (node %s)", st.Node)}
 	}
 	checks := []Check{ok(name, "node %s, version %s, up since %s", st.Node, st.Version, st.Started.Format(time.RFC3339))}
 	v.gpus = st.GPUs

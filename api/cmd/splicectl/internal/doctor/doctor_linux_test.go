@@ -39,12 +39,12 @@ func TestRegionsThatClientsCouldSpoilAreFailed(t *testing.T) {
 		want  string
 		text  string
 	}{
-		{"as it should be", arenaSeals, size, false, OK, "not written"},
+		{"as it should be", arenaSeals, size, false, OK, "read-only"},
 		{"nothing sealed", 0, size, false, Fail, "shrink"},
 		{"sealed in size only", unix.F_SEAL_SHRINK | unix.F_SEAL_GROW, size, false, Fail, "went through"},
 		{"could grow", unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SHRINK, size, false, Fail, "size could be changed"},
 		{"smaller than said", arenaSeals, 2 * size, false, Fail, "the daemon says"},
-		{"staging", unix.F_SEAL_SHRINK | unix.F_SEAL_GROW, size, true, OK, "ours to write"},
+		{"staging", unix.F_SEAL_SHRINK | unix.F_SEAL_GROW, size, true, OK, "writable by this client"},
 		{"staging that cannot be written", arenaSeals, size, true, Fail, "cannot be mapped"},
 	}
 	for _, r := range rows {

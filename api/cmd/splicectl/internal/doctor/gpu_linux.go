@@ -42,7 +42,7 @@ func describeDevices(devices []cuda.Info, err error, shares bool) []Check {
 	case err != nil:
 		return []Check{ok(name, "none, and the daemon shares none: %v", err)}
 	case len(devices) == 0:
-		return []Check{ok(name, "a driver and no device")}
+		return []Check{ok(name, "a driver but no device")}
 	}
 	var checks []Check
 	for i := range devices {

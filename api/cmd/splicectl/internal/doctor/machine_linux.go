@@ -40,9 +40,9 @@ func checkSeals() Check {
 		return fail(name, remedy, "sealing: %v", err)
 	}
 	if err := tryWriting(f); err != nil {
-		return fail(name, "this kernel does not keep its promise: do not run spliced on it", "%v", err)
+		return fail(name, "this kernel does not enforce seals: do not run spliced on it", "%v", err)
 	}
-	return ok(name, "sealed shared memory cannot be written, also not when opened again")
+	return ok(name, "sealed shared memory cannot be written, not even when reopened")
 }
 
 // tryWriting tries every way in which a client could change a sealed file. nil means that
@@ -104,7 +104,7 @@ func checkPeerDeath() Check {
 	defer unix.Close(pair[1])
 	fd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, soPeerPIDFD)
 	if err != nil {
-		return warn(name, "Linux 6.5 or later tells deaths without relying on end-of-file", "SO_PEERPIDFD: %v; deaths are seen as end-of-file only", err)
+		return warn(name, "Linux 6.5 or later reports deaths without relying on end-of-file", "SO_PEERPIDFD: %v; deaths are seen as end-of-file only", err)
 	}
 	_ = unix.Close(fd) // only tested for existence
 	return ok(name, "deaths of clients are seen across PID namespaces")

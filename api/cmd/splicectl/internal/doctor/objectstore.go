@@ -14,7 +14,7 @@ import (
 
 // storeRemedies are the remedies for failed steps of a probe.
 var storeRemedies = map[string]string{
-	"list":      "look at object-endpoint, object-bucket, object-credentials and object-ca, at the way to the server, and at the right to list the bucket (s3:ListBucket)",
+	"list":      "check object-endpoint, object-bucket, object-credentials and object-ca, the network to the server, and the right to list the bucket (s3:ListBucket)",
 	"write":     "give the credentials the right to write below the prefix (s3:PutObject), or set object-write to none",
 	"overwrite": "use a server with conditional writes (If-None-Match), or expect nodes to write some objects twice",
 	"read":      "give the credentials the right to read below the prefix (s3:GetObject)",
@@ -41,7 +41,7 @@ func checkObjectStore(ctx context.Context, v *visit) []Check {
 	case errors.Is(err, api.ErrUnavailable), errors.As(err, &told) && told.Status == http.StatusNotFound:
 		return nil // reported by other checks, as for peers
 	case errors.As(err, &told) && (told.Status == http.StatusUnauthorized || told.Status == http.StatusForbidden):
-		return []Check{warn("object store", "call the admin socket, or give a token", "it was not tried: %v", err)}
+		return []Check{warn("object store", "call the admin socket, or give a token", "it was not tested: %v", err)}
 	case err != nil:
 		return []Check{warn("object store", "see the daemon's log", "%v", err)}
 	}

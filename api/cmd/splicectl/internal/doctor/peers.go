@@ -20,7 +20,7 @@ var peerChecks = []struct {
 }{
 	{
 		"peers reached", []string{api.FoundUnreachable, api.FoundAlone, api.FoundFailing},
-		"look at the networks and firewalls between the nodes: gossip needs UDP and TCP, the peers' port TCP, both in both directions", "all members answer",
+		"check the networks and firewalls between the nodes: gossip needs UDP and TCP, the peers' port TCP, both in both directions", "all members answer",
 	},
 	{"peers usable", []string{api.FoundUnusable}, "give all nodes the same cluster-keyring or cluster-secret, the same TLS, and releases of one protocol", "nodes have one secret and one protocol"},
 	{"peers' clocks", []string{api.FoundClock}, "let the nodes keep time by NTP: certificates are valid for a time", "apart by less than a second"},

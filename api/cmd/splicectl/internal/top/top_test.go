@@ -83,7 +83,7 @@ func TestTheScreenShowsWhatANodeTells(t *testing.T) {
 	contains(t, m, "gone", "node-1") // what was known stays
 	old := snapshotAt(1)
 	old.Told = false
-	contains(t, told(Options{}, old, old), "does not tell of requests", "512 MiB")
+	contains(t, told(Options{}, old, old), "does not report requests", "512 MiB")
 }
 
 func TestEveryLineFitsTheScreen(t *testing.T) {

@@ -82,7 +82,7 @@ func (m *Model) head() []string {
 func (m *Model) served() []string {
 	o := &m.last.Overview
 	if !m.last.Told {
-		return []string{"this version of the daemon does not tell of requests", m.rates()}
+		return []string{"this version of the daemon does not report requests", m.rates()}
 	}
 	u := &o.Usage
 	ratio := func(prefix, reused, prompt, engine float64) show.Share {

@@ -47,7 +47,7 @@ class WalkTiming:
 
 @dataclass(frozen=True)
 class CaptureTiming:
-    """How long it took to compute so many tokens of segments in isolation."""
+    """The time taken to compute `tokens` tokens of segments in isolation."""
 
     tokens: int
     seconds: float
@@ -58,8 +58,8 @@ _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 @dataclass(frozen=True)
 class Query:
-    """A prompt. Ask when it arrives, with what match has found, and again when the answer is
-    there: then with the answer behind the prompt, and `output` set."""
+    """A prompt. Ask when it arrives, with the result of match, and again when the answer is
+    complete: then with the answer appended to the prompt, and `output` set."""
 
     tokens: Sequence[int]
     output: int = 0
@@ -126,8 +126,8 @@ class Advice:
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
     splice: int | None = None
-    """The splice of `predicted` takes the first so many segments of the query, as far as they are
-    held or to be published. None: the daemon is an older one, and does not report it."""
+    """Number of leading segments of the query that the splice of `predicted` takes, as far as they
+    are held or to be published. None: an older daemon, which does not report it."""
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
     """How the prompt may be spliced. All else of the advice is about that."""
     found: Match | None = None

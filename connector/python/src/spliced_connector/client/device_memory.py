@@ -151,9 +151,9 @@ class DeviceMemory:
 
     def close(self) -> None:
         """Unmaps it. Raises `CudaError`."""
-        said = list(filter(None, map(quiet, (self._unmap, self.gpu.context.close))))
-        if said:
-            raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
+        problems = list(filter(None, map(quiet, (self._unmap, self.gpu.context.close))))
+        if problems:
+            raise SplicedError(Code.UNAVAILABLE, "; ".join(problems))
 
     def _unmap(self) -> None:
         closing = [self.private.close, self.arena.close]
@@ -162,9 +162,9 @@ class DeviceMemory:
         if self._kernels is not None:
             closing.insert(0, self._kernels.close)
         with self.gpu.context.aside():
-            said = list(filter(None, map(quiet, closing)))
-        if said:
-            raise SplicedError(Code.UNAVAILABLE, "; ".join(said))
+            problems = list(filter(None, map(quiet, closing)))
+        if problems:
+            raise SplicedError(Code.UNAVAILABLE, "; ".join(problems))
 
 
 def device_of(attachment: Attachment) -> DeviceMemory | None:

@@ -111,7 +111,7 @@ class DeviceReleases:
             number = order.next_signal() if signal else 0
             passing = Passing(tenant, leases, order.mark(stream), number)
         self._marked.append(passing)
-        self._thread.do(self._tell)
+        self._thread.do(self._notify)
         return passing
 
     def wait(self, stream: Stream, passing: Passing) -> None:
@@ -148,11 +148,11 @@ class DeviceReleases:
         if self._order is not None:
             # In this thread: our other threads may be waiting for the very streams that wait.
             with contextlib.suppress(CudaError):
-                self._order.let_go()
+                self._order.rescue()
 
     # Run by the thread that notifies the daemon. It waits for no stream.
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Notifies the daemon of all points that were marked since."""
         waiting: list[Passing] = []
         with contextlib.suppress(IndexError):
@@ -162,12 +162,12 @@ class DeviceReleases:
             n = _together(waiting)
             batch, waiting = waiting[:n], waiting[n:]
             if self._order is None:
-                self._waiter.do(partial(self._release_behind, batch))
+                self._waiter.do(partial(self._release_after, batch))
                 continue
             try:
                 good = self._send_order(self._order, batch)
             except _RefusedError:
-                self._waiter.do(partial(self._release_behind, batch))
+                self._waiter.do(partial(self._release_after, batch))
             except SplicedError:
                 self._answer(batch, [False] * _leases(batch))
             else:
@@ -198,7 +198,7 @@ class DeviceReleases:
                 # not write. A late answer only means that our stream has not passed yet.
                 if signal and (refused or call.reply is None):
                     with contextlib.suppress(CudaError):
-                        order.let_go(signal)
+                        order.rescue(signal)
                 if refused:
                     raise _RefusedError from err
                 self._ended.wait(_PAUSE)
@@ -210,7 +210,7 @@ class DeviceReleases:
 
     # Run by the thread that waits for streams.
 
-    def _release_behind(self, batch: list[Passing]) -> None:
+    def _release_after(self, batch: list[Passing]) -> None:
         """Waits on the host for the streams, then releases."""
         ids = [lease for passing in batch for lease in passing.leases]
         good = [False] * len(ids)

@@ -317,7 +317,7 @@ class Keeper:
         for attachment in self._attachments:
             if not attachment.gone:
                 attachment.hang_up("client closed")
-        while self._lent() and (left := until - time.monotonic()) > 0:
+        while self._daemon_may_access() and (left := until - time.monotonic()) > 0:
             self._serve(left)
         for attachment in self._attachments:
             attachment.collect()
@@ -334,7 +334,7 @@ class Keeper:
         for attachment in self._attachments:  # dropped after the last wake
             attachment.collect()
 
-    def _lent(self) -> bool:
+    def _daemon_may_access(self) -> bool:
         """Returns whether a daemon that has not closed its side may touch engine memory."""
         there = [a for a in self._attachments if not a.gone]
         if any(a.exchange.flight.writing() for a in there):

@@ -64,7 +64,7 @@ class Model:
         self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
         self._canary_share: float | None = None
         self._offline: Losses = {}
-        self._told: Attachment | None = None  # of them
+        self._offline_sent_to: Attachment | None = None  # of them
 
     @property
     def profile(self) -> Profile:
@@ -184,9 +184,9 @@ class Model:
     ) -> Match:
         """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
 
-        `known` asks which held segments stand in it, besides (`Match.known`). `others` is empty, or
-        has for each key the key of the segment's other variant, after a primer or without one. It
-        is looked up where the key misses (`Match.variant`); `NOTHING` = there is none.
+        `known` also asks which held segments the prompt contains (`Match.known`). `others` is
+        empty, or has for each key the key of the segment's other variant, after a primer or without
+        one. It is looked up where the key misses (`Match.variant`); `NOTHING` = there is none.
 
         All misses when anything is wrong; `Match.trouble` says what.
         """
@@ -235,8 +235,9 @@ class Model:
     ) -> list[DeviceSegment | None]:
         """Lease copies of segments on the GPU, as `acquire`.
 
-        What is held but not on the GPU is copied there: with `fetch` that is waited for, without
-        it is a miss now. Without memory of a GPU everything is a miss (`Client.device_state`).
+        Segments that are held but not on the GPU are copied there: with `fetch` this call waits for
+        the copy, without it they are a miss now. Without GPU memory all are a miss
+        (`Client.device_state`).
         """
         seconds = self._options.timeout if wait is None else wait
         none: list[DeviceSegment | None] = [None] * len(keys)
@@ -312,26 +313,26 @@ class Model:
         """Logs why nothing is stored, with the daemon's own figures, one in `WRONG_SECONDS`."""
         if not self._keeper.full_due():
             return
-        told = self._ask(
+        usage = self._ask(
             lambda r: pools(figures(r.attachment, self._options.timeout)), lambda _: ""
         )
         why = "the tenant is over its quota" if code is Code.QUOTA else "the daemon is full"
-        log.warning("segments or checkpoints were not stored: %s%s", why, told and f" ({told})")
+        log.warning("segments or checkpoints were not stored: %s%s", why, usage and f" ({usage})")
 
     def advise(self, query: Query) -> Advice | None:
         """What to use for a prompt and what to store of it; None: use and store nothing."""
 
         def ask(r: Registration) -> Advice:
             attached = r.attachment
-            if self._offline and attached.greeting.losses and self._told is not attached:
-                self._tell_offline(r)
+            if self._offline and attached.greeting.losses and self._offline_sent_to is not attached:
+                self._report_offline(r)
             return advising.advise(r, query)
 
         advice = self._ask(ask, lambda _: None)
         self._keeper.tally.add("unadvised" if advice is None else "advised")
         return advice
 
-    def _tell_offline(self, r: Registration) -> None:
+    def _report_offline(self, r: Registration) -> None:
         """A refusal is logged once for each daemon. Raises SplicedError without an answer: the next
         advice tries again."""
         try:
@@ -341,12 +342,12 @@ class Model:
                 raise
             self._keeper.tally.add("refused")
             log.warning("the daemon refused the losses measured offline: %s", err)
-        self._told = r.attachment
+        self._offline_sent_to = r.attachment
 
     def measured_offline(self, losses: Losses) -> None:
         """Losses that were measured before anything was served. Each daemon is told before its
         first advice, and takes them in the place of what it was told before."""
-        self._offline, self._told = losses, None
+        self._offline, self._offline_sent_to = losses, None
 
     def compose(
         self,
@@ -450,8 +451,8 @@ class Model:
         """Add the rows of one path of a tree of drafts, from its root down, as `append` does.
 
         `parents` has for each draft the number of an earlier one, or -1 for the buffer's end;
-        `rows` are those of all drafts. The other branches are not sent: the daemon has no use for
-        a token that cannot follow another. INVALID when `path` is no path of the tree.
+        `rows` are the rows of all drafts. The other branches are not sent: the daemon cannot use a
+        token that follows none. INVALID when `path` is not a path of the tree.
         """
         add = partial(buffers.append_path, buffer=buffer, parents=parents, path=path, rows=rows)
         return self._ask(partial(_done, add), _code)
@@ -499,10 +500,10 @@ class Model:
         )
 
     def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None:
-        """Wait at most so many seconds for what becomes of a plan; None: of no use any more.
+        """Wait at most `wait` seconds for news of a plan; None: the plan is over.
 
-        One watch of a plan may wait at a time, of all plans of a client. `end` lets go of
-        what others still compute. `Following` is this with a bound.
+        A client may have one waiting watch at a time, over all its plans. `end` abandons what
+        others still compute. `Following` is this with a bound.
         """
         return self._ask(lambda r: parallel.watch(r, plan, wait, end=end), lambda _: None)
 
@@ -515,13 +516,14 @@ class Model:
         end: bool = False,
         primers: Collection[bytes] = (),
     ) -> JobNews | None:
-        """Wait at most so many seconds for segments that other engines want; None without a daemon
-        that has such. Who asks is a worker, until it has no job and has not asked for some seconds.
+        """Wait at most `wait` seconds for segments that other engines want; None if the daemon does
+        not support this. The caller is a worker until it has no job and has not called for some
+        seconds.
 
         `most` jobs at once, those included that it has. `declined` are not done; `queued` is
         seconds of other work that comes first; with `end` it is a worker no more. `primers` are
         digests of those that it has, at most 16: it gets no segment after another one. A job is
-        done when its segment is held, whoever of the node's clients has published it, all ranks of
+        done when its segment is held in all ranks, no matter which client of the node published
         it. One call may wait at a time.
         """
         return self._ask(
@@ -539,8 +541,8 @@ class Model:
         text: str = "",
         losses: Losses | None = None,
     ) -> bool | None:
-        """Tell what a canary has seen since the last report: of the reuses that were computed
-        again so many failed, by `worst` at most where `bound` was allowed; and the losses by way.
+        """Report a canary's results since the last report: of the `compared` reuses that were
+        recomputed, `failed` exceeded `bound`, by up to `worst`; and the losses by way.
 
         `off` switches the profile off for splicing. True when it is off, None when not known.
         """
@@ -570,19 +572,19 @@ class Model:
     def canary_share(self, own: float) -> float:
         """What share of spliced requests a canary computes again: what an operator has told the
         daemon, as of the last answer to `served`, else an engine's own."""
-        told = self._canary_share
-        return own if told is None else told
+        share = self._canary_share
+        return own if share is None else share
 
-    def served(self, told: Served) -> int | None:
-        """Tell how a prompt was served, once its first token is there. Answers the number that the
-        daemon lists it under; None where it was not told. A daemon too old to know the request gets
+    def served(self, report: Served) -> int | None:
+        """Report how a prompt was served, after its first token. Returns the number under which the
+        daemon lists it; None if it was not reported. A daemon too old to know the request gets
         it once at each attachment, as it counts every one as an error."""
 
         def tell(r: Registration) -> int | None:
             if self._deaf is r.attachment:
                 return None
             try:
-                number, self._canary_share = serving.served(r, told)
+                number, self._canary_share = serving.served(r, report)
                 return number
             except SplicedError as err:
                 if err.code == Code.UNSUPPORTED:

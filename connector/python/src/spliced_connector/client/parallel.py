@@ -224,10 +224,12 @@ def watch(r: Registration, plan: WorkPlan, wait: float, *, end: bool = False) ->
     reply = r.exchange.request(call, request, WatchReply)
     if any(row >= len(plan.rows) for row in reply.rows):
         raise r.exchange.garbage(f"watch: rows {list(reply.rows)[:8]} of {len(plan.rows)}")
-    told = dict(zip([plan.rows[row].key for row in reply.rows], reply.progress, strict=True))
+    progress = dict(zip([plan.rows[row].key for row in reply.rows], reply.progress, strict=True))
     return PlanNews(
-        frozenset(key for key, what in told.items() if what == Progress.COMMITTED),
-        frozenset(key for key, what in told.items() if what in (Progress.ABORTED, Progress.LATE)),
+        frozenset(key for key, what in progress.items() if what == Progress.COMMITTED),
+        frozenset(
+            key for key, what in progress.items() if what in (Progress.ABORTED, Progress.LATE)
+        ),
     )
 
 

@@ -240,9 +240,9 @@ class _Writer:
                 self._await(*flying.popleft())
         finally:
             for left in flying:
-                self._let_go(*left)
+                self._drain(*left)
 
-    def _let_go(self, call: Call, rows: int) -> None:
+    def _drain(self, call: Call, rows: int) -> None:
         """Waits for a commit whose outcome no longer matters, because an abort follows."""
         try:
             self._await(call, rows)

@@ -22,7 +22,7 @@ _NO_KEY = bytes(32)
 @dataclass(frozen=True, slots=True)
 class ServedSegment:
     """Tokens [begin, begin + tokens) of a prompt, of which `reused` from `at` on came from the
-    segment of `key`, and lie behind the prefix."""
+    segment of `key`, all after the prefix."""
 
     begin: int
     tokens: int
@@ -71,40 +71,42 @@ class Served:
     """A traceparent of W3C Trace Context; empty = none."""
 
 
-def served(r: Registration, told: Served) -> tuple[int, float | None]:
+def served(r: Registration, report: Served) -> tuple[int, float | None]:
     """Tell the daemon; answers the number that the request is listed under, and what share of
     spliced requests a canary is to compute again, None for its own. Raises `SplicedError`."""
-    counts = [told.engine, told.prefix, told.read_bytes]
-    counts += [n for s in told.segments for n in (s.begin, s.tokens, s.at, s.reused)]
-    if not 1 <= told.tokens <= MAX_TOKENS or min(counts) < 0:
-        raise SplicedError(Code.INVALID, f"served: tokens {told.tokens}, or a negative count")
-    if len(told.segments) > MAX_KEYS or len(told.predicted) > MAX_WAYS:
-        raise SplicedError(Code.INVALID, f"served: {len(told.segments)} segments, most {MAX_KEYS}")
+    counts = [report.engine, report.prefix, report.read_bytes]
+    counts += [n for s in report.segments for n in (s.begin, s.tokens, s.at, s.reused)]
+    if not 1 <= report.tokens <= MAX_TOKENS or min(counts) < 0:
+        raise SplicedError(Code.INVALID, f"served: tokens {report.tokens}, or a negative count")
+    if len(report.segments) > MAX_KEYS or len(report.predicted) > MAX_WAYS:
+        raise SplicedError(
+            Code.INVALID, f"served: {len(report.segments)} segments, most {MAX_KEYS}"
+        )
     request = ServedRequest(
         profile=r.profile,
-        way=told.way,
-        tokens=told.tokens,
-        engine=told.engine,
-        prefix=told.prefix,
-        prefix_tier=told.prefix_tier,
-        prefix_reason=told.prefix_reason,
-        read_bytes=told.read_bytes,
-        match_micros=_micros(told.decided),
-        wait_micros=_micros(told.waited),
-        first_micros=_micros(told.first),
-        way_micros=[1e6 * seconds for seconds in told.predicted],
-        begins=[s.begin for s in told.segments],
-        counts=[s.tokens for s in told.segments],
-        at=[s.at for s in told.segments],
-        reused=[s.reused for s in told.segments],
-        tiers=bytes(s.tier for s in told.segments),
-        reasons=bytes(s.reason for s in told.segments),
-        keys=[s.key for s in told.segments],
-        request=_short(told.request),
-        trace=told.trace if len(told.trace) <= MAX_NAME else "",
+        way=report.way,
+        tokens=report.tokens,
+        engine=report.engine,
+        prefix=report.prefix,
+        prefix_tier=report.prefix_tier,
+        prefix_reason=report.prefix_reason,
+        read_bytes=report.read_bytes,
+        match_micros=_micros(report.decided),
+        wait_micros=_micros(report.waited),
+        first_micros=_micros(report.first),
+        way_micros=[1e6 * seconds for seconds in report.predicted],
+        begins=[s.begin for s in report.segments],
+        counts=[s.tokens for s in report.segments],
+        at=[s.at for s in report.segments],
+        reused=[s.reused for s in report.segments],
+        tiers=bytes(s.tier for s in report.segments),
+        reasons=bytes(s.reason for s in report.segments),
+        keys=[s.key for s in report.segments],
+        request=_short(report.request),
+        trace=report.trace if len(report.trace) <= MAX_NAME else "",
         loss=None
-        if told.loss is None or not r.attachment.greeting.losses
-        else ServedLoss(told.loss),
+        if report.loss is None or not r.attachment.greeting.losses
+        else ServedLoss(report.loss),
     )
     call = r.call(Op.SERVED, r.options.timeout)
     reply = r.exchange.request(call, request, ServedReply)
@@ -129,14 +131,14 @@ def served_segments(
 
 
 def served_bytes(profile: Profile, prefix: int, segments: Sequence[ServedSegment]) -> int:
-    """What of states and rows was read or composed, of a checkpoint of so many tokens behind the
-    engine's own and of segments."""
+    """Bytes of states and rows that were read or composed: from a checkpoint of `prefix` tokens
+    beyond the engine's own, and from segments."""
     read = profile.checkpoint_bytes(prefix) if prefix else 0
     return read + sum(profile.segment_bytes(row.reused) for row in segments if row.reused)
 
 
 def way_of(prefix: int, reused: int) -> Way:
-    """How a prompt was served of which so many tokens came from a checkpoint and segments."""
+    """The way a prompt was served, by its tokens from a checkpoint and from segments."""
     if reused:
         return Way.SPLICE
     return Way.PREFIX if prefix else Way.RECOMPUTE

@@ -329,20 +329,20 @@ class _Ring:
     """For packed parts: bytes of all slots together."""
 
     @property
-    def _behind(self) -> int:
+    def _after(self) -> int:
         return self.room or self.slots * (self.t_bytes + self.s_bytes)
 
     @property
     def nbytes(self) -> int:
-        return self._behind + (_BATCH if self.room else 0) + self.park
+        return self._after + (_BATCH if self.room else 0) + self.park
 
     @property
     def arguments(self) -> bytes:
-        behind = self._behind
+        after = self._after
         if self.room:
-            return struct.pack("<4I", self.columns, behind, behind, behind + _BATCH)
+            return struct.pack("<4I", self.columns, after, after, after + _BATCH)
         slot = self.t_bytes + self.s_bytes
-        return struct.pack("<6I", self.columns, self.t_bytes, slot, self.slots, behind, 0)
+        return struct.pack("<6I", self.columns, self.t_bytes, slot, self.slots, after, 0)
 
 
 def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
@@ -388,7 +388,7 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
     share."""
     at = len(jobs) * _JOB.size
     rows, steps, turns = [], [], bytearray()
-    behind = at + sum(len(job.steps) for job in jobs) * _STEP.size
+    after = at + sum(len(job.steps) for job in jobs) * _STEP.size
     known: dict[bytes, int] = {}
     for job in jobs:
         dims, interleaved, _ = job.pairs
@@ -403,7 +403,7 @@ def _tables(jobs: Sequence[ComposeJob]) -> bytes:
             if turn is not None and step.turned:
                 raw = floats(turn.cos) + floats(turn.sin)
                 if raw not in known:
-                    known[raw] = behind + len(turns)
+                    known[raw] = after + len(turns)
                     turns += raw
                 where, dims, form = known[raw], turn.dims, int(turn.interleaved)
             types = (step.t_dtype, step.s_dtype) if step.s else (0, 0)

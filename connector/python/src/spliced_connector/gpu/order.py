@@ -88,9 +88,9 @@ class OrderPage:
                 return
             driver.wait_value(stream, self._daemon, signal)
         if self._rescued == RELEASED:  # perhaps before the wait was queued
-            self.let_go()
+            self.rescue()
 
-    def let_go(self, signal: int = RELEASED) -> None:
+    def rescue(self, signal: int = RELEASED) -> None:
         """Writes the daemon's slot in its place: it is gone, or does not answer."""
         with self._rescue:
             self._rescued = max(self._rescued, signal)

@@ -4,15 +4,15 @@
     first = engine.prefill(ids, cuts, mode="splice")      # logits of the last token, a Cache
     text = engine.generate(ids, cuts, mode="splice", max_new_tokens=32)
 
-`cuts` are the boundaries of the prompt's segments; the query stands behind the last. Mode `prefix`
+`cuts` are the boundaries of the prompt's segments; the query follows the last. Mode `prefix`
 continues saved states and gives what no cache gives; mode `splice` places captured segments and
 recomputes the seams; mode `none` is the model's own forward. A daemon that is absent, slow or gone
 costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
 
-The state behind an answer of `generate` is kept, so that the next turn of the conversation
-continues behind it; not of a model whose steps of one token leave other states than its prefill
-does, which is compared once. A spliced one is kept by, and continued from, requests that say
-accept=Accept.ANY.
+The state after an answer of `generate` is kept, so that the next turn of the conversation
+continues from it; not for a model whose steps of one token leave other states than its prefill,
+which is compared once. Spliced states are kept by, and continued from, requests with
+accept=Accept.ANY only.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class HFSettings:
     copies there are used; device_is_host_memory says that the driver's device memory is memory of
     this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
     resume: rows of the last turn's tokens are kept with it, as many as take the memory of one
-    state, so that the next prompt goes on at the very token where a template has rewritten the
-    turn; exact states only, mode `prefix`, and without memory of a GPU.
+    state, so that the next prompt continues at the exact token where a template has rewritten
+    the turn; exact states only, mode `prefix`, and without memory of a GPU.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy; a request then holds leases for as long as its cache. It pays where many
     requests at once have segments in common. compute: where leased segments are put in place,
@@ -156,9 +156,9 @@ class Prefilled:
     `SplicedTransformers.advance`, which passes positions. Tokens of the prompt
     are `computed` in context, `reused` from the daemon, or interiors of segments that were run
     alone first (`captured` counts those whole); of the reused ones engines of other nodes have
-    computed `elsewhere` for this prompt. `approximate` says that a segment stands behind
-    something, `trouble` why the daemon was not used; `expected_loss` is what the daemon expects of
-    a splice, None where that is not known.
+    computed `elsewhere` for this prompt. `approximate`: a segment was placed after other
+    tokens; `trouble`: why the daemon was not used; `expected_loss`: the daemon's estimate for the
+    splice, None if unknown.
     """
 
     logits: Tensor
@@ -178,8 +178,8 @@ class Prefilled:
 
     @property
     def good(self) -> bool:
-        """Whether all that decoding has read until now is what was leased. Asked behind a step; if
-        it is not, the prompt has to be computed again."""
+        """Whether decoding has read only leased data so far. Checked after a step; if False, the
+        prompt has to be computed again."""
         return self.loan is None or self.loan.good
 
     def release(self) -> bool:
@@ -401,8 +401,8 @@ class SplicedTransformers:
             del walked, cache  # nothing is held while it is computed
             return plain()
         if walked.kept is not None and self._serving() is not None:
-            said = _plain(getattr(out, "sequences", out))
-            self._keep_answer(reuse, walked, walked.kept, cache, said, reading)
+            answered = _plain(getattr(out, "sequences", out))
+            self._keep_answer(reuse, walked, walked.kept, cache, answered, reading)
             reuse.store(walked.kept)
         if self._serving() is not None:
             self._watch.look(tokens, walked.context, walked.way)
@@ -504,7 +504,7 @@ class SplicedTransformers:
         walked: Walked,
         kept: Kept,
         cache: Cache,
-        said: list[int],
+        answered: list[int],
         reading: Reading,
     ) -> None:
         """Adds the state behind an answer, and rows of it, to what is stored, where it is worth it.
@@ -518,16 +518,16 @@ class SplicedTransformers:
             # Whatever a cache has become: the answer is there, and must not be lost for it.
             log.exception("the state after an answer was not kept")
             return
-        if self._keep_state(reuse, kept, after, said) and kept.turn is not None:
+        if self._keep_state(reuse, kept, after, answered) and kept.turn is not None:
             before = walked.context
-            kept.turn = with_answer(reuse.arch, kept.turn, before, after, said, reading)
+            kept.turn = with_answer(reuse.arch, kept.turn, before, after, answered, reading)
 
-    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, said: list[int]) -> bool:
-        """The same, of a context that stands behind an answer; whether it is worth it."""
+    def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, answered: list[int]) -> bool:
+        """The same for the context after an answer; returns whether it is worth keeping."""
         prompt_tokens = len(kept.ids)
-        if not kept.keeps(after) or not prompt_tokens < after.tokens < len(said):
+        if not kept.keeps(after) or not prompt_tokens < after.tokens < len(answered):
             return False
-        kept.ids = said[: after.tokens]
+        kept.ids = answered[: after.tokens]
         if reuse.told(kept.ids, prompt_tokens, kept.held) or self.settings.keep_all:
             if kept.turn is not None and kept.turn.state is not None:
                 kept.checkpoints.append(kept.turn.state)

@@ -12,7 +12,7 @@ from spliced_connector.walk import Architecture, Canary, Context, GoneError, Ver
 
 log = logging.getLogger("spliced")
 
-_LONGEST = 600.0  # seconds; nobody waits for it but who asked for a share of it
+_LONGEST = 600.0  # seconds; only requests chosen for comparison wait for it
 
 
 class Watch:
@@ -27,7 +27,7 @@ class Watch:
         self._share = share
         self._seen = 0
         self._way: SpliceWay | None = None
-        self._canary = Canary(arch, bound, self._tell, changed)
+        self._canary = Canary(arch, bound, self._report, changed)
 
     @property
     def off(self) -> bool:
@@ -35,9 +35,9 @@ class Watch:
         return self._canary.off
 
     def look(self, ids: list[int], context: Context, way: SpliceWay | None = None) -> None:
-        """Compares the logits behind the last of ids, if it is this prompt's turn.
+        """Compares the logits after the last of ids, if it is this prompt's turn.
 
-        The context, spliced and behind fewer tokens than ids, is the canary's from then on. way:
+        The context, spliced and of fewer tokens than ids, belongs to the canary from then on. way:
         how it was spliced, where ids are the prompt, so that a first token is compared; None: it
         counts for no loss.
         """
@@ -54,7 +54,7 @@ class Watch:
                 except GoneError as err:  # the answer that it looks at is there all the same
                     log.warning("a splice is not compared: %s", str(err))
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _report(self, verdict: Verdict) -> None:
         failed, why = int(verdict.failed or verdict.off), self._canary.why
         count = LossCounts().plus(verdict.same_token)
         losses = {} if self._way is None else {self._way: count}

@@ -59,7 +59,7 @@ class Request:
     block_tokens: int
     keep_all: bool
     parallel_tokens: int = 0
-    """Others are asked for segments that are missing, from so many tokens on; 0: they are not."""
+    """Number of missing tokens from which others are asked for segments; 0: never."""
     max_error: float | None = None
     limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
     """The loss that is accepted. Of its way, whether the last segments are left out."""
@@ -150,7 +150,7 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
 
 
 def by_segments(reuse: Reuse, request: Request) -> Walked:
-    """The longest saved prefix first, then the segments behind it that the cache has or is to
+    """The longest saved prefix first, then the segments after it that the cache has or is to
     have, and the rest in context."""
     ids, prompt = request.ids, request.prompt
     positions = request.positions(reuse.ends)
@@ -324,7 +324,7 @@ def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]
     context = reuse.load(found, request.ids, request.accept, way)
     if context is None or context.tokens > request.upto:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
-    # What is saved extends the states that are there, not a node for each token behind them.
+    # Saved checkpoints extend the existing states, not a node for each token after them.
     states = min(context.tokens, found.match.prefix_states)
     name = (
         found.hashes[found.match.prefix_index]
@@ -336,7 +336,7 @@ def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]
 
 
 def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: Kept) -> None:
-    """Computes what stands before the first segment, if its state is worth a checkpoint."""
+    """Computes the tokens before the first segment, if their state is worth a checkpoint."""
     first = request.cuts[0] if request.cuts else 0
     if context.tokens < first <= request.upto and first in found.saves(request.keep_all):
         _advance(reuse, request.ids, context, kept, [first], first)

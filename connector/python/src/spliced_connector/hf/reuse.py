@@ -360,13 +360,13 @@ class Reuse:
         )
 
     def told(self, ids: list[int], prompt_tokens: int, held: int) -> bool:
-        """Tells of a prompt and its answer, as far as it was computed; whether the state behind
-        them is worth a checkpoint."""
+        """Reports a prompt and its answer, as far as it was computed; returns whether the state
+        after them is worth a checkpoint."""
         advice = self.model.advise(
             Query(
                 tokens=ids,
                 output=len(ids) - prompt_tokens,
-                block_tokens=1,  # the state is that of the last token, wherever it stands
+                block_tokens=1,  # only the last token has a state, at any position
                 max_checkpoints=1,
                 match=Match(held),
                 cuts=(len(ids),),
@@ -552,8 +552,8 @@ class Reuse:
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
         """Runs the segments alone that are chosen for it.
 
-        What is kept has the stored types: the prompt gets what those behind it will read, but for
-        what a tolerance allows.
+        Kept segments have the stored types, so that this prompt uses the same values as later ones
+        will read, within the tolerance.
         """
         if Choice.ISOLATED not in choices:
             return
@@ -593,7 +593,7 @@ class Reuse:
         return codes + rows
 
     def _save_turn(self, turn: Turn, ids: Sequence[int]) -> list[Code | int]:
-        """Keeps the rows of a turn. What goes wrong costs nobody anything but them."""
+        """Keeps the rows of a turn. A failure costs only these rows."""
         try:
             return self.turns.save(turn, ids)
         except (SplicedError, ValueError) as err:

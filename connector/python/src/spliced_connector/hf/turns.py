@@ -157,14 +157,19 @@ class Reading:
 
 
 def with_answer(
-    arch: Architecture, turn: Turn, before: Context, after: Context, said: list[int], read: Reading
+    arch: Architecture,
+    turn: Turn,
+    before: Context,
+    after: Context,
+    answered: list[int],
+    read: Reading,
 ) -> Turn:
     """Returns a turn with the rows of its answer, as far as its mixers' inputs were recorded. The
     context was `before` when the library began, where the turn's rows end, and is `after`."""
     n = min(read.tokens, after.tokens - before.tokens)
     if n <= 0 or before.tokens != turn.rows.end:
         return turn
-    ids = said[: before.tokens + n]
+    ids = answered[: before.tokens + n]
     rows = read_turn(arch, ids, before.snapshot(), read.read(n))
     return replace(turn, rows=turn.rows.joined(rows), context=after)
 

@@ -1,6 +1,6 @@
 """What a model's state is: identities, sizes and layouts, the names of segments, plans.
 
-Needs the standard library only. `Profile` is where most begins; `from_config` reads the identity of
+Needs the standard library only. Most uses begin with `Profile`; `from_config` reads the identity of
 a model from its `config.json`, `plan` divides a prompt into segments and spans.
 """
 

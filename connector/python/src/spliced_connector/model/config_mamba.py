@@ -113,7 +113,7 @@ def read_zamba(f: Fields, t: Types, n: int) -> list[Layer]:
     """Zamba: Mamba1, in some layers after an attention block."""
     channels = f.number("mamba_expand") * f.number("hidden_size")
     state, kernel = f.number("mamba_d_state"), f.number("mamba_d_conv")
-    return _behind_shared(f, t, n, mamba1(t, channels=channels, state=state, kernel=kernel))
+    return _after_shared(f, t, n, mamba1(t, channels=channels, state=state, kernel=kernel))
 
 
 def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
@@ -131,10 +131,10 @@ def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
         groups=f.number("mamba_ngroups"),
         kernel=f.number("mamba_d_conv"),
     )
-    return _behind_shared(f, t, n, linear)
+    return _after_shared(f, t, n, linear)
 
 
-def _behind_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
+def _after_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
     """Returns the linear layers, some of them after an attention block.
 
     Blocks share their weights but not their keys, so such a layer is two layers of the profile,

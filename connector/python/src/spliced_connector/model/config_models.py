@@ -171,7 +171,7 @@ def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """OLMo hybrids: gated delta rule, and attention with or without positions.
 
-    Missing sizes are those of the attention.
+    Missing sizes default to the attention's.
     """
     key_heads, value_heads = (
         f.number_else(f"linear_num_{of}_heads", lambda: f.number("num_attention_heads"))

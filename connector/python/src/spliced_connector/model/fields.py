@@ -204,8 +204,8 @@ class Fields:
         return self.values.get(name)
 
     def _wrong(self, name: str, value: object, want: str, zero: T) -> T:
-        told = "missing" if value is None else f"{value!r} is not {want}"
-        self.problems.add(f"{name}: {told[:200]}")
+        problem = "missing" if value is None else f"{value!r} is not {want}"
+        self.problems.add(f"{name}: {problem[:200]}")
         return zero
 
 

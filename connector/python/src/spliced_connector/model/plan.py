@@ -92,7 +92,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's segments; what lies before the first and behind the last is not one."""
+    """A prompt's segments; tokens before the first and after the last belong to none."""
 
     tokens: int
     pieces: tuple[Piece, ...]
@@ -115,11 +115,11 @@ class Prompt:
         No variants: the first of all."""
         if not any(variants):
             return self
-        told = iter(variants)
+        flags = iter(variants)
         return replace(
             self,
             pieces=tuple(
-                p.exchanged if p.key is not None and next(told) else p for p in self.pieces
+                p.exchanged if p.key is not None and next(flags) else p for p in self.pieces
             ),
         )
 
@@ -143,7 +143,7 @@ class Plan:
     """The spans of one request. `make_plan` and `check` establish what it promises:
 
     Invariant: spans cover [begin, end) exactly once, in order; no two recomputed spans touch; the
-    last one is recomputed, because an engine needs at least one row of its own.
+    last one is recomputed, because an engine has to compute at least one row.
     """
 
     begin: int
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def approximate(self) -> bool:
-        """True if the result can differ from a full prefill: a segment stands behind something."""
+        """True if the result can differ from a full prefill: a segment follows other tokens."""
         return any(s.kind is SpanKind.SEGMENT and s.start > 0 for s in self.spans)
 
     def check(self) -> None:
@@ -196,9 +196,9 @@ def divide(
     """Names the segments between the ascending cuts at seam width w, on the left side of a join
     tail, if that is given.
 
-    The tokens behind the last cut are the query: at least one. No cuts: no segments. A segment
-    that begins at 0 leads the prompt and is kept whole. Of others that begin at `primer.begin` or
-    behind it the variant after the primer is preferred, of those before it the one without.
+    The tokens after the last cut are the query: at least one. No cuts: no segments. A segment
+    that begins at 0 leads the prompt and is kept whole. For others that begin at `primer.begin` or
+    later the variant after the primer is preferred, for earlier ones the variant without.
     """
     n = len(ids)
     if len(cuts) > MOST_CUTS:

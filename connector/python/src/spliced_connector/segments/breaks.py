@@ -23,13 +23,13 @@ def breaks_of(tokenizer: Tokenizer) -> dict[int, Break]:
     """Returns the break after each token of a vocabulary that has one. Decodes every token once."""
     found: dict[int, Break] = {}
     for token in range(len(tokenizer)):
-        kind = _break_behind(tokenizer.decode([token]))
+        kind = _break_after(tokenizer.decode([token]))
         if kind is not Break.NOTHING:
             found[token] = kind
     return found
 
 
-def _break_behind(text: str) -> Break:
+def _break_after(text: str) -> Break:
     text = text.rstrip(" \t")
     if text.endswith("\n"):
         return Break.PARAGRAPH if text.replace("\r", "").endswith("\n\n") else Break.LINE

@@ -29,8 +29,8 @@ def cuts(
     request.
 
     A segment is a message, a tool result, a document, or one text of a message whose content is a
-    list: [{"type": "text", "text": passage}, ...]. variables are those of the template, as the
-    server gets them: `tools`, `documents`, entries of `chat_template_kwargs`;
+    list: [{"type": "text", "text": passage}, ...]. variables go to the template, as in
+    the server: `tools`, `documents`, entries of `chat_template_kwargs`;
     `add_generation_prompt` is true by default.
 
     The prompt is tokenised whole, then cut: a token that covers the end of one text and the
@@ -134,12 +134,12 @@ def _render(
 
 def _goes_through_lists(tokenizer: Tokenizer) -> bool:
     """Returns whether the template renders a list of one text like the text."""
-    said = [
+    conversations = [
         [{"role": "user", "content": content}]
         for content in ("Placeholder", [{"type": "text", "text": "Placeholder"}])
     ]
     try:
-        text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in said)
+        text, listed = (tokenizer.apply_chat_template(one, tokenize=False) for one in conversations)
     except Exception:  # templates may raise anything
         return False
     return text == listed

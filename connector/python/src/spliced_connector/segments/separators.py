@@ -24,13 +24,13 @@ class Separators:
             same.sort(key=len, reverse=True)
 
     @classmethod
-    def of(cls, said: Iterable[str | Sequence[int]], tokenizer: Tokenizer | None) -> Separators:
+    def of(cls, entries: Iterable[str | Sequence[int]], tokenizer: Tokenizer | None) -> Separators:
         """Returns separators from settings: strings, or sequences of token ids.
 
         A string must be one token that was added to the vocabulary. For any other string the
         first and last tokens depend on the text next to it, so it raises ValueError.
         """
-        return cls([_token(one, tokenizer) if isinstance(one, str) else one for one in said])
+        return cls([_token(one, tokenizer) if isinstance(one, str) else one for one in entries])
 
     def find(self, ids: Sequence[int]) -> list[tuple[int, int]]:
         """Returns where separators lie: [begin, end) each, in order, none inside another."""

@@ -468,19 +468,19 @@ class Placement:
     ) -> Tensor | None:
         """As `walk.splice`. Raises `DamagedError` for a damaged segment."""
         if pages is not None or not self._leased(spans) or not self._asks():
-            return self._here(ids, spans, context, pages)
+            return self._in_engine(ids, spans, context, pages)
         if why := self._unfit(context, spans[-1].end):
             self._composer.unasked(why)
-            return self._here(ids, spans, context, None)
+            return self._in_engine(ids, spans, context, None)
         if self._composer.choice is None:
             return self._both(ids, spans, context)
         if self._composer.measures:
-            return self._here(ids, spans, context, None)
+            return self._in_engine(ids, spans, context, None)
         try:
-            return self._there(ids, spans, context)
+            return self._in_daemon(ids, spans, context)
         except RefusedError as err:
             self._refused(err)
-        return self._here(ids, spans, context, None)
+        return self._in_engine(ids, spans, context, None)
 
     def _asks(self) -> bool:
         composer = self._composer
@@ -511,7 +511,7 @@ class Placement:
         self._failed = self.odd = True
         self._composer.refused(err)
 
-    def _here(
+    def _in_engine(
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None
     ) -> Tensor | None:
         composer = self._composer
@@ -534,7 +534,7 @@ class Placement:
             raise DamagedError(str(err)) from err
         return moved(there, composer.copies)
 
-    def _there(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
+    def _in_daemon(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
         composer = self._composer
         segments: dict[int, Captured] = {}
         placer: RemotePlacer
@@ -575,7 +575,7 @@ class Placement:
             daemon = self._timed(ids, spans, other)
         self._read.clear()
         began = composer.now()
-        out = self._here(ids, spans, context, None)
+        out = self._in_engine(ids, spans, context, None)
         engine = composer.now() - began
         if not composer.daemon_first:
             daemon = self._timed(ids, spans, other)
@@ -586,7 +586,7 @@ class Placement:
         """Returns the seconds of a walk by the daemon, infinite if it fails."""
         began = self._composer.now()
         try:
-            self._there(ids, spans, context)
+            self._in_daemon(ids, spans, context)
         except RefusedError as err:
             self._refused(err)
             return math.inf

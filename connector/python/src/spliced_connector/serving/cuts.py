@@ -60,15 +60,15 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     """
     if params is None or "spliced" not in params:
         return None
-    said = params["spliced"]
-    if not isinstance(said, Mapping):
-        raise CutsError(f"spliced: {type(said).__name__}, want an object")
-    unknown = sorted(str(name) for name in said if name not in _NAMES)
+    options = params["spliced"]
+    if not isinstance(options, Mapping):
+        raise CutsError(f"spliced: {type(options).__name__}, want an object")
+    unknown = sorted(str(name) for name in options if name not in _NAMES)
     if unknown:
         raise CutsError(f"spliced: unknown {', '.join(unknown)}")
-    if said.get("v") != 1:
-        raise CutsError(f"spliced.v: {said.get('v')!r}, want 1")
-    cuts = said.get("cuts")
+    if options.get("v") != 1:
+        raise CutsError(f"spliced.v: {options.get('v')!r}, want 1")
+    cuts = options.get("cuts")
     if isinstance(cuts, str | bytes) or not isinstance(cuts, Sequence):
         raise CutsError(f"spliced.cuts: {type(cuts).__name__}, want a list of positions")
     if not 2 <= len(cuts) <= MAX_CUTS:
@@ -77,8 +77,8 @@ def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts 
     for a, b in pairwise(numbers):
         if a >= b:
             raise CutsError(f"spliced.cuts: {a} is followed by {b}, they have to ascend")
-    seam = _whole("spliced.w", said.get("w", w), MAX_SEAM)
-    most, refresh, loss = (_share(name, said.get(name)) for name in _SHARES)
+    seam = _whole("spliced.w", options.get("w", w), MAX_SEAM)
+    most, refresh, loss = (_share(name, options.get(name)) for name in _SHARES)
     return Cuts(tuple(numbers), seam, max_error=most, refresh=refresh, max_loss=loss)
 
 

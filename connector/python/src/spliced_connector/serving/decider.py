@@ -53,15 +53,15 @@ MOST_POSITIONS = 2048
 """Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
 
 NEXT_TOKENS = 64
-"""So few tokens behind what is there are neither stored nor fetched: to compute them again takes no
-longer (a guess)."""
+"""Fewer tokens than this after the held ones are neither stored nor fetched: recomputing them takes
+no longer (a guess)."""
 
 SHORT_TOKENS = 256
 """Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
 (a guess: some milliseconds of prefill)."""
 
 FAIR_SEAMS = 8
-"""A segment that the canary counts is so many times as long as a seam (a guess)."""
+"""The canary counts segments of at least this many times the length of a seam (a guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a request's segments and of the prefix that the daemon has."""
+    """A request's segments and the prefix that the daemon has, as far as known."""
 
     prompt: Prompt
     held: frozenset[int]  # segments by index: the daemon has them,
@@ -138,15 +138,15 @@ class Decider:
         self._random = random.Random()
         self._logged: set[str] = set()  # reasons; they are a few constants
 
-    def cuts(self, said: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
+    def cuts(self, params: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
         """Where the segments of a prompt lie; None where they are not worth a question.
 
-        said: what the request says beside its prompt. Raises CutsError for what cannot be right.
+        params: of the request, beside its prompt. Raises CutsError for what cannot be right.
         """
         seam = self._settings.seam_tokens
         held = partial(held_in, self._model, self._tally, lead=self._lead)
         try:
-            cuts = cuts_of(self._finder, said, ids, seam, held)
+            cuts = cuts_of(self._finder, params, ids, seam, held)
         except CutsError as err:
             self._tally.add("bad_cuts")
             log.warning("%s", err)
@@ -191,7 +191,7 @@ class Decider:
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
         """Asks the daemon once, which prefix and which segments it has and which it wants.
 
-        prefixes: somebody else counts advice that does not come.
+        prefixes: the caller counts missing advice.
         """
         model = self._model
         salt = model.salt
@@ -374,8 +374,8 @@ class Decider:
 
     def _admitted(self, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
         """The segments that the daemon would store, were they captured."""
-        told = zip(pieces, () if advice is None else advice.segments, strict=False)
-        return frozenset(piece.index for piece, segment in told if segment.publish)
+        advised = zip(pieces, () if advice is None else advice.segments, strict=False)
+        return frozenset(piece.index for piece, segment in advised if segment.publish)
 
     def _wanted(self, cuts: Cuts, pieces: list[Piece], admitted: frozenset[int]) -> frozenset[int]:
         """The segments that are to be captured."""

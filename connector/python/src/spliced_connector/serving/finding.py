@@ -69,12 +69,12 @@ def cuts_of(
     segments in some tokens at a seam width and returns None without an answer; itself None if
     that cannot be used. Raises CutsError for invalid parameters.
     """
-    said = params.get("spliced") if params else None
+    options = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
         use: Sequence[str] = finder.names
         rest = Cuts((), w)
-    elif isinstance(said, Mapping) and "cuts" not in said:
-        use, rest = _read_find(said, finder, w)
+    elif isinstance(options, Mapping) and "cuts" not in options:
+        use, rest = _read_find(options, finder, w)
     else:
         return read_cuts(params, len(ids), w)
     known = held is not None and finder.known and "known" in use
@@ -109,11 +109,11 @@ def held_in(
     return [(segment.start, segment.end) for segment in found.known]
 
 
-def _read_find(said: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], Cuts]:
+def _read_find(options: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], Cuts]:
     """Returns the finders that a request selects, and its other parameters; it has no cuts."""
-    use = said.get("find", finder.names if finder.names else None)
+    use = options.get("find", finder.names if finder.names else None)
     # The other parameters are checked as for cuts: as if the request had named two.
-    others = {name: value for name, value in said.items() if name != "find"}
+    others = {name: value for name, value in options.items() if name != "find"}
     rest = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w))
     if use is None:
         raise CutsError("spliced.cuts: missing, and the server finds none by itself")

@@ -195,7 +195,7 @@ class Job(ABC):
             self._walked -= time.monotonic() - began  # the daemon prices a prefix separately
         if not self._done(self._to_walk(pace, until), pace, until):
             return False
-        self._together(self._vouch)
+        self._together(self._confirm)
         self._finish()
         self._placement.clear()
         self.captured.clear()
@@ -395,7 +395,7 @@ class Job(ABC):
             raise LostError("spans before their prefix")
         return self.context
 
-    def _vouch(self) -> None:
+    def _confirm(self) -> None:
         """Checks that the leases were valid to the end, and that all spans are in place."""
         self._stage()
         leases, self._leases = self._leases, []

@@ -34,17 +34,17 @@ def read_losses(
     if not path:
         return {}
     try:
-        said = json.loads(Path(path).read_text("utf-8"))
-        _check_model(said, weights())
-        return _losses(said, primer, seam_tokens, primer_after)
+        document = json.loads(Path(path).read_text("utf-8"))
+        _check_model(document, weights())
+        return _losses(document, primer, seam_tokens, primer_after)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise ValueError(f"fidelity: {err}") from err
     except (KeyError, TypeError, AttributeError) as err:
         raise ValueError(f"fidelity: {path} was not written by this command ({err!r})") from err
 
 
-def _check_model(said: object, weights: bytes) -> None:
-    measured = cast("dict[str, object]", said).get("weights")
+def _check_model(content: object, weights: bytes) -> None:
+    measured = cast("dict[str, object]", content).get("weights")
     if measured is None:
         raise ValueError("fidelity: measured on an unknown model, measure again with this version")
     if measured != weights.hex():
@@ -55,9 +55,9 @@ def _check_model(said: object, weights: bytes) -> None:
 
 
 def _losses(
-    said: object, primer: tuple[int, ...], seam_tokens: int, primer_after: int
+    content: object, primer: tuple[int, ...], seam_tokens: int, primer_after: int
 ) -> dict[SpliceWay, LossCounts]:
-    document = cast("dict[str, object]", said)
+    document = cast("dict[str, object]", content)
     if (seams := document["seam_tokens"]) != seam_tokens:
         raise ValueError(f"fidelity: measured at seam_tokens {seams}, the engine has {seam_tokens}")
     digest = primer_digest(primer).hex() if primer else ""

@@ -45,14 +45,14 @@ class Ranks:
             return cls()
 
         def lowest(value: int) -> int:
-            told = torch.tensor([value], dtype=torch.int64)
-            torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MIN, group=group)
-            return int(told.item())
+            shared = torch.tensor([value], dtype=torch.int64)
+            torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MIN, group=group)
+            return int(shared.item())
 
         def starts(start: Start) -> list[Start]:
-            told = [start] * size
-            torch.distributed.all_gather_object(told, start, group=group)
-            return told
+            shared = [start] * size
+            torch.distributed.all_gather_object(shared, start, group=group)
+            return shared
 
         return cls(rank, lowest, starts)
 

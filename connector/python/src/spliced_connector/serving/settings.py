@@ -68,14 +68,14 @@ class ServingSettings:
     max_checkpoints: int = 0
     """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
     pending_mib: int = 1024
-    """Host memory for checkpoints, and as much for captured segments, that were copied out of the
-    engine and are not stored yet, of each rank; while so much waits more are dropped; 1 to
+    """Host memory of each rank for checkpoints, and as much again for captured segments, that were
+    copied out of the engine and are not stored yet. When it is full, further ones are dropped; 1 to
     1,048,576."""
     seam_tokens: int = 8
     """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
     stall_ms: float = 250.0
     """Time within one step of the engine that captures and walks over recomputed rows may take
-    while other requests run, mode splice. What is left goes on in later steps. The first piece of
+    while other requests run, mode splice. The rest continues in later steps. The first piece of
     a step always runs, and may take longer: a run of rows is cut to the time, a captured segment is
     one piece."""
     capture: bool = True
@@ -190,7 +190,7 @@ class ServingSettings:
 
     @classmethod
     def conflicts(cls, values: Mapping[str, object]) -> list[str]:
-        """What is missing, or does not go together, of values that have their types."""
+        """Missing or conflicting settings, for values of the right types."""
         wrong: list[str] = []
         if not values.get("weights"):
             wrong.append("weights: missing, want a digest of 64 hex digits or a directory")

@@ -15,8 +15,8 @@ class Splice:
     """How much of a prompt is taken over from the engine: tokens [begin, tokens), behind a prefix
     of `begin` tokens that is in place.
 
-    Invariant: spans cover them exactly once and the last one is a segment, so that the engine goes
-    on behind it as behind any prefix; or there are none, and the prefix is all.
+    Invariant: spans cover them exactly once and the last one is a segment, so that the engine
+    continues after it as after any prefix; or there are none, and the prefix is all.
     """
 
     begin: int
@@ -85,9 +85,8 @@ def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Sp
     not said; None where none saves anything.
 
     choices: as of `advised_splice`; a capture is for later requests, and not in the price of this
-    one. Rows in front of the last segment that is taken have to be walked, those behind it are the
-    engine's: so a run of segments that are not there ends the takeover, unless enough of those
-    behind it are.
+    one. Rows before the last segment that is taken have to be walked, the engine computes those
+    after it: so a run of missing segments ends the takeover, unless enough later segments are held.
     """
     spans = make_plan(prompt, begin, choices).spans
     best, least, walked = 0, float(prompt.tokens - begin), 0

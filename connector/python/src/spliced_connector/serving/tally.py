@@ -19,7 +19,7 @@ class EngineTally:
     rounded_states       states that were wanted and not stored, as decoding has rounded them
     unanswered           questions for prefixes that the daemon did not answer in time
     not_worth_it         prompts whose prefix is stored and takes longer to fetch than to compute
-    untold               prompts of which the daemon was not told how they were served
+    untold               prompts whose outcome was not reported to the daemon
     unadvised            prompts without advice: nothing of them is stored
     beyond_max_loss      requests with something to splice that are not spliced since no way is
                          known to be within their max_loss
@@ -40,7 +40,7 @@ class EngineTally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
 
     def add(self, name: str, n: int = 1) -> None:
         with self._lock:
@@ -54,6 +54,6 @@ class EngineTally:
     def news(self) -> dict[str, int]:
         """What was counted since the last call."""
         with self._lock:
-            fresh = self._counts - self._told
-            self._told = self._counts.copy()
+            fresh = self._counts - self._reported
+            self._reported = self._counts.copy()
         return dict(fresh)

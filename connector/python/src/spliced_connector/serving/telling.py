@@ -1,4 +1,4 @@
-"""Tells the daemon how prompts were served, on a thread of its own: nothing waits for it."""
+"""Reports to the daemon how prompts were served, on a separate thread that nothing waits for."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Teller:
             self._change.notify()
 
     def close(self) -> None:
-        """Tell what waits, one try each, and end."""
+        """Send the pending reports, one try each, and end."""
         with self._change:
             self._over = True
             self._change.notify()

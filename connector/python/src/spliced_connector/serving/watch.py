@@ -64,7 +64,7 @@ class Watch:
         self._tally.add("sampled" if taken else "sample_dropped")
 
     def compare(self) -> None:
-        """Goes on with a comparison, in a step that splices nothing."""
+        """Continues a comparison, in a step that splices nothing."""
         try:
             # Of several ranks each takes the same rows: as many as without any time.
             with eager():

@@ -123,7 +123,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             with self._guarded():
                 self._store(tracked, req, up_to)
                 self._served(tracked, req, up_to)
-            self._tell(tracked, req)
+            self._report(tracked, req)
         if req.rid not in self._composed:
             with self._guarded():
                 self._filed(req, up_to)
@@ -343,7 +343,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         self.reuse.served(tracked, req.rid, int(req.cached_tokens), first, header)
 
     @staticmethod
-    def _tell(tracked: Tracked, req: Req) -> None:
+    def _report(tracked: Tracked, req: Req) -> None:
         info = req.customized_info or {}
         info[TOLD] = [tracked.told()]
         req.customized_info = info

@@ -1,9 +1,9 @@
 """What SGLang's scheduler asks for a request's prefixes and segments, and what is stored of it.
 
-A prefix is all rows of the first p tokens and every recurrent state behind them. States can be had
-where a forward pass of the engine ends: at the ends of prompts and answers, and where the plugin
-ends a chunk of a prompt because the daemon wants the state there. Segments have the names that
-every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
+A prefix is all rows of the first p tokens and every recurrent state after them. States are
+available where a forward pass of the engine ends: at the ends of prompts and answers, and where the
+plugin ends a chunk of a prompt because the daemon wants the state there. Segments have the names
+that every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
 SGLang.
 """
 
@@ -84,8 +84,8 @@ class Tracked:
     job: SlotJob | None = None
     lost: bool = False  # a job has failed: the engine computes it
     way: str = "engine"
-    claimed: Offer | None = None  # what the engine went on behind
-    spliced: bool = False  # segments are in what the request computes behind them
+    claimed: Offer | None = None  # what the engine continued from
+    spliced: bool = False  # the request computes tokens that follow spliced segments
     rounded: bool = False  # it began at a state that decoding had rounded
     stored: int = 0  # checkpoints that were handed over for storing
     asked: Match | None = None  # of segments
@@ -94,7 +94,7 @@ class Tracked:
     begin: int = 0  # tokens of the engine's tree in front of what was claimed
     placed: int = 0  # end of what was claimed, in whole pages
     waited: float = 0.0  # seconds until that was in place
-    served: bool = False  # the daemon was told how
+    served: bool = False  # reported to the daemon
 
     @property
     def tokens(self) -> int:
@@ -108,24 +108,24 @@ class Tracked:
 
     def told(self) -> dict[str, object]:
         """What became of it, for its response."""
-        told: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
+        summary: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
         if self.claimed is not None:
             splice = self.claimed.splice
-            told["tokens"] = splice.tokens
+            summary["tokens"] = splice.tokens
             if self.way == "splice":
-                told["walked"], told["reused"] = splice.walked, splice.reused
-                told["captured"] = len(splice.pieces(Choice.ISOLATED))
+                summary["walked"], summary["reused"] = splice.walked, splice.reused
+                summary["captured"] = len(splice.pieces(Choice.ISOLATED))
                 if splice.loss is not None:
-                    told["expected_loss"] = splice.loss
+                    summary["expected_loss"] = splice.loss
                 if splice.begin:
-                    told["prefix"] = splice.begin
+                    summary["prefix"] = splice.begin
         if self.stored:
-            told["stored"] = self.stored
+            summary["stored"] = self.stored
         if self.cuts.by:
-            told["found"] = dict(self.cuts.by)
+            summary["found"] = dict(self.cuts.by)
         if self.claimed is None and self.trouble:
-            told["trouble"] = self.trouble
-        return told
+            summary["trouble"] = self.trouble
+        return summary
 
 
 class Requests:
@@ -174,7 +174,7 @@ class Requests:
             Query(
                 tokens=ids,
                 output=len(ids) - tracked.tokens,
-                block_tokens=1,  # the state is that of the last token, wherever it stands
+                block_tokens=1,  # only the last token has a state, at any position
                 max_checkpoints=1,
                 match=Match(tracked.held),
                 cuts=(len(ids),),
@@ -239,8 +239,8 @@ class Requests:
             tokens=tracked.ids,
             block_tokens=STEP,
             max_checkpoints=self._settings.max_checkpoints,
-            # Behind the first turn a user's own words begin, behind the last the answer is asked
-            # for: so one state serves other conversations, and one the next turn.
+            # After the first turn the user's own words begin, after the last comes the answer: so
+            # one state serves other conversations, and one the next turn.
             cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
             samples=self._clock.take(),
         )
@@ -274,7 +274,7 @@ class Requests:
             tracked.trouble = tracked.trouble or "computing it is no slower than fetching it"
 
     def _stored(self, tracked: Tracked) -> bool:
-        """Reports whether the daemon has the state behind the prompt. The match leaves it out, as
+        """Reports whether the daemon has the state after the prompt. The match leaves it out, as
         the prompt cannot use it, so every repetition of the prompt would store it again."""
         n = tracked.tokens
         found = self._model.match([n], [tracked.names[n]], (), Accept.ANY)

@@ -241,7 +241,7 @@ class Reuse:
         at: int,
         row: Callable[[], tuple[Tensor, int | None]],
     ) -> None:
-        """The request holds rows [0, at) and the states behind them: what is wanted is stored.
+        """Stores the wanted checkpoints; the request holds rows [0, at) and the states after them.
 
         ids: of prompt and answer; beyond the prompt the request has ended. row: the slots of its
         rows, and that of its states.
@@ -257,7 +257,7 @@ class Reuse:
         self.tally.add("save_micros", round((time.perf_counter() - began) * 1e6))
 
     def served(self, tracked: Tracked, rid: str, cached: int, first: float, trace: str) -> None:
-        """The first token is there, so many seconds after the request's arrival.
+        """Reports the first token, `first` seconds after the request's arrival.
 
         cached: tokens that were not computed, ours among them. trace: a traceparent.
         """
@@ -350,12 +350,12 @@ class Reuse:
             self.tally.add("stalls_over_bound")
 
     def _turn(self, tracked: Tracked) -> None:
-        """The state behind the prompt is what the next turn continues at."""
+        """Wants the state after the prompt, from which the next turn continues."""
         if self.settings.turns and tracked.tokens not in tracked.wanted:
             tracked.wanted.append(tracked.tokens)
 
     def _due(self, tracked: Tracked, ids: Sequence[int], at: int) -> list[int]:
-        """The positions to store now. Rows stay, a state is that of the last token."""
+        """The positions to store now. Rows stay; only the last token has a state."""
         if at > tracked.tokens:
             return [at] if self._ended(tracked, ids, at) else []
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]

@@ -120,13 +120,13 @@ class PoolShapes:
     @staticmethod
     def rows(layout: str) -> str:
         """Returns shapes of keys and values in the host."""
-        return _told(hosts(layout).kv.kv_buffer)
+        return _describe(hosts(layout).kv.kv_buffer)
 
     @staticmethod
     def states() -> str:
         """Returns shapes of states in the host: recurrent, then convolution tails."""
         pool = hosts().states
-        return ", ".join(_told(x) for x in (pool.temporal_buffer, *pool.conv_buffer))
+        return ", ".join(_describe(x) for x in (pool.temporal_buffer, *pool.conv_buffer))
 
     @staticmethod
     def device() -> str:
@@ -135,8 +135,8 @@ class PoolShapes:
         pools = hosts()
         full, cache = pools.device.full_kv_pool, pools.mamba.mamba_cache
         tensors = (full.k_buffer[0], full.v_buffer[0], cache.temporal, *cache.conv)
-        return ", ".join(_told(x) for x in tensors)
+        return ", ".join(_describe(x) for x in tensors)
 
 
-def _told(x: torch.Tensor) -> str:
+def _describe(x: torch.Tensor) -> str:
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"

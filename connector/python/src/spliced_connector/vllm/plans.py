@@ -140,7 +140,7 @@ class SchedulerMode(Protocol):
         """Handles the loads that a step has ended."""
         ...
 
-    def served(self, told: Served) -> Served:
+    def served(self, report: Served) -> Served:
         """Adds what it knows of a request, by its name, that has its first token."""
         ...
 

@@ -182,13 +182,13 @@ class PrefixScheduler:
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
                 prompt.spliced = False
 
-    def served(self, told: Served) -> Served:
-        prompt = self._prompts.get(told.name)
+    def served(self, report: Served) -> Served:
+        prompt = self._prompts.get(report.name)
         if prompt is None:
-            return told
+            return report
         return replace(
-            told,
-            prefix=max(0, prompt.claimed - told.engine),
+            report,
+            prefix=max(0, prompt.claimed - report.engine),
             found=prompt.found,
             predicted=prompt.predicted,
             decided=prompt.decided,
@@ -201,12 +201,12 @@ class PrefixScheduler:
         if prompt is None:
             return None
         if prompt.answered:
-            self._told(prompt, list(request.all_token_ids), record=True)
-        told: dict[str, object] = {"way": "prefix", "tokens": prompt.claimed}
+            self._advises_save(prompt, list(request.all_token_ids), record=True)
+        summary: dict[str, object] = {"way": "prefix", "tokens": prompt.claimed}
         if not prompt.claimed:
-            told = {"way": "recomputed" if prompt.lost else "engine"}
-            told |= {"trouble": prompt.trouble} if prompt.trouble else {}
-        return {"spliced": {**told, "stored": prompt.stored}}
+            summary = {"way": "recomputed" if prompt.lost else "engine"}
+            summary |= {"trouble": prompt.trouble} if prompt.trouble else {}
+        return {"spliced": {**summary, "stored": prompt.stored}}
 
     def pending(self) -> bool:
         return False
@@ -302,8 +302,8 @@ class PrefixScheduler:
             prompt.trouble = prompt.trouble or UNADVISED
             return
         prompt.predicted = advice.predicted
-        told = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}
-        prompt.wanted = sorted({p for p in told if p > prompt.held}.union(self._next(prompt)))
+        advised = {c.tokens for c in advice.checkpoints if c.save and c.tokens in prompt.names}
+        prompt.wanted = sorted({p for p in advised if p > prompt.held}.union(self._next(prompt)))
         end = prompt.tokens
         if end in prompt.wanted and advice.seen_tokens >= end and self._stored(prompt, end):
             prompt.wanted.remove(end)
@@ -332,15 +332,15 @@ class PrefixScheduler:
         """
         ids = request.prompt_token_ids
         try:
-            said = cuts_of(self._session.finder, request.kv_transfer_params, ids, 0)
+            named = cuts_of(self._session.finder, request.kv_transfer_params, ids, 0)
         except CutsError as err:
             self._session.tally.add("bad_cuts")
             log.warning("request %s: %s", request.request_id, err)
-            said = None
-        if said is not None and not said.found.cuts:
-            return tuple(cut for cut in said.cuts if cut)
-        if said is not None and "chunks" not in dict(said.found.by):  # those are no boundaries
-            ends = tuple(cut for cut in said.cuts if cut)
+            named = None
+        if named is not None and not named.found.cuts:
+            return tuple(cut for cut in named.cuts if cut)
+        if named is not None and "chunks" not in dict(named.found.by):  # those are no boundaries
+            ends = tuple(cut for cut in named.cuts if cut)
         else:
             ends = turn_ends(ids, _stops(request))
         return tuple(sorted({*ends[:1], *ends[-1:]}))
@@ -370,7 +370,7 @@ class PrefixScheduler:
             if self._rounded(prompt, at):
                 self._session.tally.add("rounded_states")
                 continue
-            if self._told(prompt, list(ids[:at]), record=False):
+            if self._advises_save(prompt, list(ids[:at]), record=False):
                 prompt.names[at] = prompt.namer.name(ids, [at])[0]
                 return self._save(prompt, [at], step)
         return []
@@ -383,7 +383,7 @@ class PrefixScheduler:
             return False
         return end > prompt.tokens or rounding.behind(prompt.request.request_id)
 
-    def _told(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
+    def _advises_save(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
         """Returns whether the daemon wants the state at the end of a prompt and a part of its
         answer."""
         advice = self._session.model.advise(
@@ -404,8 +404,8 @@ class PrefixScheduler:
     def _saves(
         self, prompt: Prompt, end: int, kept: Sequence[int], step: SchedulerOutput
     ) -> list[SavePlan]:
-        """Returns what to save of the request after the step. Rows stay, but a state is that of
-        the last token."""
+        """Returns what to save of the request after the step. Rows stay, but only the last token
+        has a state."""
         wanted, rows_only = prompt.wanted or [], not self._session.engine.states
         reached = [p for p in wanted if p in kept[-1:] or (p < end and rows_only)]
         prompt.wanted = [p for p in wanted if p > end]

@@ -167,7 +167,7 @@ class SchedulerHalf:
 
     def _planned(self, mode: SchedulerMode, step: SchedulerOutput) -> object:
         for started in self._first.plan(step):
-            self._tell(mode, started)
+            self._report(mode, started)
         return mode.plan(step)
 
     def settled(self, outcome: Outcome) -> None:
@@ -181,7 +181,7 @@ class SchedulerHalf:
 
     def _ended(self, mode: SchedulerMode, request: Request) -> dict[str, object] | None:
         if (started := self._first.finished(request)) is not None:
-            self._tell(mode, started)
+            self._report(mode, started)
         if self._rounding is not None:
             self._rounding.finished(request)
         return mode.finished(request)
@@ -190,14 +190,14 @@ class SchedulerHalf:
         mode = self._mode
         return False if mode is None else self._guarded(mode.pending, False)
 
-    def _tell(self, mode: SchedulerMode, started: Started) -> None:
+    def _report(self, mode: SchedulerMode, started: Started) -> None:
         """Reports to the daemon how a request was served."""
         if self._teller is not None:
             request, tokens = started.request, len(started.request.prompt_token_ids)
             held = min(started.held, tokens - 1)
             trace = traceparent(request.trace_headers)
-            told = Served(request.request_id, tokens, held, first=started.first, trace=trace)
-            self._teller.tell(mode.served(told))
+            report = Served(request.request_id, tokens, held, first=started.first, trace=trace)
+            self._teller.tell(mode.served(report))
 
     def _guarded(self, work: Callable[[], T], instead: T) -> T:
         """An error of ours ends the reuse, not the engine."""

@@ -1,10 +1,10 @@
 """Mode splice in a worker: walks the joins of spliced requests on the thread that runs the model.
 
 A request's blocks are allocated and zeroed when its load arrives, and the engine waits for them.
-Most loads end in the step that they come in. What would hold up running requests for longer than
-the setting `stall_ms` goes on in later steps, and its request waits while others are served. Where
-none runs, a step takes as many rows as one of the engine's prefills: a capture costs less a row
-the more rows it has, and a newcomer waits as long as for a prefill.
+Most loads end in the step that they come in. Work that would delay running requests for longer
+than the setting `stall_ms` continues in later steps, and its request waits while others are
+served. Where none runs, a step takes as many rows as one of the engine's prefills: a capture costs
+less per row the more rows it has, and a new request waits as long as for a prefill.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SpliceWorker:
         self._pace = Pace()
         self._walks: list[Walked] = []  # of this step
         self._others: deque[Work] = deque()  # what other nodes ask for
-        self._worked: deque[Worked] = deque()  # and what was not told of it; any thread appends
+        self._worked: deque[Worked] = deque()  # and results not yet reported; any thread appends
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = ranks_of(session.rank, session.engine.identity.tp_size)
@@ -142,8 +142,8 @@ class SpliceWorker:
         return Outcome(exact.done | done, exact.failed | failed, walks, worked)
 
     def save(self, plan: object) -> None:
-        """The prefixes of requests that are not spliced. A segment is never taken from a step:
-        its rows stand in a context there."""
+        """The prefixes of requests that are not spliced. A segment is never taken from a step,
+        where its rows depend on a context."""
         if isinstance(plan, SplicePlan) and self._prefix is not None:
             self._prefix.save(plan.prefix)
 

@@ -28,7 +28,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class SpliceLoad:
-    """Fill a request's blocks with `splice` after `base`. ids are those of the whole prompt."""
+    """Fill a request's blocks with `splice` after `base`. ids: of the whole prompt."""
 
     request_id: str
     ids: tuple[int, ...]

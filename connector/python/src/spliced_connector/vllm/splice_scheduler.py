@@ -58,7 +58,7 @@ class _Tracked:
     salt: str | None = None  # the request's own
     way: str = "engine"
     shared: int = 0  # tokens that lie in bins
-    private: bool = False  # its blocks are filed under names of its own
+    private: bool = False  # its blocks are cached under private names
     trouble: str = ""
     elsewhere: frozenset[bytes] = frozenset()  # keys that other nodes were asked for
     found: Found = field(default_factory=Found)
@@ -102,8 +102,8 @@ class SpliceScheduler:
             self._jobs = Jobs(session.model, settings, ranks, session.tally, cores, primers=primers)
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Tokens behind the first `computed` of a request that has segments, filled later; those of
-        an exact prefix for others."""
+        """Tokens after the first `computed` that are filled later, of a request that has segments;
+        for others, of an exact prefix."""
         tracked = self._tracked(request)
         if tracked is None:
             return self._exact(request, computed)
@@ -200,27 +200,27 @@ class SpliceScheduler:
                 make_public(tracked.request, tracked.salt)
                 tracked.private = False
 
-    def served(self, told: Served) -> Served:
+    def served(self, report: Served) -> Served:
         if self._prefix is not None:
-            told = self._prefix.served(told)
-        tracked = self._requests.get(told.name)
+            report = self._prefix.served(report)
+        tracked = self._requests.get(report.name)
         if tracked is None:
-            return told
+            return report
         asked, known = tracked.asked, tracked.known
-        told = replace(
-            told,
+        report = replace(
+            report,
             prompt=None if known is None else known.prompt,
-            found=told.found if asked.found is None else asked.found,
+            found=report.found if asked.found is None else asked.found,
             asked=asked.found,
-            predicted=told.predicted if asked.advice is None else asked.advice.predicted,
-            decided=told.decided + tracked.decided_micros / 1e6,
+            predicted=report.predicted if asked.advice is None else asked.advice.predicted,
+            decided=report.decided + tracked.decided_micros / 1e6,
         )
         if tracked.splice is None or tracked.way != "splice":
-            return told
+            return report
         base = tracked.base
         engine = base.held if base.name else base.tokens
         return replace(
-            told,
+            report,
             engine=engine,
             prefix=base.tokens - engine,
             placed=tracked.splice.tokens,
@@ -239,31 +239,31 @@ class SpliceScheduler:
             self._combiner.drop(request.request_id)
         if tracked.known is not None and tracked.splice is None and not tracked.trouble:
             self._tally.add("not_worth")
-        told: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
+        summary: dict[str, object] = {"way": tracked.way, "decided_micros": tracked.decided_micros}
         if tracked.splice is not None and tracked.way == "splice":
-            told["tokens"] = tracked.splice.tokens
-            told["walked"] = tracked.splice.walked
-            told["reused"] = tracked.splice.reused
-            told["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
+            summary["tokens"] = tracked.splice.tokens
+            summary["walked"] = tracked.splice.walked
+            summary["reused"] = tracked.splice.reused
+            summary["captured"] = len(tracked.splice.pieces(Choice.ISOLATED))
             if tracked.splice.loss is not None:
-                told["expected_loss"] = tracked.splice.loss
+                summary["expected_loss"] = tracked.splice.loss
             if tracked.shared:
-                told["shared"] = tracked.shared
+                summary["shared"] = tracked.shared
             if tracked.elsewhere:
                 came = tracked.elsewhere & tracked.splice.keys(Choice.HIT)
-                told["elsewhere"], told["late"] = len(came), len(tracked.elsewhere - came)
+                summary["elsewhere"], summary["late"] = len(came), len(tracked.elsewhere - came)
             if tracked.splice.begin:
-                told["prefix"] = tracked.splice.begin
+                summary["prefix"] = tracked.splice.begin
             stored = 0 if exact is None else cast("dict[str, int]", exact["spliced"])["stored"]
             if stored:
-                told["stored"] = stored
+                summary["stored"] = stored
         elif exact is not None and tracked.way == "engine":
-            told |= cast("dict[str, object]", exact["spliced"])
+            summary |= cast("dict[str, object]", exact["spliced"])
         if tracked.found.by:
-            told["found"] = dict(tracked.found.by)
+            summary["found"] = dict(tracked.found.by)
         if tracked.trouble:
-            told["trouble"] = tracked.trouble
-        return {"spliced": told}
+            summary["trouble"] = tracked.trouble
+        return {"spliced": summary}
 
     def pending(self) -> bool:
         """Nothing is left over when no request is, but what other nodes ask for."""
@@ -334,7 +334,7 @@ class SpliceScheduler:
         tracked.offered, tracked.base = splice, base
 
     def _continues(self, base: Base) -> bool:
-        """Whether a prefix is worth a claim of its own, which mode prefix cannot make."""
+        """Whether a prefix is worth a separate claim, which mode prefix cannot make."""
         elsewhere = base.spliced or base.tokens % self._session.block_tokens != 0
         return bool(base.name) and elsewhere and base.tokens - base.held >= NEXT_TOKENS
 
@@ -364,13 +364,13 @@ class SpliceScheduler:
         known = asked.known
         if known is not None and (whole is None or whole.compute):
             known = replace(known, prefix=0, name=b"")
-        # Nobody knows how far off that is what others would hand over.
+        # The error of segments from others is unknown.
         if known is not None and not asked.trouble and cuts.max_error is None:
             self._ask_others(request.request_id, ids, known)
         return _Tracked(request, known, trouble=asked.trouble, asked=asked)
 
     def _ask_others(self, request_id: str, ids: list[int], known: Known) -> None:
-        """Asks who computes what is missing, where it is much and worth a splice."""
+        """Asks others to compute the missing segments, if they are long and worth a splice."""
         combiner, settings, prompt = self._combiner, self._session.settings, known.prompt
         if combiner is None:
             return

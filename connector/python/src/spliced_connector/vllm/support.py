@@ -268,8 +268,7 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
 def _dtypes(
     caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[DType, DType]:
-    """Returns element types of rows and of convolution tails; if one is missing, it is that of
-    the other.
+    """Returns element types of rows and of convolution tails; a missing one equals the other.
 
     rows: the types that rows are read as, by their stored type.
     """
@@ -302,10 +301,10 @@ def _check_layers(engine: Engine) -> None:
     rows, states = (Kind.FULL, Kind.MLA), (Kind.LINEAR, Kind.CONV)
     for groups, kinds in ((engine.rows, rows), (engine.states, states)):
         kept = sorted(i for group in groups for i in group.layers)
-        told = [i for i, layer in enumerate(engine.identity.layers) if layer.kind in kinds]
-        if kept != told:
+        configured = [i for i, layer in enumerate(engine.identity.layers) if layer.kind in kinds]
+        if kept != configured:
             names = " and ".join(kind.name for kind in kinds)
-            raise Inert(f"the engine keeps {names} layers {kept}, the config has {told}")
+            raise Inert(f"the engine keeps {names} layers {kept}, the config has {configured}")
     odd = {layer.kind for layer in engine.identity.layers} - {*rows, *states, Kind.NONE}
     if odd:
         raise Inert(f"layers of kind {', '.join(kind.name for kind in odd)} are not supported")

@@ -21,8 +21,8 @@ class Naming:
     """The remaining fields of an identity. weights is the digest of the weights only, 32 bytes.
 
     An empty model means the config's model_type. state and transition are the element types of S
-    and of a T that is not scalar, tolerance is how much the daemon may change them, row_tolerance
-    the same for keys and values: see Identity.
+    and of a T that is not scalar, tolerance is the error that the daemon may add to them,
+    row_tolerance the same for keys and values: see Identity.
     """
 
     weights: bytes

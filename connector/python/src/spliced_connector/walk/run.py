@@ -189,7 +189,7 @@ class Walk(Pass[SplicedRows]):
         if before is None:
             raise PlanError(f"layer {layer} of the context keeps no state")
         if x is None:
-            self.moved.append((layer, self._through(layer, before, None), self._behind(layer)))
+            self.moved.append((layer, self._through(layer, before, None), self._after(layer)))
             return None
         new = self.arch.linear(layer, x, self.rows.positions)
         out, tail = self._convolved(layer, new.conv)
@@ -298,7 +298,7 @@ class Walk(Pass[SplicedRows]):
         conv = self.rows.segments[left.segment].layers[layer].conv
         return None if conv is None else conv.to(tail)
 
-    def _behind(self, layer: int) -> Tensor | None:
+    def _after(self, layer: int) -> Tensor | None:
         """Returns the convolution's tail after a last span that is a segment: a copy."""
         tail = self._left(layer, len(self.rows.spans))
         return None if tail is None else tail.clone()
@@ -311,7 +311,7 @@ class Walk(Pass[SplicedRows]):
         lefts = [x for x in (self._left(layer, i) for i in spans) if x is not None]
         out = self.convolve(layer, inputs, torch.stack(lefts))
         if spans[-1] != len(self.rows.spans) - 1:
-            return out, self._behind(layer)
+            return out, self._after(layer)
         rows = inputs[self.rows.sights[-1].lo :]
         back = lefts[-1].shape[0]
         tail = rows if len(rows) >= back else torch.cat((lefts[-1], rows))

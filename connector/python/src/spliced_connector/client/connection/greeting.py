@@ -29,7 +29,7 @@ class Greeting:
     rows: bool  # checkpoints can be kept as rows
     packed: bool  # profiles may have a tolerance
     buffered: bool  # rows can be saved out of a buffer
-    splices: bool  # walks are learned from, and advice says how much of a prompt a splice takes
+    splices: bool  # walk times are learned, and advice includes the extent of a splice
     primers: bool  # segments are named by the primer they were captured after
     losses: bool  # losses of splices are kept, and requests say which they accept
     lookup: bool  # advice may come with a match

@@ -16,12 +16,12 @@ def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
     return dict(zip(reply.names, reply.values, strict=True))
 
 
-def pools(told: dict[str, float]) -> str:
+def pools(counters: dict[str, float]) -> str:
     """Returns the use of both pools for a log line, empty if the figures lack it."""
     lines = []
     for name in ("public", "private"):
-        used = told.get(f"pool_{name}_used_bytes")
-        most = told.get(f"pool_{name}_capacity_bytes")
+        used = counters.get(f"pool_{name}_used_bytes")
+        most = counters.get(f"pool_{name}_capacity_bytes")
         if used is not None and most is not None:
             lines.append(f"{used / 2**20:.1f} of {most / 2**20:.1f} MiB in use in the {name} pool")
     return ", ".join(lines)

@@ -201,11 +201,11 @@ class _Look:
 
     def _check_slopes(self) -> None:
         """Checks that the engine's factors equal the profile's."""
-        told = self._linear.slopes
-        if not told:
+        slopes = self._linear.slopes
+        if not slopes:
             return
         has = getattr(self._module, "slope_rate", None)
-        if not isinstance(has, Tensor) or tuple(has.flatten().tolist()) != told:
+        if not isinstance(has, Tensor) or tuple(has.flatten().tolist()) != slopes:
             raise UnsupportedError("decays differ from the profile's")
 
     def _check_tail(self, order: StateOrder) -> None:
@@ -234,7 +234,7 @@ class _Look:
             other = inputs.clone()
             places = self._first_value() + asked * self._linear.value_dim + columns
             other[-1, places] = -inputs[-1, places]
-            moved = self._state_behind(inputs) != self._state_behind(other)
+            moved = self._state_after(inputs) != self._state_after(other)
             fits &= {order for order in fits if self._shows(moved, order, asked, columns)}
         if not fits or (len(fits) > 1 and self._linear.key_dim > 1 < self._linear.value_dim):
             raise UnsupportedError("states hold a key and a value at an unknown place")
@@ -266,7 +266,7 @@ class _Look:
         if not same or not bool(torch.isfinite(out).all()):
             raise UnsupportedError("a moved state does not continue identically")
 
-    def _state_behind(self, inputs: Tensor) -> Tensor:
+    def _state_after(self, inputs: Tensor) -> Tensor:
         caches = self._scratch()
         self._run(caches, inputs, 0)
         return caches[-1][1].clone()

@@ -45,7 +45,7 @@ class _Request:
     missing: Sequence[Missing]
     away: Away = field(default_factory=Away)
     claimed: bool = False  # workers must be notified of segments,
-    told: frozenset[bytes] = frozenset()  # and have been, of these
+    reported: frozenset[bytes] = frozenset()  # and have been, of these
     over: bool = False  # its result is no longer needed
 
 
@@ -57,8 +57,8 @@ class Combiner:
         self._tally = tally
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
-        self._waiting = 0  # requests with something unknown; guarded by the lock,
-        self._over = False  # as is whether requests to the daemon have ended
+        self._waiting = 0  # requests with something unknown; the lock guards it
+        self._over = False  # and this: requests to the daemon have ended
         self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
         self._threads = [
@@ -86,7 +86,7 @@ class Combiner:
         return request is not None and not request.away.planned
 
     def of(self, request_id: str, claim: bool = False) -> Away:
-        """Returns what is known of a request now; this engine computes everything if nothing was
+        """Returns the current state of a request; this engine computes everything if nothing was
         asked.
 
         claim: later changes are included in `news`.
@@ -97,7 +97,7 @@ class Combiner:
         with self._lock:
             now = request.away
             if claim:
-                request.claimed, request.told = True, now.came | now.lost
+                request.claimed, request.reported = True, now.came | now.lost
             return Away(now.planned, now.waiting, now.own, now.came, now.lost)
 
     def news(self) -> tuple[News, ...]:
@@ -106,10 +106,10 @@ class Combiner:
         with self._lock:
             for request_id, request in self._requests.items():
                 away = request.away
-                fresh = (away.came | away.lost) - request.told
+                fresh = (away.came | away.lost) - request.reported
                 if request.claimed and fresh:
                     news.append(News(request_id, fresh & away.came, fresh & away.lost))
-                    request.told |= fresh
+                    request.reported |= fresh
         return tuple(news)
 
     def drop(self, request_id: str) -> None:
