@@ -159,9 +159,9 @@ func (m *Model) adviseRequest(q *AdviseQuery) (*wire.AdviseRequest, error) {
 	case q.Output < 0 || q.Output > n, q.BufferTokens < 0 || q.BufferTokens > n, q.SeamTokens < 0 || q.SeamTokens > n:
 		return nil, invalid("output %d, buffer %d, seams %d of %d tokens", q.Output, q.BufferTokens, q.SeamTokens, n)
 	case q.BlockTokens < 0 || q.BlockTokens > profile.MaxTokens || q.MaxCheckpoints < 0 || q.MaxCheckpoints > wire.MaxPositions:
-		return nil, invalid("blocks of %d tokens, %d checkpoints, most %d", q.BlockTokens, q.MaxCheckpoints, wire.MaxPositions)
+		return nil, invalid("blocks of %d tokens, %d checkpoints, at most %d", q.BlockTokens, q.MaxCheckpoints, wire.MaxPositions)
 	case len(q.Cuts) > wire.MaxKeys || len(q.Segments) > wire.MaxKeys:
-		return nil, invalid("%d cuts and %d segments, most %d", len(q.Cuts), len(q.Segments), wire.MaxKeys)
+		return nil, invalid("%d cuts and %d segments, at most %d", len(q.Cuts), len(q.Segments), wire.MaxKeys)
 	}
 	request := &wire.AdviseRequest{
 		Record: flag(q.Record), BlockTokens: uint32(q.BlockTokens), MaxCheckpoints: uint32(q.MaxCheckpoints),

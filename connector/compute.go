@@ -273,7 +273,7 @@ func (m *Model) rotateRequest(r *registration, k *link.Call, q *RotateQuery) (*w
 			return nil, invalid("block table without registered memory")
 		}
 		if len(q.Blocks) > wire.MaxBlocks {
-			return nil, invalid("block table of %d, most %d", len(q.Blocks), wire.MaxBlocks)
+			return nil, invalid("block table of %d, at most %d", len(q.Blocks), wire.MaxBlocks)
 		}
 		request.Dest, request.Memory = wire.DestMemory, r.memory
 		k.Late.Memory = true

@@ -109,7 +109,7 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 		return invalid("match: %d other variants of %d keys", len(q.Others), len(q.Keys))
 	}
 	if n := len(q.Prompt); n > 0 && (n > wire.MaxPrompt || q.Begin < 0 || q.Begin > n || q.SeamTokens < 0 || q.SeamTokens > n || q.PrimedFrom < 0) {
-		return invalid("match: from token %d on with seams of %d in a prompt of %d, most %d", q.Begin, q.SeamTokens, n, wire.MaxPrompt)
+		return invalid("match: from token %d on with seams of %d in a prompt of %d, at most %d", q.Begin, q.SeamTokens, n, wire.MaxPrompt)
 	}
 	r, err := m.enter()
 	if err != nil {

@@ -117,7 +117,7 @@ func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 		return nil, fmt.Errorf("register: client closed: %w", ErrUnavailable)
 	case n >= maxModels:
 		m.close()
-		return nil, fmt.Errorf("register: %d models, most %d: %w", n, maxModels, ErrFull)
+		return nil, fmt.Errorf("register: %d models, at most %d: %w", n, maxModels, ErrFull)
 	case a == nil:
 		return m, nil
 	}
@@ -153,9 +153,9 @@ func (c *Client) newModel(p *profile.Profile, b Binding) (*Model, error) {
 	case b.BlockTokens < 0 || b.ProbeTokens < 0 || b.SegmentBytes < 0 || b.CheckpointBytes < 0:
 		return nil, fmt.Errorf("negative size: %w", ErrInvalid)
 	case len(b.Connector) > wire.MaxName || len(b.Engine) > wire.MaxName:
-		return nil, fmt.Errorf("names of %d and %d bytes, most %d: %w", len(b.Connector), len(b.Engine), wire.MaxName, ErrInvalid)
+		return nil, fmt.Errorf("names of %d and %d bytes, at most %d: %w", len(b.Connector), len(b.Engine), wire.MaxName, ErrInvalid)
 	case len(p.Canonical()) > wire.MaxIdentity:
-		return nil, fmt.Errorf("identity of %d bytes, most %d: %w", len(p.Canonical()), wire.MaxIdentity, ErrInvalid)
+		return nil, fmt.Errorf("identity of %d bytes, at most %d: %w", len(p.Canonical()), wire.MaxIdentity, ErrInvalid)
 	}
 	m := &Model{client: c, profile: p, binding: b, tenant: tenant}
 	m.setSizes()

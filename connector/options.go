@@ -107,15 +107,15 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf(format+": %w", append(args, ErrInvalid)...))
 	}
 	if len(o.Name) > wire.MaxName {
-		bad("Name has %d bytes, most %d", len(o.Name), wire.MaxName)
+		bad("Name has %d bytes, at most %d", len(o.Name), wire.MaxName)
 	}
 	if len(o.Tenants) > wire.MaxTenants {
-		bad("%d Tenants, most %d", len(o.Tenants), wire.MaxTenants)
+		bad("%d Tenants, at most %d", len(o.Tenants), wire.MaxTenants)
 	}
 	seen := map[string]bool{}
 	for i, t := range o.Tenants {
 		if len(t.Name) > wire.MaxName || len(t.Token) > wire.MaxToken {
-			bad("Tenants[%d]: name of %d bytes, token of %d, most %d and %d", i, len(t.Name), len(t.Token), wire.MaxName, wire.MaxToken)
+			bad("Tenants[%d]: name of %d bytes, token of %d, at most %d and %d", i, len(t.Name), len(t.Token), wire.MaxName, wire.MaxToken)
 		}
 		if seen[t.Name] {
 			bad("Tenants[%d]: name %q twice", i, t.Name)

@@ -207,7 +207,7 @@ func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
 // returned ErrExists. ErrBusy: another call of the client waits for jobs.
 func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs || len(q.Primers) > wire.MaxPrimers {
-		return Jobs{}, invalid("watch: %d jobs at once, %d declined, most %d; %d primers, most %d",
+		return Jobs{}, invalid("watch: %d jobs at once, %d declined, at most %d; %d primers, at most %d",
 			q.Jobs, len(q.Declined), wire.MaxWorkerJobs, len(q.Primers), wire.MaxPrimers)
 	}
 	reply, err := m.watch(ctx, &wire.WatchRequest{

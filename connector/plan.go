@@ -62,7 +62,7 @@ type From struct {
 func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 	n := len(p.Spans)
 	if n > wire.MaxSpans {
-		return wire.Plan{}, invalid("plan of %d spans, most %d", n, wire.MaxSpans)
+		return wire.Plan{}, invalid("plan of %d spans, at most %d", n, wire.MaxSpans)
 	}
 	if p.Begin < 0 || p.End < p.Begin || p.End > profile.MaxTokens {
 		return wire.Plan{}, invalid("plan of tokens [%d, %d)", p.Begin, p.End)

@@ -39,7 +39,7 @@ func (m *Model) Report(ctx context.Context, q *Report) (off bool, err error) {
 	case !(q.Worst >= 0) || !(q.Bound >= 0) || math.IsInf(q.Bound, 1):
 		return false, invalid("report: worst %v, bound %v", q.Worst, q.Bound)
 	case len(q.Text) > wire.MaxErrorText:
-		return false, invalid("report: text of %d bytes, most %d", len(q.Text), wire.MaxErrorText)
+		return false, invalid("report: text of %d bytes, at most %d", len(q.Text), wire.MaxErrorText)
 	case q.Losses != nil && len(q.Losses) != wire.LossWays:
 		return false, invalid("report: losses of %d ways, want %d", len(q.Losses), wire.LossWays)
 	}

@@ -152,11 +152,11 @@ func TestMalformedNamesFieldAndValue(t *testing.T) {
 		want string
 	}{
 		{"count over bound", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[8:], MaxKeys+1); return b },
-			"match request: positions: count 2049, most 2048"},
+			"match request: positions: count 2049, at most 2048"},
 		{"count over body", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[96:], 2); return b },
 			"match request: keys: 64 bytes at offset 104, 32 left"},
 		{"huge count", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[96:], 1<<32-1); return b },
-			"match request: keys: count 4294967295, most 2048"},
+			"match request: keys: count 4294967295, at most 2048"},
 		{"rows differ", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[8:], 1); b[20] = 0; return b },
 			"match request: prefixes: 2 rows, want 1"},
 		{"padding", func(b []byte) []byte { b[5] = 9; return b },
@@ -195,7 +195,7 @@ func TestTextOverBoundIsMalformed(t *testing.T) {
 	hello := &HelloRequest{Tenants: []TenantName{{Name: strings.Repeat("x", MaxName+1)}}}
 	var m HelloRequest
 	err := m.Decode(hello.Append(nil))
-	if err == nil || !strings.Contains(err.Error(), "tenant names: text 0 has 257 bytes, most 256") {
+	if err == nil || !strings.Contains(err.Error(), "tenant names: text 0 has 257 bytes, at most 256") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -226,7 +226,7 @@ func TestHeaderRefusesWhatItDoesNotKnow(t *testing.T) {
 		{"reserved", set(good, 36, 1), "header: reserved 0x1", Invalid, 77},
 		{"length", set(good, 32, 1), "header: length 1, body 32 bytes", Invalid, 77},
 		{"cut", good[:48], "header: length 32, body 8 bytes", Invalid, 77},
-		{"long", append(bytes.Clone(good), make([]byte, MaxFrame)...), "header: frame of 131144 bytes, most 131072", Invalid, 77},
+		{"long", append(bytes.Clone(good), make([]byte, MaxFrame)...), "header: frame of 131144 bytes, at most 131072", Invalid, 77},
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {

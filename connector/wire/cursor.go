@@ -207,7 +207,7 @@ func (r *reader) count(field string, most int) int {
 		return 0
 	}
 	if int64(n) > int64(most) {
-		r.fail(field, "count %d, most %d", n, most)
+		r.fail(field, "count %d, at most %d", n, most)
 		return 0
 	}
 	return int(n)
@@ -250,7 +250,7 @@ func (r *reader) texts(field string, rows, most int) []string {
 	v := make([]string, len(lengths))
 	for i, n := range lengths {
 		if int64(n) > int64(most) {
-			r.fail(field, "text %d has %d bytes, most %d", i, n, most)
+			r.fail(field, "text %d has %d bytes, at most %d", i, n, most)
 			return nil
 		}
 		v[i], joined = joined[:n], joined[n:]

@@ -101,7 +101,7 @@ func ParseHeader(frame []byte) (h Header, body []byte, err error) {
 	case le.Uint32(frame[36:]) != 0:
 		err = fmt.Errorf("header: reserved %#x: %w", le.Uint32(frame[36:]), ErrMalformed)
 	case len(frame) > MaxFrame:
-		err = fmt.Errorf("header: frame of %d bytes, most %d: %w", len(frame), MaxFrame, ErrMalformed)
+		err = fmt.Errorf("header: frame of %d bytes, at most %d: %w", len(frame), MaxFrame, ErrMalformed)
 	case int64(h.Length) != int64(len(body)):
 		err = fmt.Errorf("header: length %d, body %d bytes: %w", h.Length, len(body), ErrMalformed)
 	}
@@ -121,7 +121,7 @@ func AppendFrame(b []byte, h *Header, m Message) ([]byte, error) {
 	}
 	size := len(b) - start
 	if size > MaxFrame {
-		return b[:start], fmt.Errorf("%s: %d bytes, most %d: %w", h.Op, size, MaxFrame, ErrTooLarge)
+		return b[:start], fmt.Errorf("%s: %d bytes, at most %d: %w", h.Op, size, MaxFrame, ErrTooLarge)
 	}
 	binary.LittleEndian.PutUint32(b[start+32:], uint32(size-HeaderBytes))
 	return b, nil

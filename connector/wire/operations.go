@@ -53,7 +53,7 @@ func New(op Op, kind Kind) (Message, bool) {
 // with WayDescriptor, plus extra ones.
 func Descriptors(way uint8, chunks, extra int) (int, error) {
 	if chunks > MaxChunks {
-		return 0, fmt.Errorf("%d chunks, most %d: %w", chunks, MaxChunks, ErrTooLarge)
+		return 0, fmt.Errorf("%d chunks, at most %d: %w", chunks, MaxChunks, ErrTooLarge)
 	}
 	if way == WayDescriptor {
 		return chunks + extra, nil

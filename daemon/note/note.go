@@ -103,7 +103,7 @@ func (n *Note) Load() error {
 	case err != nil:
 		return err
 	case len(content) > n.Most:
-		err = fmt.Errorf("%d bytes, most %d", len(content), n.Most)
+		err = fmt.Errorf("%d bytes, at most %d", len(content), n.Most)
 	default:
 		err = n.Take(content)
 	}
@@ -122,7 +122,7 @@ func (n *Note) Save() {
 	switch {
 	case err != nil || sum == n.last:
 	case len(content) > n.Most: // it would not be read
-		err = fmt.Errorf("%d bytes, most %d", len(content), n.Most)
+		err = fmt.Errorf("%d bytes, at most %d", len(content), n.Most)
 	default:
 		err = n.Disk.KeepNote(n.Name, content)
 	}

@@ -62,7 +62,7 @@ func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 		}
 	}
 	if n := len(primersOf(q.Segments)); n > MaxPrimers {
-		return nil, invalid("plan of segments after %d primers, most %d", n, MaxPrimers)
+		return nil, invalid("plan of segments after %d primers, at most %d", n, MaxPrimers)
 	}
 	return p, nil
 }

@@ -40,7 +40,7 @@ func (t *task) advise() (wire.Message, error) {
 		return nil, err
 	}
 	if m.Record > 1 || m.Tokens > profile.MaxTokens {
-		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, most %d", m.Record, m.Tokens, profile.MaxTokens)
+		return nil, codes.Refuse(wire.Invalid, "record %d, a prompt of %d tokens, at most %d", m.Record, m.Tokens, profile.MaxTokens)
 	}
 	if m.Measured.Present && !t.at.splices {
 		return nil, codes.Refuse(wire.Invalid, "measured: the connection has not asked for that feature")

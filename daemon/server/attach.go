@@ -385,7 +385,7 @@ var errBindings = codes.Refuse(wire.Busy, "%d profile requests on one connection
 // programs that disagree about a layout must not share memory.
 func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	if m.ProbeTokens > maxProbe {
-		return codes.Refuse(wire.Invalid, "sizes for %d tokens, most %d", m.ProbeTokens, maxProbe)
+		return codes.Refuse(wire.Invalid, "sizes for %d tokens, at most %d", m.ProbeTokens, maxProbe)
 	}
 	n := int(m.ProbeTokens)
 	if ours := uint64(p.SegmentLayout(n).Bytes); ours != m.SegmentBytes {

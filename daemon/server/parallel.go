@@ -58,7 +58,7 @@ func (t *task) planSegments() (wire.Message, error) {
 	case m.Pieces > 1:
 		return nil, codes.Refuse(wire.Invalid, "pieces %d", m.Pieces)
 	case total > wire.MaxPrompt:
-		return nil, codes.Refuse(wire.Invalid, "tokens: plan of %d tokens, most %d", total, wire.MaxPrompt)
+		return nil, codes.Refuse(wire.Invalid, "tokens: plan of %d tokens, at most %d", total, wire.MaxPrompt)
 	case t.job == nil && !t.conn.mayWait():
 		return nil, codes.Refuse(wire.Busy, "too many requests are waiting")
 	}

@@ -28,7 +28,7 @@ func (c *Config) checkAdmin(v *faults) {
 	} {
 		v.plain(name, path)
 		if len(path) > maxDiskPath {
-			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
+			v.add(name, "path of %d bytes, at most %d", len(path), maxDiskPath)
 		}
 	}
 	if c.HTTP != Off && (c.AdminTLSCert == "") != (c.AdminTLSKey == "") {

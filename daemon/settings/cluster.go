@@ -73,7 +73,7 @@ func (c *Config) checkCluster(v *faults) {
 	} {
 		v.plain(name, path)
 		if len(path) > maxDiskPath {
-			v.add(name, "path of %d bytes, most %d", len(path), maxDiskPath)
+			v.add(name, "path of %d bytes, at most %d", len(path), maxDiskPath)
 		}
 	}
 	for name, a := range map[string]netip.AddrPort{"cluster-advertise": c.ClusterAdvertise, "cluster-peer-advertise": c.ClusterPeerAdvertise} {

@@ -438,7 +438,7 @@ func (c *Config) checkHBM(v *faults) {
 	})
 	c.checkDevices(v)
 	if len(c.HBMLibrary) > maxDiskPath {
-		v.add("hbm-library", "path of %d bytes, most %d", len(c.HBMLibrary), maxDiskPath)
+		v.add("hbm-library", "path of %d bytes, at most %d", len(c.HBMLibrary), maxDiskPath)
 	}
 	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
 }
@@ -447,7 +447,7 @@ func (c *Config) checkHBM(v *faults) {
 // to a valid file reveals no other errors.
 func (c *Config) checkDisk(v *faults) {
 	if len(c.Disk) > maxDiskPath {
-		v.add("disk", "path of %d bytes, most %d", len(c.Disk), maxDiskPath)
+		v.add("disk", "path of %d bytes, at most %d", len(c.Disk), maxDiskPath)
 	}
 	granule := c.DiskGranule
 	if granule < 4*KiB || granule > MiB || granule&(granule-1) != 0 {
@@ -519,10 +519,10 @@ func (c *Config) checkTenants(v *faults) {
 		}
 		names[t.Name], salts[t.Salt] = true, t.Name
 		if len(t.Salt) > wire.MaxSalt {
-			v.add(at, "salt of %d bytes, most %d", len(t.Salt), wire.MaxSalt)
+			v.add(at, "salt of %d bytes, at most %d", len(t.Salt), wire.MaxSalt)
 		}
 		if len(t.Token) > wire.MaxToken {
-			v.add(at, "token of %d bytes, most %d", len(t.Token), wire.MaxToken)
+			v.add(at, "token of %d bytes, at most %d", len(t.Token), wire.MaxToken)
 		}
 		if t.Quota < 0 {
 			v.add(at, "quota %d is negative", int64(t.Quota))
@@ -539,7 +539,7 @@ const MaxDevices = 128
 // checkDevices checks the list of GPUs.
 func (c *Config) checkDevices(v *faults) {
 	if n := len(c.HBMDevices); n > MaxDevices {
-		v.add("hbm-device", "%d devices, most %d", n, MaxDevices)
+		v.add("hbm-device", "%d devices, at most %d", n, MaxDevices)
 	}
 	seen := map[string]bool{}
 	for _, name := range c.HBMDevices {
@@ -631,7 +631,7 @@ func (v *faults) plain(name, text string) {
 // path checks a path; an empty one stands for a default.
 func (v *faults) path(name, path string) {
 	if len(path) > maxSocketPath-len(".lock") {
-		v.add(name, "path of %d bytes, most %d", len(path), maxSocketPath-len(".lock"))
+		v.add(name, "path of %d bytes, at most %d", len(path), maxSocketPath-len(".lock"))
 	}
 }
 

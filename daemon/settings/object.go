@@ -87,7 +87,7 @@ func (c *Config) checkObject(v *faults) {
 	} {
 		v.plain(t.name, t.text)
 		if len(t.text) > t.most {
-			v.add(t.name, "%d bytes, most %d", len(t.text), t.most)
+			v.add(t.name, "%d bytes, at most %d", len(t.text), t.most)
 		}
 	}
 	v.sizes([]sizeBound{

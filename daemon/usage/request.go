@@ -77,7 +77,7 @@ func read(m *wire.ServedRequest) (*Request, error) {
 		return nil, codes.Refuse(wire.Invalid, "way %d", m.Way)
 	}
 	if m.Tokens == 0 || m.Tokens > profile.MaxTokens {
-		return nil, codes.Refuse(wire.Invalid, "tokens: a prompt of %d tokens, most %d", m.Tokens, profile.MaxTokens)
+		return nil, codes.Refuse(wire.Invalid, "tokens: a prompt of %d tokens, at most %d", m.Tokens, profile.MaxTokens)
 	}
 	if m.PrefixReason > wire.ReasonOff || m.PrefixTier > wire.TierPeer {
 		return nil, codes.Refuse(wire.Invalid, "prefix in tier %d, reason %d", m.PrefixTier, m.PrefixReason)

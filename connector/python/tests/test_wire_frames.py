@@ -181,7 +181,7 @@ def test_refusals_carry_their_text() -> None:
 
 def test_what_fits_no_frame_is_refused() -> None:
     keys = [bytes(32)] * 2048
-    with pytest.raises(WireError, match="match: 131144 bytes, most 131072"):
+    with pytest.raises(WireError, match="match: 131144 bytes, at most 131072"):
         wire.encode(wire.MatchRequest(prefixes=keys, keys=keys), wire.Header(wire.Op.MATCH, 1))
 
 

@@ -138,9 +138,9 @@ MATCH = wire.MatchRequest(positions=[1, 2], prefixes=[bytes(32)] * 2, keys=[byte
 @pytest.mark.parametrize(
     ("at", "put", "text"),
     [
-        (8, b"\x01\x08\0\0", "match request: positions: count 2049, most 2048"),
+        (8, b"\x01\x08\0\0", "match request: positions: count 2049, at most 2048"),
         (96, b"\x02", "match request: keys: 64 bytes at offset 104, 32 left"),
-        (96, b"\xff\xff\xff\xff", "match request: keys: count 4294967295, most 2048"),
+        (96, b"\xff\xff\xff\xff", "match request: keys: count 4294967295, at most 2048"),
         (8, b"\x01\0\0\0\0\0\0\0\1\0\0\0\0", "match request: prefixes: 2 rows, want 1"),
         (5, b"\x09", "match request: scalars: padding before offset 8 is not zero"),
         (12, b"\x01", "match request: positions: bytes after the count are 0x1"),
@@ -194,7 +194,7 @@ def test_counts_must_add_up() -> None:
 def test_texts_over_their_bounds_are_refused() -> None:
     for message, text in (
         (wire.HelloRequest(tenant_names=["x" * 257], tenant_tokens=[""]), "text 0 has 257 bytes"),
-        (wire.HelloRequest(client="é" * 129), "client: count 258, most 256"),
+        (wire.HelloRequest(client="é" * 129), "client: count 258, at most 256"),
     ):
         with pytest.raises(WireError, match=text):
             wire.decode(wire.encode(message, wire.Header(wire.Op.HELLO, 1)))

@@ -143,7 +143,7 @@ func (c *Conn) send(frame []byte, fds []int, flags int) error {
 		return errors.New("send: empty message")
 	}
 	if len(fds) > MaxDescriptors {
-		return fmt.Errorf("send: %d descriptors, most %d: %w", len(fds), MaxDescriptors, ErrDescriptors)
+		return fmt.Errorf("send: %d descriptors, at most %d: %w", len(fds), MaxDescriptors, ErrDescriptors)
 	}
 	if !c.gate.enter() {
 		return ErrClosed

@@ -348,7 +348,7 @@ def test_leases_that_were_not_good_leave_the_states_alone(
 ) -> None:
     setup = Setup(arch, [HIT, HIT, HIT])
     monkeypatch.setattr(serving_job, "release_all", lambda held: [False for _ in held])
-    with pytest.raises(LostError, match="vouch"):
+    with pytest.raises(LostError, match="cannot confirm the segments"):
         setup.job.run(Pace(), FOREVER)
     assert not any(pages.written for pages in setup.states.values())
 

@@ -324,7 +324,7 @@ def test_code_beside_weights_is_taken_for_types_with_a_walk_only() -> None:
         architecture(model, Naming(WEIGHTS))
     model = build(RING)
     model.lm_head = LowRank(model.lm_head)
-    with pytest.raises(UnsupportedError, match="LowRank, which no walk knows"):
+    with pytest.raises(UnsupportedError, match="LowRank, which no walk supports"):
         architecture(model, Naming(WEIGHTS))
 
 

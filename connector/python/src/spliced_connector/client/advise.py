@@ -179,9 +179,9 @@ def _check(query: Query) -> None:
     elif not all(0 <= count <= n for count in counts):
         text = f"output, buffer and seams {counts} of {n} tokens"
     elif not 0 <= query.max_checkpoints <= MAX_POSITIONS:
-        text = f"{query.max_checkpoints} checkpoints, most {MAX_POSITIONS}"
+        text = f"{query.max_checkpoints} checkpoints, at most {MAX_POSITIONS}"
     elif len(query.cuts) > MAX_KEYS or len(query.segments) > MAX_KEYS:
-        text = f"{len(query.cuts)} cuts and {len(query.segments)} segments, most {MAX_KEYS}"
+        text = f"{len(query.cuts)} cuts and {len(query.segments)} segments, at most {MAX_KEYS}"
     elif not all(0 <= cut <= n for cut in query.cuts):
         text = f"a cut outside of {n} tokens"
     elif not all(0 <= begin <= n - count < n for begin, count in query.segments):

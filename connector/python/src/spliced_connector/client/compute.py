@@ -141,7 +141,7 @@ def place(
     sent = False
     try:
         if r.memory == 0 or len(blocks) > MAX_BLOCKS:
-            text = f"memory {r.memory}, {len(blocks)} blocks, most {MAX_BLOCKS}"
+            text = f"memory {r.memory}, {len(blocks)} blocks, at most {MAX_BLOCKS}"
             raise SplicedError(Code.INVALID, text)
         request = _rotate_request(r, op, plan, layer, origin, 0, blocks)
         r.exchange.start(call, request)

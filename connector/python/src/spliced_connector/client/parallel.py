@@ -245,10 +245,10 @@ def jobs(
 ) -> JobNews:
     """Waits for jobs. Raises `SplicedError`."""
     if len(primers) > MAX_PRIMERS or any(len(digest) != len(NOTHING) for digest in primers):
-        text = f"watch: {len(primers)} digests of primers, most {MAX_PRIMERS}"
+        text = f"watch: {len(primers)} digests of primers, at most {MAX_PRIMERS}"
         raise SplicedError(Code.INVALID, text)
     if not 0 <= most <= MAX_WORKER_JOBS:
-        raise SplicedError(Code.INVALID, f"watch: {most} jobs at once, most {MAX_WORKER_JOBS}")
+        raise SplicedError(Code.INVALID, f"watch: {most} jobs at once, at most {MAX_WORKER_JOBS}")
     call, wait_ms = _long(r, wait)
     request = WatchRequest(
         profile=r.profile,

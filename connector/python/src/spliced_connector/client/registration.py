@@ -97,7 +97,7 @@ class Enrolment:
             raise ValueError(f"blocks of {block_tokens} tokens")
         for name in (connector, engine):
             if len(name.encode()) > MAX_NAME_BYTES:
-                raise ValueError(f"name of {len(name.encode())} bytes, most {MAX_NAME_BYTES}")
+                raise ValueError(f"name of {len(name.encode())} bytes, at most {MAX_NAME_BYTES}")
         self.profile = profile
         self.tenant = tenant
         """Index in the client's tenants."""

@@ -80,7 +80,7 @@ def served(r: Registration, report: Served) -> tuple[int, float | None]:
         raise SplicedError(Code.INVALID, f"served: tokens {report.tokens}, or a negative count")
     if len(report.segments) > MAX_KEYS or len(report.predicted) > MAX_WAYS:
         raise SplicedError(
-            Code.INVALID, f"served: {len(report.segments)} segments, most {MAX_KEYS}"
+            Code.INVALID, f"served: {len(report.segments)} segments, at most {MAX_KEYS}"
         )
     request = ServedRequest(
         profile=r.profile,

@@ -69,7 +69,7 @@ class _Ring:
     def take(self, nbytes: int) -> _Slot:
         """Returns a slot of at least `nbytes`; waits for the stream that used it last."""
         if nbytes > _MOST_BYTES:
-            raise SplicedError(Code.FULL, f"{nbytes} bytes beside a launch, most {_MOST_BYTES}")
+            raise SplicedError(Code.FULL, f"{nbytes} bytes beside a launch, at most {_MOST_BYTES}")
         slot = self._slots[self._next]
         self._next = (self._next + 1) % _SLOTS
         self._driver.wait_event(slot.event)

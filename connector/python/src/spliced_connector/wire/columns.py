@@ -147,7 +147,7 @@ class Blobs:
         blobs, begin = [], 0
         for i, length in enumerate(lengths):
             if length > self.most:
-                raise WireError(f"text {i} has {length} bytes, most {self.most}")
+                raise WireError(f"text {i} has {length} bytes, at most {self.most}")
             blobs.append(bytes(joined[begin : begin + length]))
             begin += length
         return blobs, end
@@ -198,7 +198,7 @@ def _take(body: memoryview, at: int, size: int, most: int) -> tuple[int, memoryv
     if n >> 32:
         raise WireError(f"bytes after the count are {n >> 32:#x}")
     if n > most:
-        raise WireError(f"count {n}, most {most}")
+        raise WireError(f"count {n}, at most {most}")
     at += 8
     stop = at + n * size
     end = stop + (-stop & 7)

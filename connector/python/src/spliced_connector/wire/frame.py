@@ -69,7 +69,7 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
     body = b"".join(pieces)
     if len(body) > MAX_FRAME - HEADER_BYTES:
         name = op_name(header.op)
-        raise WireError(f"{name}: {len(body) + HEADER_BYTES} bytes, most {MAX_FRAME}")
+        raise WireError(f"{name}: {len(body) + HEADER_BYTES} bytes, at most {MAX_FRAME}")
     outcome = code if header.kind == _REPLY else header.deadline
     try:
         head = _HEADER.pack(
@@ -114,7 +114,7 @@ def parse_header(frame: bytes | bytearray | memoryview) -> tuple[Header, memoryv
     if zero:
         raise WireError(f"header: reserved {zero:#x}")
     if len(frame) > MAX_FRAME:
-        raise WireError(f"header: frame of {len(frame)} bytes, most {MAX_FRAME}")
+        raise WireError(f"header: frame of {len(frame)} bytes, at most {MAX_FRAME}")
     if length != len(frame) - HEADER_BYTES:
         raise WireError(f"header: length {length}, body {len(frame) - HEADER_BYTES} bytes")
     header = Header(op, request, epoch, tenant, deadline, code, kind, version)

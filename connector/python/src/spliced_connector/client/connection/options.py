@@ -101,7 +101,7 @@ class Options:
     def _wrong(self) -> list[str]:
         wrong = []
         if len(self.name.encode()) > MAX_NAME_BYTES:
-            wrong.append(f"name has {len(self.name.encode())} bytes, most {MAX_NAME_BYTES}")
+            wrong.append(f"name has {len(self.name.encode())} bytes, at most {MAX_NAME_BYTES}")
         if not 1 <= len(self.tenants) <= MAX_TENANTS:
             wrong.append(f"{len(self.tenants)} tenants, want 1 to {MAX_TENANTS}")
         for name, token in self.tenants:
