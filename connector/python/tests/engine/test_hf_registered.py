@@ -221,8 +221,10 @@ def test_a_device_without_room(connect_gpu: Connect, daemon: Daemon, cuda: FakeC
     e = on_device(qwen35(), connect_gpu, daemon, WRITTEN)
     ids = tokens(200)
     promoted(e, ids)
-    [(why, n)] = e.composed.reasons.items()
-    assert "cuMemAlloc" in why and n == e.composed.unasked == e.composed.engine > 0
+    # While segments are being promoted, prompts give that reason.
+    reasons = e.composed.reasons
+    assert any("cuMemAlloc" in why for why in reasons)
+    assert e.composed.engine >= reasons[next(why for why in reasons if "cuMemAlloc" in why)] > 0
 
 
 def test_a_daemon_that_has_as_many_memories_as_it_takes(

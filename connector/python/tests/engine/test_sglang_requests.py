@@ -209,7 +209,9 @@ def test_a_prefix_that_takes_longer_to_fetch_is_computed(
 ) -> None:
     ids = draw(6)
     half.save(ids, 384)
-    said = SimpleNamespace(way=Way.RECOMPUTE, checkpoints=(), predicted=(), seen_tokens=0)
+    said = SimpleNamespace(
+        way=Way.RECOMPUTE, checkpoints=(), predicted=(), seen_tokens=0, found=None
+    )
     monkeypatch.setattr(type(half.model), "advise", lambda *_: said)
     tracked = half.open(ids)
     assert tracked.compute
@@ -227,7 +229,9 @@ def test_only_what_has_a_name_and_is_not_held_is_stored(
     half.save(ids, 256)
     wish = [(128, True), (256, True), (384, True), (450, True), (512, False)]
     points = [SimpleNamespace(tokens=tokens, save=save) for tokens, save in wish]
-    said = SimpleNamespace(way=Way.PREFIX, checkpoints=points, predicted=(), seen_tokens=0)
+    said = SimpleNamespace(
+        way=Way.PREFIX, checkpoints=points, predicted=(), seen_tokens=0, found=None
+    )
     monkeypatch.setattr(type(half.model), "advise", lambda *_: said)
     assert half.open(ids).wanted == [384, *([N] if turns else [])]
 

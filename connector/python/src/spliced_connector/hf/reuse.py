@@ -616,7 +616,7 @@ class Reuse:
                 new.append(NewCheckpoint(digest, context.tokens, parent, behind, kind, parts))
             parent, behind = digest, context.tokens
         if kept.loan is not None and not kept.loan.readable:
-            log.warning("%d checkpoints are not stored: a lease ended before", len(new))
+            log.warning("%d checkpoints were not stored: a lease had ended", len(new))
             return []
         return self.model.save(new)
 
