@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spliced_connector.client import Client, Model, NewSegment, Options, Query
+from spliced_connector.client import Client, Lookup, Match, Model, NewSegment, Options, Query
 from spliced_connector.client.connection.checksum import xxh3
 from spliced_connector.model import (
     Attention,
@@ -35,6 +35,7 @@ from spliced_connector.model import (
     Linear,
     Rope,
 )
+from spliced_connector.serving.asking import match_and_advise
 
 IDENTITY = Identity(
     "bench",
@@ -122,6 +123,13 @@ def calls(model: Model, count: int) -> dict[str, dict[str, float]]:
         raise SystemExit("no salt")
     keys = [key] * 32
     query = Query(tokens, record=False)
+    # A prompt of 32 segments, as a scheduler asks about it.
+    lookup = Lookup(keys=keys)
+    begins = [(begin, TOKENS) for begin in range(0, 32 * TOKENS, TOKENS)]
+    prompt = Query(tokens * 32, record=False, segments=begins)
+
+    def question(_: Match | None) -> Query:
+        return prompt
 
     def lease() -> None:
         (segment,) = model.acquire([key])
@@ -133,6 +141,12 @@ def calls(model: Model, count: int) -> dict[str, dict[str, float]]:
         "match of 32 keys": percentiles(lambda: model.match(keys=keys), count),
         "acquire and release of 1 key": percentiles(lease, count),
         f"advise for {TOKENS} tokens": percentiles(lambda: model.advise(query), count),
+        "32 segments: match, then advise": percentiles(
+            lambda: match_and_advise(model, lookup, question, at_once=False), count
+        ),
+        "32 segments: advise with a match": percentiles(
+            lambda: match_and_advise(model, lookup, question), count
+        ),
     }
 
 
