@@ -143,6 +143,30 @@ func TestANodeThatHasJustStartedFindsWhatOthersHold(t *testing.T) {
 		}
 		return b.peers.fetch.Counters().Learns > 0
 	})
+	raw := dialRaw(t, b.Socket())
+	raw.mapAll(raw.mustHello(&wire.HelloRequest{
+		MinVersion: 1, MaxVersion: 1, Client: "raw", Features: wire.FeatureLookup | wire.FeatureEstimates, Tenants: []wire.TenantName{{}},
+	}))
+	raw.register(p)
+	raw.stageTokens(64, 400)
+	name := uint64(20)
+	eventually(t, "b has asked a before an advice", func() bool {
+		name++ // what was found once is read ahead
+		fresh := newDocument(p, nil, name, 300, profile.RoleMid)
+		put(t, onA, fresh)
+		number, before := b.peers.fetch.Members()[0].Node, b.peers.fetch.Counters().Learns
+		b.peers.known.joined(uint16(number))
+		b.peers.index.Forget(number)
+		var reply wire.AdviseReply
+		raw.call(wire.OpAdvise, &wire.AdviseRequest{
+			Profile: raw.profile, Tokens: 400, TokenOff: 64, SegmentBegin: []uint32{0}, SegmentTokens: []uint32{300},
+			SegmentStatus: []uint8{0}, SegmentTier: []uint8{0}, Match: wire.AdviseMatch{Present: true, Keys: [][32]byte{fresh.key}, Primed: []uint8{0}},
+		}, &reply)
+		if m := &reply.Match; len(m.Status) != 1 || m.Status[0] != wire.StatusHit {
+			t.Fatalf("not found by a node that is learning: %+v", m)
+		}
+		return b.peers.fetch.Counters().Learns > before
+	})
 }
 
 func TestATenantsSegmentsCrossToTheSameTenantOnly(t *testing.T) {
