@@ -214,3 +214,17 @@ def test_what_cannot_be_read_any_more_has_changed(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch.Tensor, "data_ptr", fail)
     assert "released" in watched.changed()
+
+
+@pytest.mark.parametrize("at", [0, 3, 4097, WIDE - 1])
+def test_the_sign_of_any_number_counts(at: int) -> None:
+    """Of every fourth one it is the highest bit of a word."""
+    model = Model()
+    wide = last(model).wide
+    with torch.no_grad():
+        wide[at] += 1  # no number is zero
+    watched = Parameters(model)
+    assert not watched.changed()
+    raw(wide, at, -wide[at].item())
+    watched.doubt()
+    assert "wide" in watched.changed()

@@ -24,7 +24,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,9 @@ _AT_ONCE = 256
 """Blocks summed by one call on a device, where every call costs a launch."""
 _IN_TURN = 2
 """Checksums compared by each call of `changed` without doubt."""
+
+_Sums: TypeAlias = tuple[tuple[int, int], ...]
+"""Of each block: see `_sums`."""
 _Noticed = Callable[[], Callable[[], None] | None]
 """Returns the function to call, None once the watch is gone."""
 _LOAD = "load_weights"
@@ -69,7 +72,7 @@ class _Region:
     """The memory of one or more tensors, and its checksums block by block."""
 
     place: _Place
-    sums: tuple[int, ...]
+    sums: _Sums
 
 
 class Parameters:
@@ -175,12 +178,12 @@ def _tensor(region: _Region) -> Tensor:
     return found
 
 
-def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> tuple[int, ...]:
+def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> _Sums:
     """Returns the checksums of a tensor's storage, of `count` blocks from `first` on.
 
-    A block is a table of 64-bit words. Rows and columns are summed, and these sums with an odd
-    weight for each position: changing one word always changes the checksum, and so does swapping
-    two.
+    A block is a table of 64-bit words, and its checksum has two numbers: the sum of its rows and
+    that of its columns, each multiplied by an odd weight for its position. Odd weights lose no bit:
+    changing one word always changes both numbers.
     """
     import torch
 
@@ -200,14 +203,17 @@ def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> tuple[int, ..
             parts = [rest[: rows * len(last)].view(torch.int64), last.view(torch.int64)]
             first_rows, last_row = (part.view(1, -1, _COLUMNS) for part in parts)
             found.append(_weighed(first_rows) * 3 + _weighed(last_row))
-        sums: list[int] = torch.cat(found).tolist() if found else []
-    return tuple(sums)
+        sums: list[list[int]] = torch.cat(found).tolist() if found else []
+    return tuple((by_row, by_column) for by_row, by_column in sums)
 
 
 def _weighed(table: Tensor) -> Tensor:
+    """Returns the checksums of blocks of int64 words: [blocks, rows, columns] to [blocks, 2]."""
+    import torch
+
     rows, columns = _weights(str(table.device))
     by_row = (table.sum(2) * rows[: table.shape[1]]).sum(1)
-    return by_row + (table.sum(1) * columns).sum(1)
+    return torch.stack((by_row, (table.sum(1) * columns).sum(1)), 1)
 
 
 @functools.lru_cache(maxsize=16)
