@@ -8,8 +8,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Lease is an object that one client may read. Slots, which are leases of results, are not
-// included.
+// Lease is an object that one client may read. Leases of slots, which hold results of compose,
+// rotate, assemble and replay, are not listed.
 type Lease struct {
 	Lease      uint64    `json:"lease"`
 	Object     string    `json:"object"` // segment or checkpoint

@@ -38,10 +38,10 @@ func (o *object) Layout() profile.Layout { return o.layout }
 // Bytes returns the size of all parts.
 func (o *object) Bytes() int64 { return o.layout.Bytes }
 
-// Part returns the bytes of part i: usually a view, or a copy if the part does not lie in one
-// run. It returns nil for a part that does not exist or is not in memory (inner nodes of a
+// Part returns the bytes of part i: usually a view, or a copy if the part is not contiguous in
+// memory. It returns nil for a part that does not exist or is not in memory (inner nodes of a
 // checkpoint), after Release, and for a lease that is no longer valid. After the last use of
-// a view check Valid: only if it holds were the bytes those that were leased.
+// a view call Valid: if it returns false, the bytes may have been those of another object.
 func (o *object) Part(i int) []byte {
 	if !o.has(i) || o.held.keep() != nil {
 		return nil

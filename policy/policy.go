@@ -30,10 +30,10 @@ type Item struct {
 	// clamped to 1e-9..1e15. All items of a pool should know it or none, since the two are
 	// compared.
 	Saved float64
-	// Extends is the closest object of this pool that this one starts with, such as the
-	// checkpoint before it; 0 = none. The policy counts by it how many objects extend
-	// another. The owner calls Update if an object is inserted between the two, or one
-	// between them is removed.
+	// Extends is the longest other object of this pool that is a prefix of this one, such as the
+	// previous checkpoint; 0 = none. The policy uses it to count, for each object, how many
+	// others extend it. The owner calls Update when Extends changes, because an object was
+	// inserted between the two or one between them was removed.
 	Extends ID
 }
 

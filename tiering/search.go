@@ -51,8 +51,9 @@ func (r reader) devices(rank int) []rankOnDevice {
 	return []rankOnDevice{{r.above, rank}}
 }
 
-// acquireFar looks up the rows of an acquire that may be remote, all together. If wait is
-// set, it joins the searches.
+// acquireFar looks up rows far of an acquire, which other nodes may have, in as few searches as
+// possible. If wait is set, it joins these searches, and those already running for such
+// rows, and appends them to waits.
 func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
 	s := r.session.store
 	now := s.cfg.Now()

@@ -43,8 +43,8 @@ func (b *Bytes) TakeFirst(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, b.share/2, func(int64) int64 { return bytes })
 }
 
-// TakeOf reserves the bytes that choose returns for what a user has left above rest, or
-// nothing if that is too much.
+// TakeOf calls choose with the bytes that a user may still reserve if rest bytes are to stay
+// free, and reserves the bytes that choose returns. If these are more, it reserves nothing.
 func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

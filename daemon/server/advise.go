@@ -104,7 +104,8 @@ func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error)
 	return t.lookupQuery(m.Profile, l.Accept, l.Positions, l.Prefixes, l.Keys, l.Others)
 }
 
-// matchFirst looks the prompt up, and sets what the request would repeat of a reply of match.
+// matchFirst does a match within an advise: it looks the prompt up, puts the result into out,
+// and fills the fields of m that a client otherwise copies from the reply to its own match.
 // waits: as in lookUp.
 func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
 	s := t.scratch

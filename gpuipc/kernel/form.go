@@ -18,9 +18,10 @@ type Form uint8
 // little-endian. Two 12-bit integers take three bytes, lower bits first; an odd last one
 // takes two bytes.
 //
-// A head of rank r is the sum of r products of a column and a row,
+// A head of rank r is the sum of r products of a column (left[k], rows numbers) and a row
+// (right[k], cols numbers),
 //
-//	r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
+//	right: r x cols of 8 bits | left: r x rows of 8 bits | scale: r x F32
 //
 // and number [i, j] is the sum over k, in this order and from zero, of
 // scale[k]*left[k][i]*right[k][j], each sum rounded to F32. Products are exact, since a

@@ -73,8 +73,9 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
 
 
 def _again(server: Server) -> int:
-    """Returns tokens computed so far that the engine counts as cached: seams, and segments
-    alone."""
+    """Returns how many tokens the connector has computed so far although the engine reports them
+    as cached: seams, and new segments that were run alone, without their context, to be
+    stored."""
     counts = server.counts()
     return int(counts.get("walked_tokens", 0) + counts.get("captured_tokens", 0))
 

@@ -75,8 +75,9 @@ def states(form: str, s: Tensor, tau: float) -> Kept:
 
 
 def eight_bits(x: Tensor, tau: float) -> Kept:
-    """Keys or values [tokens, heads, dim] as rows of 8 bits, if that is near enough; the bytes of
-    all, beside 16 bits a number."""
+    """Keys or values [tokens, heads, dim] in 8 bits with a scale for each row, if the relative
+    error (of the norm) is at most tau; otherwise unchanged, counted as 16 bits a number. The size
+    is that of all tokens and heads together."""
     one = x.flatten(0, 1)[None]
     near = rows(one, 8)
     if torch.linalg.matrix_norm(near.matrices - one) > tau * torch.linalg.matrix_norm(one):

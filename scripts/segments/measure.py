@@ -1,15 +1,17 @@
-"""Share of the reuse of hand-made cuts that is found without any change of a client.
+"""Measures how much of the reuse that hand-made cuts give is also reached if the client changes
+nothing and the server finds the cuts.
 
     bin/engines/bin/python scripts/segments/measure.py DATA --out docs/results/segments.json
 
 DATA is a directory with the data sets, plain or as .zst; missing ones are skipped with a message.
-Each traffic is played request by request against a daemon, cut by hand (`spliced_connector.cuts`,
-with every passage as a separate text) and by the finders of a server. Cutting, naming,
+The requests of each data set are played one after another against a daemon, once cut by hand
+(`spliced_connector.cuts`, each passage a separate text) and once for each set of finders. Cutting, naming,
 lookups and planning use the vLLM connector's code; only the model is a stub, whose segments are
 some hundred bytes. Nothing is evicted. The tokenizer is Qwen3.5's.
 
-A token counts as reused if it is in the exact prefix, that of the longest earlier prompt in
-blocks of 16, or in the interior of a segment after it that an earlier request has stored.
+A token counts as reused if it is in the prefix shared with an earlier prompt (the longest such
+prefix, in whole blocks of 16 tokens), or after it in the interior of a segment that an earlier
+request has stored.
 """
 
 from __future__ import annotations

@@ -86,8 +86,9 @@ def encode(text: str) -> Ids:
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template: the prompt of some messages, the model's output for a message, and the
-    token that ends its answers."""
+    """A chat template. prompt renders messages as the prompt that the model gets, answer renders
+    an assistant's message as the text that the model would have generated, and end is the token
+    that ends such an answer."""
 
     name: str
     prompt: Callable[[Sequence[Message], bool], str]

@@ -2,10 +2,11 @@
 // earlier prompts of its tenant and on the costs of computing and loading. Advice is a
 // prediction: correctness never depends on it.
 //
-// An Advisor knows no object of the store. The query states what is cached, and Store answers
-// the rest. Methods are safe for concurrent use. The advisor's lock is never held together
-// with another, and only for a few walks along a prompt, each bounded by the prompt's tokens
-// and by pathMost nodes. Run does what takes longer.
+// An Advisor does not look into the store: the query states what is cached, and the
+// interface Store supplies the learned costs and the limits of the pools. Methods are safe
+// for concurrent use. The advisor's lock is never held together with another lock. It is
+// held only for a few walks along a prompt, each bounded by the prompt's tokens and by
+// pathMost nodes; anything longer is done by Run.
 package advise
 
 import (

@@ -18,9 +18,10 @@ const batchBytes = 256 << 10
 // batches is a pool of batch buffers. A connection has one only while it is in use.
 var batches = sync.Pool{New: func() any { return new([batchBytes]byte) }}
 
-// gathering is a connection that reads all available bytes at once, for several reads
-// above it. Reads are sequential. A waiting read holds a buffer, so it is only for
-// connections that are read when an answer is due.
+// gathering is a net.Conn that reads all available bytes with one system call and serves
+// several reads of the layer above from them. Read must not be called concurrently. A Read
+// that waits for bytes holds a buffer, so use gathering only for connections that are read
+// when an answer is due.
 type gathering struct {
 	net.Conn
 	held   *[batchBytes]byte // buffer that contains unread; nil = none

@@ -35,8 +35,8 @@ const (
 	maxAddr   = 255
 	maxTelled = 64 << 10 // maximum bytes of an answer
 
-	// learntTTL is longer than a node takes to learn the sets itself, in seconds (30
-	// among 1,000 nodes, simulated).
+	// learntTTL is longer than a node takes to learn by itself which objects the others hold:
+	// 30 s in a simulation of 1,000 nodes.
 	learntTTL = time.Minute
 	// LearnTime bounds a whole Learn, and so the wait of a match.
 	LearnTime = 50 * time.Millisecond

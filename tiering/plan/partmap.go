@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// PartMap is a profile.Layout with an index by layer and kind and chunk counts. It does
-// not change.
+// PartMap is a profile.Layout whose parts can be looked up by (layer, kind), together with
+// the cumulative chunk counts of its parts. It is immutable.
 type PartMap struct {
 	profile.Layout
 	// FirstChunk[i] is the number of chunks before part i; the last entry is the total.

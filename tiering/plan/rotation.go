@@ -73,8 +73,9 @@ func (t *rotations) by(layer, distance int) *gpuipc.Rotation {
 	return r
 }
 
-// rotate sets how a job moves a segment's keys to their positions: keys stored relative
-// to the whole segment's token 0 by one rotation, unrotated keys row by row.
+// rotate sets how a job rotates a segment's keys to their positions. Keys that were stored
+// rotated, as if the segment began at position 0, all need the same rotation; keys stored
+// unrotated get one for each row.
 func (t *rotations) rotate(job *gpuipc.RotateJob, layer int, sp *heldSpan) {
 	at := t.geometry.ropeOf[layer]
 	if at < 0 {

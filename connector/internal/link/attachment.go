@@ -201,8 +201,8 @@ func (a *Attachment) hangup() {
 	a.Release()
 }
 
-// Close closes our end. When the daemon may still write into engine memory it
-// waits for its hang-up first, until limit ends.
+// Close closes our end. If the daemon may still write into engine memory, Close first waits
+// until the daemon has hung up, or until limit is done.
 func (a *Attachment) Close(limit context.Context) {
 	if a.writing() {
 		select {

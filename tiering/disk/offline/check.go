@@ -248,8 +248,8 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 	return bad, nil
 }
 
-// errDormant is the error of rows that cannot be checked without their profile. A daemon
-// keeps them until an engine registers it.
+// errDormant is returned for a row that cannot be checked because its profile is missing.
+// The daemon keeps such a row until an engine registers the profile.
 var errDormant = errors.New("it is kept until an engine registers that")
 
 // errCatalog is wrapped in errors of the catalogue, as opposed to errors of a row.

@@ -141,8 +141,9 @@ func Corrupt(err error) error {
 	return fmt.Errorf("%w: %w", err, tier.ErrCorrupt)
 }
 
-// parallel calls do for 0 to n-1 in several goroutines until one fails. All have ended
-// when it returns, since they use the caller's memory.
+// parallel runs do(i) for each i in [0, n) in up to workers goroutines. After the first
+// error it starts no further i and returns that error. All goroutines have ended when it
+// returns, since they use the caller's memory.
 func parallel(ctx context.Context, n, workers int, do func(i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]

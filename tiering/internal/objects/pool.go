@@ -164,8 +164,8 @@ var ErrAgain = errors.New("objects: more has to leave")
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
 
-// Allocate allocates a new object's memory. Its owner has made room, so a failure is an
-// accounting error.
+// Allocate allocates the memory of a new object. The caller has made room for it before, so
+// it panics if there is none: the accounting is wrong then.
 func (s *Set) Allocate(o *Object, bytes int64) {
 	for i := range o.Shares {
 		o.Shares[i].Extents = s.allocatePages(o, bytes)

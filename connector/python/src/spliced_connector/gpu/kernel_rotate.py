@@ -1,6 +1,7 @@
 """Launches of the kernel that copies rows to their positions and rotates keys.
 
-The layout of a job's row is `rotation::Job` in gpuipc/cuda/kernels/rotate.cu.
+The kernel reads its jobs from a table; the layout of an entry is `rotation::Job` in
+gpuipc/cuda/kernels/rotate.cu.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""All finders together, for one prompt at a time.
+"""All finders together, for one prompt at a time. Each finder cuts the prompt:
 
-    known        both ends of each segment that the daemon has, at any position
-    separators   both ends of each; the tokens between two neighbours are one segment, of any length
-    template     the beginning of a message, a tool call, a tool result or a document
-    chunks       within the remaining long parts
+    known        at both ends of each segment that the daemon has, at any position
+    separators   at both ends of each separator; the tokens between two are one segment, of any length
+    template     where a message, a tool call, a tool result or a document begins
+    chunks       inside the parts that are still long
 
 Finders that are listed first take precedence. Cuts that a client names take precedence over all:
 no finder runs then.

@@ -70,10 +70,11 @@ class Splice:
 def advised_splice(
     prompt: Prompt, choices: Sequence[Choice], begin: int, end: int
 ) -> Splice | None:
-    """The leading part of a prompt that the daemon advises: up to the last segment that ends by
-    token `end`; None where none does.
+    """Returns the part of a prompt to take over from the engine where the daemon advises how far:
+    from token `begin` to the end of the last segment that ends at or before token `end`. None if
+    there is no such segment.
 
-    choices: what the cache has or is to have, behind a prefix of `begin` tokens.
+    choices: what becomes of each piece of the prompt.
     """
     spans = make_plan(prompt, begin, choices).spans
     segments = [i for i, s in enumerate(spans) if s.kind is SpanKind.SEGMENT and s.end <= end]

@@ -9,7 +9,8 @@ from enum import Enum, IntEnum
 
 
 class Stage(IntEnum):
-    """
+    """The stage of a connection; the words on the arrows are members of `Event`.
+
     ATTACHED --END--> ENDED --SETTLE--> GONE --LEAVE--> UNUSED
     """
 
