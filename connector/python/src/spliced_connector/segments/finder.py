@@ -1,7 +1,7 @@
 """All finders together, for one prompt at a time. Each finder cuts the prompt:
 
     known        at both ends of each segment that the daemon has, at any position
-    separators   at both ends of each separator; the tokens between two are one segment, of any length
+    separators   at both ends of each separator; between two is one segment, of any length
     template     where a message, a tool call, a tool result or a document begins
     chunks       inside the parts that are still long
 
