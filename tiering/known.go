@@ -16,11 +16,7 @@ import (
 // the key of its tokens.
 func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	dst.Segments, dst.Untried = dst.Segments[:0], 0
-	p, err := s.profile(q.Profile)
-	if err != nil {
-		return err
-	}
-	t, err := s.tenant(q.Tenant)
+	p, t, err := s.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}

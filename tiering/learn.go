@@ -18,11 +18,7 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	if s.remote.learner == nil || q.Local {
 		return
 	}
-	p, err := s.profile(q.Profile)
-	if err != nil {
-		return
-	}
-	t, err := s.tenant(q.Tenant)
+	p, t, err := s.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return
 	}

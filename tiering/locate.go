@@ -22,11 +22,7 @@ type Located struct {
 // neither hits nor misses, and reads nothing ahead. Device and Local are ignored. It does
 // no I/O.
 func (s *Store) Locate(q *MatchQuery, dst *Located) error {
-	p, err := s.profile(q.Profile)
-	if err != nil {
-		return err
-	}
-	t, err := s.tenant(q.Tenant)
+	p, t, err := s.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}

@@ -27,11 +27,7 @@ const matchRows = 2 * holdRows
 // key: from memory, else from the lower tier, else from remote hints. It does no I/O,
 // takes no lease, does not count as a use, and allocates nothing once dst has grown.
 func (s *Store) Match(q *MatchQuery, dst *MatchResult) error {
-	p, err := s.profile(q.Profile)
-	if err != nil {
-		return err
-	}
-	t, err := s.tenant(q.Tenant)
+	p, t, err := s.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
 		return err
 	}
