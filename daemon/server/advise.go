@@ -113,7 +113,7 @@ func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits
 	if err != nil {
 		return false, err
 	}
-	off, waits, err := t.lookUp(&q, (*task).adviseLookup, (*task).advise)
+	_, waits, err = t.lookUp(&q, (*task).adviseLookup, (*task).advise)
 	if err != nil || waits {
 		return waits, err
 	}
@@ -123,13 +123,6 @@ func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits
 		PrefixReason: uint8(r.PrefixReason), PrefixTier: uint8(r.PrefixPlace), PrefixStates: r.PrefixStates,
 		Status: out.Status[:0], Tier: out.Tier[:0], Reason: out.Reason[:0], Tokens: out.Tokens[:0],
 		Error: out.Error[:0], Variants: out.Variants[:0],
-	}
-	if off {
-		t.conn.server.canary.Withhold(len(m.SegmentBegin))
-		r.Segments = r.Segments[:0]
-		for range m.SegmentBegin {
-			r.Segments = append(r.Segments, tiering.SegmentStatus{Status: tier.StatusMiss, Reason: tier.Reason(wire.ReasonOff)})
-		}
 	}
 	for i := range r.Segments {
 		row := &r.Segments[i]

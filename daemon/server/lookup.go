@@ -71,9 +71,6 @@ func (t *task) match() (wire.Message, error) {
 			out.Primers.Variants = append(out.Primers.Variants, oneIf(row.Other))
 		}
 	}
-	if off {
-		t.withhold(out, len(m.Keys))
-	}
 	if m.Known.Present {
 		if err := t.findKnown(out, off); err != nil {
 			return nil, err // nothing that was found is reported to the client
@@ -105,10 +102,11 @@ func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// lookUp looks a prompt up in the store. off reports that its segments, of a profile that is
-// switched off, were not looked up. waits reports that a remote lookup of the prompt comes
-// first: then t.rest decodes the query again and calls again.
+// lookUp looks a prompt up in the store. off reports that its profile is switched off: its
+// segments are misses then. waits reports that a remote lookup of the prompt comes first: then
+// t.rest decodes the query again and calls again.
 func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) (off, waits bool, err error) {
+	keys, r := len(q.Keys), &t.scratch.matchResult
 	if off = t.switchedOff(q.Profile); off {
 		q.Accept &^= tier.Spliced
 		q.Keys, q.Others = nil, nil
@@ -117,7 +115,14 @@ func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQue
 		t.rest = learnFirst(t.body, query, again)
 		return off, true, nil
 	}
-	return off, false, t.conn.server.store.Match(q, &t.scratch.matchResult)
+	if err := t.conn.server.store.Match(q, r); err != nil || !off {
+		return off, false, err
+	}
+	t.conn.server.canary.Withhold(keys)
+	for range keys {
+		r.Segments = append(r.Segments, tiering.SegmentStatus{Status: tier.StatusMiss, Reason: tier.Reason(wire.ReasonOff)})
+	}
+	return off, false, nil
 }
 
 // learnFirst calls again after a remote lookup of what a request asks for. body is in the
@@ -134,23 +139,6 @@ func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), agai
 		defer stop()
 		t.conn.server.store.Learn(ctx, &q)
 		return again(t)
-	}
-}
-
-// withhold answers n segment keys of a profile that is switched off.
-func (t *task) withhold(out *wire.MatchReply, n int) {
-	t.conn.server.canary.Withhold(n)
-	for range n {
-		out.Status = append(out.Status, wire.StatusMiss)
-		out.Tier = append(out.Tier, wire.TierNone)
-		out.Reason = append(out.Reason, wire.ReasonOff)
-		out.Tokens = append(out.Tokens, 0)
-		if e := &out.Estimates; e.Present {
-			e.Micros, e.Error = append(e.Micros, notKnown), append(e.Error, 0)
-		}
-		if p := &out.Primers; p.Present {
-			p.Variants = append(p.Variants, 0)
-		}
 	}
 }
 
