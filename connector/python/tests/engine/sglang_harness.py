@@ -180,10 +180,7 @@ class Engine:
         if cuts is not None or said is not None:
             spliced = {"v": 1, **(said or {}), **({"cuts": list(cuts)} if cuts else {})}
             params["custom_params"] = {"spliced": spliced}
-        number = self._next
-        self._next += 1
-        self._write({"id": number, "ids": list(ids), "sampling": params})
-        return number
+        return self._send({"ids": list(ids), "sampling": params})
 
     def take(self, number: int) -> Answer:
         """The answer to a request that was begun."""
@@ -238,19 +235,13 @@ class Engine:
 
     def load(self, model: Path) -> bool:
         """Loads other weights while it runs, as trainers do. Returns whether it has."""
-        number = self._next
-        self._next += 1
-        self._write({"id": number, "load": str(model)})
-        return self.take(number).finish == "True"
+        return self.take(self._send({"load": str(model)})).finish == "True"
 
     def flush(self) -> None:
         """Empties its own prefix cache, once no request runs."""
         end = time.monotonic() + _ANSWER_SECONDS
         while True:
-            number = self._next
-            self._next += 1
-            self._write({"id": number, "flush": True})
-            if self.take(number).finish == "True":
+            if self.take(self._send({"flush": True})).finish == "True":
                 return
             assert time.monotonic() < end, "its cache is not flushed"
             time.sleep(0.02)
@@ -265,6 +256,13 @@ class Engine:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
             self._process.wait()
+
+    def _send(self, line: dict[str, object]) -> int:
+        """Sends a line under a number of its own."""
+        number = self._next
+        self._next += 1
+        self._write({"id": number, **line})
+        return number
 
     def _write(self, line: dict[str, object]) -> None:
         if self._process.stdin is None:
