@@ -102,7 +102,7 @@ class Answers:
     """A model at a daemon that has some segments, in the variants asked for, and says one thing of
     losses; None for no advice."""
 
-    salt, attached, primers, looks_up = b"salt", True, True, True
+    salt, attached, primers, looks_up, silent = b"salt", True, True, True, False
     profile = Profile(SMALL)
 
     def __init__(self, loss: LossAdvice | None, hits: Collection[int]) -> None:

@@ -52,6 +52,7 @@ class FakeModel:
     seen: int = 0
     absent: bool = False
     looks_up: bool = True
+    silent: bool = False
     queries: list[Query] = field(default_factory=list)
     matches: int = 0
 
@@ -61,6 +62,7 @@ class FakeModel:
         prefixes: Sequence[bytes],
         keys: Sequence[bytes] = (),
         accept: Accept = Accept.EXACT,
+        others: Sequence[bytes] = (),
     ) -> Match:
         self.matches += 1
         hits = [i for i, name in enumerate(prefixes) if name in self.held]

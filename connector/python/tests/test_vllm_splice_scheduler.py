@@ -20,6 +20,7 @@ from spliced_connector.client import (
     Advice,
     CaptureTiming,
     LossCounts,
+    Model,
     NewCheckpoint,
     NewSegment,
     Query,
@@ -196,6 +197,20 @@ def save(half: SpliceScheduler, request: Request, tokens: int) -> bytes:
     (code,) = half._session.model.save([new])
     assert code == Code.OK
     return name
+
+
+def questions_to(model: Model) -> list[str]:
+    """The names of the questions that a model is asked from now on."""
+    calls: list[str] = []
+    for call in ("match", "advise"):
+        real = getattr(model, call)
+
+        def counted(*given: Any, real: Any = real, call: str = call, **options: Any) -> Any:
+            calls.append(call)
+            return real(*given, **options)
+
+        setattr(model, call, counted)
+    return calls
 
 
 def told_of(half: SpliceScheduler, request: Request) -> dict[str, object]:
@@ -853,15 +868,7 @@ def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Da
     prefix = half._prefix
     assert prefix is not None
     name = save(half, request, 256)
-    calls: list[str] = []
-    for call in ("match", "advise"):
-        real = getattr(half._session.model, call)
-
-        def counted(*given: Any, real: Any = real, call: str = call, **options: Any) -> Any:
-            calls.append(call)
-            return real(*given, **options)
-
-        setattr(half._session.model, call, counted)
+    calls = questions_to(half._session.model)
     want = 4 * SEGMENT - 8
     assert half.match(request, 128) == (want - 128, True)
     assert calls == ["advise"], "which looks the prompt up"
@@ -871,6 +878,23 @@ def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Da
     assert plan.loads[0].base == Base(256, 128, name)
     kept = prefix._prompts["r"]
     assert (kept.held, kept.wanted, kept.spliced) == (256, [], True), "no turn ends here"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_daemon_that_does_not_answer_is_asked_once(
+    connect: Connect, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    half = mode(connect, daemon)
+    model = half._session.model
+    calls = questions_to(model)
+    monkeypatch.setattr(type(model), "looks_up", property(lambda _: at_once))
+    daemon.pause()
+    try:
+        assert half.match(asked("r", [1, 2]), 0) == (0, False)
+        assert calls == ["advise" if at_once else "match"]
+        assert model.silent
+    finally:
+        daemon.resume()
 
 
 @pytest.mark.parametrize("primed", [False, True])

@@ -44,7 +44,7 @@ from spliced_connector.client.losses import (
     SpliceWay,
     unanswered,
 )
-from spliced_connector.client.match import PRIMED_DUE, PRIMED_KEY, Lookup, Match
+from spliced_connector.client.match import PRIMED_DUE, PRIMED_KEY, Lookup, Match, misses
 from spliced_connector.client.model import Model
 from spliced_connector.client.parallel import (
     Assigned,
@@ -148,6 +148,7 @@ __all__ = [
     "compose",
     "default_socket",
     "engine_memfd",
+    "misses",
     "open_gpu",
     "place",
     "plannable",

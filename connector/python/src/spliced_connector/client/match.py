@@ -89,7 +89,7 @@ class Lookup:
     accept: Accept = Accept.EXACT
     others: Sequence[bytes] = ()
     primed: bytes = b""
-    """Parallel to `keys`, bits of `PRIMED`: how the variant of the key was captured."""
+    """Parallel to `keys`, bits PRIMED_KEY and PRIMED_DUE, about the variant of the key."""
 
     @property
     def fits(self) -> bool:

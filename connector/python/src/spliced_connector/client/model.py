@@ -115,6 +115,12 @@ class Model:
         return r is not None and r.attachment.greeting.lookup
 
     @property
+    def silent(self) -> bool:
+        """Whether a call was not answered in time and the daemon was not heard of since."""
+        r = self._enrolment.registration
+        return r is not None and r.exchange.stall.silent
+
+    @property
     def refused(self) -> str:
         """Why the daemon refuses the profile, empty when it does not."""
         return self._enrolment.refusal

@@ -39,6 +39,11 @@ class Lead:
     digest: bytes
     begin: int
 
+    def preferred(self, start: int) -> bool:
+        """Whether a segment that begins at a token should be captured after the primer. The first
+        of a prompt has no variant that is."""
+        return start >= max(self.begin, 1)
+
 
 class Choice(Enum):
     """What becomes of a segment in one request."""
@@ -218,7 +223,7 @@ def divide(
         if primer is not None and a > 0:
             primed = replace(spec, primer=primer.digest)
             piece = replace(piece, other=(primed, segment_key(profile, salt, primed, ids[a:b])))
-            if a >= primer.begin:
+            if primer.preferred(a):
                 piece = piece.exchanged
         pieces.append(piece)
     return Prompt(n, tuple(pieces))
@@ -250,7 +255,7 @@ def all_primed(pieces: Iterable[Piece], lead: Lead | None) -> bool:
     of those that begin where it is preferred all were."""
     named = [piece for piece in pieces if piece.spec is not None and lead is not None]
     primed = [piece for piece in named if piece.spec is not None and piece.spec.primer]
-    due = [piece for piece in named if lead is not None and piece.start >= max(lead.begin, 1)]
+    due = [piece for piece in named if lead is not None and lead.preferred(piece.start)]
     return bool(primed) and all(piece in primed for piece in due)
 
 

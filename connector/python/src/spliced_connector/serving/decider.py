@@ -221,7 +221,7 @@ class Decider:
             pieces = [piece for piece in prompt.pieces if piece.key is not None]
             seam = sum(piece.seam_tokens for piece in pieces)
             way = SpliceWay(primed=False, refreshed=refreshed)  # the daemon sees what is primed
-            if found is not None and not found.trouble:
+            if found is not None:
                 used = prompt.resolved(found.near_variants(cuts.max_error)).pieces
                 pieces = [piece for piece in used if piece.key is not None]
                 seam = seam_tokens(pieces, found)
@@ -368,7 +368,7 @@ class Decider:
         for piece in prompt.pieces:
             if piece.key is None or piece.spec is None:
                 continue
-            due = self._lead is not None and piece.start >= max(self._lead.begin, 1)
+            due = self._lead is not None and self._lead.preferred(piece.start)
             flags.append(PRIMED_KEY * bool(piece.spec.primer) + PRIMED_DUE * due)
         return bytes(flags)
 

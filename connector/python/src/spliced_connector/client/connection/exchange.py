@@ -79,7 +79,7 @@ class Exchange:
         self._epoch = epoch
         self._tally = tally
         self._owner = owner
-        self._stall = Stall()
+        self.stall = Stall()
         self._buffer = memoryview(bytearray(MAX_FRAME + 8))
 
     def garbage(self, text: str) -> SplicedError:
@@ -100,7 +100,7 @@ class Exchange:
 
     def start(self, call: Call, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Sends a request. After an error nothing is in flight. Raises `SplicedError`."""
-        if self._stall.refuses():
+        if self.stall.refuses():
             self._tally.add("stalled")
             raise SplicedError(Code.UNAVAILABLE, "the daemon has stopped answering")
         if self.flight.enter(call):
@@ -190,7 +190,7 @@ class Exchange:
 
     def _missed(self, call: Call) -> None:
         self._tally.add("late")
-        if self._stall.missed():
+        if self.stall.missed():
             log.warning("the cache daemon has stopped answering (%s)", op_name(call.op))
 
     def _abandon(self, call: Call) -> None:
@@ -262,7 +262,7 @@ class Exchange:
             self.reading = Reading.END_OF_FILE
             self._owner.end("the daemon closed the connection")
             return False
-        if self._stall.heard():
+        if self.stall.heard():
             log.info("the cache daemon answers again")
         descriptors = self._channel.take_descriptors()
         try:

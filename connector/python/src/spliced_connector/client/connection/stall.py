@@ -22,6 +22,11 @@ class Stall:
         self._probe = 0.0
         self.on = False
 
+    @property
+    def silent(self) -> bool:
+        """Whether a call was not answered and nothing was heard since."""
+        return self._late > 0
+
     def heard(self) -> bool:
         """Records a frame. Returns True if it ends a stall."""
         if not self._late:
