@@ -30,14 +30,16 @@ type Options struct {
 
 // Node is a daemon of the cluster.
 type Node struct {
+	Name   string // in the cluster
 	Client *connector.Client
 	// Remove removes a segment from the node.
 	Remove func(context.Context, profile.SegmentKey) error
 	// Exchanges returns the number of requests that the node has made for others' sets, and
 	// the bytes of the answers.
 	Exchanges func(context.Context) (asked, bytes float64, err error)
-	// Complete returns the number of others' sets that the node has read completely.
-	Complete func(context.Context) (int, error)
+	// Versions returns the version of the node's own set and, by name, of the others' sets
+	// that it has read completely.
+	Versions func(context.Context) (own uint64, others map[string]uint64, err error)
 }
 
 // Report is the result. Bytes counts the answers about sets that nodes exchange, without
@@ -174,24 +176,23 @@ func (r *run) match(ctx context.Context, node int, keys []profile.SegmentKey, fo
 	return nil
 }
 
-// known waits until each node has read all others' sets and finds the last segment of each:
-// a node that has not read them yet finds segments by asking a neighbour.
+// known waits until each node has read all others' sets to their ends. Lookups would not
+// show that: a node that is behind asks its neighbours.
 func (r *run) known(ctx context.Context) error {
-	var keys []profile.SegmentKey
-	for _, list := range r.held {
-		keys = append(keys, list[len(list)-1].key)
+	own := make([]uint64, len(r.Nodes)) // a set changes before put returns
+	for node := range r.Nodes {
+		var err error
+		if own[node], _, err = r.Nodes[node].Versions(ctx); err != nil {
+			return fmt.Errorf("node %d: %w", node, err)
+		}
 	}
 	deadline := time.Now().Add(settle)
 	for node := 0; node < len(r.Nodes); {
-		var found connector.Found
-		if err := r.match(ctx, node, keys, &found); err != nil {
-			return err
-		}
-		complete, err := r.Nodes[node].Complete(ctx)
+		_, others, err := r.Nodes[node].Versions(ctx)
 		if err != nil {
 			return fmt.Errorf("node %d: %w", node, err)
 		}
-		if complete == len(r.Nodes)-1 && !slices.ContainsFunc(found.Segments, func(s connector.SegmentFound) bool { return !s.Hit() }) {
+		if r.upToDate(node, own, others) {
 			node++
 			continue
 		}
@@ -203,6 +204,16 @@ func (r *run) known(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// upToDate reports whether a node has read the others' sets up to the versions in own.
+func (r *run) upToDate(node int, own []uint64, others map[string]uint64) bool {
+	for i, n := range r.Nodes {
+		if version, complete := others[n.Name]; i != node && (!complete || version < own[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 func pause(ctx context.Context, d time.Duration) error {

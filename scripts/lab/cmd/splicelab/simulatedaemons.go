@@ -89,14 +89,14 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *si
 		defer bar.End()
 		o.Progress = func(done float64) { bar.At(done, "running daemons") }
 	}
-	for _, d := range daemons {
+	for i, d := range daemons {
 		client, err := connector.Open(connector.Options{Socket: d.Socket, Name: "splicectl simulate",
 			Timeouts: connector.Timeouts{Lookup: 5 * time.Second, Transfer: 30 * time.Second}})
 		if err != nil {
 			return nil, err
 		}
 		defer client.Close()
-		o.Nodes = append(o.Nodes, clustercheck.Node{Client: client, Exchanges: exchangesOf(d.API()), Complete: completeOf(d.API()), Remove: func(ctx context.Context, key profile.SegmentKey) error {
+		o.Nodes = append(o.Nodes, clustercheck.Node{Name: names[i], Client: client, Exchanges: exchangesOf(d.API()), Versions: versionsOf(d.API()), Remove: func(ctx context.Context, key profile.SegmentKey) error {
 			_, err := d.API().Remove(ctx, api.Digest(key), false)
 			return err
 		}})
@@ -121,12 +121,18 @@ func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64
 	}
 }
 
-// completeOf returns a function that reads the number of other members' sets that a daemon
-// has read completely.
-func completeOf(client *api.Client) func(context.Context) (int, error) {
-	return func(ctx context.Context) (int, error) {
+// versionsOf returns a function that reads the version of a daemon's own set, and those of
+// the other members' sets that it has read completely.
+func versionsOf(client *api.Client) func(context.Context) (uint64, map[string]uint64, error) {
+	return func(ctx context.Context) (uint64, map[string]uint64, error) {
 		cluster, err := client.Cluster(ctx)
-		return cluster.Index.Complete, err
+		others := map[string]uint64{}
+		for _, m := range cluster.Members {
+			if m.Index != nil && m.Index.Complete {
+				others[m.Name] = m.Index.Version
+			}
+		}
+		return cluster.Own.Version, others, err
 	}
 }
 
