@@ -284,16 +284,23 @@ func TestStatesOfLargeClustersPass(t *testing.T) {
 				}
 			})
 			join := func() {
-				if _, err := d.list.Join([]string{a.address()}); (err == nil) != row.ok {
-					t.Errorf("joined: %v", err)
+				if _, err := d.list.Join([]string{a.address()}); err == nil && !row.ok {
+					t.Error("joined")
 				}
 			}
 			join()
+			// On a busy machine a stream can end by its timeout, before all of it is written or
+			// its length is seen.
 			if row.ok {
-				eventually(t, "they know each other", func() bool { return a.knows("d") && d.knows("a") })
+				eventually(t, "they know each other", func() bool {
+					known := a.knows("d") && d.knows("a")
+					if !known {
+						join()
+					}
+					return known
+				})
 				return
 			}
-			// On a busy machine a stream can end by its time before its length is seen.
 			eventually(t, "it is counted", func() bool {
 				if a.Status().Streams.TooLong == 0 {
 					join()
