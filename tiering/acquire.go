@@ -10,16 +10,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// reader is the scope of a lease query and the tier that it reads from.
+// reader is the scope of a lease query and the memory that the query reads.
 type reader struct {
 	session *Session
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	above   *hbm.Cache // the device that it reads; nil = memory
+	above   *hbm.Cache // the device to read; nil = memory
 }
 
-// reader checks the ids of a query. It reads memory if on is 0. ErrUnavailable: there is
-// no such device.
+// reader checks the ids of a query. If on is 0, the query reads memory. The error is
+// ErrUnavailable if there is no device with the id on.
 func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on tier.DeviceID) (reader, error) {
 	p, t, err := c.store.scope(id, tenant, rank)
 	r := reader{c, p, t, c.store.hbm.Of(on)}
@@ -29,7 +29,7 @@ func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on t
 	return r, err
 }
 
-// rankOnDevice is a rank and the device that it reads.
+// rankOnDevice is a rank of an engine and the device that the rank reads.
 type rankOnDevice struct {
 	above *hbm.Cache
 	rank  int
@@ -42,32 +42,32 @@ type flightWait struct {
 	flight *transfer.Flight
 }
 
-// arrival is a job that brings an object.
+// arrival is a transfer job that brings an object into memory or HBM.
 type arrival interface {
-	Arrived() *objects.Object                // after it succeeded
-	Reason(how transfer.Outcome) tier.Reason // why a row is a miss after it failed
+	Arrived() *objects.Object                // the object, after the job succeeded
+	Reason(how transfer.Outcome) tier.Reason // why a row is a miss, after the job failed
 }
 
-// Acquire leases segments and appends one row to dst per key. A segment that is not
-// cached, or belongs to another tenant or profile, is a miss. One that is in the lower
-// tier is also a miss and its promotion begins; one with a remote hint is a miss and a
-// remote lookup begins. The error concerns the query as a whole; nothing is leased then.
+// Acquire leases segments and appends one row to dst per key. A segment that is not cached,
+// or belongs to another tenant or profile, is a miss. A segment that is only in the lower
+// tier is also a miss, and its promotion begins. A segment with a remote hint is a miss,
+// and a remote lookup begins. An error concerns the whole query; then nothing is leased.
 func (c *Session) Acquire(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	return c.acquire(context.Background(), q, dst, 0, false)
 }
 
-// AwaitAcquire is Acquire that waits for promotions until ctx ends. What is not in memory
-// by then is a miss that is Promoting, and its promotion continues. No lock is held while
-// it waits, and what was promoted for it cannot be evicted before it is leased. The end
-// of ctx is not an error.
+// AwaitAcquire is like Acquire but waits for promotions until ctx ends. A segment that is
+// not in memory by then is a miss that is Promoting, and its promotion continues. The end
+// of ctx is not an error. While it waits it holds no lock. A segment promoted for this
+// call cannot be evicted before the call has leased it.
 func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	return c.acquire(ctx, q, dst, 0, true)
 }
 
-// AcquireResident is Acquire of copies on the query's device for its rank: rows have
-// PlaceHBM and extents of DeviceArena. An object without a copy there is a miss that is
-// Promoting, and its promotion begins. Once the device is lost everything is a miss.
-// ErrUnavailable: there is no such device.
+// AcquireResident leases the copies on the query's device that belong to its rank. Hits
+// have PlaceHBM and extents of DeviceArena. An object without a copy there is a miss that
+// is Promoting, and its promotion begins. Once the device is lost, every row is a miss.
+// The error is ErrUnavailable if there is no such device.
 func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	if q.Device == 0 {
 		return dst, errNoDevice(0)
@@ -75,8 +75,8 @@ func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, 
 	return c.acquire(context.Background(), q, dst, q.Device, false)
 }
 
-// AwaitAcquireResident is AcquireResident that waits for promotions until ctx ends, like
-// AwaitAcquire.
+// AwaitAcquireResident is like AcquireResident but waits for promotions until ctx ends, as
+// AwaitAcquire does.
 func (c *Session) AwaitAcquireResident(ctx context.Context, q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	if q.Device == 0 {
 		return dst, errNoDevice(0)
@@ -110,13 +110,13 @@ func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, 
 	return dst, nil
 }
 
-// acquireNow answers the rows that can be answered now. If wait is set, it joins the
-// flights of the others.
+// acquireNow answers the rows that need no wait. If wait is set, it joins the flights of
+// the remaining rows and returns them.
 func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquired, []flightWait) {
 	s := r.session.store
 	now := s.cfg.Now()
 	var waits []flightWait
-	var far []int // rows for one common remote lookup
+	var far []int // indices of rows that share one remote lookup
 	base := len(dst)
 	s.mu.Each(len(q.Keys), holdRows, func(i int) {
 		row, flight := r.acquireLocked(&q.Keys[i], q, now, &far, i)
@@ -132,8 +132,8 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 	return dst, waits
 }
 
-// acquireAfter waits for flights, and for the flights that follow them, and answers their
-// rows. The TTL of leases made before it waited starts again.
+// acquireAfter waits for flights, and for flights that follow them, and answers their
+// rows. The TTL of leases from before the wait starts again at its end.
 func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquired, waits []flightWait) {
 	c, s := r.session, r.session.store
 	for len(waits) > 0 {
@@ -159,8 +159,8 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 	})
 }
 
-// await returns when the flights, ctx or the session have ended. ended reports that the
-// caller should not wait for anything else.
+// await returns when all flights have ended, or when ctx or the session has. In the latter
+// two cases ended is true, and the caller should wait for nothing further.
 func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	for i := range waits {
 		select {
@@ -174,8 +174,8 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	return false
 }
 
-// acquireLocked leases a segment, or starts to bring it where it is wanted. If far is not
-// nil, row i is added to it instead of starting a remote lookup.
+// acquireLocked leases a segment, or starts to bring it into memory or HBM. If the segment
+// needs a remote lookup and far is not nil, it adds row i to far and starts none.
 func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far *[]int, i int) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	if err := c.openLocked(); err != nil {
@@ -231,8 +231,8 @@ func (r reader) identity(n tier.Name) objects.Identity {
 	return objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}
 }
 
-// bringLocked starts the flight of an object: into HBM if all of it is in memory,
-// otherwise into memory first. o is the object in memory, if any.
+// bringLocked starts the flight of an object. An object that is complete in memory goes to
+// HBM; any other goes into memory first. o is the object in memory, if any.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
 	if r.above != nil && o != nil && s.objects.Promotable(o) {
@@ -253,7 +253,7 @@ func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.
 	return p.Flight
 }
 
-// furtherLocked promotes an object that has arrived in memory on its way to HBM.
+// furtherLocked starts the copies to HBM that wait for an object that has just arrived in memory.
 func (pro *promotions) furtherLocked(p *promotion, o *objects.Object) {
 	for _, at := range p.further {
 		if o.Resident.On(at.above.ID(), at.rank) == nil {
@@ -262,8 +262,8 @@ func (pro *promotions) furtherLocked(p *promotion, o *objects.Object) {
 	}
 }
 
-// acquireAfterLocked answers a row after its flight, or when its caller stops waiting. It
-// may return another flight to wait for.
+// acquireAfterLocked answers a row after its flight has ended, or when its caller stops
+// waiting. It may return another flight to wait for.
 func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *AcquireQuery, now time.Time) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	defer s.leaveLocked(f)
@@ -274,7 +274,7 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 	if !failed {
 		return r.acquireLocked(key, q, now, nil, 0)
 	}
-	// It may have arrived in another way.
+	// The segment may have arrived in another way.
 	if o := s.objects.Segment(key, r.profile, r.tenant); r.above == nil && o != nil && o.Fill == nil {
 		return c.leaseRowLocked(o, q, now), nil
 	}
@@ -293,8 +293,8 @@ func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 	return tier.ReasonNone, false, false
 }
 
-// leaveLocked removes a waiter from a flight, or if the flight has succeeded, ends its
-// use of the object.
+// leaveLocked ends a caller's wait for a flight. If the flight has succeeded, it ends the
+// caller's use of the object that arrived.
 func (cat *catalog) leaveLocked(f *transfer.Flight) {
 	switch {
 	case !f.Ended():
@@ -304,7 +304,8 @@ func (cat *catalog) leaveLocked(f *transfer.Flight) {
 	}
 }
 
-// countMisses counts the rows that are misses, except those that will be asked for again.
+// countMisses counts the rows that are misses. If again is set, rows that are Promoting do
+// not count, since the caller asks for them again.
 func (r reader) countMisses(rows []Acquired, again bool) {
 	misses := uint64(0)
 	for i := range rows {
@@ -395,7 +396,7 @@ func (look *lookup) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) b
 	return found
 }
 
-// needsCopyLocked reports whether an object has no copy and could get one.
+// needsCopyLocked reports whether an object has no copy in HBM but could get one.
 func (look *lookup) needsCopyLocked(k objects.CopyKey) bool {
 	if look.hbm.Of(k.Device).Lost() || look.objects.CopyOf(k) != nil {
 		return false

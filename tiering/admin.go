@@ -60,7 +60,7 @@ type CheckpointFilter struct {
 	Prefix  string // as in SegmentFilter
 }
 
-// CheckpointInfo is one node of a private pool's tree, published or pending.
+// CheckpointInfo is one node of the tree of checkpoints, published or being filled.
 type CheckpointInfo struct {
 	Hash      profile.PrefixHash
 	Parent    profile.PrefixHash  // zero = none
@@ -70,11 +70,11 @@ type CheckpointInfo struct {
 	Model     string
 	Tenant    tier.TenantID
 	Published bool
-	Stripped  bool       // its rows are in memory, its states are not; no lookup finds it
+	Stripped  bool       // its rows are in memory but not its states; no lookup finds it
 	Promoting bool       // as in SegmentInfo
 	Lower     tier.Level // as in SegmentInfo
 	HBM       int        // as in SegmentInfo
-	Begin     int        // rows [Begin, Tokens) are stored in this node
+	Begin     int        // this node stores the rows of tokens [Begin, Tokens)
 	Tokens    int
 	Bytes     int64
 	Leases    int
@@ -84,8 +84,8 @@ type CheckpointInfo struct {
 	LastUsed  time.Time
 }
 
-// PoolInfo is the account of one pool in bytes of pages, except Tenants, which is in
-// bytes of layouts. Both include the token ids of segments, 4 bytes each.
+// PoolInfo is the account of one pool. Its bytes are bytes of pages, and 4 bytes for each
+// token id of a segment. Tenants also counts the records of objects.
 type PoolInfo struct {
 	Name             string
 	Place            tier.Place
@@ -96,9 +96,9 @@ type PoolInfo struct {
 	LeasedBytes      int64
 	QuarantinedBytes int64
 	DemotingBytes    int64
-	SavedBytes       int64 // saved by live leases that share objects: see stats.Counters
-	DirtyBytes       int64 // evictable only after a write to the lower tier
-	ReadAheadBytes   int64 // read ahead, or being read ahead, and not used yet
+	SavedBytes       int64 // what leases save by sharing objects, see stats.Counters
+	DirtyBytes       int64 // of objects that must be written to the lower tier before eviction
+	ReadAheadBytes   int64 // of objects read ahead, or being read ahead, that no client has used yet
 	PageBytes        int
 	Objects          int
 	Tenants          []TenantInfo
@@ -122,10 +122,10 @@ type ProfileInfo struct {
 	Checkpoints int
 }
 
-// Segments lists up to limit segments in ascending order of key, starting after a key
-// (nil = from the start). The lock is held for one 4096th of the catalogue at a time, so
-// a page is not a snapshot: it may or may not include segments that are added or removed
-// meanwhile.
+// Segments lists up to limit segments in ascending order of key, beginning with the first
+// key greater than after (nil = from the start). It holds the lock for one 4096th of the
+// catalog at a time, so a page is not a snapshot: it may or may not include segments that
+// are added or removed meanwhile.
 func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) []SegmentInfo {
 	var page []SegmentInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
@@ -142,8 +142,8 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 	return page
 }
 
-// shards returns the first and the last shard that may have keys with a hex prefix that
-// come after a key.
+// shards returns the first and the last shard of the index that may have a key that begins
+// with the hex prefix and is greater than after (nil = any key).
 func shards(prefix string, after *[32]byte) (first, last int) {
 	low, high := [32]byte{}, [32]byte(bytes.Repeat([]byte{0xff}, 32))
 	for i := range min(len(prefix), 4) { // the digits that select a shard
@@ -169,8 +169,8 @@ func (f *SegmentFilter) match(o *objects.Object) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// hasHexPrefix compares digit by digit, so that a filter over a large catalogue allocates
-// no strings.
+// hasHexPrefix reports whether the hex form of key begins with digits. It compares digit
+// by digit, so that a filter over a large catalog allocates no strings.
 func hasHexPrefix(key *[32]byte, digits string) bool {
 	if len(digits) > 2*len(key) {
 		return false
@@ -253,8 +253,8 @@ func (s *Store) checkpointInfoLocked(o *objects.Object) CheckpointInfo {
 	}
 }
 
-// Pools returns the public and the private pool of memory, in this order, then those of
-// each device.
+// Pools returns the public and the private pool of memory, in this order, then the pools
+// of each device.
 func (s *Store) Pools() []PoolInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,8 +296,8 @@ func (reg *registry) Profiles() []ProfileInfo {
 	return infos
 }
 
-// EvictedBelow records that the lower tier has evicted an entry of a model, for room or
-// for its tenant's quota. It does not take the store's lock.
+// EvictedBelow records that the lower tier has evicted an entry of a model: for its
+// tenant's quota if quota is set, else for room. It does not take the store's lock.
 func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	d := decision.Decision{
 		At: s.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
@@ -318,9 +318,9 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	s.decisions.Note(d)
 }
 
-// beginDeletionLocked starts to remove a name from the lower tier. It reports whether the
-// name is there (below) or being written (coming); then it is removed again after the
-// write.
+// beginDeletionLocked starts to remove a name from the lower tier. below reports whether
+// the name is there. coming reports whether the name is being written; if so, it is
+// removed again after the write.
 func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	if wr.cfg.Lower == nil {
 		return false, false
@@ -339,8 +339,8 @@ func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	return below, coming
 }
 
-// noteRemovalLocked records that an operator removed an entry of the lower tier, as the
-// reason of later misses.
+// noteRemovalLocked records that an operator removed an entry of the lower tier, so that
+// later misses report that reason. It reports whether the lower tier has the entry.
 func (wr *writes) noteRemovalLocked(n tier.Name) (held bool) {
 	if wr.objects.Deleting[n] > 0 {
 		return false

@@ -10,23 +10,24 @@ import (
 )
 
 // errWithheld is the error of a segment that could have been leased, in an all-or-none
-// query of which another key could not.
+// query in which another key could not.
 var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", tier.ErrWithheld)
 
-// together sums up what an all-or-none query needs.
+// together sums up the bytes that an all-or-none query needs. A charge is the number of
+// bytes that count towards the tenant's quota.
 type together struct {
 	missing bool  // a key is not cached, or is being filled
-	joins   int64 // pool bytes of segments in memory that are not in use yet
+	joins   int64 // pool bytes of segments in memory that nobody uses yet
 	joined  int64 // the same for the tenant
 	comes   int64 // pool bytes of segments to be read from the lower tier
 	charge  int64 // the same for the tenant
-	below   int64 // their bytes in the lower tier
+	below   int64 // bytes that these segments take in the lower tier
 }
 
 // refuseTogether answers the rows of an all-or-none query that cannot be served now. Then
-// nothing is leased, evicted or promoted. The room it checks is all that is neither in
-// use nor among the keys. So of two requests that do not fit together the later one
-// waits, instead of each evicting what the other is about to read.
+// nothing is leased, evicted or promoted. The query may use all room that is not taken by
+// objects in use. If two requests do not fit together, the later one thus waits, and
+// neither evicts what the other is about to read.
 func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects.Tenant, dst []Acquired) (rows []Acquired, refused bool) {
 	s := c.store
 	var need together
@@ -71,7 +72,7 @@ func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects
 	return dst, true
 }
 
-// needLocked adds what one key needs, or returns why it is a miss.
+// needLocked adds to n what one key needs. If the key is a miss, it returns the reason.
 func (look *lookup) needLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant, n *together) tier.Reason {
 	o := look.objects.Segment(key, p, t)
 	switch {
@@ -96,7 +97,7 @@ func (look *lookup) needLocked(key *[32]byte, p *objects.Profile, t *objects.Ten
 	return tier.ReasonNone
 }
 
-// roomLocked checks that what is needed fits next to what is in use.
+// roomLocked checks that the bytes that a query needs fit next to the objects in use.
 func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	s := c.store
 	pool := s.objects.Pools[objects.PublicPool]
@@ -105,7 +106,7 @@ func (c *Session) roomLocked(n *together, t *objects.Tenant, keys int) error {
 	}
 	inUse := pool.Pinned
 	if !s.writes.writesHangLocked() {
-		inUse -= pool.Bytes[objects.ClassDemoting] // which is freed without an eviction
+		inUse -= pool.Bytes[objects.ClassDemoting] // their pages become free without an eviction
 	}
 	if n.comes > 0 && inUse+n.joins+n.comes > pool.Budget {
 		return fmt.Errorf("acquire: %d bytes together, %d of them to be read, beside %d in use of %d in the %s pool: %w",

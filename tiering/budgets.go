@@ -8,14 +8,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The arena has a fixed size. Its division into segments and checkpoints is only an
-// account, since pages belong to neither, so budgets can change while the store runs. A
-// budget that shrinks does so at once: the excess is evicted now, or by later sweeps if
-// clients read it or it has to be written first. A budget that grows receives what the
-// other has given up.
+// budgets is the part of a store whose budgets and quotas can change while it runs. The
+// arena has a fixed size. Its pages belong to no pool: segments and checkpoints only have
+// accounts, with a budget each. A budget that shrinks does so at once. The excess is
+// evicted now, or by later sweeps if clients read it or it must be written first. A budget
+// that grows gets bytes as the other pool gives them up.
 //
-// Invariant: the larger of budget and use, summed over both pools, does not exceed the
-// arena.
+// Invariant: take for each pool the larger of its budget and its use. The sum of both does
+// not exceed the arena.
 type budgets struct {
 	*catalog
 	writes  *writes
@@ -46,7 +46,8 @@ type Budgets struct {
 	Quotas          map[tier.TenantID]int64 // bytes; 0 = none
 }
 
-// Budgets returns the target values. Pools and tenants may still be adjusting to them.
+// Budgets returns the target values. The current values of pools and tenants may still
+// differ from them.
 func (bud *budgets) Budgets() Budgets {
 	bud.mu.Lock()
 	defer bud.mu.Unlock()
@@ -57,8 +58,8 @@ func (bud *budgets) Budgets() Budgets {
 	return b
 }
 
-// CheckBudgets reports whether SetBudgets would accept b. ErrUnavailable: only with a
-// restart; ErrInvalid: never.
+// CheckBudgets returns the error that SetBudgets would return for b. ErrUnavailable means
+// that b needs a restart, ErrInvalid that no daemon accepts it.
 func (bud *budgets) CheckBudgets(b Budgets) error {
 	bud.mu.Lock()
 	defer bud.mu.Unlock()
@@ -87,9 +88,10 @@ func (bud *budgets) ArenaBytes() int64 {
 	return bud.cfg.PublicBytes/page*page + bud.cfg.PrivateBytes/page*page
 }
 
-// SetBudgets changes budgets and quotas; tenants that are not named keep theirs. Eviction
-// of the excess begins, for a tenant's first quota once its policies know its objects. On
-// an error, as from CheckBudgets, nothing has changed.
+// SetBudgets changes budgets and quotas. Tenants that b.Quotas does not name keep their
+// quotas. Eviction of the excess begins at once. For a tenant that had no quota, it begins
+// once the tenant's policies know its objects. On an error nothing has changed; the errors
+// are those of CheckBudgets.
 func (bud *budgets) SetBudgets(b Budgets) error {
 	page := int64(bud.cfg.PageBytes)
 	bud.mu.Lock()
@@ -106,14 +108,14 @@ func (bud *budgets) SetBudgets(b Budgets) error {
 	return nil
 }
 
-// settleBudgets moves budgets towards their targets and evicts the excess, as far as
-// possible now.
+// settleBudgets moves budgets towards their targets and evicts as much of the excess as
+// can be evicted now.
 func (bud *budgets) settleBudgets() {
 	_ = bud.inTurns(bud.settleLocked)
 	bud.launch()
 }
 
-// settleLocked does one step of settleBudgets; ErrAgain: more can be done.
+// settleLocked does one step of settleBudgets. ErrAgain means that more can be done.
 func (bud *budgets) settleLocked() error {
 	for _, p := range bud.objects.Pools {
 		bud.setBudgetLocked(p)
@@ -153,8 +155,8 @@ func (bud *budgets) setBudgetLocked(p *objects.Pool) {
 	bud.now[p.Number].Store(p.Budget)
 }
 
-// settleQuotaLocked evicts what a tenant has over its quota, in the order of
-// makeRoomLocked.
+// settleQuotaLocked evicts the bytes that a tenant has over its quota, from its places in
+// the same order as makeRoomLocked.
 func (bud *budgets) settleQuotaLocked(t *objects.Tenant) error {
 	over := func() int64 { return bud.objects.OverQuota(t, 0) - t.Leaving }
 	if over() <= 0 {

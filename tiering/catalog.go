@@ -27,19 +27,19 @@ type catalog struct {
 	dev       gpuipc.Device
 	place     tier.Place
 	arena     gpuipc.Region
-	hbm       hbm.List // by device; its fields say what guards them
+	hbm       hbm.List // by device; the fields of hbm.Cache say what guards them
 	plans     *plan.Runner
 	durations *durations
 	decisions *decision.Log
-	// launch passes transfers that began under the lock to the tiers. It is called without
-	// the lock after anything that may begin transfers.
+	// launch starts, at the tiers, transfers that were begun under the lock. It is called
+	// without the lock after anything that may begin transfers.
 	launch func()
-	// freedLocked lets transfers that wait for memory try again.
+	// freedLocked makes transfers that wait for memory try again.
 	freedLocked func()
 
 	profiles atomic.Pointer[[]*objects.Profile] // replaced under mu, never modified
 	leaseIDs atomic.Uint64
-	running  sync.WaitGroup // operations that touch memory; grows only under mu while open
+	running  sync.WaitGroup // operations that touch memory; while the store is open, Add needs mu
 
 	mu          lockhold.Mutex
 	closed      bool
@@ -47,7 +47,7 @@ type catalog struct {
 	sessions    map[*Session]struct{}
 	counters    stats.Counters
 	sweeps      uint64
-	changed     sync.Cond // for the cleaner and the sender: a write, a send or a sweep has ended, or a pool is short
+	changed     sync.Cond // signals the cleaner and the sender: a write, send or sweep ended, or a pool is short
 	cleanerIdle bool      // the cleaner waits for changed
 	senderIdle  bool      // the sender of copies waits for changed
 }
@@ -96,8 +96,8 @@ func (cat *catalog) registered(f profile.Fingerprint) *objects.Profile {
 // of returns the counters of a profile's objects. The caller holds the lock.
 func (cat *catalog) of(p *objects.Profile) *stats.Counters { return cat.objects.CountersOf(p) }
 
-// inTurns calls f under the lock, again and again while it returns ErrAgain. Others get
-// the lock in between.
+// inTurns calls f under the lock and repeats the call while f returns ErrAgain. Other
+// goroutines can take the lock between two calls.
 func (cat *catalog) inTurns(f func() error) error {
 	t := cat.mu.Turns()
 	turn := func() error {
@@ -110,19 +110,19 @@ func (cat *catalog) inTurns(f func() error) error {
 		if !errors.Is(err, objects.ErrAgain) {
 			return err
 		}
-		cat.launch() // evictions may have to be written first
+		cat.launch() // an eviction may have to wait for a write
 	}
 }
 
-// wakeIdleCleaner wakes the cleaner and the sender to look at a pool that has become
-// short.
+// wakeIdleCleaner wakes the cleaner and the sender if they wait, because a pool has become
+// short of free bytes.
 func (cat *catalog) wakeIdleCleaner() {
 	if cat.cleanerIdle || cat.senderIdle {
 		cat.changed.Broadcast()
 	}
 }
 
-// wakeCleaner makes the cleaner check its context.
+// wakeCleaner wakes the cleaner and the sender, so that they notice that their context has ended.
 func (cat *catalog) wakeCleaner() {
 	cat.mu.Lock()
 	defer cat.mu.Unlock()

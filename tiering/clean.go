@@ -9,11 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// cleanRows bounds one critical section of the cleaner.
+// cleanRows is the maximum number of writes that one critical section of the cleaner starts.
 const cleanRows = 8
 
-// clean writes dirty objects of pools that are short, until ctx ends. A busy tier is
-// tried again after the next write, an unavailable one after the next sweep.
+// clean writes dirty objects of pools that are short of free bytes, until ctx ends. If the
+// tier is busy, it continues after the next write has ended; if the tier is unavailable,
+// after the next sweep.
 func (wr *writes) clean(ctx context.Context) {
 	var ended, swept uint64
 	var cause error
@@ -52,8 +53,8 @@ func (wr *writes) cleanableLocked(cause error, ended, swept uint64) bool {
 	return false
 }
 
-// cleanLocked starts some writes. The error says why it stopped before the pools had
-// enough.
+// cleanLocked starts some writes. An error means that it stopped although a pool is still
+// short, and says why.
 func (wr *writes) cleanLocked() error {
 	n := 0
 	for _, p := range wr.objects.Pools {
@@ -62,7 +63,7 @@ func (wr *writes) cleanLocked() error {
 			o := wr.objects.Table.Get(id)
 			err := wr.wantLocked(o, tier.LevelLogged, false)
 			switch {
-			case err == nil && o.Write == nil: // the tier has it already
+			case err == nil && o.Write == nil: // the tier already has the object
 			case err == nil:
 				wr.counters.Cleaned++
 			case errors.Is(err, tier.ErrBusy), errors.Is(err, tier.ErrUnavailable):
@@ -76,9 +77,9 @@ func (wr *writes) cleanLocked() error {
 	return nil
 }
 
-// sweepLower does the sweep of the lower tier: it brings tenants back under their quotas,
-// and retries refused writes. A tenant can be over its quota if the tier opened late, or
-// was written under larger quotas or another way of counting.
+// sweepLower does the part of a sweep that concerns the lower tier: it brings tenants back
+// under their quotas, and retries refused writes. A tenant can be over its quota if the tier
+// opened late, or if its entries were written under a larger quota or counted in another way.
 func (s *Store) sweepLower() {
 	if s.cfg.Lower == nil {
 		s.sweepOutlets()
@@ -102,7 +103,8 @@ func (s *Store) sweepLower() {
 	s.launch()
 }
 
-// sweepOutlets does the sweep if there is no lower tier.
+// sweepOutlets does the work of sweepLower if there is no lower tier: it retries copies to
+// outlets.
 func (s *Store) sweepOutlets() {
 	if s.offloads.engine != nil {
 		s.mu.Lock()
@@ -116,8 +118,8 @@ func (s *Store) sweepOutlets() {
 	s.launch()
 }
 
-// trimTenantLocked brings a tenant one step closer to its quota. ErrAgain: more steps are
-// needed.
+// trimTenantLocked brings a tenant one step closer to its quota. ErrAgain means that more
+// steps are needed.
 func (ev *evictor) trimTenantLocked(t *objects.Tenant) error {
 	if ev.closed {
 		return nil

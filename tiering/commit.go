@@ -14,16 +14,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Commit copies chunks of one part into place and compares the digest of what was written
-// with the client's. The commit that completes the last rank publishes the object, and
-// starts its write to the lower tier if one of its commits asked for that. Commits of one
-// reservation may run concurrently.
+// Commit copies chunks of one part into place and compares the digests of the written
+// bytes with the client's digests. The commit that completes the last rank publishes the
+// object, and starts its write to the lower tier if one of its commits asked for that.
+// Commits of one reservation may run concurrently.
 //
-// A digest mismatch is ErrCorrupt and aborts the object for all ranks, since the other
-// chunks cannot be trusted either; so does a device failure. A chunk that was committed
-// before, or that its part does not have, is ErrInvalid and changes nothing. A commit
-// ended by its context changes nothing either and may be repeated. ErrGone: the
-// reservation does not exist any more, or ended during the copy.
+// A digest mismatch is ErrCorrupt. It aborts the object for all ranks, since the other
+// chunks cannot be trusted either. A device failure aborts it too. A chunk that was
+// committed before, or that its part does not have, is ErrInvalid and changes nothing. A
+// commit that its context ended changes nothing and may be repeated. ErrGone means that
+// the reservation does not exist any more, or ended during the copy.
 func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error) {
 	s := c.store
 	s.mu.Lock()
@@ -58,13 +58,13 @@ func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error
 	return answer, err
 }
 
-// packAndPublish packs a complete segment, whose memory stays meanwhile, and publishes
-// it.
+// packAndPublish packs a complete segment and publishes it. The segment's memory stays
+// allocated while it is packed.
 func (fills *fills) packAndPublish(ctx context.Context, w *writing) (Committed, error) {
 	o := w.filler.Object
 	digests := make([][]uint64, len(w.fill.Ranks))
 	for i := range w.fill.Ranks {
-		digests[i] = w.fill.Ranks[i].Digests // all are set and no longer written
+		digests[i] = w.fill.Ranks[i].Digests // all digests are set, and no commit writes them any more
 	}
 	began := fills.cfg.Now()
 	p, err := fills.pack(ctx, o, digests)
@@ -98,20 +98,20 @@ func (fills *fills) packAndPublish(ctx context.Context, w *writing) (Committed, 
 	return fills.publishLocked(w), nil
 }
 
-// writing is a commit between its two critical sections.
+// writing is the state of a commit between its two critical sections.
 type writing struct {
 	filler *objects.Filler
 	fill   *objects.Fill
 	chunks []objects.ChunkState // being written
-	first  int                  // index of the first among all chunks of the share
-	rows   bool                 // rows that a stripped checkpoint already has: nothing is copied
+	first  int                  // index of chunks[0] among all chunks of the share
+	rows   bool                 // the part has rows that a stripped checkpoint already has, so nothing is copied
 	dst    gpuipc.Ref
-	got    []uint64 // digests of what was written; nil for rows
-	sums   []uint64 // the same by the client's hash, compared with the client's digests
+	got    []uint64 // digests of the written chunks; nil if rows is set
+	sums   []uint64 // checksums of the written chunks by the client's hash, compared with the client's digests
 }
 
-// copy writes the chunks and hashes them. Only the store writes the destination, so it
-// may be read twice.
+// copy writes the chunks and hashes them. For a client that uses CRC-32 it reads the
+// destination twice, which is safe since only the store writes there.
 func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem) error {
 	w.got = make([]uint64, len(item.Digests))
 	w.sums = w.got
@@ -122,8 +122,8 @@ func (w *writing) copy(ctx context.Context, dev gpuipc.Device, item *CommitItem)
 	return dev.Checksums(ctx, w.dst, w.sums)
 }
 
-// beginCommitLocked checks a commit and marks its chunks, so that no other commit writes
-// them and their memory stays while the copy runs.
+// beginCommitLocked checks a commit and marks its chunks. Until the commit ends, no other
+// commit writes these chunks and their memory stays allocated.
 func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	s := c.store
 	if err := c.openLocked(); err != nil {
@@ -172,9 +172,9 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	return w, nil
 }
 
-// endCommitLocked ends a commit after its copy, whatever happened meanwhile. complete
-// reports that it was the last one of its object. An object that is packed then keeps its
-// memory until packing has ended.
+// endCommitLocked ends a commit after its copy, also if the fill was aborted meanwhile.
+// complete reports that the commit was the last one of its object. If the object is to be
+// packed, its memory then stays allocated until packing has ended.
 func (fills *fills) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
 	o := w.filler.Object
 	w.fill.Copying--
@@ -239,8 +239,9 @@ func (fills *fills) publishLocked(w *writing) Committed {
 	return Committed{Published: true, Object: object, Durable: durable}
 }
 
-// acknowledgeLocked starts to write a complete object if its level or write-behind asks
-// for it. What the tier does not accept now stays dirty.
+// acknowledgeLocked starts to write a complete object to the lower tier if its level or
+// write-behind requires it. If the tier refuses now, the object stays dirty. The result is
+// nil if nobody has to wait.
 func (fills *fills) acknowledgeLocked(o *objects.Object, level tier.Level) *Durable {
 	switch {
 	case fills.cfg.Lower == nil || o.Profile.Trial:

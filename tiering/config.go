@@ -18,16 +18,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant separates hits, not memory: its salt is part of every key, so tenants never
-// share an entry. Ids, names and salts are unique, and no id is 0.
+// Tenant is a group of clients that share cached objects. Tenants have separate hits but
+// not separate memory: a tenant's salt is part of every key, so two tenants never share an
+// entry. Ids, names and salts are unique, and no id is 0.
 type Tenant struct {
 	ID   tier.TenantID
 	Name string
 	Salt []byte // any length; empty for at most one tenant
-	// QuotaBytes limits the bytes of the tenant in all pools, HBM included, and the lower
-	// tier together. Memory and HBM count whole pages and the records of objects, pending
-	// ones included; memory also counts 4 bytes for each stored token id; the lower tier
-	// counts what it charges. An object in two of them counts twice. 0 = no quota.
+	// QuotaBytes limits the bytes of the tenant in all pools (HBM included) and the lower
+	// tier together; 0 = no quota. Pools count whole pages and the records of objects,
+	// also of objects being filled. Pools of memory also count 4 bytes for each stored
+	// token id. The lower tier counts the bytes that it charges for an entry. An object
+	// that is in two places counts twice.
 	QuotaBytes int64
 }
 
@@ -61,44 +63,44 @@ func (l Tenants) find(is func(*Tenant) bool) *Tenant {
 	return nil
 }
 
-// Config configures a Store. A field that is not marked required and is zero takes the
-// default stated with it.
+// Config configures a Store. A zero field takes the default that its comment states,
+// unless it is marked required.
 type Config struct {
 	Device gpuipc.Device // required
 	Name   string        // of the region; "spliced-arena"
 
-	// Budgets of the pools in bytes, rounded down to whole pages. One may be 0. The token
-	// ids of segments are stored outside the arena and count towards the public budget.
+	// Budgets of the pools in bytes, rounded down to whole pages. One of them may be 0. The
+	// token ids of segments are stored outside the arena but count towards PublicBytes.
 	PublicBytes  int64
 	PrivateBytes int64
 	// PageBytes is the unit of allocation: a power of two from 4 KiB to 16 MiB; 64 KiB (a
-	// guess: wastes at most one page per object and rank).
+	// guess; it wastes at most one page per object and rank).
 	PageBytes int
 	Huge      gpuipc.HugePages
 
 	Tenants []Tenant // required, at least one
 
-	// The eviction policies of segments and of checkpoints; Eviction. Each call returns a
-	// new policy.
+	// EvictionPublic and EvictionPrivate return a new eviction policy for segments and for
+	// checkpoints; the default is Eviction.
 	EvictionPublic, EvictionPrivate func() policy.Eviction
 
-	Eviction func() policy.Eviction // also orders the objects of a tenant with a quota; policy.NewDefault
+	Eviction func() policy.Eviction // returns a new policy, also for each tenant with a quota; policy.NewDefault
 	Cost     costs.Priors           // initial assumptions of the cost predictions
 
 	Advise advise.Config    // bounds of what advice remembers
 	Now    func() time.Time // time.Now
 
-	LeaseTTL    time.Duration // if a query gives none; 1 minute
-	MaxLeaseTTL time.Duration // longer requests are cut here, and refused on the socket; 10 minutes
+	LeaseTTL    time.Duration // of leases whose query gives none; 1 minute
+	MaxLeaseTTL time.Duration // the store shortens longer requests, the socket refuses them; 10 minutes
 	FillTTL     time.Duration // from reserve to the last commit; 1 minute
 	SweepEvery  time.Duration // how often Run ends what has expired; 1 second
 
-	MaxLeases       int // active and expired, per session; 65536
+	MaxLeases       int // per session, active and expired ones; 65536
 	MaxReservations int // per session; 4096
 	MaxProfiles     int // 64
 	MaxChain        int // nodes from the root to a checkpoint; 256
-	MaxDeparted     int // keys whose fate is remembered; 65536
-	MaxDecisions    int // kept for Decisions, at most a quarter of them advice; 4096
+	MaxDeparted     int // departed keys whose reason is remembered; 65536
+	MaxDecisions    int // kept in the log of decisions, at most a quarter of them advice; 4096
 	// Decided receives the decisions about objects and their copies in HBM, as they are
 	// made. It is called with the store's lock held and must not block; nil = no
 	// listener.
@@ -106,38 +108,38 @@ type Config struct {
 
 	Log zerolog.Logger
 
-	HBM []hbm.Config // the tier above memory, one per device; the order defines the device ids
+	HBM []hbm.Config // GPU memory, one per device; the order defines the device ids
 
 	Lower tier.Tier // the next slower tier; nil = objects that leave memory are lost
 	// Find is the index to which Lower adds its segments; nil = a new one.
 	Find *find.Index
-	// Held is notified of everything that memory has as a hit; Lower notifies it of its
-	// own entries. nil = no listener.
+	// Held is notified of each object that becomes, or ceases to be, a hit in memory.
+	// Lower notifies it of its own entries. nil = no listener.
 	Held *held.Set
-	// DefaultLevel is the durability level that an object reaches before its publication
-	// is acknowledged, if its commits name none; LevelMemory.
+	// DefaultLevel is the durability level that an object must reach before its
+	// publication is acknowledged, if its commits name none; LevelMemory.
 	DefaultLevel tier.Level
 	// WriteBehind writes every published object to the lower tier at once. Without it,
-	// only what the marks below or an eviction require is written.
+	// only objects are written that the marks below, an eviction or a commit require.
 	WriteBehind bool
-	// Above HighWater of its budget, objects of a pool are written ahead of their
-	// eviction, until all of it above LowWater is free or can be dropped at once.
-	// Fractions; 0.90 and 0.80.
+	// HighWater and LowWater are fractions of a pool's budget; 0.90 and 0.80. When a pool is
+	// fuller than HighWater, the cleaner writes objects ahead of their eviction, until all
+	// bytes above LowWater are free or belong to objects that can be dropped without a write.
 	HighWater, LowWater float64
 	// ReadAhead promotes objects that a match found in the lower tier.
 	ReadAhead     bool
 	MaxPromotions int   // concurrent reads of the lower tier; 4
-	PromoteBytes  int64 // memory that is being read into, unless one object takes more; 256 MiB
+	PromoteBytes  int64 // bytes of memory being read into at once, more only for a single larger object; 256 MiB
 	PromoteQueue  int   // promotions waiting or running; 4096
 
-	// Remote may have objects that neither memory nor Lower has. They are fetched on
-	// acquire and load, and with ReadAhead after a match; nil = none.
+	// Remote may have objects that neither memory nor Lower has. The store fetches them
+	// for an acquire or a load, and with ReadAhead after a match; nil = none.
 	Remote     tier.Remote
 	MaxFinds   int           // concurrent queries of Remote; 8
 	MaxFetches int           // concurrent reads of Remote; 8, with a separate budget of PromoteBytes
 	FindTTL    time.Duration // timeout of a query; 5 seconds
 
-	// Outlets receive copies of objects that this node may lose. Each copy is sent to the
+	// Outlets receive copies of objects that this node may evict. Each copy is sent to the
 	// first outlet that accepts it.
 	Outlets []Outlet
 }
@@ -196,7 +198,7 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// Defaults returns the configuration that the daemon uses unless it is given another.
+// Defaults returns the configuration that the daemon uses if no setting changes it.
 func Defaults() Config {
 	return Config{HBM: []hbm.Config{{AfterMatch: true}}, WriteBehind: true, ReadAhead: true}.withDefaults()
 }

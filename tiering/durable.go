@@ -10,10 +10,10 @@ import (
 )
 
 // Flush writes every published object that the lower tier does not have, parents first,
-// and waits for the writes. It is meant for shutdown: what is published meanwhile may be
-// left out, and Run must still be running, since it retries a busy tier. written counts
-// the objects that the tier accepted. The error says how many it did not, or not before
-// ctx ended, and wraps ErrUnavailable or the context's error.
+// and waits for the writes. It is meant for shutdown: objects published meanwhile may be
+// left out. Run must still be running, since it retries writes to a busy tier. written
+// counts the objects that the tier accepted. The error says how many it refused
+// (ErrUnavailable), or did not accept before ctx ended (the context's error).
 func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	if s.cfg.Lower == nil {
 		return 0, nil
@@ -41,7 +41,8 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	return written, nil
 }
 
-// flushLocked starts writes of the dirty objects in a range of the table.
+// flushLocked starts writes of up to holdRows dirty objects, from place first of the table
+// on, and adds their Durables to waits. It reports whether the table has more places.
 func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := wr.objects.Table.Places()
 	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
@@ -61,16 +62,17 @@ func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 type Durable struct {
 	done    chan struct{}
 	reached tier.Level // once done is closed
-	owner   *writes    // the first Wait counts in its acknowledgements; nil = not counted
+	owner   *writes    // counts the result of the first Wait; nil = not counted
 	told    atomic.Bool
 }
 
-// Done returns a channel that is closed when the object has reached its level, or cannot.
+// Done returns a channel that is closed when the object has reached its level, or cannot
+// reach it any more.
 func (d *Durable) Done() <-chan struct{} { return d.done }
 
-// Wait blocks until the object has reached its level, or cannot, or ctx ends, and returns
-// the level reached by then. Every published object has LevelMemory. The result of the
-// first call is counted as acknowledged.
+// Wait blocks until the object has reached its level, or cannot reach it any more, or ctx
+// ends. It returns the level that the object has then, at least LevelMemory. The result of
+// the first call counts as acknowledged.
 func (d *Durable) Wait(ctx context.Context) tier.Level {
 	level := d.await(ctx)
 	if d.owner != nil && d.told.CompareAndSwap(false, true) {
@@ -100,9 +102,9 @@ func (d *Durable) reach(level tier.Level) {
 	close(d.done)
 }
 
-// durableLocked requests a write of an object and returns its Durable. If counted, its
-// acknowledgement is counted. The result is final at once if the tier refuses for a
-// reason other than being busy.
+// durableLocked requests a write of an object and returns its Durable. If counted is set,
+// the first Wait counts as an acknowledgement. If the tier refuses the write for a reason
+// other than being busy, the Durable is done at once.
 func (wr *writes) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
 	d := &Durable{done: make(chan struct{})}
 	if counted {

@@ -9,24 +9,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// durations holds the histograms of a store. They may be observed with or without its
-// lock.
+// durations holds the histograms of a store. Observing needs no lock.
 type durations struct {
-	// Fetches, by source or, for copies on devices, by destination.
+	// Durations of fetches, by source. For copies to devices (hbm) it is the destination.
 	fetched struct{ disk, peer, hbm prometheus.Histogram }
-	// Leases, by how they ended.
+	// Ages of leases, by how they ended.
 	released, expired prometheus.Histogram
-	// Objects in memory: time since their last use, at eviction for room or quota and at
-	// reuse.
+	// Times since the last use of objects in memory: when evicted for room or a quota, and
+	// when used again.
 	evicted, reused prometheus.Histogram
 }
 
-// ageBuckets ranges from the next turn of an agent to a corpus that is queried once a
-// week.
+// ageBuckets has bounds in seconds. The shortest is the time to the next turn of an agent,
+// the longest fits a corpus that is queried once a week.
 var ageBuckets = []float64{0.1, 1, 5, 15, 60, 300, 900, 1800, 3600, 2 * 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600}
 
-// leaseBuckets ranges from a request that only looks up to the longest lease of the
-// default settings, and above.
+// leaseBuckets has bounds in seconds, from a request that only looks up to more than the
+// longest lease of the default settings.
 var leaseBuckets = []float64{1e-3, 10e-3, 100e-3, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
 
 func newDurations() *durations {
@@ -66,7 +65,7 @@ func (d *durations) fetch(lane int, took time.Duration) {
 	h.Observe(took.Seconds())
 }
 
-// ended records the end of a lease. Trial profiles are left out.
+// ended records the age of a lease at its end. It leaves out leases of trial profiles.
 func (d *durations) ended(l *lease, h prometheus.Histogram, now time.Time) {
 	if !l.object.Profile.Trial {
 		h.Observe(max(0, now.Sub(l.since)).Seconds())
@@ -80,8 +79,8 @@ func (d *durations) since(o *objects.Object, h prometheus.Histogram, now time.Ti
 	}
 }
 
-// Durations returns the store's histograms: of leases, and of fetches from the tiers that
-// it has.
+// Durations returns the store's histograms: those of leases and evictions, and those of
+// fetches from each tier that the store has.
 func (s *Store) Durations() []prometheus.Histogram {
 	list := []prometheus.Histogram{s.durations.released, s.durations.expired, s.durations.evicted, s.durations.reused}
 	if s.cfg.Lower != nil {

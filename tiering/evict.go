@@ -9,7 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// errLeaving is ErrBusy for room that a lower tier, or a sink, is still reading.
+// errLeaving is the ErrBusy returned if enough memory will become free, but the lower tier
+// or a sink still reads it.
 var errLeaving = fmt.Errorf("room is being demoted: %w", tier.ErrBusy)
 
 // evictor is the part of a store that frees memory for objects. It has no state.
@@ -23,16 +24,17 @@ type evictor struct {
 // makeRoomLocked evicts objects until o fits its tenant's quota and its pool. If that is
 // impossible it evicts nothing and returns why.
 //
-// A tenant over its quota first loses copies in HBM, which are never the only copy. Then
-// it loses objects from the slowest tier up: entries of the lower tier, except those in
-// spare, then its least valuable objects in either pool. Those are not demoted, since
-// that would not lower the use of the quota. Only then are the least valuable objects of
-// the pool evicted, of any tenant. Objects that have to be written first keep their
-// memory until then: the result is errLeaving. While writes hang, the memory that they
-// keep is not waited for, and no more writes are started.
+// If the tenant is over its quota, its bytes are freed in this order. First it loses copies in
+// HBM, which are never the only copy. Then the lower tier evicts entries of the tenant, except
+// those in spare. Last it loses its least valuable objects in either pool. These are not written
+// to the lower tier, since that would free nothing of the quota.
 //
-// One call evicts at most objects.EvictRows objects, or as many entries as the lower tier
-// evicts in one call. ErrAgain: call again, after others had the lock.
+// Only then are the least valuable objects of the pool evicted, of any tenant. Objects that must
+// be written first keep their memory until the write has ended; the result is then errLeaving.
+// While writes hang, it does not count on memory that they will free, and starts no more writes.
+//
+// One call evicts at most objects.EvictRows objects, or as many entries as the lower tier evicts
+// in one call. ErrAgain means that the caller must release the lock and call again.
 func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 	p := o.Pool
 	hang := ev.writes.writesHangLocked()
@@ -86,18 +88,20 @@ func (ev *evictor) makeRoomLocked(o *objects.Object, spare spared) error {
 	return nil
 }
 
-// hungSweeps is the number of sweeps, usually one per second, without the end of a write
-// after which running writes are not relied on: as long as the disk tier takes to report
-// that its disk hangs.
+// hungSweeps is a number of sweeps, usually one per second. If no write has ended during
+// this number of sweeps, the store no longer counts on memory that running writes will
+// free. The disk tier takes the same time to report that its disk hangs.
 const hungSweeps = 5
 
-// writesHangLocked reports whether writes of the lower tier have stopped ending.
+// writesHangLocked reports whether writes to the lower tier are running but have not ended
+// for hungSweeps sweeps.
 func (wr *writes) writesHangLocked() bool {
 	return wr.counters.Writing > 0 && wr.sweeps-wr.lastSweep >= hungSweeps
 }
 
-// quotaLocked returns how much a tenant has to give up for o, in addition to what is
-// already leaving memory. ErrQuota if that is impossible even if the lower tier evicts.
+// quotaLocked returns how many bytes a tenant has to give up for o, in addition to bytes
+// that are already leaving memory. It returns ErrQuota if that is impossible even after
+// the lower tier evicts below bytes.
 func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
 	if over = ev.objects.OverQuota(t, o.Charge()); !ev.writes.writesHangLocked() {
@@ -110,13 +114,14 @@ func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err 
 	return over, nil
 }
 
-// trimmable returns the bytes that the lower tier could evict for a tenant.
+// trimmable returns the bytes that the lower tier could evict for a tenant, without the
+// spare bytes.
 func (ev *evictor) trimmable(t *objects.Tenant, spare int64) int64 {
 	return max(0, ev.objects.UsedBelow(t)-spare)
 }
 
-// trimLocked makes the lower tier evict entries of a tenant over its quota, and returns
-// what is still to be freed in memory.
+// trimLocked makes the lower tier evict entries of a tenant that is over its quota, and
+// returns how many bytes memory still has to free.
 func (ev *evictor) trimLocked(o *objects.Object, over int64, spare spared) (int64, error) {
 	bytes := min(over, ev.trimmable(o.Tenant, spare.bytes))
 	if bytes <= 0 {
@@ -135,21 +140,22 @@ type spared struct {
 	bytes int64
 }
 
-// trimBelowLocked makes the lower tier free bytes of a tenant, as far as it can in one
-// call, which evicts a bounded number of entries. more: another call would free more.
+// trimBelowLocked makes the lower tier evict entries of a tenant to free bytes, except the
+// names in spare. One call evicts a bounded number of entries; more reports that another
+// call would free more.
 func (ev *evictor) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
 	freed, more := ev.cfg.Lower.Trim(t.ID, bytes, spare)
 	ev.counters.TrimmedBytes += uint64(freed)
 	return more
 }
 
-// eviction is why an object is evicted, which decides how.
+// eviction is the reason of an eviction. It decides how the object is evicted.
 type eviction uint8
 
 const (
-	forRoom                eviction = iota // in the pool: what the lower tier does not have is offered to it
-	forRoomWithoutDemotion                 // the same, while writes hang
-	forQuota                               // of the tenant: a demotion would free nothing
+	forRoom                eviction = iota // room in the pool: an object that the lower tier lacks is offered to it
+	forRoomWithoutDemotion                 // room in the pool, while writes hang
+	forQuota                               // the tenant's quota: a write to the lower tier would free nothing of it
 )
 
 func (e eviction) reason() decision.Reason {
@@ -160,10 +166,11 @@ func (e eviction) reason() decision.Reason {
 }
 
 // evictLocked evicts the policy's victim from memory, or only its states if another node
-// extends it. A victim exists, since the callers have counted what is evictable. A victim
-// that the lower tier has is just dropped; another one is offered to it first, if that
-// helps. One that waits for a busy tier is not waited for: a disk that hangs must not
-// take the memory with it. A copy may be sent to the outlets, within the limits of short.
+// extends it. A victim exists, since the callers have counted the evictable bytes. If the
+// lower tier has the victim, it is dropped from memory. Otherwise it is offered to the
+// lower tier first, if that serves the reason of the eviction. A victim whose write waits
+// for a busy tier is dropped without the write: a disk that hangs must not block memory. A
+// copy may be sent to the outlets, within the limits of short.
 func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := ev.victimLocked(from)
 	if o.Children > 0 {
@@ -188,7 +195,7 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	}
 	_, held := ev.objects.Below(o)
 	switch {
-	case w != nil: // counted when the write ends
+	case w != nil: // the demotion is counted when the write ends
 	case held:
 		ev.counters.Demoted++
 	case way != forRoom || ev.cfg.Lower == nil || o.Profile.Trial || ev.remote.elsewhereLocked(o):
@@ -196,7 +203,7 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	case ev.writes.wantLocked(o, tier.LevelLogged, false) != nil:
 		ev.counters.DemotionsRefused++
 	}
-	w = writeOf(o) // it may exist now
+	w = writeOf(o) // wantLocked may have started a write
 	if w != nil {
 		w.leaving = true
 	}
@@ -209,10 +216,9 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	ev.objects.Unlink(o, tier.ReasonEvicted)
 }
 
-// victimLocked returns the policy's victim. It prefers objects that were already offered
-// to the outlets: one of them is evicted if it is among the first aheadTries victims. A
-// node that is evictable with a child only because the lower tier had it is not evicted
-// if the tier no longer does.
+// victimLocked returns the policy's victim. It prefers objects that were already offered to
+// the outlets, if one of the policy's first aheadTries victims was. An object with a child
+// is evictable only while the lower tier has it. If the tier has lost it, it is skipped.
 func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 	for {
 		tries := 0
@@ -220,7 +226,7 @@ func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 			tries++
 			return ev.offloads.engine == nil || tries > aheadTries || ev.objects.Table.Get(id).Sending != objects.Candidate
 		})
-		if !ok { // fewer victims, and none was offered
+		if !ok { // there are fewer victims, and none of them was offered
 			id, ok = from.Victim(objects.AnyID)
 		}
 		if !ok {

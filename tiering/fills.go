@@ -25,10 +25,10 @@ type fills struct {
 	promotions *promotions
 }
 
-// Reserve reserves room for one rank's share of a segment. The key is recomputed from the
-// tokens. All ranks share one reservation: the first rank reserves the memory of all, the
-// others join. ErrExists if the segment is published or this rank already has a
-// reservation.
+// Reserve reserves room for one rank's share of a segment. It recomputes the key from the
+// tokens and checks it. All ranks share one reservation: the first rank reserves memory
+// for all ranks, and the other ranks join. The error is ErrExists if the segment is
+// published or this rank already has a reservation.
 func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	p, t, err := c.store.scope(q.Profile, q.Tenant, q.Rank)
 	if err != nil {
@@ -52,14 +52,17 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 	return c.reserve(o, q.Rank)
 }
 
-// Save reserves room for one rank's share of a checkpoint, joined by the other ranks like
-// a segment. Exact and spliced checkpoints of one hash can coexist. Parent names a
-// published checkpoint of fewer tokens (an exact one for an exact child) whose rows are
-// shared: only rows of tokens [parent, Tokens) are stored. A parent that is not cached is
-// ErrGone; one in the lower tier is promoted, and ErrBusy until it has arrived. A
-// checkpoint that has lost its states is saved again as if it were absent, with any
-// parent: its rows are acknowledged, but the rows already in memory stay. A checkpoint of
-// kind Rows extends one that is not spliced and has its states, or none.
+// Save reserves room for one rank's share of a checkpoint. The other ranks join as for a
+// segment. An exact and a spliced checkpoint of one hash can coexist.
+//
+// Parent names a published checkpoint of fewer tokens whose rows the new one shares, so that
+// only the rows of tokens [parent, Tokens) are stored. The parent of an exact checkpoint must
+// be exact. If the parent is not cached, the error is ErrGone. If it is in the lower tier, it
+// is promoted, and the error is ErrBusy until it has arrived. A checkpoint of kind Rows
+// extends nothing, or a checkpoint that is not spliced and has not lost its states.
+//
+// A checkpoint that has lost its states is saved again as if it were absent, with any parent.
+// The client's rows are acknowledged, but the rows already in memory stay.
 func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 	s := c.store
 	p, t, err := s.scope(q.Profile, q.Tenant, q.Rank)
@@ -93,7 +96,7 @@ func (c *Session) Save(q *SaveQuery) (Reservation, error) {
 
 // parentLocked finds the parent of a checkpoint that is being saved.
 func (fills *fills) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) (*objects.Object, error) {
-	rows := q.Kind != tier.Rows // which also need the parent's states
+	rows := q.Kind != tier.Rows // a checkpoint of kind Rows also needs its parent's states
 	parent, why := fills.objects.BestNode((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t, rows)
 	switch {
 	case parent == nil && why == tier.ReasonFlagOnly:
@@ -108,9 +111,9 @@ func (fills *fills) parentLocked(q *SaveQuery, p *objects.Profile, t *objects.Te
 	return parent, nil
 }
 
-// promoteParentLocked starts to promote the parent of a checkpoint that is to be saved,
-// if the lower tier has it, and returns why it cannot be extended now: ErrBusy during the
-// promotion, ErrFull if its chain is larger than the pool.
+// promoteParentLocked starts to promote the parent of a checkpoint that is to be saved, if
+// the lower tier has it. It returns why the parent cannot be extended now: ErrBusy during
+// the promotion, ErrFull if the parent's chain is larger than the pool.
 func (fills *fills) promoteParentLocked(q *SaveQuery, p *objects.Profile, t *objects.Tenant) error {
 	e, held := fills.objects.BestBelow((*[32]byte)(&q.Parent), q.Kind.Extends(), p, t)
 	if !held {
@@ -169,8 +172,8 @@ func (c *Session) reserve(o *objects.Object, rank int) (Reservation, error) {
 	return Reservation{ID: f.ID, Bytes: l.Bytes}, nil
 }
 
-// size sets the sizes of an object. The bytes of one rank's layout fit an int64; those of
-// all ranks may not.
+// size sets the sizes of an object. It checks them first: the bytes of one rank's layout
+// fit an int64, but the bytes of all ranks may not.
 func (fills *fills) size(o *objects.Object, rankBytes int64) error {
 	ranks := int64(o.Profile.Ranks)
 	switch {
@@ -218,11 +221,11 @@ func (c *Session) reserveLocked(o *objects.Object, rank int, l *plan.PartMap, no
 	return c.joinLocked(o, o, rank)
 }
 
-// beginLocked allocates the memory of o and links it as pending.
+// beginLocked allocates the memory of o and adds o to the catalog as an object being filled.
 func (fills *fills) beginLocked(o *objects.Object, l *plan.PartMap, now time.Time) error {
 	if o.Parent != nil {
-		// The parent was found in an earlier critical section, and making room must not
-		// evict it.
+		// An earlier critical section found the parent. It may have left since, and making
+		// room must not evict it.
 		if !o.Parent.Linked() {
 			return fmt.Errorf("%s: its parent has left: %w", o.Name(), tier.ErrGone)
 		}
@@ -233,8 +236,8 @@ func (fills *fills) beginLocked(o *objects.Object, l *plan.PartMap, now time.Tim
 		defer fills.objects.Unuse(o.Parent)
 	}
 	if o.Kind == 0 && fills.objects.Segments.Find(&o.Key) != nil {
-		// Keys do not collide. A peer claims to have this one for another tenant, and its
-		// bytes have not been checked yet.
+		// Keys do not collide, so this is an object that a peer claims to have for another
+		// tenant and whose bytes have not been checked yet.
 		return fmt.Errorf("%s: its key is being checked: %w", o.Name(), tier.ErrBusy)
 	}
 	if err := fills.evictor.makeRoomLocked(o, spared{}); err != nil {
@@ -256,15 +259,16 @@ func (fills *fills) expectLocked(o *objects.Object, now time.Time) {
 	fills.of(o.Profile).Reserved++
 }
 
-// joinLocked gives a rank its share of an object; want is the rank's request.
+// joinLocked gives a rank its share of the object o that is being filled; want is the
+// rank's request.
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
 		s.fills.existsLocked(want)
 		return nil, fmt.Errorf("%s: %w", o.Name(), tier.ErrExists)
 	}
-	// Parents are compared by hash: an exact one may have been added next to a spliced
-	// one since the first rank asked.
+	// Parents are compared by hash, not by kind: since the first rank asked, an exact
+	// parent may have been added next to a spliced one.
 	if o.Fill.Begin != want.Begin || o.End != want.End || o.Fill.Extends != want.Extends {
 		return nil, fmt.Errorf("%s: rank %d asks for tokens [%d, %d), it is being filled with [%d, %d): %w",
 			o.Name(), rank, want.Begin, want.End, o.Fill.Begin, o.End, tier.ErrInvalid)
@@ -273,7 +277,7 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	n := o.Fill.Layout.Chunks()
 	*f = objects.Filler{ID: tier.ReservationID(s.leaseIDs.Add(1)), Object: o, Rank: rank, Of: c.fills, Chunks: make([]objects.ChunkState, n), Left: n}
 	if o.Phase == objects.Stripped {
-		f.Digests = slices.Clone(o.Shares[rank].Digests) // those of its rows are kept
+		f.Digests = slices.Clone(o.Shares[rank].Digests) // the digests of its rows stay
 	} else {
 		f.Digests = make([]uint64, n)
 	}
@@ -281,16 +285,16 @@ func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler
 	return f, nil
 }
 
-// existsLocked counts a redundant reservation: one rank's share that is neither sent nor
-// stored again.
+// existsLocked counts a reservation that is refused because the rank's share is already
+// stored or being filled.
 func (fills *fills) existsLocked(o *objects.Object) {
 	n := fills.of(o.Profile)
 	n.Exists++
 	n.ExistsBytes += uint64(o.RankBytes)
 }
 
-// Abort aborts a reservation for all ranks. ErrGone if the session has no such
-// reservation.
+// Abort aborts a reservation for all ranks. The error is ErrGone if the session has no
+// such reservation.
 func (c *Session) Abort(id tier.ReservationID) error {
 	s := c.store
 	s.mu.Lock()
@@ -303,8 +307,8 @@ func (c *Session) Abort(id tier.ReservationID) error {
 	return nil
 }
 
-// killLocked ends a fill without publication. All its reservations end at once, its
-// memory is freed when no commit writes into it any more.
+// killLocked ends a fill without publication. All its reservations end at once. Its memory
+// is freed when no commit writes into it any more.
 func (fills *fills) killLocked(o *objects.Object, why stats.Cause) {
 	fills.of(o.Profile).Aborted[why]++
 	f := o.Fill
@@ -321,7 +325,7 @@ func (fills *fills) killLocked(o *objects.Object, why stats.Cause) {
 	}
 }
 
-// unfillLocked ends an aborted fill that is no longer written.
+// unfillLocked ends an aborted fill that no commit writes any more.
 func (fills *fills) unfillLocked(o *objects.Object) {
 	o.Fill = nil
 	if o.Phase == objects.Stripped {
@@ -330,8 +334,8 @@ func (fills *fills) unfillLocked(o *objects.Object) {
 	fills.objects.Account(o)
 }
 
-// refillLocked allocates memory for the states of a stripped node again, to be filled as
-// want specifies.
+// refillLocked allocates memory for the states of a stripped checkpoint o, so that clients
+// can fill it again; want is their request.
 func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
 	if want.End != o.End {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.Name(), want.End, o.End, tier.ErrInvalid)
@@ -353,9 +357,9 @@ func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now t
 	return err
 }
 
-// ChunkSpan returns the bytes of chunks [first, first+chunks) of a part of a reservation:
-// the length that CommitItem.Src must have. ErrInvalid if the part does not have these
-// chunks.
+// ChunkSpan returns the total bytes of chunks [first, first+chunks) of a part of a
+// reservation, which is the length that CommitItem.Src must have. The error is ErrInvalid
+// if the part does not have these chunks.
 func (c *Session) ChunkSpan(id tier.ReservationID, part, first, chunks int) (int64, error) {
 	s := c.store
 	s.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Known finds segments in a prompt by their tokens, in memory and in the lower tier. Like
-// Match it does no I/O and takes no lease. Each segment in the result was looked up by
-// the key of its tokens.
+// Known finds cached segments in a prompt by its tokens. It searches memory and the lower
+// tier. Like Match it does no I/O and takes no lease. Each segment in the result is also
+// confirmed by a lookup of the key of its tokens.
 func (s *Store) Known(ctx context.Context, q *KnownQuery, dst *Known) error {
 	dst.Segments, dst.Untried = dst.Segments[:0], 0
 	p, t, err := s.scope(q.Profile, q.Tenant, 0)
@@ -85,7 +85,7 @@ func (k *Known) name(ctx context.Context, q *KnownQuery, spans []find.Span, p *o
 	return nil
 }
 
-// pauseTokens is the number of tokens hashed between two pauses: 60 µs of SHA-256.
+// pauseTokens is the number of tokens hashed between two calls of Pause: 60 µs of SHA-256.
 const pauseTokens = 16 << 10
 
 // statuses looks up the keys as a match does.
@@ -94,8 +94,8 @@ func (look *lookup) statuses(q *KnownQuery, dst *Known, p *objects.Profile, t *o
 	look.matchSegments(&MatchQuery{Keys: dst.keys, Device: q.Device, Local: true}, &MatchResult{Segments: dst.rows}, p, t)
 }
 
-// countKnown counts a search that found a number of spans. Few of them are not hits:
-// segments evicted meanwhile, or in a tier that cannot be read now.
+// countKnown counts a search that found a number of spans. A span that is not a hit is
+// rare: its segment was evicted meanwhile, or is in a tier that cannot be read now.
 func (look *lookup) countKnown(q *KnownQuery, dst *Known, spans int) {
 	look.mu.Lock()
 	defer look.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 // Learn before a match helps. It reads memory only and takes no lock.
 func (s *Store) Learning() bool { return s.remote.learner != nil && s.remote.learner.Learning() }
 
-// Learn asks the Remote about everything that a match will name and that is not known
-// anywhere: one round trip, as long as the Remote allows. Errors in the query are left to
-// the match.
+// Learn asks the Remote about all objects that the match of q will name and about which
+// nothing is known here. It takes one round trip; the Remote bounds its duration. Learn
+// ignores errors in the query, since the match reports them.
 func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	if s.remote.learner == nil || q.Local {
 		return
@@ -31,7 +31,7 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 			names = append(names, tier.Name{Key: q.Others[i]})
 		}
 	}
-	// Longest prefixes first, in case not all can be asked for.
+	// Longest prefixes first, in case the Remote cannot ask for all.
 	for i := len(q.Prefixes) - 1; i >= 0; i-- {
 		for _, kind := range [...]tier.CheckpointKind{tier.Exact, tier.Spliced} {
 			if q.Accept&kind != 0 {
@@ -50,7 +50,8 @@ func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	}
 }
 
-// unknownLocked reports whether nothing is known about an object, here or elsewhere.
+// unknownLocked reports whether an object is neither in memory or the lower tier, nor on
+// its way, and neither a hint nor a recent answer says anything about it.
 func (look *lookup) unknownLocked(id objects.Identity) bool {
 	if look.objects.Named(id.Name, id.Profile, id.Tenant) != nil || look.promotions.promotionLocked(id.Name) != nil {
 		return false

@@ -11,7 +11,7 @@ import (
 )
 
 // lease is one client's right to read one rank's share of an object. A lease on a
-// checkpoint covers the chain that it extends. Guarded by the store's lock.
+// checkpoint also covers its ancestors. Guarded by the store's lock.
 type lease struct {
 	id      tier.LeaseID
 	object  *objects.Object
@@ -22,7 +22,7 @@ type lease struct {
 	expired bool
 }
 
-// leaseLocked leases a published object, which counts as a use.
+// leaseLocked leases a published object. This counts as a use of the object.
 func (c *Session) leaseLocked(o *objects.Object, rank int, ttl time.Duration, now time.Time) (*lease, error) {
 	s := c.store
 	if len(c.leases) >= s.cfg.MaxLeases {
@@ -58,8 +58,8 @@ func (cat *catalog) timeLocked(l *lease, ttl time.Duration, now time.Time) {
 	cat.objects.Deadlines.Add(&l.until)
 }
 
-// Release releases a lease, expired or not, or a buffer; the holder must no longer read
-// the memory. ErrGone if the session has neither.
+// Release releases a lease, expired or not, or a buffer. The client must no longer read
+// the memory. The error is ErrGone if the session has no lease or buffer with this id.
 func (c *Session) Release(id tier.LeaseID) error {
 	if c.dropLease(id) || c.plans.ReleaseBuffer(id) {
 		return nil
@@ -67,9 +67,10 @@ func (c *Session) Release(id tier.LeaseID) error {
 	return fmt.Errorf("lease %d: %w", id, tier.ErrGone)
 }
 
-// Leased describes a leased object (the last node of a checkpoint) with all its ranks,
-// whichever rank the lease is for. The bytes may be read until the lease is released.
-// ErrGone: the session does not have this lease, or no longer.
+// Leased describes a leased object with the shares of all ranks, whichever rank the lease
+// is for. For a checkpoint it describes the last node. The bytes may be read until the
+// lease is released. The error is ErrGone if the session does not have the lease, if it
+// has expired, or if it is a lease on a copy in HBM.
 func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 	s := c.store
 	s.mu.Lock()
@@ -82,8 +83,8 @@ func (c *Session) Leased(id tier.LeaseID) (*tier.Object, error) {
 }
 
 // LeasedChain returns the nodes that a lease of a checkpoint covers, from the root to the
-// checkpoint. All but the last may have lost their states: these parts of their shares
-// must not be read. It is valid as long as the lease.
+// checkpoint. Nodes before the last may have lost their states; the state parts of their
+// shares must not be read. The result is valid as long as the lease.
 func (c *Session) LeasedChain(id tier.LeaseID) ([]*tier.Object, error) {
 	s := c.store
 	s.mu.Lock()
@@ -125,8 +126,8 @@ func (cat *catalog) dropLeaseLocked(l *lease) {
 	cat.objects.Account(l.object)
 }
 
-// expireLocked quarantines an expired lease: it no longer gives any right, but its holder
-// may still be reading, so the memory stays.
+// expireLocked quarantines an expired lease. The lease gives no right any more, but its
+// holder may still be reading, so the memory stays allocated.
 func (cat *catalog) expireLocked(l *lease) {
 	cat.objects.Deadlines.Remove(&l.until)
 	l.expired = true

@@ -25,13 +25,14 @@ type LeaseInfo struct {
 	Profile tier.ProfileID
 	Rank    int
 	Since   time.Time
-	Expires time.Time // in the past: the holder has not released it yet
-	Bytes   int64     // all ranks of the object; of a copy in HBM, its rank's
+	Expires time.Time // if in the past, the lease has expired but is not released yet
+	Bytes   int64     // of all ranks of the object; of one rank for a copy in HBM
 	Device  tier.DeviceID
 }
 
-// Leases lists up to limit leases of clients in ascending order of id, starting after
-// one. The lock is held for a few leases at a time, so a page is not a snapshot.
+// Leases lists up to limit leases of clients in ascending order of id, beginning with the
+// first id greater than after. It holds the lock for a few leases at a time, so a page is
+// not a snapshot.
 func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
 	var page []LeaseInfo
 	for _, session := range s.holders(f.Session) {
@@ -50,9 +51,9 @@ func (cat *catalog) holders(only *Session) []*Session {
 	return slices.Collect(maps.Keys(cat.sessions))
 }
 
-// leasesOf adds a session's leases to a page. It iterates over a few at a time while
-// others add and remove leases. Each lease that stays is visited exactly once: the
-// language guarantees this for a map that changes during iteration.
+// leasesOf adds a session's leases to a page. It holds the lock for a few leases at a
+// time, and others may add and remove leases in between. The language guarantees for a map
+// that changes during an iteration that each entry that stays is visited exactly once.
 func (cat *catalog) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, limit int, page []LeaseInfo) []LeaseInfo {
 	next, stop := iter.Pull(maps.Values(c.leases))
 	defer stop()
@@ -73,7 +74,7 @@ func (cat *catalog) leasesOf(c *Session, f *LeaseFilter, after tier.LeaseID, lim
 	return page
 }
 
-// insertLease inserts a lease in order if it is among the first limit.
+// insertLease inserts a lease into a page in order of id, and keeps only the first limit.
 func insertLease(page []LeaseInfo, l *lease, limit int) []LeaseInfo {
 	i, _ := slices.BinarySearchFunc(page, l.id, func(x LeaseInfo, id tier.LeaseID) int { return cmp.Compare(x.ID, id) })
 	if i == limit {

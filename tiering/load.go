@@ -10,9 +10,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Load leases the checkpoint of a prefix hash, exact before spliced, and returns the
-// chain of its nodes. Memory is preferred to the lower tier; a checkpoint in the latter
-// is a miss and its promotion begins.
+// Load leases the checkpoint of a prefix hash and returns the chain of its nodes. It
+// prefers an exact checkpoint to a spliced one, and memory to the lower tier. If only the
+// lower tier has the checkpoint, the result is a miss and its promotion begins.
 func (c *Session) Load(q *LoadQuery) (Loaded, error) {
 	return c.load(context.Background(), q, 0, false)
 }
@@ -22,8 +22,8 @@ func (c *Session) AwaitLoad(ctx context.Context, q *LoadQuery) (Loaded, error) {
 	return c.load(ctx, q, 0, true)
 }
 
-// LoadResident is Load of a copy on the query's device. The result is one node: the
-// states of the checkpoint and the rows of its whole chain, laid out as
+// LoadResident leases the copy of a checkpoint on the query's device. The result is one
+// node with the states of the checkpoint and the rows of its whole chain, laid out as
 // profile.CheckpointLayout(Tokens).
 func (c *Session) LoadResident(q *LoadQuery) (Loaded, error) {
 	if q.Device == 0 {
@@ -48,7 +48,7 @@ func (c *Session) load(ctx context.Context, q *LoadQuery, on tier.DeviceID, wait
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load: %w", err)
 	}
-	if on != 0 { // where the states are
+	if on != 0 { // a copy in HBM has states, so it is never of kind Rows
 		near := *q
 		if near.Accept &^= tier.Rows; near.Accept == 0 {
 			return Loaded{Reason: tier.ReasonFlagOnly}, nil
@@ -103,8 +103,8 @@ func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loade
 	return got, flight, nil
 }
 
-// loadFailedLocked answers a load whose flight failed: the checkpoint may have arrived in
-// another way.
+// loadFailedLocked answers a load whose flight failed or has not ended. The checkpoint may
+// have arrived in memory in another way.
 func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Loaded, *transfer.Flight, error) {
 	if o, _ := r.session.store.objects.Best((*[32]byte)(&q.Hash), q.Accept, r.profile, r.tenant); r.above == nil && o != nil {
 		got, err := r.session.leaseCheckpointLocked(o, q, now)
@@ -113,8 +113,8 @@ func (r reader) loadFailedLocked(q *LoadQuery, miss Loaded, now time.Time) (Load
 	return miss, nil, nil
 }
 
-// loadLocked leases a checkpoint, or starts to bring it where it is wanted. HBM serves
-// the same checkpoint that memory would.
+// loadLocked leases a checkpoint, or starts to bring it into memory or HBM. A query that
+// reads HBM gets the same checkpoint as one that reads memory.
 func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Flight, error) {
 	c, s := r.session, r.session.store
 	name, o, why := s.lookup.namedByLocked(q, r.profile, r.tenant)
@@ -141,8 +141,8 @@ func (r reader) loadLocked(q *LoadQuery, now time.Time) (Loaded, *transfer.Fligh
 	return Loaded{Reason: tier.ReasonPending, Promoting: flight != nil}, flight, nil
 }
 
-// namedByLocked finds the checkpoint that a load names: in memory (as o), else in the
-// lower tier, else remotely. If there is none it returns the reason.
+// namedByLocked finds the checkpoint that a load names: in memory (then o is not nil),
+// else in the lower tier, else outside the node. If there is none, it returns the reason.
 func (look *lookup) namedByLocked(q *LoadQuery, p *objects.Profile, t *objects.Tenant) (n tier.Name, o *objects.Object, why tier.Reason) {
 	hash := (*[32]byte)(&q.Hash)
 	if o, why = look.objects.Best(hash, q.Accept, p, t); o != nil {
@@ -181,8 +181,8 @@ func (c *Session) leaseCheckpointLocked(o *objects.Object, q *LoadQuery, now tim
 	return Loaded{Hit: true, Place: s.objects.PlaceOf(o), Lease: l.id, Kind: o.Kind, Tokens: o.End, Nodes: chain(o, q.Rank, q.Digests)}, nil
 }
 
-// chain lists a checkpoint's nodes from the root. The rows of all nodes and the states of
-// the last one are fixed while that one is leased.
+// chain lists a checkpoint's nodes from the root. While the checkpoint is leased, the rows
+// of all nodes and the states of the last node do not change.
 func chain(o *objects.Object, rank int, digests bool) []LoadedNode {
 	nodes := make([]LoadedNode, o.Depth)
 	for i := o.Depth - 1; i >= 0; i-- {

@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Located says where on this node the objects of a MatchQuery are. Segments is reused by
-// the next Locate into the same result.
+// Located says which objects of a MatchQuery this node has, and where. The next Locate
+// into the same result reuses Segments.
 type Located struct {
-	Prefix      int // longest cached one, an index into Positions; -1 = none
+	Prefix      int // index into Positions of the longest cached prefix; -1 = none
 	PrefixPlace tier.Place
 	Segments    []SegmentStatus // hits in PlaceDRAM or PlaceDisk, and misses
 }
 
-// Locate is a Match for comparing nodes: it looks at memory and the lower tier, counts
-// neither hits nor misses, and reads nothing ahead. Device and Local are ignored. It does
-// no I/O.
+// Locate is a Match that serves to compare nodes. It looks only at memory and the lower
+// tier, counts neither hits nor misses, reads nothing ahead and does no I/O. It ignores
+// Device and Local.
 func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	p, t, err := s.scope(q.Profile, q.Tenant, 0)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	return nil
 }
 
-// prefixAtLocked returns the place of a checkpoint of an accepted kind that ends at a
-// token.
+// prefixAtLocked returns the place of a checkpoint of an accepted kind whose last token is
+// the one before end; PlaceNone if there is none.
 func (look *lookup) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
 	if o, _ := look.objects.Best(hash, accept, p, t); o != nil && o.End == end {
 		return look.place

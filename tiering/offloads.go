@@ -12,18 +12,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Outlet is a place for copies of objects that this node may lose. By default it receives
-// objects that clients have used again and objects that are evicted from memory, if they
-// are not believed to be cached elsewhere and fetching them back takes less time than
-// computing their tokens.
+// Outlet is a place for copies of objects that this node may evict. By default it receives
+// objects that clients have used again and objects that are evicted from memory. It gets
+// them only if they are not believed to be cached elsewhere, and if fetching them back
+// takes less time than computing their tokens.
 type Outlet struct {
 	To tier.Sink
-	// All sends every object as soon as it is published, even if others have it and
-	// regardless of what it saves.
+	// All sends every object as soon as it is published, even if other nodes have it and
+	// whatever time it saves.
 	All bool
 	// Last sends only objects that are about to be evicted from memory and that the lower
-	// tier does not have, while they can still be fetched from here: the receiver does
-	// that.
+	// tier does not have. They are offered before the eviction, because the receiver
+	// fetches them from this node.
 	Last bool
 }
 
@@ -33,12 +33,12 @@ type occasion uint8
 const (
 	published occasion = iota
 	usedAgain
-	ahead    // before an eviction that is near
-	leaving  // at eviction from memory
-	flushing // when the store is being closed
+	ahead    // the object will be evicted soon
+	leaving  // the object is being evicted from memory
+	flushing // Offload sends all objects before a shutdown
 )
 
-// verdict is the result of an offer.
+// verdict is the result of offering an object to the outlets.
 type verdict uint8
 
 const (
@@ -47,19 +47,19 @@ const (
 	notNow          // too much is in flight
 )
 
-// usesAgain is the number of uses of an object, by all its ranks, after which it counts
-// as used again.
+// usesAgain is the number of uses, per rank of an object, after which the object counts as
+// used again.
 const usesAgain = 2
 
-// offload is a copy of an object in flight to an outlet: the job of a flight. It keeps
-// the object's memory in use: an object that is evicted or removed meanwhile keeps its
-// pages until the sink is done. Guarded by the store's lock.
+// offload is a copy of an object in flight to an outlet: the job of a flight (see package
+// transfer). It keeps the object's memory in use: an object that is evicted or removed
+// meanwhile keeps its pages until the sink is done. Guarded by the store's lock.
 //
 // Invariant: an eviction never waits for an offload. Memory that is being sent does not
-// count as room about to be freed: others are evicted instead, and offloads hold at most
-// 1/offloadShare of a pool and of a quota, or half of it for a single object. So a slow
-// or hung sink costs that memory until it times out, and objects offered meanwhile are
-// lost, as they would be without sinks.
+// count as room about to be freed, so other objects are evicted instead. Offloads hold at
+// most 1/offloadShare of a pool and of a quota; a single object may hold half. A slow or
+// hung sink therefore costs at most that memory until the sink times out. Objects offered
+// meanwhile are lost if they are evicted, as they would be without sinks.
 type offload struct {
 	owner   *offloads
 	object  *objects.Object
@@ -68,7 +68,7 @@ type offload struct {
 	pages   int64
 	charge  int64
 	begun   bool
-	to      tier.Write // while it runs; nil = the outlet has a copy already
+	to      tier.Write // the sink's write; nil = the outlet already has a copy
 }
 
 // offloadShare limits offloads in flight to 1/offloadShare of a pool, and of a tenant's
@@ -91,7 +91,8 @@ func (off *offloads) open() {
 }
 
 // offloadLocked sends a copy of an object, after copies of its ancestors, to the first
-// outlet that accepts it. short is the room that is needed at once, nil = none.
+// outlet that accepts it. short is the room that evictions must free at once; nil = none.
+// The flight is nil unless the verdict is sending.
 func (off *offloads) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
 	if off.engine == nil || off.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
@@ -128,8 +129,8 @@ func (off *offloads) offloadLocked(o *objects.Object, why occasion, short *short
 	return flight, sending
 }
 
-// cameBackLocked counts a lease by a client. Leases by peers do not count, since the peer
-// then has a copy.
+// cameBackLocked counts a lease by a client, and offers the object to the outlets at its
+// usesAgain-th use. Leases by peers do not count, since the peer then has a copy.
 func (off *offloads) cameBackLocked(o *objects.Object) {
 	if o.Came++; o.Came == usesAgain*uint64(len(o.Shares)) {
 		off.offloadLocked(o, usedAgain, nil)
@@ -170,9 +171,9 @@ func (off *offloads) outletsLocked(o *objects.Object, why occasion) (list []*Out
 	return list
 }
 
-// unsentLocked lists an object and then its ancestors, up to one that is believed to be
-// cached elsewhere or that is in flight. ok is false if one of them is not whole in
-// memory, or there are too many for one critical section.
+// unsentLocked lists an object and then its ancestors. It stops before an ancestor that is
+// believed to be cached elsewhere, and after one that is already being sent. ok is false if
+// one of them is not whole in memory, or if there are too many for one critical section.
 func (off *offloads) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
 	for ; o != nil; o = o.Parent {
 		if len(chain) > 0 && off.cfg.Remote != nil {
@@ -191,7 +192,7 @@ func (off *offloads) unsentLocked(o *objects.Object) (chain []*objects.Object, o
 	return chain, true
 }
 
-// offloadFits reports whether a chain may be sent within the bounds of what is in flight.
+// offloadFits reports whether a chain may be sent within the bounds on bytes in flight.
 func offloadFits(chain []*objects.Object) bool {
 	pages, charge := int64(0), int64(0)
 	for _, o := range chain {
@@ -206,8 +207,8 @@ func offloadFits(chain []*objects.Object) bool {
 	return fits(o.Pool.Offloading, pages, o.Pool.Budget) && (o.Tenant.QuotaBytes == 0 || fits(o.Tenant.Offload, charge, o.Tenant.QuotaBytes))
 }
 
-// sendLocked starts to send a copy after the flight behind. The error is why no outlet
-// accepts it.
+// sendLocked starts to send a copy once the flight behind has ended. The error says why no
+// outlet accepts it.
 func (off *offloads) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
 	if o.Offload != nil {
 		return off.engine.Find(o), nil
@@ -257,7 +258,7 @@ func (w *offload) Move(_ context.Context, _ *transfer.Flight, moved func(error))
 	w.to.Start(tier.LevelSynced, func(_ tier.Level, err error) { moved(err) })
 }
 
-// Landed counts what was sent.
+// Landed counts the copy as sent.
 func (w *offload) Landed(*transfer.Flight) (again bool, err error) {
 	if w.to != nil {
 		w.owner.counters.Offload.SentBytes += uint64(w.object.Bytes)
@@ -295,13 +296,13 @@ func (w *offload) End(_ *transfer.Flight, err error) {
 	off.freedLocked()
 }
 
-// Release marks the end of the sink's reads.
+// Release records that the sink does not read the object's memory any more.
 func (w *offload) Release(*transfer.Flight) { w.owner.running.Done() }
 
-// sendAhead sends copies of the next victims of pools that are short, until ctx ends, so
-// that evictions find memory that can be dropped at once. What no outlet accepts is
-// offered again at eviction. While too much is in flight, it waits for the end of an
-// offload or for the next sweep.
+// sendAhead sends copies of the next victims of pools that are short of free bytes, until
+// ctx ends. Evictions then find memory that can be dropped at once. An object that no
+// outlet accepts is offered again at its eviction. While too much is in flight, sendAhead
+// waits for the end of an offload or for the next sweep.
 func (off *offloads) sendAhead(ctx context.Context) {
 	var ended, swept uint64
 	blocked := false
@@ -328,7 +329,7 @@ func (off *offloads) aheadLocked() bool {
 	return slices.ContainsFunc(off.objects.Pools[:], func(p *objects.Pool) bool { return off.objects.ShortOf(p, &p.Unsent) })
 }
 
-// sendSomeLocked starts to send some copies ahead; blocked: too much is in flight.
+// sendSomeLocked starts to send some copies ahead. blocked means that too much is in flight.
 func (off *offloads) sendSomeLocked() (blocked bool) {
 	n := 0
 	for _, p := range off.objects.Pools {
@@ -346,14 +347,14 @@ func (off *offloads) sendSomeLocked() (blocked bool) {
 	return blocked
 }
 
-// aheadTries bounds how many of a pool's victims are skipped because they were already
-// offered, or because they were not.
+// aheadTries is the maximum number of a pool's victims that a search skips: victimLocked
+// skips those not offered to an outlet yet, nextToLeaveLocked those already offered.
 const aheadTries = 64
 
-// nextToLeaveLocked returns the unsent object that the pool evicts next. Among the first
-// aheadTries victims the result is exact, since two learning policies do not agree. After
-// these the order of the backlog has to do: a pool with so many objects has room for
-// copies that are sent at eviction.
+// nextToLeaveLocked returns the object that the pool will evict next among those not offered
+// yet. It looks through the first aheadTries victims of the pool's policy. If all of these were
+// offered, it takes the first object of p.Unsent, whose own learning policy may order objects
+// differently. That is good enough: such a pool has room for copies that are sent at eviction.
 func (off *offloads) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	tries := 0
 	id, ok := p.Evict.Victim(func(id policy.ID) bool {
@@ -367,8 +368,8 @@ func (off *offloads) nextToLeaveLocked(p *objects.Pool) *objects.Object {
 	return off.objects.Table.Get(id)
 }
 
-// Spare returns how many bytes of a kind of object may be stored in memory for a tenant
-// without evicting anything or making a pool short.
+// Spare returns how many more bytes of a kind of object may be stored in memory for a
+// tenant without an eviction and without making the pool short of free bytes.
 func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -386,8 +387,8 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 
 // Offload sends copies of every published object that the outlets want, and waits for
 // them. Like Flush it is meant for shutdown, and Run must still be running. sent is the
-// number of copies that arrived. The error says how many did not, or not before ctx
-// ended, and wraps ErrUnavailable or the context's error.
+// number of copies that arrived. The error says how many did not arrive (ErrUnavailable),
+// or not before ctx ended (the context's error).
 func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 	if s.offloads.engine == nil {
 		return 0, nil
@@ -428,8 +429,8 @@ func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 	return sent, nil
 }
 
-// shortage is the room that evictions still have to free. It bounds how much of it may be
-// sent away first.
+// shortage is the room that evictions still have to free: bytes of pages in a pool, bytes
+// of a tenant's quota, or both. It bounds how many evictable bytes may be sent to outlets.
 type shortage struct {
 	pool   *objects.Pool
 	pages  int64
@@ -446,7 +447,8 @@ func (n *shortage) of() *objects.Object {
 	return n.rival
 }
 
-// spares reports whether enough is left to evict if some objects keep their memory.
+// spares reports whether evictions can still free the room if the objects of chain keep
+// their memory.
 func (n *shortage) spares(chain []*objects.Object) bool {
 	if n == nil {
 		return true

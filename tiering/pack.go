@@ -16,11 +16,12 @@ import (
 
 // A segment of a profile with a tolerance is packed once, after its last part has passed
 // its digest check and before a lookup can find it. The heads of its transitions and
-// end-states are written in smaller forms whose errors were measured, all other parts are
-// moved up after them, and the pages at the end are freed. From then on the packed
-// segment is what is stored, sent and read, and what its digests cover.
+// end-states, and its rows if the profile has a tolerance for rows, are written in smaller
+// forms whose errors were measured. All other parts are moved forward to follow them
+// without gaps, and the pages that become free at the end are released. From then on the
+// packed bytes are stored, sent, read and covered by the digests.
 
-// packing is a packed segment whose bytes are in place.
+// packing describes a packed segment whose bytes are in place.
 type packing struct {
 	packed  profile.Packed
 	parts   *plan.PartMap
@@ -32,9 +33,9 @@ func packs(o *objects.Object) bool {
 	return o.Kind == 0 && o.Profile.MaxError() > 0 && o.Phase != objects.Stripped && o.Spec.MayPack()
 }
 
-// pack packs a segment in place. The result is nil, and the segment unchanged, if packing
-// would not make it smaller or would take longer than half of the time that its writer
-// waits. Between parts, others that need its slot may run. An error is one of the device.
+// pack packs a segment in place. The result is nil, and the segment unchanged, if packing would
+// not make it smaller or would take longer than half of the time until the deadline of ctx.
+// Between parts it lets other work that needs its slot run. An error is an error of the device.
 func (fills *fills) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
@@ -68,18 +69,17 @@ type packer struct {
 	kernel            gpuipc.Packer
 	scratch           []byte
 	shares            [][][]byte // by rank, in place
-	parts             [][][]byte // by rank and part, packed; nil = unchanged
+	parts             [][][]byte // by rank and part, packed; nil = the part stays unchanged
 	held              int64      // total bytes of parts
 	transition, state float32    // largest errors
 }
 
-// packedAtOnce bounds the bytes of one segment's packed parts, which are in temporary
-// memory until all are known: rows of longer segments stay as they were written (a
-// guess).
+// packedAtOnce bounds the bytes of one segment's packed parts, which stay in temporary memory
+// until all of them are known (a guess). Rows beyond this bound stay as they were written.
 const packedAtOnce = 256 << 20
 
-// choose packs the parts of all ranks into temporary memory, and leaves those unchanged
-// that do not get smaller on all ranks. It returns false if there was not enough time.
+// choose packs the parts of all ranks into temporary memory. A part that does not get
+// smaller on every rank stays unchanged. It returns false if there was not enough time.
 func (k *packer) choose(ctx context.Context) bool {
 	until := time.Time{}
 	if end, ok := ctx.Deadline(); ok {
@@ -102,7 +102,7 @@ func (k *packer) choose(ctx context.Context) bool {
 	return true
 }
 
-// part packs one part on all ranks, if it gets smaller on each.
+// part packs one part on all ranks, if it gets smaller on each of them.
 func (k *packer) part(i int, p *profile.Part) {
 	rows := plan.IsRows(p.Kind)
 	if rows && k.held+int64(len(k.shares))*p.Len/2 > packedAtOnce {
@@ -142,8 +142,8 @@ func (k *packer) part(i int, p *profile.Part) {
 	}
 }
 
-// lay returns the layout for all ranks, with the longest form of each part. It is nil if
-// nothing is packed.
+// lay returns the layout for all ranks. Each part takes the length of its longest packed
+// form. The result is nil if no part is packed.
 func (k *packer) lay(interior int) (*packing, error) {
 	var lengths []int64
 	gained := false
@@ -168,9 +168,8 @@ func (k *packer) lay(interior int) (*packing, error) {
 	return &packing{packed: packed, parts: parts}, nil
 }
 
-// write moves one rank's parts into place, in order, and returns their digests. No part
-// is longer than before, so none starts after its old place, or is overwritten before it
-// has moved.
+// write moves one rank's parts into place, in order, and returns their digests. No part is longer
+// than before, so no part starts after its old place. No part is overwritten before it has moved.
 func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 	share := k.shares[rank]
 	digests := make([]uint64, 0, to.Chunks())
@@ -192,8 +191,8 @@ func (k *packer) write(rank int, to *plan.PartMap, before []uint64) []uint64 {
 	return digests
 }
 
-// copyRuns copies runs of memory to others of the same length. The destination may
-// overlap the source if it starts earlier.
+// copyRuns copies runs of memory to other runs of the same total length. The destination
+// may overlap the source if it starts earlier.
 func copyRuns(dst, src [][]byte) {
 	for len(dst) > 0 && len(src) > 0 {
 		n := copy(dst[0], src[0])

@@ -14,9 +14,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A pin keeps an object in memory in the same way as an operation that reads it. Since no
-// client reads under a pin, its expiry frees the object at once, without quarantine, and
-// it may last longer than clients' leases.
+// pins is the part of a store that keeps objects in memory for operators. A pin counts as
+// an operation that reads its object. No client reads under a pin, so its expiry frees the
+// object at once, without quarantine, and it may last longer than clients' leases.
 //
 // An object that is only in the lower tier is read into memory to be pinned, and stays
 // there even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
@@ -26,8 +26,8 @@ type pins struct {
 
 	// Guarded by the store's lock.
 	pinned  map[*objects.Object]*pin // by object
-	held    [objects.PoolCount]int64 // bytes of pages, chains included; what two pins share counts twice
-	charged map[tier.TenantID]int64  // the charge to their tenants
+	held    [objects.PoolCount]int64 // bytes of pages, ancestors included; an ancestor shared by two pins counts twice
+	charged map[tier.TenantID]int64  // bytes that pinned objects charge to tenants' quotas
 	corrupt uint64                   // value of CorruptInMemory when corrupt objects were last unpinned
 }
 
@@ -43,14 +43,13 @@ type pin struct {
 // Bounds of pins.
 const (
 	MaxPinTTL = 7 * 24 * time.Hour
-	maxPins   = 4096 // guessed, with room to spare: pins are made by hand
-	// pinShare limits pins to 1/pinShare of a pool: the rest is for what clients lease
-	// and publish.
+	maxPins   = 4096 // a guess, far more than operators set by hand
+	// pinShare limits pins to 1/pinShare of a pool. The remaining bytes are for objects
+	// that clients lease and publish.
 	pinShare = 2
 )
 
-// PinQuery asks for pins on all objects of a key: a segment, or the checkpoints of a
-// hash.
+// PinQuery asks for pins on all objects of a key: a segment, or all checkpoints of a hash.
 type PinQuery struct {
 	Key [32]byte
 	TTL time.Duration // at most MaxPinTTL
@@ -63,7 +62,7 @@ type PinInfo struct {
 	tier.Name
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
-	Bytes   int64 // memory that it keeps: pages, ancestors included
+	Bytes   int64 // bytes of pages that it keeps in memory, ancestors included
 	Expires time.Time
 	By      string
 }
@@ -73,10 +72,10 @@ func newPins(c *catalog) *pins {
 }
 
 // Pin keeps the objects of a key in memory for a time, or renews their pins. Objects that
-// are only in the lower tier are read first, within ctx. ErrGone: no tier of this node
-// has the key; ErrBusy: it is being filled; ErrFull, ErrQuota: pins would take more than
-// half a pool, or more than the tenant may use; ErrUnavailable: it could not be read into
-// memory.
+// are only in the lower tier are read first, within ctx. Errors: ErrGone if no tier of
+// this node has the key; ErrBusy if the object is being filled; ErrFull if pins would take
+// more than half a pool; ErrQuota if they would exceed the tenant's quota; ErrUnavailable
+// if the object could not be read into memory.
 func (s *Store) Pin(ctx context.Context, q PinQuery) ([]PinInfo, error) {
 	if q.TTL <= 0 || q.TTL > MaxPinTTL {
 		return nil, fmt.Errorf("pin %x for %v, at most %v: %w", q.Key[:8], q.TTL, MaxPinTTL, tier.ErrInvalid)
@@ -131,8 +130,8 @@ func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	return list, nil
 }
 
-// keyedLocked finds the published objects of a key in memory. pending reports that
-// another one is incomplete.
+// keyedLocked finds the published objects of a key in memory. pending reports that an
+// object of the key is being filled.
 func (pins *pins) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
 	add := func(o *objects.Object) {
 		switch {
@@ -197,14 +196,14 @@ func (pins *pins) pagesInMemoryLocked(e *lowerEntry) int64 {
 	return pins.objects.SizeOf(e.profile, e.profile.PartsOf(&e.Entry), e.Spec.Tokens).PageBytes
 }
 
-// mayPinLocked checks that objects may be pinned in addition to the present pins.
+// mayPinLocked checks that objects may be pinned in addition to the existing pins.
 func (pins *pins) mayPinLocked(list []*objects.Object) error {
 	var held [objects.PoolCount]int64
 	charged := map[*objects.Tenant]int64{}
 	more := 0
 	for _, o := range list {
 		if pins.isPinnedLocked(o) {
-			continue // only its expiry changes
+			continue // only the expiry of its pin changes
 		}
 		n, charge := pins.keptBy(o)
 		held[o.Pool.Number] += n
@@ -220,7 +219,8 @@ func (pins *pins) mayPinLocked(list []*objects.Object) error {
 	return nil
 }
 
-// fitsPinsLocked checks the bytes of a new pin against what pins may take.
+// fitsPinsLocked checks that pins may keep bytes more of a pool, and charge more of a
+// tenant's quota.
 func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
 	p := pins.objects.Pools[objects.PoolNumber(n.Kind)]
 	if most := p.Budget / pinShare; pins.held[p.Number]+bytes > most {
@@ -234,8 +234,8 @@ func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge i
 	return nil
 }
 
-// keptBy returns what a pin of an object keeps in memory: its pages and those of its
-// ancestors.
+// keptBy returns the bytes that a pin of an object keeps in memory: its own and those of
+// its ancestors, as pages and as charge to the quota.
 func (pins *pins) keptBy(o *objects.Object) (pages, charge int64) {
 	for ; o != nil; o = o.Parent {
 		pages += o.PageBytes
@@ -244,8 +244,8 @@ func (pins *pins) keptBy(o *objects.Object) (pages, charge int64) {
 	return pages, charge
 }
 
-// setPinLocked is the only function that changes pins: it pins an object until a time,
-// changes the time of its pin, or with the zero time removes the pin.
+// setPinLocked is the only function that changes pins. It pins an object until a time, or
+// changes the time of its pin. The zero time removes the pin.
 func (pins *pins) setPinLocked(o *objects.Object, until time.Time, by string) {
 	p := pins.pinned[o]
 	if until.IsZero() {
@@ -272,8 +272,8 @@ func (pins *pins) setPinLocked(o *objects.Object, until time.Time, by string) {
 	pins.objects.Deadlines.Add(&p.until)
 }
 
-// sweepPins removes pins of objects that are no longer sound. No lookup finds them, and a
-// client that computes them again needs their room and name.
+// sweepPins removes pins of objects that are known to be corrupt. No lookup finds such an
+// object, and a client that computes it again needs its room and name.
 func (pins *pins) sweepPins() {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()
@@ -293,8 +293,8 @@ func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
 	}
 }
 
-// bring reads the objects to be pinned from the lower tier into memory and keeps them
-// there until release.
+// bring reads the objects of a query from the lower tier into memory and keeps them there
+// until the caller calls release.
 func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	s.mu.Lock()
 	entries := s.belowLocked(&q.Key)
@@ -313,7 +313,7 @@ func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err err
 	return c.Close, nil
 }
 
-// read leases the object of an entry of the lower tier once it is in memory.
+// read reads the object of an entry of the lower tier into memory and leases it.
 func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 	var hit bool
 	var why tier.Reason
@@ -339,8 +339,8 @@ func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 	return nil
 }
 
-// Unpin removes the pins of a key, or with dry only reports which it would remove.
-// ErrGone: there is none.
+// Unpin removes the pins of a key and returns them. With dry it only returns them. The
+// error is ErrGone if the key has no pin.
 func (pins *pins) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 )
 
 // plannedLocked prepares the fetch of an object that another node has just computed for
-// this one: a running search must not weigh its bytes, and an answer that it is absent is
-// outdated.
+// this one. A running search for it will not weigh its bytes. An earlier answer that it is
+// absent is outdated and is dropped.
 func (rem *remote) plannedLocked(id objects.Identity) {
 	switch k := rem.lookups[id]; {
 	case k == nil:
@@ -21,10 +21,9 @@ func (rem *remote) plannedLocked(id objects.Identity) {
 	}
 }
 
-// Room returns how much memory segments of the given interior tokens need, over all ranks
-// and with their token ids, and how much is available to them: of the pool and of the
-// tenant's quota, if everything evictable were evicted. It reads memory only. If one
-// segment is larger than all of it, need is larger than free.
+// Room returns how many bytes segments of the given interior tokens need, over all ranks
+// and with their token ids. free is how many bytes are available to them in the pool and
+// in the tenant's quota if everything evictable were evicted. It reads memory only.
 func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
 	p, t, err := s.scope(id, tenant, 0)
 	if err != nil {

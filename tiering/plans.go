@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Geometry returns where the parts of a registered profile's objects are, and the lengths
-// of the results of plans.
+// Geometry returns the locations of the parts of a registered profile's objects, and the
+// lengths of the results of plans.
 func (s *Store) Geometry(id tier.ProfileID) (*plan.Geometry, error) {
 	p, err := s.profile(id)
 	if err != nil {
@@ -34,8 +34,8 @@ func (s *Store) newRunner() *plan.Runner {
 	return r
 }
 
-// planTook updates the costs of composing, rotating and replaying from the time taken on
-// one rank; the other ranks compute theirs in parallel.
+// planTook updates the measured costs of composing, rotating and replaying with the time
+// that a plan took on one rank. The other ranks do the same work in parallel.
 func (s *Store) planTook(sc plan.Scope, t plan.Timing) {
 	p, err := s.profile(sc.Profile)
 	if err != nil {
@@ -63,7 +63,8 @@ func (c leased) Geometry(sc plan.Scope) (*plan.Geometry, error) {
 	return p.Geometry, nil
 }
 
-// On returns the device that the leases are on.
+// On returns the device or memory that the leases are on; nil if the session has none of
+// them. Leases in different places are ErrInvalid.
 func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
@@ -77,7 +78,8 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 	return on, nil
 }
 
-// alsoOn returns the device of an object. It must be on, unless on is nil.
+// alsoOn returns the device or memory that an object is on. If on is not nil and differs,
+// the error is ErrInvalid.
 func (cat *catalog) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
 	d := cat.plans.Memory
 	if o.InHBM() {
@@ -93,7 +95,7 @@ func (cat *catalog) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, er
 	return d, nil
 }
 
-// Hold keeps leased objects where they are.
+// Hold keeps leased objects in their place until the result's Release is called.
 func (c leased) Hold(sc plan.Scope, leases []tier.LeaseID) (*plan.Held, error) {
 	s := c.store
 	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
@@ -138,7 +140,7 @@ func (cat *catalog) sourceLocked(o *objects.Object, rank int) plan.Source {
 	return src
 }
 
-// keepLocked keeps the memory of objects, and the store open, until release.
+// keepLocked keeps the memory of objects allocated, and the store open, until release is called.
 func (cat *catalog) keepLocked(objects ...*objects.Object) (release func()) {
 	cat.running.Add(1)
 	for _, o := range objects {
@@ -154,7 +156,7 @@ func (cat *catalog) keepLocked(objects ...*objects.Object) (release func()) {
 	}
 }
 
-// Admit bounds the session's leases and buffers.
+// Admit returns ErrBusy if the session has too many leases and buffers together.
 func (c leased) Admit(buffers int) error {
 	s := c.store
 	s.mu.Lock()
@@ -169,10 +171,10 @@ func (c leased) Admit(buffers int) error {
 	return nil
 }
 
-// NewID returns the next number of a lease or buffer.
+// NewID returns a new id for a lease or buffer.
 func (c leased) NewID() tier.LeaseID { return c.store.NewLeaseID() }
 
-// Claim allocates memory of a private pool.
+// Claim allocates bytes for a buffer in the private pool of memory or of a device.
 func (c leased) Claim(sc plan.Scope, on *plan.Device, bytes int64) (*plan.Claimed, error) {
 	s := c.store
 	p, t, err := s.scope(sc.Profile, sc.Tenant, sc.Rank)
@@ -217,7 +219,7 @@ func (c leased) mayClaimLocked(o *objects.Object) error {
 	return nil
 }
 
-// claimLocked makes room and allocates it; ErrAgain as in makeRoomLocked.
+// claimLocked makes room for o and allocates its memory. ErrAgain is as in makeRoomLocked.
 func (fills *fills) claimLocked(o *objects.Object) (err error) {
 	if o.InHBM() {
 		err = fills.objects.MakeCopyRoom(o, false)

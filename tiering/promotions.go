@@ -17,11 +17,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// promotion reads an entry of the lower tier, or a copy outside this node, into memory:
-// the job of a flight, and a fill whose writer is the store. Guarded by the store's lock.
+// promotion reads an entry of the lower tier, or a copy outside this node, into memory. It
+// is the job of a flight (see package transfer), and fills an object as a client would.
+// Guarded by the store's lock.
 //
-// Invariant: while there is a promotion of a name, no client fills an object of that
-// name.
+// Invariant: while there is a promotion of a name, no client fills an object of that name.
 type promotion struct {
 	owner *promotions
 	*transfer.Flight
@@ -31,18 +31,18 @@ type promotion struct {
 	profile *objects.Profile
 	tenant  *objects.Tenant
 	pool    *objects.Pool
-	spare   spared    // entries of the lower tier that must not be trimmed for it
-	source  tier.Copy // what it reads; nil = the entry of the lower tier
+	spare   spared    // entries that the lower tier must not evict to make room for it
+	source  tier.Copy // the copy that it reads; nil = it reads the entry of the lower tier
 
 	lead    *promotion      // promotion of its parent, until it starts
-	base    *objects.Object // the parent in memory, in use until the object is linked
-	into    *objects.Object // the stripped node whose states it restores, in use until then
-	fill    *objects.Fill   // the fill of object, while it runs
-	object  *objects.Object // once it is placed; a placeholder if into is set
+	base    *objects.Object // the parent in memory, kept in use until the promotion ends
+	into    *objects.Object // the stripped node whose states it restores, kept in use until the promotion ends
+	fill    *objects.Fill   // the fill of object, once it has begun
+	object  *objects.Object // the object, once it has memory; a placeholder if into is set
 	content *tier.Content
-	hash    profile.SegmentHash // of the tokens in the entry, for a segment
+	hash    profile.SegmentHash // of a segment: of the tokens in its entry
 	until   deadline.Deadline[any]
-	further []rankOnDevice // ranks that also want it in HBM
+	further []rankOnDevice // ranks that also want the object in HBM
 }
 
 // wanted describes an object to be promoted and for whom.
@@ -50,8 +50,8 @@ type wanted struct {
 	name    tier.Name
 	profile *objects.Profile
 	tenant  *objects.Tenant
-	urgent  bool      // a client asked for it; otherwise a match has named it
-	base    tier.Name // a checkpoint on this node that it may extend; zero = unknown
+	urgent  bool      // a client waits for it; otherwise a match has named it
+	base    tier.Name // a checkpoint on this node that the object may extend; zero = unknown
 	planned bool      // as in AcquireQuery
 }
 
@@ -62,7 +62,7 @@ type promotions struct {
 	remote  *remote
 	evictor *evictor
 
-	engine *transfer.Engine[tier.Name] // nil without a lower tier and a Remote
+	engine *transfer.Engine[tier.Name] // nil if there is neither a lower tier nor a Remote
 	hints  transfer.Hints[wanted]      // hits of matches, to be read ahead
 }
 
@@ -74,22 +74,22 @@ func (pro *promotions) open() {
 	})
 }
 
-// kickLocked lets promotions that wait for memory try again.
+// kickLocked makes promotions that wait for memory try again.
 func (pro *promotions) kickLocked() {
 	if pro.engine != nil {
 		pro.engine.Kick()
 	}
 }
 
-// The lanes of promotions: a hung peer does not block reads of the disk.
+// Promotions have one lane per source, so that a hung peer does not block reads of the disk.
 const (
 	laneBelow = iota
 	laneBeyond
 	lanes
 )
 
-// maxRoomTurns bounds how often a promotion waits for room that another object may take
-// first.
+// maxRoomTurns is how often a promotion waits for room. Another object may take the room
+// each time.
 const maxRoomTurns = 8
 
 // promotionLocked returns the promotion of a name, if there is one.
@@ -103,9 +103,9 @@ func (pro *promotions) promotionLocked(n tier.Name) *promotion {
 	return nil
 }
 
-// promoteLocked starts, or joins, the promotion of an entry and its ancestors. It returns
-// nil if the entry cannot be promoted now: it no longer exists, a client is filling it,
-// or too much is being promoted.
+// promoteLocked starts or joins the promotion of an entry and its ancestors. It returns
+// nil if the entry cannot be promoted now: the entry no longer exists, a client is filling
+// its object, or too much is being promoted.
 func (pro *promotions) promoteLocked(w wanted) *promotion {
 	if p := pro.promotionLocked(w.name); p != nil {
 		if p.profile != w.profile || p.tenant != w.tenant {
@@ -137,17 +137,18 @@ func (pro *promotions) promoteLocked(w wanted) *promotion {
 	}
 	for _, p := range slices.Backward(nodes) {
 		if p.source == nil {
-			pro.objects.TouchBelow(p.name) // so that new entries do not push them out
+			pro.objects.TouchBelow(p.name) // so that the lower tier does not evict it for new entries
 		}
 	}
 	if w.urgent {
-		pro.urgeLocked(nodes[0]) // what it joined may be a read-ahead
+		pro.urgeLocked(nodes[0]) // the promotions that it joined may be read-aheads
 	}
 	return nodes[0]
 }
 
-// climbLocked lists an entry and those of its ancestors that are not in memory, up to one
-// that is, or is being promoted. Each is in the lower tier, or was found remotely.
+// climbLocked lists promotions for an entry and its ancestors. It stops at the first ancestor
+// that is in memory (set as base) or is being promoted (set as lead). Each listed entry is in
+// the lower tier or was found outside the node. ok is false if one of them is in neither place.
 func (pro *promotions) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
 	for len(nodes) < pro.cfg.MaxChain {
@@ -240,8 +241,8 @@ func (pro *promotions) startLocked(p *promotion, urgent bool) {
 	pro.objects.Use(p.into)
 }
 
-// urgeLocked makes a promotion, and those that it waits for, urgent: clients wait for
-// them.
+// urgeLocked marks a promotion and the promotions that it follows as urgent, since a
+// client waits for them.
 func (pro *promotions) urgeLocked(p *promotion) {
 	for f := p.Flight; f != nil; f = f.Lead() {
 		if !f.Urgent() {
@@ -252,7 +253,7 @@ func (pro *promotions) urgeLocked(p *promotion) {
 	pro.engine.Urge(p.Flight)
 }
 
-// next returns the promotion that a started one follows, if there is one.
+// next returns the promotion that a started promotion p must follow; nil if there is none.
 func (p *promotion) next() *promotion {
 	if f := p.Lead(); f != nil {
 		return f.Job.(*promotion)
@@ -273,7 +274,7 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	case errors.Is(err, objects.ErrAgain):
 		return transfer.ErrAgain
 	case errors.Is(err, errLeaving):
-		return transfer.Parked(err) // until the end of a write that may free room
+		return transfer.Parked(err) // wait for the end of a write that may free room
 	case err != nil:
 		return err
 	}
@@ -292,12 +293,12 @@ func (p *promotion) Begin(f *transfer.Flight) error {
 	return nil
 }
 
-// findAgain checks that the entry or copy can still be read.
+// findAgain checks that the entry or copy to read still exists.
 func (p *promotion) findAgain(o *objects.Object) error {
 	pro := p.owner
 	if p.source != nil {
-		// A source may claim to have a segment of one tenant under the key of another's.
-		// What it sends is checked, but only after it has arrived.
+		// A source may claim to have a segment of this tenant under a key that another tenant's
+		// segment has. The bytes that it sends are checked, but only after they have arrived.
 		if o.Kind == 0 && pro.objects.Segments.Find(&o.Key) != nil {
 			return fmt.Errorf("%s: another has its key: %w", o.Name(), tier.ErrInvalid)
 		}
@@ -305,7 +306,7 @@ func (p *promotion) findAgain(o *objects.Object) error {
 	}
 	e, ok := pro.objects.LookupBelow(p.name, p.profile, p.tenant)
 	if !ok || e.Spec != p.entry.Spec || e.Begin != p.entry.Begin || e.End != p.entry.End || e.Parent != p.entry.Parent || e.Packed != p.entry.Packed {
-		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or written again in another shape
+		return fmt.Errorf("%s: %w", o.Name(), tier.ErrGone) // or the entry was written again in another shape
 	}
 	p.entry = e
 	return nil
@@ -332,13 +333,13 @@ func (p *promotion) admit(f *transfer.Flight, o *objects.Object) error {
 	}
 	pro.objects.Measure(o)
 	if over := pro.objects.OverQuota(o.Tenant, o.Charge()); over > 0 && !f.Urgent() {
-		// A guess must not cost a tenant what it has.
+		// A read-ahead is a guess, and must not evict what the tenant has.
 		return fmt.Errorf("%s: read ahead, %d bytes over the quota: %w", o.Name(), over, tier.ErrQuota)
 	}
 	return nil
 }
 
-// Move fills a promotion's memory.
+// Move reads the object into the memory of a promotion and checks it.
 func (p *promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
 	err := p.read(ctx)
 	if transfer.OutcomeOf(err) == transfer.Failed {
@@ -381,8 +382,8 @@ func (p *promotion) readFrom(ctx context.Context, refs []gpuipc.Ref) (*tier.Cont
 	return c, cost.JobLoadDisk, err
 }
 
-// check compares the tier's record of an object with the object: the key of a segment
-// must match its tokens.
+// check compares the content that the source returned with the object's description. It
+// also checks that the key of a segment is the key of its tokens.
 func (p *promotion) check(c *tier.Content) error {
 	o := p.object
 	if len(c.Digests) != len(o.Shares) || len(c.Tokens) != o.Spec.Tokens {
@@ -399,8 +400,8 @@ func (p *promotion) check(c *tier.Content) error {
 	return nil
 }
 
-// checkPacked validates packed parts. Digests only show that they arrived as they were
-// sent; malformed parts could not be composed by anyone.
+// checkPacked checks that packed parts are well-formed. Digests only show that the parts
+// arrived as they were sent, and no kernel could read malformed parts.
 func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 	o := p.object
 	if o.Packed == "" {
@@ -425,10 +426,10 @@ func (p *promotion) checkPacked(refs []gpuipc.Ref) error {
 	return nil
 }
 
-// Landed does nothing: a name that was removed meanwhile has been canceled already.
+// Landed does nothing: if the name was removed meanwhile, the flight was canceled then.
 func (p *promotion) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
 
-// End publishes the object of a promotion, or removes it again.
+// End publishes the object of a promotion, or removes the object after an error.
 func (p *promotion) End(f *transfer.Flight, err error) {
 	pro := p.owner
 	if err == nil {
@@ -447,8 +448,8 @@ func (p *promotion) End(f *transfer.Flight, err error) {
 	p.base, p.into = nil, nil
 }
 
-// publish makes the object a hit and keeps it in use for the waiting callers and for
-// checkpoints that extend it.
+// publish makes the object a hit. It keeps the object in use for the waiting callers and
+// for promotions of checkpoints that extend it.
 func (p *promotion) publish(f *transfer.Flight) {
 	pro := p.owner
 	for i := range p.object.Shares {
@@ -481,8 +482,8 @@ func (p *promotion) publish(f *transfer.Flight) {
 	pro.furtherLocked(p, o)
 }
 
-// fail removes what a promotion was filling. A read in progress keeps the memory until it
-// ends.
+// fail removes the object that a promotion was filling. A read in progress keeps the
+// memory until it ends.
 func (p *promotion) fail(how transfer.Outcome) {
 	pro := p.owner
 	if o := p.object; o != nil {
@@ -494,7 +495,7 @@ func (p *promotion) fail(how transfer.Outcome) {
 		}
 	}
 	if o := p.into; o != nil && o.Fill != nil {
-		o.Fill.Dead = true // a patch may be running, which keeps the node until it ends
+		o.Fill.Dead = true // a patch may be running; it keeps the node in memory until it ends
 	}
 }
 

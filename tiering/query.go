@@ -17,14 +17,15 @@ type MatchQuery struct {
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
-	// Others is empty, or has for each key the key of the segment's other variant: after
-	// a primer, or without one. It is looked up if the key misses. The zero key means
-	// none.
+	// Others is empty, or has one key per entry of Keys: the key of the same segment's
+	// other variant (captured after a primer, or without one). It is looked up if the
+	// entry of Keys misses. The zero key means that there is no other variant.
 	Others [][32]byte
-	// Device is the device that the client reads. A client without one gets the place
-	// that it would read instead, and promotes nothing to HBM.
+	// Device is the device that the client reads; 0 = none. For a client without a device,
+	// Place is where the object is outside HBM, and the match starts no copy to HBM.
 	Device tier.DeviceID
-	// Local: the client does not know PlacePeer. Remote objects are misses.
+	// Local says that the client does not know PlacePeer. Objects that only other nodes
+	// have are misses for it.
 	Local bool
 }
 
@@ -33,11 +34,11 @@ type MatchQuery struct {
 type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  int    // index into Positions, if PrefixTokens > 0
-	PrefixStates uint32 // tokens up to which it has states; the later ones are rows, see tier.Rows
+	PrefixStates uint32 // the checkpoint has states up to this token and only rows after it, see tier.Rows
 	PrefixKind   tier.CheckpointKind
 	PrefixPlace  tier.Place  // place of the checkpoint, if PrefixTokens > 0
-	PrefixReason tier.Reason // why no longer position hit; ReasonNone if the longest did
-	MaxError     float64     // of the profile: bound for segments whose error is unknown
+	PrefixReason tier.Reason // why positions longer than the hit missed; ReasonNone if the longest hit
+	MaxError     float64     // the profile's tolerance: bound for segments whose error is unknown
 	Segments     []SegmentStatus
 }
 
@@ -46,10 +47,10 @@ type SegmentStatus struct {
 	Status tier.Status
 	Place  tier.Place
 	Reason tier.Reason
-	Other  bool   // the row is a hit of the other variant, and the key is a miss
+	Other  bool   // the hit is the other variant; the key itself is a miss
 	Tokens uint32 // interior tokens of a hit; 0 = unknown, for PlacePeer only
-	// Error bounds the errors of a hit's stored form: see profile.Packed. 0 = as it was
-	// written.
+	// Error bounds the error of the stored form of a hit, see profile.Packed. 0 = stored
+	// as written.
 	Error float64
 }
 
@@ -64,8 +65,8 @@ type KnownQuery struct {
 	Begin   int      // first token at which segments may begin
 	// SeamTokens is the seam width of the segments that start after token 0.
 	SeamTokens int
-	// Primer names the primer that segments should have from token PrimedFrom on, zero =
-	// none. Segments before it should have none.
+	// Primer is the primer after which the segments from token PrimedFrom on should have been
+	// captured; zero = none. Segments before PrimedFrom should have been captured without one.
 	Primer     profile.PrimerID
 	PrimedFrom int
 	// Either accepts the other variant of a segment if the preferred one is not cached.
@@ -75,7 +76,7 @@ type KnownQuery struct {
 	Pause  func()        // called every few thousand tokens if it is not nil
 }
 
-// Known answers a KnownQuery. Its memory is reused by the next one.
+// Known answers a KnownQuery. The next query into the same value reuses its memory.
 type Known struct {
 	Segments []KnownSegment // ascending, without overlaps
 	Untried  int            // as in find.Found
@@ -99,29 +100,30 @@ type AcquireQuery struct {
 	Rank    int
 	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
 	Digests bool
-	// Again: the caller will ask again with AwaitAcquire for what is Promoting. It is not
-	// counted as a miss until then.
+	// Again says that the caller asks again, with AwaitAcquire, for rows that are
+	// Promoting. Such a row does not count as a miss now.
 	Again bool
-	// Near: the caller is a peer. There is no remote lookup, since otherwise nodes with
-	// hints about each other would ask in a circle, and the result counts for none of
-	// this node's engines.
+	// Near says that the caller is a peer. The store then asks no other node: nodes with
+	// hints about each other would otherwise ask in a circle. The hits and misses are not
+	// counted as those of this node's engines.
 	Near bool
-	// Planned: another node has computed them for this one. They are fetched whatever
-	// their bytes cost, and even if they were absent a moment ago.
+	// Planned says that another node has computed these segments for this one. The store
+	// fetches them without weighing the cost of their bytes, and also if a recent lookup
+	// did not find them.
 	Planned bool
 	Keys    [][32]byte
 	Device  tier.DeviceID // the device that AcquireResident reads
 
-	// All leases every key or none. If one is a miss, the rows of the others have
-	// ErrWithheld. If all would be hits but do not fit next to what is in use, every row
-	// has the error, ErrFull or ErrBusy, and nothing was evicted or promoted for them.
+	// All leases either every key or none. If a key is a miss, the rows of the other keys
+	// have ErrWithheld. If all would be hits but do not fit next to the objects in use,
+	// every row has ErrFull or ErrBusy, and nothing was evicted or promoted.
 	All bool
 }
 
 // Acquired is one row of an Acquire: a hit, a miss with its reason, or an error (ErrBusy:
-// too many leases). A miss that is Promoting is being read into memory, and its reason is
-// ReasonPending. Extents and Digests are shared and must not be modified; the memory
-// stays unchanged until the lease is released.
+// too many leases). If Promoting is set, the row is a miss with ReasonPending and its
+// object is being read into memory. Extents and Digests are shared and must not be
+// modified; the memory stays unchanged until the lease is released.
 type Acquired struct {
 	Hit       bool
 	Promoting bool
@@ -152,9 +154,9 @@ type LoadQuery struct {
 }
 
 // Loaded answers a LoadQuery: the chain of nodes from the root to the checkpoint, each
-// with the layout that tier.LayoutOf returns for its kind and End-Begin tokens. States
-// and convolution tails are those of the last node; if that is of kind Rows, a replay
-// rebuilds them. Promoting is as in Acquired.
+// with the layout that tier.LayoutOf returns for its kind and End-Begin tokens. States and
+// convolution tails are those of the last node; if that node is of kind Rows, a replay
+// rebuilds the states. Promoting is as in Acquired.
 type Loaded struct {
 	Hit       bool
 	Promoting bool
@@ -204,9 +206,9 @@ type Reservation struct {
 	Durable *Durable
 }
 
-// CommitItem commits consecutive chunks of one part: gpuipc.ChunkBytes each, the last one
-// of a part shorter. Level is the durability that the object needs before its publication
-// is acknowledged; the highest one of its commits counts.
+// CommitItem commits consecutive chunks of one part. A chunk has gpuipc.ChunkBytes; the
+// last chunk of a part may be shorter. Level is the durability that the object must reach
+// before its publication is acknowledged. The highest level of all its commits counts.
 type CommitItem struct {
 	Reservation tier.ReservationID
 	Part        int // index into the layout's parts
@@ -216,15 +218,15 @@ type CommitItem struct {
 	Src         gpuipc.Ref // exactly the bytes of these chunks
 	Level       tier.Level // LevelDefault = the store's default
 
-	own bool // Src is memory of the store: Digests are not compared
+	own bool // Src is memory of the store, so Digests need no check
 }
 
 // Committed answers a commit.
 type Committed struct {
-	// Published: this commit completed the last rank, and lookups find the object.
+	// Published says that this commit completed the last rank, so that lookups find the object.
 	Published bool
 	Object    tier.Want // the published object
-	// Durable has to be awaited before a published object is acknowledged. It is nil if
-	// only LevelMemory was requested, or there is no lower tier.
+	// Durable must be awaited before a published object is acknowledged. It is nil if only
+	// LevelMemory was requested, or if there is no lower tier.
 	Durable *Durable
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// aheadShare limits objects that are read ahead and not used yet, including those in
-// flight, to 1/aheadShare of a pool. So guesses evict at most an eighth of a pool, its
-// least valuable objects, and never what is leased (a guess: a prompt's segments are far
-// smaller).
+// aheadShare limits objects that were read ahead and are not used yet, including those in
+// flight, to 1/aheadShare of a pool (a guess: a prompt's segments are far smaller). Wrong
+// guesses therefore evict at most an eighth of a pool, its least valuable objects, and
+// nothing that is leased.
 const aheadShare = 8
 
-// hintRows bounds how many hits of matches are handled in one critical section.
+// hintRows is the maximum number of recorded hits that one critical section handles.
 const hintRows = 32
 
 // hintReadAheadLocked records a hit of a match in the lower tier. It never waits.
@@ -31,8 +31,8 @@ func (pro *promotions) hintAheadLocked(w wanted) {
 	}
 }
 
-// readAheadLocked starts promotions for some of the recorded hits, until one is ready,
-// and reports whether more are left.
+// readAheadLocked starts promotions for some of the recorded hits, until a promotion is
+// ready to run. It reports whether more hits are left.
 func (pro *promotions) readAheadLocked() (more bool) {
 	h := &pro.hints
 	var far []wanted
@@ -50,8 +50,8 @@ func (pro *promotions) readAheadLocked() (more bool) {
 	return h.Len() > 0
 }
 
-// readAheadRoomLocked reports whether promotions may be read ahead into their pool and
-// for their tenant. A guess must not cost a tenant what it has.
+// readAheadRoomLocked reports whether promotions may be read ahead into their pool and for
+// their tenant. A read-ahead is a guess, and must not evict what the tenant has.
 func (pro *promotions) readAheadRoomLocked(nodes []*promotion) bool {
 	var bytes, charge int64
 	for _, p := range nodes {
@@ -66,8 +66,8 @@ func (pro *promotions) readAheadRoomLocked(nodes []*promotion) bool {
 	return false
 }
 
-// expectUseLocked starts the time after which an object that was read ahead and not used
-// no longer counts towards the share of guesses. The object itself stays.
+// expectUseLocked starts a timeout for the first use of an object that was read ahead.
+// After it an unused object no longer counts towards aheadShare. The object itself stays.
 func (pro *promotions) expectUseLocked(o *objects.Object) {
 	o.Until = deadline.Deadline[any]{At: pro.cfg.Now().Add(pro.cfg.FillTTL), Order: pro.leaseIDs.Add(1), Of: o}
 	pro.objects.Deadlines.Add(&o.Until)

@@ -23,18 +23,18 @@ type registry struct {
 	evictor *evictor
 
 	parts       *plan.Parts
-	profileMu   sync.Mutex // held while a profile is added, locked before the store's
+	profileMu   sync.Mutex // held while a profile is added; locked before the store's lock
 	profileTop  tier.ProfileID
-	reclaimMu   sync.Mutex // held while room is made for a profile, locked before the store's
-	profileLeft uint64     // orders profiles by the end of their last use; guarded by the store's lock
+	reclaimMu   sync.Mutex // held while room is made for a profile; locked before the store's lock
+	profileLeft uint64     // counts profiles that went out of use, see ReleaseProfile; guarded by the store's lock
 }
 
-// AddProfile registers a profile and counts one use of it; the same identity gets the
-// same id while it is registered. If too many are registered, one without uses and
-// objects is removed for it; ErrBusy if there is none, which ReclaimProfile may change.
-// Ids are never reused.
+// AddProfile registers a profile and counts one use of it. While an identity is
+// registered, each call with it returns the same id. If too many profiles are registered,
+// AddProfile removes one that has no uses and no objects. If there is none, it returns
+// ErrBusy; ReclaimProfile may then free a slot. Ids are never reused.
 func (reg *registry) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
-	reg.profileMu.Lock() // one at a time, so that slow work is done without the store's lock
+	reg.profileMu.Lock() // serializes calls, so that the slow work needs no store lock
 	defer reg.profileMu.Unlock()
 	if id, ok := reg.reuseProfile(p); ok {
 		return id, nil
@@ -60,7 +60,7 @@ func (reg *registry) AddProfile(p *profile.Profile) (tier.ProfileID, error) {
 	return ps.ID, nil
 }
 
-// reuseProfile counts a use of a profile that is registered.
+// reuseProfile counts a use of a profile that is already registered, and reports whether it is.
 func (reg *registry) reuseProfile(p *profile.Profile) (tier.ProfileID, bool) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -80,8 +80,8 @@ func (reg *registry) RegisteredProfile(fp profile.Fingerprint) *profile.Profile 
 	return nil
 }
 
-// ReleaseProfile ends one use that AddProfile began. The profile stays registered, and
-// its objects stay, until its slot is needed.
+// ReleaseProfile ends one use that AddProfile counted. The profile and its objects stay
+// until another profile needs the slot.
 func (reg *registry) ReleaseProfile(id tier.ProfileID) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -95,12 +95,13 @@ func (reg *registry) ReleaseProfile(id tier.ProfileID) {
 	}
 }
 
-// mostReclaimed bounds the profiles that ReclaimProfile tries: each walks the catalogue.
+// mostReclaimed bounds the profiles that one ReclaimProfile tries, since each try walks
+// the whole catalog.
 const mostReclaimed = 3
 
-// ReclaimProfile evicts the objects of the least recently used profile without uses, to
-// free its slot for another. If some of its objects are leased, filled or being written,
-// it stays and the next one is tried. It stops when ctx ends.
+// ReclaimProfile evicts the objects of the least recently used profile without uses, so
+// that AddProfile can give its slot to another. If some of its objects are leased, filled
+// or being written, the profile stays and the next one is tried. It stops when ctx ends.
 func (reg *registry) ReclaimProfile(ctx context.Context) {
 	reg.reclaimMu.Lock() // one at a time, each for a waiting request
 	defer reg.reclaimMu.Unlock()
@@ -121,7 +122,7 @@ func (reg *registry) ReclaimProfile(ctx context.Context) {
 	reg.launch()
 }
 
-// reclaim reports whether a profile has no objects left.
+// reclaim evicts the evictable objects of a profile and reports whether it has none left.
 func (reg *registry) reclaim(ctx context.Context, ps *objects.Profile) (free bool) {
 	for shard := 0; shard < index.Shards && ctx.Err() == nil; shard++ {
 		for _, m := range [...]*index.Map[objects.Object]{reg.objects.Segments, reg.objects.Checkpoints} {
@@ -142,8 +143,8 @@ func (reg *registry) reclaim(ctx context.Context, ps *objects.Profile) (free boo
 	return reg.forgettableLocked(ps)
 }
 
-// evictUpLocked evicts an object of a profile, if it is evictable, and the ancestors that
-// only it extends.
+// evictUpLocked evicts an object of a profile, if it is evictable. It then does the same
+// with its parent, and so on, while no other object extends the parent.
 func (reg *registry) evictUpLocked(o *objects.Object, ps *objects.Profile) {
 	for n := 0; n < holdRows && o != nil && o.Profile == ps && o.Ranked == objects.Candidate && o.Children == 0; n++ {
 		up := o.Parent
@@ -152,7 +153,7 @@ func (reg *registry) evictUpLocked(o *objects.Object, ps *objects.Profile) {
 	}
 }
 
-// only is a policy with a given victim.
+// only is an eviction policy that always chooses one given object.
 type only struct {
 	policy.Eviction
 	id policy.ID
@@ -160,8 +161,8 @@ type only struct {
 
 func (o only) Victim(func(policy.ID) bool) (policy.ID, bool) { return o.id, true }
 
-// forgettableLocked reports whether a profile has no objects. Idle copies in HBM of what
-// is on disk do not count, since the next sweep drops them.
+// forgettableLocked reports whether a profile has no uses and no objects. Unused copies in
+// HBM of objects on disk do not count, since the next sweep drops them.
 func (reg *registry) forgettableLocked(ps *objects.Profile) bool {
 	if ps.Uses > 0 || ps.Segments > 0 || ps.Checkpoints > 0 {
 		return false
@@ -187,8 +188,8 @@ func (reg *registry) FindProfile(f profile.Fingerprint) (tier.ProfileID, *profil
 	return ps.ID, ps.Profile, true
 }
 
-// Prefill returns the predicted cost of computing tokens; zero for a profile that is not
-// registered. It takes no lock.
+// Prefill returns the predicted cost of computing tokens, and whether it was measured. The
+// cost is zero for a profile that is not registered. It takes no lock.
 func (reg *registry) Prefill(id tier.ProfileID) (predicted cost.Prefill, measured bool) {
 	ps, err := reg.profile(id)
 	if err != nil {

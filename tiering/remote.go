@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// remote is the part of a store that knows which objects are outside this node. Guarded by
-// the store's lock.
+// remote is the part of a store that finds objects outside this node. Guarded by the
+// store's lock.
 //
 // An object that is neither in memory nor in the lower tier may be at a tier.Remote. A
 // match asks for hints only, which read memory. An acquire, load or read-ahead of an
@@ -34,40 +34,40 @@ type remote struct {
 	engine    *transfer.Engine[*search] // nil without a Remote
 	learner   tier.Learner              // the Remote, if it is a Learner
 	preparer  tier.Preparer             // the Remote, if it is a Preparer
-	prepared  []tier.Want               // what the running match will ask for, in order; at most matchRows
-	asked     int                       // index into prepared: earlier ones were asked already
+	prepared  []tier.Want               // what the running match will ask the Remote for, in order; at most matchRows
+	asked     int                       // index into prepared: entries before it were asked for already
 	lookups   map[objects.Identity]*remoteLookup
 	answers   []answer // in order of expiry
 	discarded []tier.Copy
-	want      tier.Want // argument of the current call to the Remote
-	hint      tier.Hint // its last answer
+	want      tier.Want // argument of the last call of the Remote's Hint
+	hint      tier.Hint // result of the last call of the Remote's Hint
 }
 
 // remoteLookup is an object with a remote lookup, running or answered.
 type remoteLookup struct {
 	id      objects.Identity
-	search  *search        // while it has no answer
+	search  *search        // the running search; nil once it has an answer
 	urgent  bool           // a client asked for it
 	planned bool           // as in AcquireQuery
 	base    tier.Name      // as in wanted
-	devices []rankOnDevice // ranks that also want it in HBM
+	devices []rankOnDevice // ranks that also want the object in HBM
 	until   time.Time
-	copy    tier.Copy // found and not yet promoted; nil = absent
+	copy    tier.Copy // the copy that was found and is not yet promoted; nil = absent
 	entry   tier.Entry
-	why     tier.Reason // why it is absent
+	why     tier.Reason // why the object is absent
 }
 
-// answer is a lookup that has an answer, until it is forgotten.
+// answer is an answered lookup and the time until which the answer is valid.
 type answer struct {
 	of    *remoteLookup
 	until time.Time
 }
 
 const (
-	// answerTTL is the validity of an answer: about as long as an index takes to follow a
-	// node's evictions, some seconds (a guess).
+	// answerTTL is the validity of an answer. It is some seconds, about the time that an
+	// index takes to follow the evictions of a node (a guess).
 	answerTTL = 5 * time.Second
-	// maxAnswers bounds the answers that are kept; the oldest are forgotten first.
+	// maxAnswers is the maximum number of answers that are kept; the oldest are forgotten first.
 	maxAnswers = 4096
 )
 
@@ -138,7 +138,7 @@ func (rem *remote) remoteLookupLocked(id objects.Identity) *remoteLookup {
 
 func (rem *remote) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	rem.want = tier.Want{Name: id.Name, Fingerprint: id.Profile.Fingerprint(), Tenant: id.Tenant.ID}
-	for i := rem.asked; i < len(rem.prepared); i++ { // asked moves only if this one was prepared
+	for i := rem.asked; i < len(rem.prepared); i++ { // asked moves only if this object was prepared
 		if w := &rem.prepared[i]; w.Name == id.Name {
 			rem.want.Mark, rem.asked = w.Mark, i
 			break
@@ -149,9 +149,9 @@ func (rem *remote) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	return h, ok
 }
 
-// prepareLocked announces to the Remote which segments a match will ask for: the keys
-// that memory does not have, and their other variants if there are any. The caller calls
-// forgetPreparedLocked afterwards.
+// prepareLocked announces to the Remote which segments a match will ask for: the keys for
+// which held has no object, and their other variants (second) for which others has none.
+// The caller calls forgetPreparedLocked afterwards.
 func (rem *remote) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
 	add := func(key *[32]byte) {
 		rem.prepared = append(rem.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
@@ -172,7 +172,8 @@ func (rem *remote) prepareLocked(keys, second [][32]byte, held, others []*object
 
 func (rem *remote) forgetPreparedLocked() { rem.prepared, rem.asked = rem.prepared[:0], 0 }
 
-// foundLocked returns the entry of a copy that was found and is not being promoted.
+// foundLocked returns the entry of a copy that a search has found and that no promotion
+// reads yet.
 func (rem *remote) foundLocked(id objects.Identity) (tier.Entry, bool) {
 	if k := rem.remoteLookupLocked(id); k != nil && k.copy != nil {
 		return k.entry, true
@@ -212,8 +213,8 @@ func (rem *remote) elsewhereLocked(o *objects.Object) bool {
 	return ok
 }
 
-// bestBeyondLocked finds a remote checkpoint of an accepted kind, exact before spliced.
-// If there is none it returns the reason.
+// bestBeyondLocked finds a checkpoint of an accepted kind outside the node, an exact one
+// rather than a spliced one. If there is none, it returns the reason.
 func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, p *objects.Profile, t *objects.Tenant) (n tier.Name, why tier.Reason) {
 	if rem.engine == nil {
 		return tier.Name{}, tier.ReasonNone
@@ -224,7 +225,7 @@ func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, 
 		}
 		n := tier.Name{Kind: kind, Key: *hash}
 		if o := rem.objects.Named(n, p, t); o != nil && (o.Fill == nil || !o.Fill.Fetched) {
-			continue // another object of this name is in the way
+			continue // this node has another object of this name
 		}
 		at, absent := rem.beyondLocked(objects.Identity{Name: n, Profile: p, Tenant: t})
 		if at != notRemote {
@@ -235,9 +236,9 @@ func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, 
 	return tier.Name{}, why
 }
 
-// statusBeyondLocked returns the status of a segment that may be remote. The tokens that
-// it saves are known if it was cached here recently or was found. In that case it is a
-// hit only if it is worth its bytes.
+// statusBeyondLocked returns the status of a segment that may be outside the node. Its
+// number of tokens is known only if the segment was found, or was cached here recently. If
+// it is known, the segment is a hit only if it is worth fetching its bytes.
 func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
 	id := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
 	at, _ := look.remote.beyondLocked(id)
@@ -261,21 +262,21 @@ func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *obj
 		look.promotions.hintReadAheadLocked(id.Name, p, t)
 	}
 	if at != hinted {
-		_, _ = look.remote.hintLocked(id) // sets s.hint, which says where it is
+		_, _ = look.remote.hintLocked(id) // sets remote.hint, which says where the segment is
 	}
 	return look.hitBeyondLocked(p, uint32(tokens)), true
 }
 
 // farPrefix is the longest prefix with a remote hint.
 type farPrefix struct {
-	at     int // index into the prefixes; -1 = none
+	at     int // index into the query's prefixes; -1 = none
 	name   tier.Name
-	missed tier.Reason // why the longer ones missed
+	missed tier.Reason // why longer prefixes missed
 }
 
-// takeFarLocked returns the longest remote prefix as the result if the tokens that it has
-// beyond the longest local prefix are worth the bytes of the whole checkpoint. How much
-// of it is here already is unknown until it is found.
+// takeFarLocked makes the longest remote prefix the result if it is worth fetching. The
+// gain is the tokens that it has more than the longest local prefix. The price is the bytes
+// of the whole checkpoint, since it is unknown until a search how many of them are here.
 func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if far.at < 0 {
 		return
@@ -298,8 +299,8 @@ func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult
 	look.promotions.hintAheadLocked(w)
 }
 
-// endsAtLocked reports whether a remote checkpoint ends at a token, as far as that is
-// known.
+// endsAtLocked reports whether a remote checkpoint ends at token end. It returns true if
+// the end is not known.
 func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
 	if pr := look.promotions.promotionLocked(n); pr != nil {
 		return pr.entry.End == end
@@ -308,8 +309,8 @@ func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Ten
 	return !ok || e.End == end
 }
 
-// hitBeyondLocked counts and returns a hit at the place of the last hint. Its error bound
-// is not known before it arrives and is at most the profile's tolerance.
+// hitBeyondLocked counts and returns a hit at the place of the last hint. The error bound
+// of the segment is not known before it arrives, so the hit has the profile's tolerance.
 func (look *lookup) hitBeyondLocked(p *objects.Profile, tokens uint32) SegmentStatus {
 	n := look.of(p)
 	n.HitSegments++
@@ -330,14 +331,13 @@ func segmentBytes(p *objects.Profile, interior int) int64 {
 	return shape.SegmentBytes + shape.RowBytes(interior)
 }
 
-// prefixBytes returns the bytes of a checkpoint with all rows that it needs, without
-// padding.
+// prefixBytes returns the bytes of a checkpoint with all rows of its prefix, without padding.
 func prefixBytes(p *objects.Profile, tokens int) int64 {
 	return p.Costs.Model().Shape.PrefixBytes(tokens, 1)
 }
 
-// worthLocked reports whether fetching bytes takes less time than computing tokens
-// [begin, end). It uses the hint, or the costs of past fetches where the hint gives none.
+// worthLocked reports whether fetching bytes takes less time than computing tokens [begin, end).
+// It uses the latency and speed of the hint, or those of past fetches if the hint has none.
 func (rem *remote) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
 	h, _ := rem.hintLocked(id)
 	return worth(h, id.Profile, begin, end, bytes)
@@ -357,7 +357,7 @@ func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 	return link.Millis(bytes) < m.Prefill().Marginal(begin, end)
 }
 
-// takeCopyLocked passes the copy that was found remotely to the promotion that reads it.
+// takeCopyLocked passes the copy that a search has found to the promotion that reads it.
 func (rem *remote) takeCopyLocked(p *promotion) {
 	if p.into != nil || rem.engine == nil {
 		return
@@ -372,8 +372,8 @@ func (rem *remote) takeCopyLocked(p *promotion) {
 	delete(rem.lookups, id)
 }
 
-// endFetchLocked ends a promotion's use of its copy, unless the copy is being read. After
-// an error it records the object as absent.
+// endFetchLocked ends a promotion's use of its copy. If the copy is being read, Release
+// discards it later. After an error it records the object as absent.
 func (rem *remote) endFetchLocked(p *promotion, err error) {
 	if p.source == nil {
 		return
@@ -390,14 +390,14 @@ func (rem *remote) endFetchLocked(p *promotion, err error) {
 // absentLocked records that an object could not be fetched.
 func (rem *remote) absentLocked(id objects.Identity, why tier.Reason) {
 	k := rem.lookups[id]
-	if k == nil || k.search == nil { // a running search may find it elsewhere
+	if k == nil || k.search == nil { // a running search may still find it elsewhere
 		k = rem.replaceLocked(id)
 		k.why = why
 		rem.answerLocked(k)
 	}
 }
 
-// replaceLocked starts a new record for an object without a running search.
+// replaceLocked replaces the record of an object that has no running search by a new one.
 func (rem *remote) replaceLocked(id objects.Identity) *remoteLookup {
 	if old := rem.lookups[id]; old != nil {
 		rem.discardLocked(old.copy)
@@ -408,7 +408,7 @@ func (rem *remote) replaceLocked(id objects.Identity) *remoteLookup {
 	return k
 }
 
-// answerLocked starts the validity of an answer.
+// answerLocked marks a lookup as answered, valid for answerTTL.
 func (rem *remote) answerLocked(k *remoteLookup) {
 	now := rem.cfg.Now()
 	k.search, k.until = nil, now.Add(answerTTL)
@@ -467,7 +467,7 @@ func (rem *remote) closeDiscarded() {
 	}
 }
 
-// closeBeyond discards everything that was found.
+// closeBeyond closes all copies that were found and not promoted.
 func (rem *remote) closeBeyond() {
 	if rem.engine == nil {
 		return

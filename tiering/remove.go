@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// discardRows bounds the objects removed in one critical section.
+// discardRows is the maximum number of objects removed in one critical section.
 const discardRows = objects.EvictRows
 
 // removals is the part of a store that removes objects from memory and the lower tier. It has
@@ -25,19 +25,19 @@ type removals struct {
 }
 
 // Evict removes a segment of any tenant from memory and the lower tier, which may take
-// I/O. No lookup finds it any more, and its memory is free once the last lease on it
-// ends. ErrGone if no tier has it, ErrBusy while a client fills it or an operator pins
-// it.
+// I/O. Afterwards no lookup finds the segment. Its memory is free once the last lease on
+// it ends. The error is ErrGone if no tier has the segment, ErrBusy while a client fills
+// it or an operator pins it.
 func (rmv *removals) Evict(key profile.SegmentKey) (err error) {
 	rmv.Discard(context.Background(), []tier.Want{{Name: tier.Name{Key: key}}}, func(_ int, why error) { err = why })
 	return err
 }
 
 // Discard removes objects of any tenant from all tiers of this node, in the given order.
-// For each it calls told without a lock: with nil, with ErrGone if no tier has the
+// For each object it calls told without a lock: with nil, with ErrGone if no tier has the
 // object, or with ErrBusy while it is being filled, read into memory, pinned, or extended
-// by another object. The lock is held for a few objects at a time, so that clients are
-// served meanwhile. Discard stops when the context ends.
+// by another object. Discard holds the lock for a few objects at a time, so that clients
+// are served meanwhile. It stops when ctx ends.
 func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
 	turns := rmv.mu.Turns()
 	var began [discardRows]discarding
@@ -45,9 +45,9 @@ func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i 
 		some := list[first:min(first+discardRows, len(list))]
 		turns.Lock()
 		n := 0
-		// In the lower tier an object counts as extended until its child is removed
-		// there, which happens outside the lock. Such an object waits for the next
-		// critical section.
+		// An object in the lower tier counts as extended until its child is removed there,
+		// which happens outside the lock. An object whose child this turn removes
+		// therefore waits for the next turn.
 		for ; n < len(some) && !extended(&some[n], began[:n]); n++ {
 			began[n] = rmv.beginDiscardLocked(&some[n])
 		}
@@ -59,12 +59,13 @@ func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i 
 	}
 }
 
-// extended reports whether a removal that has begun is of a child of w in the lower tier.
+// extended reports whether one of the removals that have begun removes a child of w from
+// the lower tier.
 func extended(w *tier.Want, began []discarding) bool {
 	return slices.ContainsFunc(began, func(d discarding) bool { return d.below && d.parent == w.Name })
 }
 
-// discarding is a removal between its two critical sections.
+// discarding is the state of a removal between its two critical sections.
 type discarding struct {
 	held   bool
 	below  bool      // the lower tier has to remove it
@@ -85,7 +86,7 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 	switch {
 	case e != nil:
 		d.parent = e.Parent
-	case o != nil && o.Parent != nil: // it may be on its way into the lower tier
+	case o != nil && o.Parent != nil: // the object may be on its way into the lower tier
 		d.parent = o.Parent.Label()
 	}
 	if o != nil {
@@ -103,9 +104,9 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 	return d
 }
 
-// leafLocked finds a checkpoint that may be removed, in memory and in the lower tier: no
-// other one extends it in either. A child that is being written there at this moment is
-// lost with its parent, as in any removal from the lower tier.
+// leafLocked finds a checkpoint in memory and in the lower tier. It returns ErrBusy if
+// another checkpoint extends it in either place, or if it is in use otherwise. A child
+// that is being written to the lower tier at this moment is lost with its parent there.
 func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
 	t := rmv.objects.Tenants[w.Tenant]
@@ -114,7 +115,7 @@ func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry,
 	}
 	if rmv.cfg.Lower != nil && rmv.objects.Deleting[w.Name] == 0 {
 		if e = rmv.objects.EntryBelow(w.Name); e != nil && (e.Tenant != w.Tenant || e.Fingerprint != w.Fingerprint) {
-			e = nil // same name, but of another tenant or profile
+			e = nil // the entry has the name but another tenant or profile
 		}
 	}
 	switch {
@@ -150,8 +151,9 @@ func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 	return nil
 }
 
-// removeLocked removes a segment from memory and starts to remove it from the lower tier:
-// lookups no longer find it there, and it cannot be written again until endDeletion.
+// removeLocked removes a segment from memory and starts to remove it from the lower tier.
+// From then on no lookup finds it in the lower tier. It cannot be written there again
+// until endDeletion.
 func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
 	o := rmv.objects.Segments.Find(&n.Key)
 	promotion := rmv.promotions.promotionLocked(n)

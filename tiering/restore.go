@@ -9,15 +9,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/plan"
 )
 
-// Stripping leaves those states in memory that share a page with rows. They are not
-// valid: a client may have started to save the node again, from another run, and the copy
-// in the lower tier may be of another run than the one that was in memory. So making a
-// node whole writes all of its states: a save by its commits, a promotion by a patch.
+// Stripping frees the pages of a checkpoint's states, except states that share a page with
+// rows. These leftover states are not valid. A client may have started to save the node
+// again, from another run, and the copy in the lower tier may be of another run than the copy
+// that was in memory. Restoring a node therefore writes all of its states: a save writes them
+// by commits, a promotion writes those that share a page by a patch.
 //
-// While a patch runs the node counts as being filled by the promotion, even if that ends
-// meanwhile: no other writer may write there, and its memory stays.
+// While a patch runs, the node counts as being filled by the promotion, even if the promotion
+// ends meanwhile. No other writer may write there, and the memory stays allocated.
 
-// restoreLocked returns the promotion of a stripped node that the lower tier still has.
+// restoreLocked returns a promotion that restores the states of a stripped node o. ok is
+// false if the lower tier does not have the node, or if it cannot be restored now.
 func (pro *promotions) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
 	if o.Phase != objects.Stripped || o.Fill != nil || !pro.objects.Sound(o) {
 		return nil, false
@@ -31,9 +33,10 @@ func (pro *promotions) restoreLocked(o *objects.Object, w wanted) ([]*promotion,
 	return []*promotion{p}, true
 }
 
-// restoreStatesLocked moves the states that a promotion has read to the stripped node,
-// after a patch. They come from the object that it read into, which is then free. Its
-// rows are not needed: others may be reading the rows of the node.
+// restoreStatesLocked moves the state pages that a promotion has read into the stripped
+// node, after the patch. It takes them from the placeholder object p.object, and then
+// frees that object. The rows of the placeholder are not used, since others may be reading
+// the rows of the node.
 func (pro *promotions) restoreStatesLocked(p *promotion) {
 	from, o := p.object, p.into
 	l := o.Layout()
@@ -57,8 +60,8 @@ func (pro *promotions) restoreStatesLocked(p *promotion) {
 	pro.objects.Account(from)
 }
 
-// patch copies the states that share pages with rows from what a promotion has read to
-// its stripped node.
+// patch copies the states that share pages with rows, from the memory that a promotion has
+// read into to its stripped node.
 func (pro *promotions) patch(ctx context.Context, p *promotion) error {
 	pro.mu.Lock()
 	from, to := pro.beginPatchLocked(p)
@@ -79,8 +82,8 @@ func (pro *promotions) patch(ctx context.Context, p *promotion) error {
 	return err
 }
 
-// beginPatchLocked returns what to copy, by rank. It returns nothing for a promotion that
-// has ended or that is not of a stripped node.
+// beginPatchLocked returns the ranges to copy, by rank. It returns none if the promotion
+// is not of a stripped node or if no states share a page with rows.
 func (pro *promotions) beginPatchLocked(p *promotion) (from, to []gpuipc.Ref) {
 	o := p.into
 	if o == nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// SaveBuffered is Save of kind Rows that copies the rows of linear layers from accepted
-// rows of a buffer of the session, so that they are sent once. The writer commits the
-// keys and values of attention layers, with the level that counts. Without attention
-// layers the checkpoint is published at once, at the level of the store's configuration.
-// A buffer without all of the rows, or in the memory of a device, is ErrInvalid. After an
-// error nothing is reserved.
+// SaveBuffered is like Save for kind Rows, but it copies the rows of linear layers from
+// the accepted rows of a buffer of the session, so that the client need not send them
+// again. The client commits the keys and values of attention layers; the levels of these
+// commits count. Without attention layers the checkpoint is published at once, at the
+// store's default level. If the buffer does not have all of the rows, or is in the memory
+// of a device, the error is ErrInvalid. After an error nothing is reserved.
 func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.LeaseID) (Reservation, error) {
 	if q.Kind != tier.Rows {
 		return Reservation{}, fmt.Errorf("checkpoint %x: kind %d out of a buffer: %w", q.Hash[:8], q.Kind, tier.ErrInvalid)
@@ -31,7 +31,7 @@ func (c *Session) SaveBuffered(ctx context.Context, q *SaveQuery, buffer tier.Le
 }
 
 // commitRows copies the rows of linear layers into a reservation. If that publishes the
-// checkpoint, it returns what to wait for.
+// checkpoint, it returns the Durable to wait for.
 func (c *Session) commitRows(ctx context.Context, q *SaveQuery, id tier.ReservationID, buffer tier.LeaseID) (durable *Durable, err error) {
 	s := c.store
 	s.mu.Lock()

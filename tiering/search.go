@@ -11,9 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// search asks the Remote for objects of one tenant: the job of a flight. It looks up
-// segments, all in one round trip, or one checkpoint and its ancestors, one round trip
-// for each node that is not on this node. Guarded by the store's lock.
+// search asks the Remote for objects of one tenant: the job of a flight (see package transfer).
+// It looks up either segments, all in one round trip, or one checkpoint and those of its
+// ancestors that are not on this node, with one round trip for each. Guarded by the store's lock.
 type search struct {
 	owner *remote
 	*transfer.Flight
@@ -22,10 +22,10 @@ type search struct {
 }
 
 const (
-	// maxWants bounds the objects of a search, and so the rows of the critical section
-	// that starts one: the keys of a request are looked up together, some µs per row.
+	// maxWants is the maximum number of objects of a search. It also bounds the critical
+	// section that starts a search, which takes some µs per object.
 	maxWants = 64
-	// maxSearches bounds waiting and running searches; a quarter may be of one tenant.
+	// maxSearches bounds the searches that wait or run. One tenant may have a quarter of them.
 	maxSearches = 256
 )
 
@@ -43,7 +43,7 @@ func (rem *remote) open() {
 	})
 }
 
-// devices returns the device that a rank reads; none for memory.
+// devices returns the rank and the device that it reads; nil if it reads memory.
 func (r reader) devices(rank int) []rankOnDevice {
 	if r.above == nil {
 		return nil
@@ -51,16 +51,16 @@ func (r reader) devices(rank int) []rankOnDevice {
 	return []rankOnDevice{{r.above, rank}}
 }
 
-// acquireFar looks up rows far of an acquire, which other nodes may have, in as few searches as
-// possible. If wait is set, it joins these searches, and those already running for such
-// rows, and appends them to waits.
+// acquireFar looks up rows of an acquire that other nodes may have, in as few searches as
+// possible; far has the indices of the rows. If wait is set, it joins these searches, and
+// searches that already run for such rows, and appends them to waits.
 func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
 	s := r.session.store
 	now := s.cfg.Now()
 	for some := range slices.Chunk(far, maxWants) {
 		s.mu.Lock()
 		var still []int
-		for _, i := range some { // others had the lock meanwhile
+		for _, i := range some { // rows may have changed while others had the lock
 			row, flight := r.acquireLocked(&q.Keys[i], q, now, &still, i)
 			rows[i] = row
 			if wait && flight != nil {
@@ -86,8 +86,9 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 	return waits
 }
 
-// seekLocked starts a lookup of hinted objects of one tenant, or joins a running search.
-// It returns nil if there is nothing to look up, or if too many searches are running.
+// seekLocked starts a search for hinted objects of one tenant. If another search covers
+// them, it returns that one's flight. It returns nil if there is nothing to look up, or if
+// too many searches are running.
 func (rem *remote) seekLocked(ws []wanted, devices []rankOnDevice) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil
@@ -121,7 +122,8 @@ func (rem *remote) seekLocked(ws []wanted, devices []rankOnDevice) *transfer.Fli
 	return q.Flight
 }
 
-// addLookupLocked adds an object to a search, unless another search covers it.
+// addLookupLocked adds an object to a search and returns its lookup. It returns nil if
+// another search covers the object.
 func (rem *remote) addLookupLocked(q *search, id objects.Identity) *remoteLookup {
 	if k := rem.lookups[id]; k != nil && k.search != nil {
 		return nil
@@ -132,8 +134,8 @@ func (rem *remote) addLookupLocked(q *search, id objects.Identity) *remoteLookup
 	return k
 }
 
-// seekAheadLocked looks up what matches have named: segments of one tenant together, each
-// checkpoint alone.
+// seekAheadLocked looks up objects that matches have named: segments of one tenant
+// together, each checkpoint alone.
 func (rem *remote) seekAheadLocked(far []wanted) {
 	for len(far) > 0 {
 		n := 1
@@ -153,7 +155,8 @@ func (q *search) Begin(*transfer.Flight) error {
 	return nil
 }
 
-// Move sends the queries, and promotes what was found and is worth it.
+// Move sends the queries, and starts to promote objects that were found and are worth
+// their bytes.
 func (q *search) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
 	rem := q.owner
 	err := q.find(ctx)
@@ -175,7 +178,7 @@ func (q *search) heads() []*remoteLookup {
 	return q.rows
 }
 
-// find looks up all rows, including those added meanwhile.
+// find looks up all rows, including ancestors that it adds on the way.
 func (q *search) find(ctx context.Context) error {
 	rem := q.owner
 	for asked := 0; asked < len(q.rows); {
@@ -198,7 +201,8 @@ func (q *search) find(ctx context.Context) error {
 	return nil
 }
 
-// hearLocked records what was found for a row, and adds its parent to the lookup.
+// hearLocked records the answer for one row. If the found checkpoint has a parent that is
+// not on this node, it adds the parent to the search.
 func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 	rem := q.owner
 	if q.Ended() {
@@ -217,7 +221,7 @@ func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 		rem.discardLocked(c)
 		return
 	}
-	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // these are another node's
+	e.Bytes, e.Level, e.Generation = 0, tier.LevelDefault, 0 // these values are only valid at the other node
 	k.copy, k.entry = c, e
 	if e.Parent == (tier.Name{}) || len(q.rows) >= rem.cfg.MaxChain {
 		return
@@ -234,7 +238,8 @@ func (q *search) hearLocked(k *remoteLookup, c tier.Copy) {
 	}
 }
 
-// settleLocked promotes what was found, if it is worth its bytes.
+// settleLocked answers the lookup of an object, and starts to promote the object if it was
+// found and is worth its bytes.
 func (q *search) settleLocked(k *remoteLookup) {
 	rem := q.owner
 	if q.Ended() {
@@ -280,8 +285,8 @@ func rankBytes(p *objects.Profile, e *tier.Entry) int64 { return p.PartsOf(e).By
 // Landed does nothing.
 func (q *search) Landed(*transfer.Flight) (again bool, err error) { return false, nil }
 
-// End ends the lookup of its rows. Rows that could not be asked for are absent for a
-// while.
+// End ends the lookups of rows that have no answer yet. Rows that could not be asked for
+// count as absent for answerTTL.
 func (q *search) End(_ *transfer.Flight, err error) {
 	rem := q.owner
 	rem.objects.Deadlines.Remove(&q.until)
@@ -302,10 +307,10 @@ func (q *search) End(_ *transfer.Flight, err error) {
 	}
 }
 
-// Release ends the store's wait for it.
+// Release lets the store close, as far as this search is concerned.
 func (q *search) Release(*transfer.Flight) { q.owner.running.Done() }
 
-// Arrived returns nil: what a search finds is brought by other flights.
+// Arrived returns nil: other flights bring the objects that a search finds.
 func (q *search) Arrived() *objects.Object { return nil }
 
 // Reason returns why a row is a miss after a failed search.

@@ -14,21 +14,21 @@ import (
 )
 
 // Session holds the leases, reservations and buffers of one client. A connection has one
-// session; nothing of it can be used through another.
+// session. No other session can use what belongs to it.
 type Session struct {
 	store *Store
 	name  string
 
 	// Guarded by the store's lock.
 	closed bool
-	ended  chan struct{} // closed with closed
+	ended  chan struct{} // closed when closed is set
 	leases map[tier.LeaseID]*lease
 	fills  map[tier.ReservationID]*objects.Filler
 
-	plans *plan.Session // with its own lock
+	plans *plan.Session // has its own lock
 }
 
-// NewSession begins a session; name is recorded as the publisher of what it fills.
+// NewSession begins a session. name is recorded as the publisher of objects that it fills.
 func (s *Store) NewSession(name string) *Session {
 	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*objects.Filler{}}
 	session.plans = s.plans.NewSession(leased{session})
@@ -51,7 +51,8 @@ func (c *Session) Holdings() (leases, reservations int) {
 	return len(c.leases), len(c.fills)
 }
 
-// openLocked is the first check of every call.
+// openLocked returns an error if the store or the session is closed. Every call of a
+// session checks it first.
 func (c *Session) openLocked() error {
 	if c.store.closed {
 		return tier.ErrUnavailable
@@ -62,7 +63,7 @@ func (c *Session) openLocked() error {
 	return nil
 }
 
-// closeLocked refuses new calls and wakes those that wait for promotions.
+// closeLocked makes new calls fail and wakes the calls that wait for promotions.
 func (c *Session) closeLocked() {
 	if !c.closed {
 		c.closed = true
@@ -70,14 +71,14 @@ func (c *Session) closeLocked() {
 	}
 }
 
-// holdRows bounds the rows of one critical section, and so how long a lookup waits for
-// the lock, whatever a client, an operator or an eviction asks for at once.
+// holdRows is the maximum number of rows that one critical section handles. It bounds how long a
+// lookup waits for the lock, however much a client, an operator or an eviction asks for at once.
 const holdRows = 16
 
 // Close aborts the session's reservations, for all ranks that joined them, and releases
-// its leases. It never waits for operations: one that is still running keeps the memory
-// that it touches until it ends, and then fails with ErrGone if it had a result to
-// record. Closing again does nothing.
+// its leases. It does not wait for operations. A running operation keeps the memory that
+// it touches until it ends; if it then has a result to record, it fails with ErrGone. A
+// second Close does nothing.
 func (c *Session) Close() {
 	s := c.store
 	s.mu.Lock()
@@ -86,12 +87,12 @@ func (c *Session) Close() {
 	c.end(s.dropLeaseLocked)
 }
 
-// end refuses new calls, aborts fills and ends each lease, in order of ids, so that a run
-// can be replayed.
+// end makes new calls fail, aborts fills and calls endLocked for each lease. It goes in
+// order of ids, so that a run can be replayed.
 func (c *Session) end(endLocked func(*lease)) {
 	s := c.store
 	s.mu.Lock()
-	c.closeLocked() // so that none is added
+	c.closeLocked() // so that no fill or lease is added
 	fills := slices.Collect(maps.Keys(c.fills))
 	leases := slices.Collect(maps.Keys(c.leases))
 	why := c.openLocked()
@@ -99,7 +100,7 @@ func (c *Session) end(endLocked func(*lease)) {
 	slices.Sort(fills)
 	slices.Sort(leases)
 	s.mu.Each(len(fills), holdRows, func(i int) {
-		if f := c.fills[fills[i]]; f != nil { // nil if it ended with another rank's
+		if f := c.fills[fills[i]]; f != nil { // nil if it ended together with another rank's share
 			s.fills.killLocked(f.Object, stats.CauseDeath)
 		}
 	})
@@ -111,8 +112,8 @@ func (c *Session) end(endLocked func(*lease)) {
 	c.plans.Close(why)
 }
 
-// Sweep ends expired leases and reservations. Run calls it; it is exported for owners
-// with another clock.
+// Sweep ends expired leases and reservations, and does the other periodic work of a store.
+// Run calls it. It is exported for callers that use another clock.
 func (s *Store) Sweep() {
 	now := s.cfg.Now()
 	s.sweepLower()
@@ -138,7 +139,7 @@ func (s *Store) Sweep() {
 }
 
 func (s *Store) sweepLocked(now time.Time) (leases, reservations int) {
-	for range holdRows { // expired pins are not counted: the rest is left to the next sweep
+	for range holdRows { // expired pins are not counted; the next sweep ends what is left
 		due := s.objects.Deadlines.First()
 		if due == nil || now.Before(due.At) {
 			return leases, reservations
@@ -172,9 +173,9 @@ func (s *Store) overdueLocked(o *objects.Object) {
 	}
 }
 
-// Abandon ends a session whose client has not released its leases: it may still be
-// reading, but its releases can no longer arrive. Reservations are aborted, leases
-// quarantined as if they had expired, and new calls are refused. Close frees the memory.
+// Abandon ends a session whose client can no longer send releases but may still be
+// reading. It aborts the reservations, quarantines the leases as if they had expired, and
+// makes new calls fail. Close frees the memory later.
 func (c *Session) Abandon() {
 	c.end(func(l *lease) {
 		if !l.expired {

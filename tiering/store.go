@@ -47,11 +47,11 @@ type Store struct {
 	advisor    *advise.Advisor
 }
 
-// newStore returns a store whose parts know each other. Each part uses those to its left:
+// newStore returns a store and connects its parts. Each part uses only parts to its left:
 //
 //	remote, writes < offloads < evictor < budgets, registry, promotions < fills, lookup, removals
 //
-// and remote passes to promotions what it has found.
+// The exception is remote, which passes the objects that it has found to promotions.
 func newStore(c *catalog) *Store {
 	s := &Store{catalog: c, remote: &remote{catalog: c}, pins: newPins(c)}
 	s.writes = &writes{catalog: c, remote: s.remote}
@@ -68,7 +68,7 @@ func newStore(c *catalog) *Store {
 	return s
 }
 
-// Open opens a store and its arena. Memory is touched only as it is used.
+// Open opens a store and its arena. The arena takes up physical memory only as it is used.
 func Open(cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -134,9 +134,9 @@ func (s *Store) Arena() gpuipc.Region { return s.arena }
 // (slots). No id is returned twice.
 func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1)) }
 
-// Run ends expired leases and reservations until ctx ends, runs the deferred work of the
-// advisor, and carries out promotions and cleaning. Promotions that are left at the end
-// fail, so that no caller waits for them.
+// Run ends expired leases and reservations, runs the deferred work of the advisor, and
+// carries out promotions and cleaning, all until ctx ends. Promotions that are unfinished
+// then fail, so that no caller waits for them.
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
@@ -160,15 +160,16 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// transfers is the part of an engine with workers that the store uses.
+// transfers is the part of a transfer engine that the store uses, if the store runs the
+// engine's workers.
 type transfers interface {
 	Work(ctx context.Context, lane int)
 	Resume()
 	Stop(err error)
 }
 
-// withTransfers calls f under the lock with each lane of each engine and its number of
-// workers.
+// withTransfers calls f under the lock for each lane of each such engine, with the lane's
+// number of workers.
 func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	}
 }
 
-// launchTransfers passes transfers that began under the lock to the tiers.
+// launchTransfers starts, at the tiers, transfers that were begun under the lock.
 func (s *Store) launchTransfers() {
 	if s.writes.engine != nil {
 		s.writes.engine.Launch()
@@ -195,7 +196,7 @@ func (s *Store) launchTransfers() {
 	s.remote.closeDiscarded()
 }
 
-// stopTransfers ends the remaining promotions; none starts any more.
+// stopTransfers ends all transfers of these engines with ErrStopped. No new one starts.
 func (s *Store) stopTransfers() {
 	s.withTransfers(func(e transfers, _, _ int) { e.Stop(transfer.ErrStopped) })
 }
@@ -213,10 +214,10 @@ func (s *Store) sweepUntil(ctx context.Context) {
 	}
 }
 
-// Close closes every session, waits for the operations that still touch memory (their
-// callers cancel them) and for the writes that the lower tier or a sink has begun, and
-// unmaps the arena. It is called once, after Run has returned and before the lower tier
-// is closed. It writes nothing: Flush does.
+// Close closes every session and unmaps the arena. Before that it waits for operations
+// that still touch memory, which their callers cancel, and for writes that the lower tier
+// or a sink has begun. It is called once, after Run has returned and before the lower tier
+// is closed. It starts no writes: call Flush first to keep what is only in memory.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -282,8 +283,9 @@ func (f forAdvice) Costs(id tier.ProfileID) (*costs.Learned, error) {
 	return p.Costs, nil
 }
 
-// mostShare: one object should take at most this part of a pool: with less than two
-// objects there is nothing to choose from.
+// mostShare bounds the size of objects that advice recommends: one object should take at
+// most 1/mostShare of its pool. A pool with room for fewer than two objects would leave an
+// eviction nothing to choose from.
 const mostShare = 2
 
 func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
@@ -293,7 +295,8 @@ func (f forAdvice) Limits() (segments, checkpoints advise.Limit) {
 	return limit(f.store.objects.Pools[objects.PublicPool]), limit(f.store.objects.Pools[objects.PrivatePool])
 }
 
-// Trials returns what was published of the trial profile, which Counters leaves out.
+// Trials returns how many objects were published under the trial profile, and their bytes.
+// Counters leaves them out.
 func (s *Store) Trials() (objects, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,7 +311,8 @@ func (s *Store) Counters() stats.Counters {
 	return s.countersLocked()
 }
 
-// countersLocked adds what promotions and plans count themselves.
+// countersLocked returns the store's counters with those of the transfer engines, the
+// devices and the plans.
 func (s *Store) countersLocked() stats.Counters {
 	c := s.counters
 	if s.promotions.engine != nil {
@@ -364,7 +368,7 @@ func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
 }
 
 // AttachEngine records that an engine of one rank of a profile reads on a device, until
-// detach, which may be called again.
+// the caller calls detach. A second call of detach does nothing.
 func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
 	p, err := s.profile(id)
 	if err == nil {
@@ -383,7 +387,7 @@ func errNoDevice(id tier.DeviceID) error {
 	return fmt.Errorf("the store has no device %d: %w", id, tier.ErrUnavailable)
 }
 
-// sweepHBM drops copies that no client can ask for any more.
+// sweepHBM drops copies in HBM that no client can ask for any more.
 func (s *Store) sweepHBM() {
 	if len(s.hbm) == 0 {
 		return

@@ -12,21 +12,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// write is an object's transfer into the lower tier: the job of a flight, which begins as
-// soon as it can, since the tier has its own workers. It keeps the object's memory in
-// use: an object that is evicted or removed meanwhile keeps its pages until the tier is
-// done. Guarded by the store's lock.
+// write is an object's transfer into the lower tier: the job of a flight (see package
+// transfer). It begins as soon as it can, since the tier has its own workers. It keeps the
+// object's memory in use: an object that is evicted or removed meanwhile keeps its pages
+// until the tier is done. Guarded by the store's lock.
 //
-// Invariant: a checkpoint is offered to the tier only when its parent is there at the
-// level asked for.
+// Invariant: a checkpoint is offered to the tier only when the tier has its parent, at the
+// requested level.
 type write struct {
 	owner  *writes
 	object *objects.Object
 	*transfer.Flight
 
 	want     tier.Level // highest level requested
-	running  tier.Level // level of the write that the tier is doing; 0 = none
-	reached  tier.Level // so far
+	running  tier.Level // level requested of the tier's current write; 0 = none
+	reached  tier.Level // level reached so far
 	patient  bool       // parked while the tier is busy
 	queued   bool       // parked or begun at least once
 	leaving  bool       // its object was evicted meanwhile
@@ -34,8 +34,8 @@ type write struct {
 	admitted bool       // the tier has accepted it once
 	turns    int        // number of times it waited for its parent
 	waiting  []*Durable
-	tier     tier.Write // while it runs
-	answer   tier.Level // the tier's result
+	tier     tier.Write // the tier's write, while it runs
+	answer   tier.Level // level that the tier's write reached
 }
 
 // writeOf returns the write of an object, nil if it has none.
@@ -44,8 +44,8 @@ func writeOf(o *objects.Object) *write {
 	return w
 }
 
-// maxTurns bounds how often a checkpoint waits for its parent, which a small tier may
-// evict again before the child's turn.
+// maxTurns is how often a write waits for its parent's write. A small tier may evict the
+// parent again before the child is written.
 const maxTurns = 3
 
 // writes is the part of a store that writes objects into the lower tier: for commits, before
@@ -56,10 +56,10 @@ type writes struct {
 
 	engine       *transfer.Engine[*objects.Object] // nil without a lower tier
 	byName       map[tier.Name][]*objects.Object   // objects with a write, waiting or running
-	removals     []tier.Name                       // removed by an operator while being written: to be removed again
-	cleanerHolds bool                              // until the next sweep, after a failed write
+	removals     []tier.Name                       // removed by an operator while being written; to be removed again
+	cleanerHolds bool                              // the cleaner pauses until the next sweep, after a failed write
 	ended        uint64                            // writes that have ended
-	lastSweep    uint64                            // value of sweeps when the last write ended, or when the only one began
+	lastSweep    uint64                            // value of sweeps when the last write ended, or began while no other ran
 }
 
 // open creates the engine that writes objects into the lower tier.
@@ -69,8 +69,8 @@ func (wr *writes) open() {
 }
 
 // wantLocked requests that the lower tier has an object at a level, ancestors first. If
-// o.Write is set afterwards the write is in flight; if it is not and err is nil, the tier
-// already has the object. A patient request waits for a busy tier.
+// o.Write is set afterwards, the write waits or runs. If it is not set and err is nil, the
+// tier already has the object. A patient request waits while the tier is busy.
 func (wr *writes) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
 	if wr.cfg.Lower == nil || wr.closed {
 		return fmt.Errorf("%s: no lower tier: %w", o.Name(), tier.ErrUnavailable)
@@ -131,8 +131,8 @@ func (w *write) admit(f *transfer.Flight) error {
 		return fmt.Errorf("%s: an older one is being removed: %w", o.Name(), tier.ErrBusy)
 	}
 	if e := wr.objects.EntryBelow(name); e != nil && (e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || !o.ShapeOf(e)) {
-		// Hashes of checkpoints come from clients, so this does not imply a broken hash
-		// function.
+		// Clients choose the hashes of checkpoints, so an entry of another tenant or
+		// length does not imply a broken hash function.
 		return fmt.Errorf("%s: the tier has one of another tenant, profile or length: %w", o.Name(), tier.ErrExists)
 	}
 	wr.objects.YieldToWrite(o)
@@ -149,7 +149,7 @@ func (w *write) admit(f *transfer.Flight) error {
 	return nil
 }
 
-// follow queues a write after that of its parent, if the parent has to be written first.
+// follow makes a write wait for its parent's write, if the parent must be written first.
 func (w *write) follow(f *transfer.Flight) error {
 	wr, o, up := w.owner, w.object, w.object.Parent
 	if up == nil {
@@ -157,7 +157,7 @@ func (w *write) follow(f *transfer.Flight) error {
 	}
 	e, held := wr.objects.Below(up)
 	if held && up.Phase == objects.Stripped {
-		w.want = min(w.want, e.Level) // it cannot be more durable than its parent
+		w.want = min(w.want, e.Level) // an object cannot be more durable than its parent
 		return nil
 	}
 	if w.turns == maxTurns && (!held || e.Level < w.want) {
@@ -174,7 +174,8 @@ func (w *write) follow(f *transfer.Flight) error {
 	return transfer.ErrFollow
 }
 
-// roomBelow returns how many bytes a tenant may use in the lower tier.
+// roomBelow returns how many bytes a tenant may have in the lower tier, next to its bytes
+// in memory and HBM.
 func (wr *writes) roomBelow(t *objects.Tenant) int64 {
 	if t.QuotaBytes == 0 {
 		return math.MaxInt64
@@ -197,8 +198,8 @@ func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 	})
 }
 
-// Landed records the level that the tier has now. A higher one may have been requested
-// meanwhile.
+// Landed records the level that the object has now in the tier. again reports that a
+// higher level was requested meanwhile.
 func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	wr, o := w.owner, w.object
 	if w.reached < tier.LevelLogged {
@@ -210,7 +211,7 @@ func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	return w.want > w.running && w.answer >= w.running, nil
 }
 
-// End ends a request, fulfilled or not.
+// End ends a request, whether or not the object was written.
 func (w *write) End(f *transfer.Flight, err error) {
 	wr, o := w.owner, w.object
 	if !w.queued {
@@ -253,7 +254,7 @@ func (w *write) End(f *transfer.Flight, err error) {
 	wr.freedLocked()
 }
 
-// Release marks the end of the tier's reads.
+// Release records that the tier does not read the object's memory any more.
 func (w *write) Release(*transfer.Flight) {
 	wr := w.owner
 	w.tier, w.running = nil, 0
@@ -295,7 +296,7 @@ func (w *write) moving() bool {
 	return false
 }
 
-// kickLocked offers again, in order, what a busy tier did not accept.
+// kickLocked offers the parked writes to the tier again, in order.
 func (wr *writes) kickLocked() {
 	if wr.engine != nil {
 		wr.engine.Kick()

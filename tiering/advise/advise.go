@@ -4,9 +4,9 @@
 //
 // An Advisor does not look into the store: the query states what is cached, and the
 // interface Store supplies the learned costs and the limits of the pools. Methods are safe
-// for concurrent use. The advisor's lock is never held together with another lock. It is
-// held only for a few walks along a prompt, each bounded by the prompt's tokens and by
-// pathMost nodes; anything longer is done by Run.
+// for concurrent use. While the advisor holds its lock, it takes no other lock, and it
+// only walks a few times along a prompt. Each walk is bounded by the prompt's tokens and
+// by pathMost nodes. Run does all longer work.
 package advise
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is the part of the store that an Advisor uses. No method waits for the store's lock.
+// Store is the part of the store that an Advisor uses. None of its methods waits for the
+// store's lock.
 type Store interface {
 	// Costs returns the costs of a profile, or an error if it is not registered.
 	Costs(tier.ProfileID) (*costs.Learned, error)
@@ -31,24 +32,24 @@ type Store interface {
 
 // Limit is the part of a pool's state that admission depends on.
 type Limit struct {
-	MaxBytes int64   // most for one object
-	Floor    float64 // milliseconds per MiB of the object that was evicted last
+	MaxBytes int64   // maximum size of one object
+	Floor    float64 // value, in milliseconds per MiB, of the object that was last evicted for room
 }
 
-// Advisor remembers prompts in one radix tree for all tenants and profiles. Every prompt
-// begins with a symbol of its tenant and profile, so prompts of different tenants are never
-// compared, while one bound covers the memory of all. At the bound, prompts of tenants that
-// hold more than their part are dropped.
+// Advisor remembers prompts in one radix tree for all tenants and profiles, so that one
+// bound limits the memory of all. Every prompt begins with a symbol of its tenant and
+// profile, so prompts of different tenants are never compared. At the bound, the tree
+// drops prompts of tenants that have more than their share of it.
 type Advisor struct {
 	// Fixed after New.
 	store       Store
 	log         *decision.Log
 	now         func() time.Time
-	maxScopes   int // of registered profiles; above it the worker forgets the scopes of others
+	maxScopes   int // maximum for registered profiles; above it the worker forgets scopes of profiles that are gone
 	checkpoints int
 	solveEvery  int
 	contents    contentIDs
-	owners      map[tier.TenantID]int // index of each tenant in the tree's owned
+	owners      map[tier.TenantID]int // index of each tenant in tree.owned
 	wake        chan struct{}         // signals work for Run
 	works       sync.Pool
 
@@ -56,7 +57,7 @@ type Advisor struct {
 		sync.Mutex
 		tree    *tree
 		scopes  map[scopeKey]*scope
-		symbols uint32 // assigned to scopes so far
+		symbols uint32 // number of symbols assigned to scopes so far
 		sights  sightings
 		crowded bool // the worker must drop leaves
 		counts  Stats
@@ -68,7 +69,7 @@ type Options struct {
 	Config      // with defaults
 	Store       Store
 	Tenants     []tier.TenantID
-	MaxProfiles int           // registered at once
+	MaxProfiles int           // maximum number registered at once
 	Log         *decision.Log // records the advice on served prompts
 	Now         func() time.Time
 }
@@ -118,11 +119,11 @@ func (a *Advisor) Advise(q *Query, dst *Advice) error {
 	return nil
 }
 
-// told is the number of positions, and of segments, of one advice that the log lists.
+// told is the number of positions, and of segments, that the log lists for one advice.
 const told = 4
 
-// note records the advice for a served prompt in the decision log, which lists the first few
-// items. What is to be stored has no name yet.
+// note records the advice for a served prompt in the decision log. The log lists the first few
+// positions and segments and only counts the others. Objects to be stored have no name yet.
 func (a *Advisor) note(w *work, q *Query) {
 	d := decision.Decision{At: a.now(), Profile: q.Profile, Tenant: q.Tenant, Name: tier.Name{Kind: tier.Exact}}
 	for i := range w.positions {

@@ -2,16 +2,17 @@ package advise
 
 import "cmp"
 
-// Config bounds the memory of an Advisor. Zero fields take the stated defaults.
+// Config bounds the memory of an Advisor. A zero field takes the default that its comment states.
 type Config struct {
-	// Bounds of the tree of prompts: nodes, and bytes over all tenants; 262144 and
-	// 64 MiB. If negative, nothing is remembered.
+	// Bounds of the tree of prompts over all tenants: the number of nodes, and bytes;
+	// 262144 and 64 MiB. If one is negative, no prompt is remembered.
 	Nodes int
 	Bytes int64
-	// Checkpoints is the most checkpoints advised for a prompt if the query sets no number; 4.
+	// Checkpoints is the maximum number of checkpoints advised for a prompt, if the query
+	// sets none; 4.
 	Checkpoints int
-	// SolveEvery is the number of recorded prompts between solutions of placement; 10 (Sparse
-	// Prefix Caching).
+	// SolveEvery is the number of recorded prompts after which the placement of
+	// checkpoints is computed again; 10 (Sparse Prefix Caching).
 	SolveEvery int
 }
 
@@ -23,7 +24,7 @@ func (c Config) WithDefaults() Config {
 	}
 }
 
-// Validate calls check for each bound of a Config with defaults.
+// Validate calls check for each bound of c, which has its defaults.
 func (c *Config) Validate(check func(ok bool, format string, args ...any)) {
 	check(c.Nodes < 0 || c.Nodes >= 64, "tree of %d prompts' nodes, want 64 or more", c.Nodes)
 	check(c.Bytes < 0 || c.Bytes >= 64<<10, "tree of prompts of %d bytes, want 65536 or more", c.Bytes)

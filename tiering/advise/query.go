@@ -17,9 +17,9 @@ type Why uint8
 const (
 	WhyNone     Why = 0
 	WhyBranch   Why = 1 // earlier prompts diverge there
-	WhyLast     Why = 2 // the last position usable by the same prompt, or the end of an answer
+	WhyLast     Why = 2 // the last position that a repetition of the prompt can use, or the end of an answer
 	WhyBoundary Why = 3 // the application named it
-	WhyPlaced   Why = 4 // placed by the depths at which earlier prompts diverged
+	WhyPlaced   Why = 4 // computed from the depths at which earlier prompts diverged
 
 	whys = 5
 )
@@ -28,30 +28,31 @@ func (w Why) String() string {
 	return [whys]string{"none", "branch", "last", "boundary", "placed"}[w]
 }
 
-// Query asks what to use and what to store for a prompt. Advise neither keeps nor modifies it.
+// Query asks what to use and what to store for a prompt. Advise neither keeps nor modifies
+// the query.
 type Query struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Tokens  []uint32 // the whole prompt
-	Output  int      // of these, generated tokens at the end
-	Record  bool     // the prompt is being served: remember it
-	// BlockTokens divides every position, 0 = 1. MaxCheckpoints bounds the positions,
-	// 0 = Config.Checkpoints.
+	Output  int      // number of generated tokens at the end of Tokens
+	Record  bool     // the prompt is being served, so it is to be remembered
+	// BlockTokens is the block size in tokens: every position is a multiple of it; 0 = 1.
+	// MaxCheckpoints is the maximum number of positions; 0 = Config.Checkpoints.
 	BlockTokens    int
 	MaxCheckpoints int
 
-	// What is cached, as match reported it; zero = nothing.
+	// These say what is cached, as a match reported it; zero = nothing.
 	PrefixTokens int
 	PrefixPlace  tier.Place
-	BufferTokens int // end of rows after the prefix: of a buffer, or of checkpoints kept as rows
-	SeamTokens   int // total computed again when the cached segments are used, or all if none is cached
+	BufferTokens int // end of the rows that follow the prefix, in a buffer or in checkpoints kept as rows
+	SeamTokens   int // seam tokens computed again if the cached segments are used, or all segments if none is cached
 
 	Cuts     []uint32 // boundaries named by the application, ascending
 	Segments []Segment
-	Samples  []cost.Sample // measured by the engine since its last query
+	Samples  []cost.Sample // prefills that the engine measured since its last query
 
-	NoSplice bool // no splice is within the request's limit of loss
-	Refresh  bool // a splice is within the limit only with the last segment computed in context
+	NoSplice bool // no splice keeps within the request's limit of loss
+	Refresh  bool // a splice keeps within the limit only if the last segment is computed in context
 }
 
 // Segment is a segment of the prompt. Segments ascend and do not overlap.
@@ -61,16 +62,16 @@ type Segment struct {
 	Place         tier.Place
 }
 
-// Advice answers a Query. Its slices are reused by the next Advise into the same
-// Advice.
+// Advice answers a Query. The next Advise into the same Advice reuses its slices.
 type Advice struct {
-	SeenTokens int         // longest prefix of the prompt that was seen before, stored or not
+	SeenTokens int         // length of the longest prefix of the prompt that was seen before, cached or not
 	Choice     cost.Choice // the fastest way to serve the prompt
 	Positions  []Position  // ascending
 	Segments   []SegmentAdvice
 }
 
-// Position is a candidate position for a checkpoint.
+// Position is a possible position for a checkpoint. Admit is the advice to store one
+// there, Reason the reason for Admit.
 type Position struct {
 	Tokens int
 	Why    Why
@@ -79,15 +80,15 @@ type Position struct {
 	Value  float64 // expected milliseconds saved per MiB
 }
 
-// SegmentAdvice reports whether a missing segment is worth publishing. Reason is
-// cost.ReasonNone for a cached one.
+// SegmentAdvice says whether a missing segment is worth publishing. For a cached segment
+// Reason is cost.ReasonNone.
 type SegmentAdvice struct {
 	Admit  bool
 	Reason cost.Reason
 	Value  float64 // as in Position
 }
 
-// MaxPositions is the most checkpoints in one advice.
+// MaxPositions is the maximum number of checkpoints in one advice.
 const MaxPositions = 1024
 
 // check validates a query, which comes from a client.
@@ -138,9 +139,10 @@ func (q *Query) checkLists(n int) error {
 	return nil
 }
 
-// last returns the last position at which a checkpoint is of use, before it is aligned. The same
-// prompt continues before its last token at the latest, which every engine computes for the first
-// token of the answer. A prompt with its answer is not repeated but continued, from its end.
+// last returns the last position at which a checkpoint is of use, not yet rounded down to
+// a block. A repetition of the prompt can continue at most from before its last token,
+// which every engine computes for the first token of the answer. A prompt with its answer
+// is not repeated but continued, from its end.
 func (q *Query) last() int {
 	if q.Output > 0 {
 		return len(q.Tokens)
@@ -148,7 +150,8 @@ func (q *Query) last() int {
 	return len(q.Tokens) - 1
 }
 
-// computed returns the number of tokens already in the engine's state. Earlier states are gone.
+// computed returns the number of tokens already in the engine's state. The engine no
+// longer has states of earlier tokens, so it cannot store a checkpoint there.
 func (q *Query) computed() int {
 	if q.Output > 0 {
 		return max(q.PrefixTokens, len(q.Tokens)-q.Output)

@@ -1,14 +1,15 @@
 package advise
 
-// origin is the kind of a stored object, for estimating how often such objects are reused.
+// origin is why an object would be stored. The advisor estimates for each origin how often
+// such objects are reused.
 type origin uint8
 
 const (
 	originNone     origin = iota
-	originBranch          // of a checkpoint: where prompts diverge
-	originPrompt          // its end, before an answer
-	originAnswer          // its end, with an answer
-	originBoundary        // named by the application
+	originBranch          // checkpoints where prompts diverge
+	originPrompt          // checkpoints at the end of a prompt, without an answer
+	originAnswer          // checkpoints at the end of an answer
+	originBoundary        // checkpoints at boundaries that the application named
 	originPlaced
 	originSegment
 	origins
@@ -29,15 +30,16 @@ func originOf(w Why, output int) origin {
 	return originPrompt
 }
 
-// returns learns the share of an origin that is reused. It counts what was considered, not what
-// was stored, so that a refused origin can become worth storing again.
+// returns learns which share of the objects of an origin is reused. It counts all objects
+// that were considered, stored or not, so that an origin that is refused now can become
+// worth storing again. ended counts these objects, back those that were wanted again.
 type returns struct{ ended, back float64 }
 
 // returnsMemory is the number of observations after which older ones fade. returnsPrior is
-// the number of assumed observations at the start, of which one was a reuse. Guesses: answers
-// are often continued, prompts without their answers are seldom repeated, and other prompts
-// seldom end in the middle of one. After 40 answers without a continuation, one more is not
-// worth a publication that costs a fortieth of computing it.
+// the number of assumed observations at the start, one of them a reuse. Both are guesses:
+// answers are often continued, prompts without their answers are seldom repeated, and other
+// prompts seldom end in the middle of a prompt. After 40 answers without a continuation, a
+// further answer is not worth storing if that costs a fortieth of computing it.
 const returnsMemory = 512.0
 
 var returnsPrior = [origins]float64{
@@ -52,5 +54,5 @@ func (r *returns) advised() {
 
 func (r *returns) came() { r.back = min(r.back+1, r.ended) }
 
-// share returns the expected share of an origin that is reused.
+// share returns the expected share of an origin's objects that are reused.
 func (r *returns) share(o origin) float64 { return (r.back + 1) / (r.ended + returnsPrior[o]) }

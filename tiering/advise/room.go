@@ -2,9 +2,9 @@ package advise
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// The memory of a tree is at most nodes·nodeBytes + tokens·blockBytes/blockTokens: package
-// radix keeps 52 bytes per node and 64 per started block of 15 symbols of an edge, and an edge
-// may begin inside a block.
+// The memory of a tree in bytes is at most nodes·nodeBytes +
+// tokens·blockBytes/blockTokens. Package radix keeps 52 bytes per node, and 64 bytes per
+// started block of 15 symbols of an edge. An edge may begin and end inside a block.
 const (
 	nodeBytes   = 52 + 2*blockBytes
 	blockBytes  = 64
@@ -15,11 +15,11 @@ func treeBytes(nodes int, tokens int64) int64 {
 	return int64(nodes)*nodeBytes + tokens*blockBytes/blockTokens
 }
 
-// clockSteps is the number of nodes that one request examines to make room, about 20 µs. The
-// worker does the rest. A guess.
+// clockSteps is the maximum number of nodes that one request examines to make room, which
+// takes about 20 µs (a guess). The worker does the remaining work.
 const clockSteps = 1 << 10
 
-// room is a used or allowed size in the tree.
+// room is a size in the tree, used or allowed.
 type room struct {
 	nodes int
 	bytes int64
@@ -38,14 +38,15 @@ type owned struct {
 
 func (o *owned) add(nodes int, tokens int64) { o.nodes, o.tokens = o.nodes+nodes, o.tokens+tokens }
 
-// exceeds reports whether o is larger than r minus two nodes, which stand for the root and the
-// rounding of treeBytes. So while need does not fit, at least one tenant exceeds its part, and
-// drop terminates.
+// exceeds reports whether o is larger than the part r of a tenant. It counts up to two
+// nodes more than o has, for the root and the rounding of treeBytes. So while need does
+// not fit, at least one tenant exceeds its part, and drop terminates.
 func (o *owned) exceeds(r room) bool {
 	return o.nodes+1 >= r.nodes || treeBytes(o.nodes+2, o.tokens) >= r.bytes
 }
 
-// part returns the equal share of each tenant with prompts, after need is subtracted.
+// part returns the part of each tenant that has prompts: the allowed size without need, in
+// equal shares.
 func (t *tree) part(need room) room {
 	holders := 0
 	for i := range t.owned {
@@ -57,9 +58,10 @@ func (t *tree) part(need room) room {
 	return room{(t.most.nodes - need.nodes) / holders, (t.most.bytes - need.bytes) / int64(holders)}
 }
 
-// drop drops leaves that the clock finds cold, until need fits or the given number of nodes
-// was examined. It reports whether need fits. It skips tenants within their part, so that made
-// up prompts of one tenant do not displace those of another.
+// drop drops leaves that were not used lately, until need fits or steps nodes were examined. It
+// reports whether need fits. It goes around the tree like a clock's hand. At each leaf it lowers
+// the leaf's heat by one, or drops the leaf if its heat is 0. It skips tenants that do not exceed
+// their part, so that one tenant cannot displace another's prompts with made-up ones.
 func (t *tree) drop(need room, steps int) bool {
 	part := t.part(need)
 	for !t.fits(need) {
@@ -86,7 +88,7 @@ func (t *tree) drop(need room, steps int) bool {
 	return true
 }
 
-// dropLeaf drops a leaf, and then each ancestor that becomes a cold leaf.
+// dropLeaf drops a leaf, and then each ancestor that becomes a leaf without heat.
 func (t *tree) dropLeaf(n radix.Node) {
 	for n != radix.Root && t.Children(n) == 0 && t.value(n).heat() == 0 {
 		up, tokens := t.Parent(n), int64(t.End(n)-t.Begin(n))

@@ -7,20 +7,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// scopeKey identifies the prompts that are compared with each other.
+// scopeKey identifies a set of prompts that are compared with each other.
 type scopeKey struct {
 	profile tier.ProfileID
 	tenant  tier.TenantID
 }
 
-// scope has the state of one tenant and profile outside the tree. Guarded by the advisor's
-// lock.
+// scope is the state of one tenant and profile, apart from the tree. Guarded by the
+// advisor's lock.
 type scope struct {
 	symbol  uint32
 	owner   int
 	returns [origins]returns
 	planner *checkpoint.Planner
-	samples []cost.Sample // not yet taken by the worker
+	samples []cost.Sample // samples that the worker has not taken yet
 	queued  bool          // waiting for the worker
 }
 
@@ -35,7 +35,7 @@ func (a *Advisor) openScopeLocked(key scopeKey) *scope {
 	return sc
 }
 
-// look reads from the tree, under the lock, what is known of a prompt.
+// look reads, under the lock, what the tree and the scope know of a prompt.
 func (a *Advisor) look(w *work, q *Query) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,9 +51,9 @@ func (a *Advisor) look(w *work, q *Query) {
 	a.sightLocked(w, q, sc)
 }
 
-// place lets the planner choose positions by the depths at which earlier prompts diverged,
-// unless the application names boundaries. It plans only after the prefix that was seen before:
-// within it the branches are known, and no prompt ended between them.
+// place lets the planner choose positions from the depths at which earlier prompts diverged,
+// unless the application names boundaries. It plans only after the prefix that was seen
+// before: within that prefix all branches are known, and no prompt ended between them.
 func (w *work) place(q *Query, sc *scope) {
 	w.placed = nil
 	budget := w.most
@@ -67,8 +67,8 @@ func (w *work) place(q *Query, sc *scope) {
 	}
 }
 
-// sightLocked reads how often the content of each segment was seen, and counts it if the
-// prompt is being served.
+// sightLocked reads how often the content of each segment was seen before. If the prompt
+// is being served, it also counts this sight.
 func (a *Advisor) sightLocked(w *work, q *Query, sc *scope) {
 	w.sights = w.sights[:0]
 	for _, content := range w.contents {
@@ -103,8 +103,8 @@ func (a *Advisor) record(w *work, q *Query) {
 	}
 }
 
-// recordLocked adds a prompt to the tree, unless that or making room would take too long. The
-// tree may have changed since look.
+// recordLocked adds a prompt to the tree. It returns false if that, or making room for it,
+// would take too long. The tree may have changed since look.
 func (a *Advisor) recordLocked(w *work, q *Query, sc *scope) bool {
 	if len(q.Tokens) >= promptMost || !a.roomLocked(len(q.Tokens), len(w.marks)) {
 		return false
@@ -137,11 +137,11 @@ func (a *Advisor) roomLocked(tokens, positions int) bool {
 	return t.drop(need, clockSteps)
 }
 
-// heldHops bounds the steps of hit down to the end of a recorded prompt.
+// heldHops is the maximum number of nodes that hit follows down to the end of a recorded prompt.
 const heldHops = 256
 
-// hit returns what a prompt shares with a recorded one, the oldest of those that share most.
-// Within it both have the same cuts, since they have the same tokens.
+// hit returns what a prompt shares with a recorded prompt: of those that share most with it, the
+// oldest. Both have the same cuts in the shared part, since they have the same tokens there.
 func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	h := checkpoint.Hit{Depth: p.Matched - 1, Cuts: len(cuts)}
 	if h.Depth <= 0 {
@@ -161,8 +161,8 @@ func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	return h
 }
 
-// own returns the number of tokens that the same request recorded before: a query with the
-// prompt, and another with the answer after it, must not count as two prompts.
+// own returns the number of tokens that the same request recorded before, 0 if none: a query
+// with the prompt and a later one with prompt and answer must not count as two prompts.
 func (t *tree) own(p radix.Path, q *Query) int {
 	own := len(q.Tokens) - q.Output
 	if q.Output == 0 {

@@ -5,11 +5,12 @@ import (
 	"hash/maphash"
 )
 
-// sightings counts how often recent contents were seen. It keeps two generations of a map, so
-// that contents not seen for long are dropped without a list. Guarded by the advisor's lock.
+// sightings counts how often recent contents were seen. It has two generations of a map.
+// The older one is dropped when the younger one is full, and with it contents that were
+// not seen for long. Guarded by the advisor's lock.
 type sightings struct{ young, old map[uint64]uint32 }
 
-// sightingsMost is the most contents of a generation: about 1.5 MB.
+// sightingsMost is the maximum number of contents of a generation, about 1.5 MB.
 const sightingsMost = 1 << 15
 
 func (s *sightings) count(content uint64) uint32 {
@@ -30,9 +31,9 @@ func (s *sightings) add(content uint64) {
 	s.young[content] = n
 }
 
-// contentIDs hashes runs of token ids of one scope. Its seed belongs to this process and is
-// never revealed: a tenant that could construct collisions would learn from advice what
-// others serve.
+// contentIDs hashes runs of token ids of one scope. Its seed belongs to this process and
+// is never revealed. A tenant that could construct collisions could otherwise learn from
+// advice which contents others serve.
 type contentIDs struct{ seed maphash.Seed }
 
 // id returns the hash of a content. Contents that collide share a count, which makes advice

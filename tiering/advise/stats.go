@@ -18,7 +18,8 @@ type Stats struct {
 	Tokens     uint64 `count:"advice_tokens"`
 	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of the prompts that advice was asked for, by whether they had been seen before."`
 
-	// Positions by why, and verdicts by reason. The reason implies the verdict.
+	// Positions are counted by why, Checkpoints and Segments by the reason of the verdict.
+	// The reason implies the verdict.
 	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions for checkpoints that were thought of, by why."`
 	Checkpoints [cost.Reasons]uint64
 	Segments    [cost.Reasons]uint64

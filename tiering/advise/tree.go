@@ -4,32 +4,33 @@ import "github.com/spliced-kv/spliced/policy/radix"
 
 // tree holds the recorded prompts, within bounds (room.go). Guarded by the advisor's lock.
 //
-// Invariant: the size of the tree is within most, and each node is counted for the tenant that
-// owns it.
+// Invariant: the size of the tree does not exceed most, and owned counts each node for its
+// tenant.
 type tree struct {
 	*radix.Tree
 	most    room
-	hand    radix.Node // of the clock that drops leaves
-	tokens  int64      // on all edges
+	hand    radix.Node // the next node that drop examines
+	tokens  int64      // symbols on all edges
 	owned   []owned    // by owner
-	steps   uint64     // from node to node
-	dropped uint64     // nodes
+	steps   uint64     // steps from node to node so far
+	dropped uint64     // nodes dropped so far
 }
 
 func newTree(nodes int, bytes int64, owners int) *tree {
 	return &tree{Tree: radix.New(), most: room{nodes, bytes}, owned: make([]owned, owners)}
 }
 
-// seen is the word that the tree keeps for a node.
+// seen is the value that the tree has for a node.
 //
 //	 0      32     35     38     39      64
 //	+-------+------+------+------+-------+
 //	| count | heat | mark | came | owner |
 //	+-------+------+------+------+-------+
 //
-// count is the number of recorded prompts that begin with the node's prefix, heat the turns of
-// the clock that it survives, mark the origin of the checkpoint that was considered there
-// (0 = none), came whether a later prompt reached it, and owner the tenant.
+// count is the number of recorded prompts that begin with the node's prefix. heat is the
+// number of visits by drop that the node survives. mark is the origin of the checkpoint
+// that was considered there (0 = none). came says whether a later prompt reached that
+// checkpoint. owner is the index of the tenant.
 type seen uint64
 
 const (
@@ -57,12 +58,12 @@ func (v seen) passed() seen {
 
 func (v seen) marked(c origin) seen { return v&^(7<<markShift|cameBit) | seen(c)<<markShift }
 
-// unmarked returns the first value of a node that splits the edge of v.
+// unmarked returns the value of a new node that splits the edge to a node with value v.
 func (v seen) unmarked() seen { return v.marked(originNone) }
 
 func (t *tree) value(n radix.Node) seen       { return seen(t.Value(n)) }
 func (t *tree) setValue(n radix.Node, v seen) { t.SetValue(n, uint64(v)) }
-func (t *tree) depth(n radix.Node) int        { return t.End(n) - 1 } // without the scope's symbol
+func (t *tree) depth(n radix.Node) int        { return t.End(n) - 1 } // in tokens, without the scope's symbol
 
 // up returns the parent of n and counts the step.
 func (t *tree) up(n radix.Node) radix.Node {
@@ -70,18 +71,19 @@ func (t *tree) up(n radix.Node) radix.Node {
 	return t.Parent(n)
 }
 
-// promptMost bounds the tokens of a recorded prompt and pathMost the nodes on its path.
-// matchSymbols is the number of symbols matched between two checks of these bounds. Together
-// they bound every walk along a prompt to a few milliseconds, whatever the shape of the tree.
-// A conversation adds a few nodes per turn.
+// promptMost is the maximum number of tokens of a recorded prompt, and pathMost of nodes
+// on its path. matchSymbols is the number of symbols matched between two checks of these
+// bounds. Together they bound every walk along a prompt to a few milliseconds, whatever
+// the shape of the tree. A conversation adds a few nodes per turn.
 const (
 	promptMost   = 1 << 20
 	pathMost     = 1 << 12
 	matchSymbols = 1 << 10
 )
 
-// match follows a prompt from the root. whole reports whether it reached the end of the prompt
-// or of what is recorded. If not, the prompt exceeds a bound, and its rest counts as new.
+// match follows a prompt from the root. whole reports that it reached the end of the
+// prompt or the place where the prompt leaves the tree. Otherwise the prompt exceeds a
+// bound, and the tokens after it count as new.
 func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	p = radix.Path{Into: radix.None}
 	for n := 0; n < len(symbols); {
@@ -90,7 +92,7 @@ func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 		}
 		n += matchSymbols
 		if p.Into != radix.None {
-			n = t.End(p.Into) // the edge is compared again, at most once more
+			n = t.End(p.Into) // the edge is compared a second time, never more often
 		}
 		n = min(n, len(symbols), promptMost)
 		before := p.Depth
@@ -103,7 +105,7 @@ func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	return p, true
 }
 
-// list sets the steps of w to the nodes of the path after base, deepest first.
+// list sets w.steps to the nodes of the path whose depth is above base, deepest first.
 func (t *tree) list(w *work, base int) {
 	p := &w.path
 	w.steps = w.steps[:0]
@@ -120,8 +122,8 @@ func (t *tree) list(w *work, base int) {
 	}
 }
 
-// record adds a prompt and its candidate positions to the tree. The same request already
-// counted the nodes up to own.
+// record adds a prompt and its candidate positions to the tree. It does not count the prompt
+// at nodes up to depth own, where an earlier query of the same request has counted it.
 func (t *tree) record(sc *scope, w *work, own int) {
 	t.returned(sc, w.path, own)
 	nodes := t.Len()
@@ -140,8 +142,8 @@ func (t *tree) record(sc *scope, w *work, own int) {
 	}
 }
 
-// returned counts the deepest marked checkpoint on the path of a prompt, each only once. Only
-// the deepest one would have served the prompt.
+// returned counts a reuse of the deepest marked checkpoint on the path of a prompt, once
+// per checkpoint. Only that checkpoint would have served the prompt.
 func (t *tree) returned(sc *scope, p radix.Path, own int) {
 	for n := p.Node; n != radix.Root && t.depth(n) > own; n = t.up(n) {
 		v := t.value(n)
@@ -156,8 +158,9 @@ func (t *tree) returned(sc *scope, p radix.Path, own int) {
 	}
 }
 
-// mark ensures that each candidate position has a node above leaf, and sets its origin. It goes
-// down, since splitting an edge takes time proportional to the length of its front.
+// mark makes sure that each candidate position has a node above leaf, and sets the node's
+// origin. It goes from the root down, since splitting an edge takes time proportional to
+// the length of the part before the split.
 func (t *tree) mark(sc *scope, leaf radix.Node, w *work) {
 	if len(w.marks) == 0 {
 		return

@@ -9,19 +9,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// work is the state of computing one advice. Works are pooled.
+// work is the state of the computation of one advice. Works are reused from a pool.
 type work struct {
 	symbols  []uint32 // the scope's symbol, then the prompt
-	contents []uint64 // of segments, in their order
-	most     int      // checkpoints wanted
+	contents []uint64 // content ids of the segments, in order
+	most     int      // maximum number of checkpoints
 	model    *cost.Model
 
 	// Read from the tree.
 	path   radix.Path
-	nodes  []radix.Node // on the path, while positions are marked
+	nodes  []radix.Node // nodes on the path, while positions are marked
 	seen   int
 	sights []uint32         // how often each segment was seen
-	shares [origins]float64 // of each origin that is reused
+	shares [origins]float64 // share of each origin that is reused
 	placed []checkpoint.Position
 	steps  []step
 
@@ -30,17 +30,18 @@ type work struct {
 	candidates []candidate
 	marks      []mark
 	positions  []Position
-	begins     []int   // of each position: the kept position before it
-	bytes      []int64 // of each position
+	begins     []int   // of each position: the end of the prefix or admitted position before it
+	bytes      []int64 // of each position: bytes of its checkpoint
 	segments   []SegmentAdvice
 	held       []cost.Segment
 }
 
-// step is a node on a prompt's path, or where the prompt leaves an edge.
+// step is a node on a prompt's path, or the place inside an edge where the prompt leaves
+// the tree.
 type step struct {
 	end    int
 	count  uint32 // recorded prompts that contain it
-	branch bool   // prompts diverge there, this one included
+	branch bool   // prompts diverge there; this prompt counts too
 }
 
 // candidate is a possible position of a checkpoint.
@@ -52,14 +53,14 @@ type candidate struct {
 	likely float64 // probability that the next prompt that contains it uses this checkpoint
 }
 
-// mark is a candidate to be marked in the tree.
+// mark is a candidate position to be marked in the tree.
 type mark struct {
 	at     int
 	origin origin
 }
 
-// open prepares a work without the lock: all steps that take time proportional to the length of
-// the prompt.
+// open prepares a work. It does all steps that take time proportional to the length of the
+// prompt, without the lock.
 func (a *Advisor) open(q *Query) *work {
 	w := a.works.Get().(*work)
 	w.symbols = append(append(w.symbols[:0], 0), q.Tokens...)
@@ -74,7 +75,7 @@ func (a *Advisor) open(q *Query) *work {
 	return w
 }
 
-// keptSymbols bounds the prompt buffer of a pooled work.
+// keptSymbols is the largest capacity of a prompt buffer with which a work returns to the pool.
 const keptSymbols = 1 << 18
 
 func (a *Advisor) close(w *work) {
@@ -84,7 +85,7 @@ func (a *Advisor) close(w *work) {
 	}
 }
 
-// judge computes the advice from what look read, without a lock.
+// judge computes the advice from the results of look, without a lock.
 func (w *work) judge(q *Query, s Store) {
 	segments, checkpoints := s.Limits()
 	w.collect(q)
@@ -124,8 +125,8 @@ func (w *work) collect(q *Query) {
 	w.count()
 }
 
-// unique sorts candidates by position and keeps, of equal positions, the one with the highest
-// precedence. It works in place.
+// unique sorts candidates by position. Of candidates with equal positions it keeps the one
+// with the highest precedence. It works in place.
 func unique(list []candidate) []candidate {
 	slices.SortFunc(list, func(a, b candidate) int {
 		if a.at != b.at {
@@ -146,8 +147,8 @@ func unique(list []candidate) []candidate {
 
 var precedence = [whys]uint8{WhyBoundary: 4, WhyBranch: 3, WhyLast: 2, WhyPlaced: 1}
 
-// count sets the number of prompts that contain each candidate: the count of the nearest step
-// at least as deep.
+// count sets for each candidate the number of recorded prompts that contain it: the count
+// of the nearest step that is at least as deep.
 func (w *work) count() {
 	next := len(w.steps) - 1 // the shallowest
 	for i := range w.candidates {
@@ -162,7 +163,8 @@ func (w *work) count() {
 	}
 }
 
-// pick keeps the candidates that minimize the expected recomputation, by their probabilities.
+// pick keeps at most w.most candidates: those that minimize the expected recomputation, by
+// their probabilities.
 func (w *work) pick(base int) {
 	if len(w.candidates) <= w.most {
 		return
@@ -183,8 +185,8 @@ func (w *work) pick(base int) {
 	w.candidates = kept
 }
 
-// judgePositions values each candidate by what it saves compared with the last admitted one
-// before it.
+// judgePositions values each candidate by the tokens that it saves in addition to the last
+// admitted candidate before it, or to the prefix of base tokens.
 func (w *work) judgePositions(base int, limit Limit) {
 	w.positions, w.marks, w.begins, w.bytes = w.positions[:0], w.marks[:0], w.begins[:0], w.bytes[:0]
 	for _, c := range w.candidates {
@@ -226,8 +228,8 @@ func (w *work) judgeSegments(q *Query, limit Limit) {
 	}
 }
 
-// used returns the number of segments that share SeamTokens: the cached ones, or all if none
-// is cached.
+// used returns the number of segments over which SeamTokens are distributed: the cached
+// ones, or all if none is cached.
 func (q *Query) used() (hits int) {
 	for i := range q.Segments {
 		if q.Segments[i].Status == tier.StatusHit {
@@ -240,8 +242,9 @@ func (q *Query) used() (hits int) {
 	return hits
 }
 
-// request returns what is cached of a prompt and what is to be captured, for the choice of a
-// way. It has a row for each segment of the query; rows of unused segments have no tokens.
+// request returns what is cached of a prompt and which segments are to be captured, as the
+// input for the choice of a way to serve it. It has a row for each segment of the query;
+// rows of segments that cannot be used have no tokens.
 func (w *work) request(q *Query) cost.Request {
 	shape := &w.model.Shape
 	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0], ExactOnly: q.NoSplice}
@@ -258,7 +261,7 @@ func (w *work) request(q *Query) cost.Request {
 		capture := w.segments[i].Admit
 		refreshed := q.Refresh && i == len(q.Segments)-1
 		if refreshed || g.Status != tier.StatusHit && !capture {
-			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // keeps the indexes of rows
+			r.Segments = append(r.Segments, cost.Segment{Begin: g.Begin}) // an empty row, so that rows keep their indexes
 			continue
 		}
 		seam := min(q.SeamTokens/used, g.Tokens)
@@ -271,7 +274,7 @@ func (w *work) request(q *Query) cost.Request {
 	return r
 }
 
-// tierOf returns the tier of bytes; without a stated place it is DRAM.
+// tierOf returns the tier of a place. PlaceNone counts as DRAM.
 func tierOf(p tier.Place) cost.Tier {
 	if p == tier.PlaceNone {
 		return cost.TierDRAM

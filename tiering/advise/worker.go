@@ -8,12 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// samplesMost bounds the measured prefills of a scope that wait for the worker. One engine may
-// have an eighth of them.
+// samplesMost is the maximum number of measured prefills of a scope that wait for the
+// worker. At most an eighth of them may come from one engine.
 const samplesMost = 4096
 
-// enqueueLocked queues for the worker what a request should not wait for: fitting costs,
-// solving placements, dropping leaves. It reports whether to wake the worker.
+// enqueueLocked queues work that a request should not wait for: fitting costs, solving
+// placements, dropping leaves. It reports whether to wake the worker.
 func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	fit := min(len(samples), samplesMost-len(sc.samples))
 	if fit > 0 {
@@ -31,7 +31,7 @@ func (a *Advisor) enqueueLocked(sc *scope, samples []cost.Sample) bool {
 	return sc.queued || a.mu.crowded || len(a.mu.scopes) > a.maxScopes
 }
 
-// nudge wakes the worker, which then handles everything that waits.
+// nudge wakes the worker, which then does all queued work.
 func (a *Advisor) nudge() {
 	select {
 	case a.wake <- struct{}{}:
@@ -51,8 +51,8 @@ func (a *Advisor) Run(ctx context.Context) {
 	}
 }
 
-// Work does all work that is queued now. Run calls it; it is exported for owners without Run.
-// Calls must not overlap.
+// Work does all work that is queued now. Run calls it. It is exported for callers that do
+// not use Run. Calls must not overlap.
 func (a *Advisor) Work(ctx context.Context) {
 	for _, key := range a.waiting() {
 		learned, err := a.store.Costs(key.profile)
@@ -72,8 +72,8 @@ func (a *Advisor) Work(ctx context.Context) {
 	}
 }
 
-// waiting lists the queued scopes in a fixed order, or all scopes if there are so many that
-// some must belong to profiles that are no longer registered.
+// waiting lists the queued scopes in a fixed order. If there are more scopes than
+// registered profiles can have, it lists all scopes, so that Work finds those to forget.
 func (a *Advisor) waiting() []scopeKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,8 +92,8 @@ func (a *Advisor) waiting() []scopeKey {
 	return keys
 }
 
-// take removes the samples of a scope and returns them with the problem to solve, nil if none
-// is due.
+// take removes the samples of a scope and returns them, with the placement problem to
+// solve; nil if no solution is due.
 func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,16 +118,16 @@ func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) 
 	}
 }
 
-// forget drops a scope whose profile is no longer registered. Its prompts are not used again,
-// so the clock drops them first.
+// forget drops a scope whose profile is no longer registered. Its prompts are not used any
+// more, so drop removes them first.
 func (a *Advisor) forget(key scopeKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.mu.scopes, key)
 }
 
-// trim drops some leaves, if the tree is crowded, until an eighth is free. It
-// reports whether there is more to drop.
+// trim drops some leaves if the tree is crowded, until an eighth of it is free. again
+// reports that the tree is still crowded.
 func (a *Advisor) trim() (again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

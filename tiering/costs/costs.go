@@ -1,6 +1,7 @@
 // Package costs learns the costs of computing, loading, composing and rotating for one
-// profile: priors first, then the measurements of engines and the store. Learned may be
-// used concurrently and has its own locks; predictions take none of them.
+// profile. It begins with assumed values (priors) and adjusts them to the measurements of
+// engines and of the store. Learned may be used concurrently. It has its own locks;
+// predictions take none of them.
 package costs
 
 import (
@@ -16,58 +17,59 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Priors are the costs used until they are measured. Zero fields stand for the guesses of
+// Priors are the costs used until they are measured. A zero field stands for the guess of
 // package cost.
 type Priors struct {
 	Prefill            cost.Prefill // of every profile
-	DRAMBytesPerSecond float64      // rate at which an engine reads from memory
+	DRAMBytesPerSecond float64      // rate at which an engine reads memory
 	DiskBytesPerSecond float64      // rate at which the lower tier is read
 }
 
 // Learned is the cost model of one profile.
 //
-// Tenants report the times of prefills, walks and captures, which price the objects of
-// all tenants. So each tenant has one vote, formed by its connections, and the median is
-// used.
+// Tenants report the times of prefills, walks and captures. These times determine the
+// value of the objects of all tenants, so no tenant may decide alone. Each tenant has one
+// vote, formed from the reports of its connections, and the median of the votes is used.
 type Learned struct {
 	// The values behind these pointers never change.
 	latest atomic.Pointer[cost.Model]
 	lone   atomic.Pointer[map[tier.TenantID]*cost.Model]
 
 	mu      sync.Mutex               // held briefly
-	model   *cost.Model              // for links; its prefill is the prior
-	tasks   [cost.Tasks]cost.Prefill // agreed; for walks and captures zero until measured
-	only    [cost.Tasks]loneClaim    // written with fitting held as well
-	samples int                      // prefills measured
+	model   *cost.Model              // links as measured; its prefill is the prior
+	tasks   [cost.Tasks]cost.Prefill // agreed prices; zero for walks and captures until measured
+	only    [cost.Tasks]loneClaim    // writing needs fitting held as well
+	samples int                      // number of measured prefills
 	jobs    int                      // measured
 	last    [cost.JobPublish + 1]confirmed
 
-	// fitting is taken before mu and held while samples are fitted, some ms for a batch
-	// of the maximum size: only callers with samples wait for it.
+	// fitting is taken before mu. It is held while samples are fitted, which takes some ms
+	// for a batch of the maximum size. Only callers with samples, and Forget, wait for it.
 	fitting sync.Mutex
 	panels  [cost.Tasks]map[tier.TenantID]*cost.Panel
 }
 
-// confirmed records when the price of a job was last confirmed.
+// confirmed records when the price of a job was last confirmed by a measurement.
 type confirmed struct {
 	lately bool // measured since the last Forget
 	at     time.Time
 }
 
-// loneClaim is a price of walks or captures that only one tenant has measured, higher
-// than the guess.
+// loneClaim is a price of walks or captures that is higher than the guess and that only
+// one tenant has measured.
 type loneClaim struct {
 	tenant tier.TenantID
 	price  cost.Prefill // zero = none
 }
 
-// forgetAfter is the time after which a measured price above its prior moves half of the
-// way back to the prior, unless it is measured again; and so on. A price that is too high
-// prevents the jobs that would correct it.
+// forgetAfter is the time after which a measured price that is above its prior moves half
+// of the way back to the prior. It does so again after the same time, until the price is
+// measured again. A price that is too high would otherwise stay, since it prevents the
+// jobs whose measurement would correct it.
 const forgetAfter = time.Minute
 
-// Forget lets high prices fade that were not measured recently. It is called from time to
-// time.
+// Forget moves high prices that were not measured recently back towards their priors. It
+// is called from time to time.
 func (l *Learned) Forget(now time.Time) {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
@@ -91,13 +93,13 @@ func (l *Learned) Forget(now time.Time) {
 	}
 }
 
-// walksAfter is the time after which walks and captures measured as slower than the guess
-// are forgotten, unless they are measured again: until then nothing is spliced, and so
-// nothing is measured.
+// walksAfter is the time after which walks and captures that were measured as slower than
+// the guess are forgotten, unless they are measured again. While they count, nothing is
+// spliced, and so nothing new is measured.
 const walksAfter = 5 * time.Minute
 
-// forgetWalks forgets walks and captures that are slower than the guess and that were not
-// measured recently. The caller holds fitting.
+// forgetWalks forgets the measured prices of walks and captures that are above the guess
+// and were not measured recently. The caller holds fitting.
 func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
 		measured, _ := l.Model().Task(w)
@@ -121,25 +123,25 @@ func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	return forgotten
 }
 
-// slower reports whether a walk or capture takes longer than another one, with few rows
-// or with many: most of a walk may be a fixed time.
+// slower reports whether price a of walks or captures is higher than price b, for few
+// tokens or for many: most of a walk's time may be fixed.
 func slower(a, b cost.Prefill) bool {
 	return a.Millis(0, fewRows) > b.Millis(0, fewRows) || a.Millis(0, claimTokens) > b.Millis(0, claimTokens)
 }
 
-// fewRows is the size of a small walk.
+// fewRows is the number of tokens of a small walk.
 const fewRows = 64
 
-// claimMost bounds how far a prefill measured by one of several tenants may differ from
-// the prior, as a factor. It is wide, since a prior may be a guess: from 1,250 to 320,000
-// tokens per second around the default.
+// claimMost is the largest factor by which a prefill that only one of several tenants has
+// measured may differ from the prior. It is large, since a prior may be a guess: it allows
+// 1,250 to 320,000 tokens per second around the default.
 const claimMost = 16
 
-// claimTokens is the prompt length at which fits are compared.
+// claimTokens is the prompt length in tokens at which prices are compared.
 const claimTokens = 4096
 
-// New returns the priors as the model. An identity does not include a model's width, so
-// its shape counts bytes only.
+// New returns a model that consists of the priors. The identity of a profile does not
+// include a model's width, so the model's shape has only bytes, no operations.
 func New(p *profile.Profile, c Priors) *Learned {
 	l := &Learned{
 		model: cost.New(cost.Options{Shape: cost.FromProfile(p, cost.Widths{}), Prefill: c.Prefill}),
@@ -161,7 +163,7 @@ func New(p *profile.Profile, c Priors) *Learned {
 // Model returns the current predictions, which must not be modified. It takes no lock.
 func (l *Learned) Model() *cost.Model { return l.latest.Load() }
 
-// For returns the model for the requests of one tenant: it includes slow walks and
+// For returns the model for requests of one tenant. It includes high prices of walks and
 // captures that only this tenant has measured.
 func (l *Learned) For(t tier.TenantID) *cost.Model {
 	if m := (*l.lone.Load())[t]; m != nil {
@@ -170,7 +172,7 @@ func (l *Learned) For(t tier.TenantID) *cost.Model {
 	return l.Model()
 }
 
-// publishLocked publishes the measurements as the priors of a separate model.
+// publishLocked publishes the current prices as a new model.
 func (l *Learned) publishLocked() {
 	m := cost.New(cost.Options{Shape: l.model.Shape, Prefill: l.tasks[cost.TaskPrefill]})
 	m.SetTask(cost.TaskWalk, l.tasks[cost.TaskWalk])
@@ -197,7 +199,7 @@ func (l *Learned) publishLocked() {
 }
 
 // Measured adds prefills, walks and captures measured by the engines of one tenant, and
-// returns how many were plausible. alone: there is no other tenant.
+// returns how many were plausible. alone says that there is no other tenant.
 func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
@@ -238,8 +240,8 @@ func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples [
 	return taken
 }
 
-// prior returns the price of a task until it is measured: of a prefill the initial one,
-// of the others one derived from the present prefill.
+// prior returns the price of a task until the task is measured: for a prefill the initial
+// price, for other tasks a price derived from the current prefill.
 func (l *Learned) prior(w cost.Task) cost.Prefill {
 	if w != cost.TaskPrefill {
 		return l.Model().Guess(w)
@@ -249,10 +251,10 @@ func (l *Learned) prior(w cost.Task) cost.Prefill {
 	return l.model.Prefill()
 }
 
-// agree returns the price of a task on which tenants agree, zero for walks and captures
-// without measurements. A price above the guess that only one of several tenants has
-// measured applies to that tenant alone: with it the others would not splice, and so
-// would never measure anything else. The caller holds fitting.
+// agree returns the price of a task on which the tenants agree; zero for walks and captures
+// without measurements. If only one of several tenants has measured a price and it is above
+// the guess, it applies only to that tenant (only). With that price the other tenants would
+// not splice, and so would never measure a different one. The caller holds fitting.
 func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost.Prefill, only loneClaim) {
 	panels := l.panels[w]
 	if w == cost.TaskPrefill || alone || len(panels) > 1 {
@@ -267,9 +269,9 @@ func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost
 	return cost.Prefill{}, loneClaim{}
 }
 
-// agreed returns the median of the tenants' measurements. The prior has a vote if their
-// number is even, so that of two tenants neither decides alone. The measurement of a
-// single tenant is limited by claimMost.
+// agreed returns the median of the tenants' measurements. If their number is even, the
+// prior has a vote too, so that of two tenants neither decides alone. The measurement of a
+// single one of several tenants is limited by claimMost.
 func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool) cost.Prefill {
 	votes := make([]cost.Prefill, 0, len(panels)+1)
 	for _, panel := range panels {
@@ -281,7 +283,7 @@ func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool
 	return cost.Median(votes, prior)
 }
 
-// claimed returns a fit limited to a factor of claimMost around the prior.
+// claimed returns a fit that is limited to a factor of claimMost around the prior.
 func claimed(fit, prior cost.Prefill) cost.Prefill {
 	ratio := fit.Millis(0, claimTokens) / prior.Millis(0, claimTokens)
 	by := min(max(ratio, 1.0/claimMost), claimMost) / ratio
@@ -291,11 +293,11 @@ func claimed(fit, prior cost.Prefill) cost.Prefill {
 	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
 }
 
-// publishEvery is the number of jobs between two copies, once that many of a kind are
-// known: a job takes long enough that one more allocation in 16 does not matter.
+// publishEvery is the number of jobs after which a new model is published, once publishEvery jobs
+// of a kind were measured. A job takes so long that one allocation in 16 jobs does not matter.
 const publishEvery = 16
 
-// Did adds a job of a number of bytes.
+// Did records that a job over a number of bytes took a time.
 func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	if bytes <= 0 || took <= 0 {
 		return
@@ -311,9 +313,9 @@ func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	}
 }
 
-// Holds adds the size of a published segment with a number of interior tokens, over all
-// ranks. The size of packed segments depends on their content, so the mean of the last
-// ones is used.
+// Holds records the total size in bytes of a published segment with a number of interior
+// tokens, over all ranks. The size of packed segments depends on their content, so
+// predictions use a moving mean.
 func (l *Learned) Holds(bytes int64, interior int) {
 	const weight = 1.0 / 8
 	l.mu.Lock()
@@ -324,21 +326,22 @@ func (l *Learned) Holds(bytes int64, interior int) {
 	l.publishLocked()
 }
 
-// Snapshot is the basis of the current predictions.
+// Snapshot has the costs that current predictions use.
 type Snapshot struct {
 	Prefill cost.Prefill
 	Samples int          // prefills measured
-	Walk    cost.Prefill // over cost.WalkRows
+	Walk    cost.Prefill // in rows as cost.WalkRows counts them
 	Capture cost.Prefill
 	Links   [cost.JobPublish + 1]cost.Link
-	// Which of these are measured: links with a measured job, the prefill if engines have
-	// moved it from its initial value, walks and captures that engines have measured.
+	// Which of these costs are measured. A link counts as measured after one job, a
+	// prefill once engines have moved it from its initial value, walks and captures once
+	// engines have measured them.
 	Measured                                       [cost.JobPublish + 1]bool
 	PrefillMeasured, WalkMeasured, CaptureMeasured bool
 }
 
-// Prefill returns the current prediction of computing, and whether engines have moved it
-// from its initial value.
+// Prefill returns the predicted cost of computing tokens, and whether engines have moved
+// it from its initial value.
 func (l *Learned) Prefill() (predicted cost.Prefill, measured bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
-// Package decision records decisions about objects, with reason and value, for people to
-// read: the last ones, and counts of all. It makes no decisions itself. A Log has its own
-// lock, may be used concurrently and is locked for no longer than a copy of a page.
+// Package decision records decisions about objects, with reason and value, for operators
+// to read. It keeps the last decisions, and counts all of them. It makes no decisions
+// itself. A Log has its own lock, which it holds at most while it copies one page of
+// decisions. It may be used concurrently.
 package decision
 
 import (
@@ -18,22 +19,22 @@ type Decision struct {
 	Name    tier.Name
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
-	Begin   int // tokens [Begin, End): what a hit saves
+	Begin   int // a hit saves the computation of tokens [Begin, End)
 	End     int
 	Value   float64 // milliseconds saved by a hit per MiB of the object, as far as known
-	Bytes   int64   // of memory allocated, requested or freed
+	Bytes   int64   // bytes of memory allocated, requested or freed
 
 	// The other fields are empty for advice.
-	Model  string     // of the profile
-	Client string     // the client that started to fill it
-	From   tier.Place // admitted: source of its bytes; PlaceNone = its writer
-	In     tier.Place // PlaceHBM for a copy there, which is only reported; PlaceDisk: evicted from disk; PlaceNone = memory
-	Rival  Rival      // evicted for room or a quota: the object that needed it
+	Model  string     // name of the profile's model
+	Client string     // the client that began to fill the object
+	From   tier.Place // if admitted: the source of its bytes; PlaceNone = its writer
+	In     tier.Place // PlaceHBM for a copy there (not kept in the log); PlaceDisk if evicted from disk; PlaceNone = memory
+	Rival  Rival      // if evicted for room or a quota: the object that needed the room
 
 	number uint64 // sequence number of all decisions
 }
 
-// Rival is the object for which another one was evicted; the zero Rival is none.
+// Rival is the object for which another object was evicted; the zero Rival is none.
 type Rival struct {
 	Name  tier.Name
 	Value float64 // as in Decision
@@ -42,15 +43,15 @@ type Rival struct {
 // What is the kind of a decision. The numbers are not part of the local protocol.
 type What uint8
 
-// The decisions. The first six are events in memory, or on disk. Advice is given by the
-// cost model before anything is filled, and is not binding.
+// The decisions. The first six are events in memory or on disk. The last two are advice,
+// which the cost model gives before an object is filled and which engines need not follow.
 const (
-	Admit         What = iota // lookups find it from now on
+	Admit         What = iota // lookups find the object from now on
 	Refuse                    // there was no room
-	Evict                     // evicted from memory, and no tier has it; or from disk
+	Evict                     // it was evicted from disk, or from memory and no tier has it
 	Strip                     // its states left memory, its rows stayed; users see "thinned"
-	Demote                    // evicted from memory, the lower tier has it or is receiving it
-	Drop                      // had to be removed, whatever its value
+	Demote                    // it was evicted from memory, and the lower tier or an outlet has it or is receiving it
+	Drop                      // it had to be removed, whatever its value
 	Advise                    // an engine was advised to fill it
 	AdviseAgainst             // an engine was advised not to
 	whats
@@ -64,8 +65,7 @@ func (w What) String() string {
 	return [...]string{"admitted", "refused", "evicted", "thinned", "demoted", "dropped", "advised", "discouraged"}[w]
 }
 
-// Reason is the reason of a decision: a cost.Reason, by its number, or one of the
-// store's.
+// Reason is the reason of a decision: the number of a cost.Reason, or one of the store's reasons.
 type Reason uint8
 
 // The store's reasons.
@@ -81,10 +81,10 @@ const (
 	Corrupt                          // dropped: its bytes were not those published
 	NoRoom                           // refused: everything in its pool is in use
 	OverQuota                        // refused: everything of its tenant is in use
-	Busy                             // refused: its room is still being demoted, or a bound is reached
+	Busy                             // refused: memory is still being freed, or a bound is reached
 	ForDiskRoom                      // evicted from disk: another object needed its room
 	ForDiskQuota                     // evicted from disk: its tenant is at its quota
-	Together                         // refused: one of several requested together that do not fit next to what is in use
+	Together                         // refused: the objects requested together do not fit next to those in use
 	reasonsEnd                       // end of the list
 )
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Log keeps the last decisions, and counts all of them. Clients may ask for advice at any
-// rate, so advice has a separate ring and never displaces events.
+// rate, so advice has a ring of its own and never displaces other decisions.
 type Log struct {
 	told func(Decision) // fixed before the first Note; nil = no listener
 
@@ -22,18 +22,18 @@ type Log struct {
 // AdviceShare limits advice to 1/AdviceShare of the decisions that a Log keeps.
 const AdviceShare = 4
 
-// NewLog returns a log that keeps the last limit decisions.
+// NewLog returns a log that keeps the last limit decisions, advice included.
 func NewLog(limit int) *Log {
 	advice := limit / AdviceShare
 	return &Log{happened: ring{limit: limit - advice}, advised: ring{limit: advice}}
 }
 
-// Listen registers f for the decisions passed to Note and Tell from now on, except
-// advice. It must be called before the first decision. f is called with the caller's
-// locks held: it must not block.
+// Listen registers f, which is called for each decision passed to Note and Tell, except
+// advice. Listen must be called before the first decision. f is called with the caller's
+// locks held and must not block.
 func (l *Log) Listen(f func(Decision)) { l.told = f }
 
-// ring grows up to its limit.
+// ring has the last decisions, at most limit. It grows up to that size.
 type ring struct {
 	list  []Decision
 	limit int
@@ -50,12 +50,12 @@ func (r *ring) add(d Decision) {
 	}
 }
 
-// back returns the decision that is followed by i others.
+// back returns the decision after which i newer ones were added.
 func (r *ring) back(i int) *Decision {
 	return &r.list[(r.next+2*len(r.list)-1-i)%len(r.list)]
 }
 
-// after returns how many decisions have this number or a greater one.
+// after returns how many decisions have the given number or a greater one.
 func (r *ring) after(number uint64) int {
 	return sort.Search(len(r.list), func(i int) bool { return r.back(i).number < number })
 }
@@ -67,8 +67,8 @@ func (l *Log) ringOf(w What) *ring {
 	return &l.happened
 }
 
-// Note adds and counts a decision and notifies the listener. It waits at most for a copy
-// of a page.
+// Note adds and counts a decision, and notifies the listener. It waits at most while
+// another goroutine copies a page.
 func (l *Log) Note(d Decision) {
 	l.add(d)
 	if d.What < Advise {
@@ -85,7 +85,7 @@ func (l *Log) add(d Decision) {
 	l.ringOf(d.What).add(d)
 }
 
-// Tell notifies the listener of an event that is neither kept nor counted here.
+// Tell notifies the listener of a decision without keeping or counting it.
 func (l *Log) Tell(d Decision) {
 	if l.told != nil {
 		l.told(d)
@@ -99,12 +99,12 @@ func (l *Log) Count(what What, why Reason) {
 	l.mu.Unlock()
 }
 
-// pageRows is the number of decisions copied at once, and so the bound of how long a
-// decision waits, however many are requested.
+// pageRows is the number of decisions copied at once. It bounds how long a new decision
+// waits for a reader, however many decisions the reader requests.
 const pageRows = 256
 
-// page appends to dst the last decisions before a number, newest first, until dst is
-// full.
+// page fills dst up to its capacity with the last decisions before the given number,
+// newest first.
 func (l *Log) page(before uint64, dst []Decision) []Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,8 +127,8 @@ func (l *Log) page(before uint64, dst []Decision) []Decision {
 	return dst
 }
 
-// Last iterates over the kept decisions, newest first. No lock is held meanwhile;
-// decisions that are dropped before they are reached are left out.
+// Last iterates over the kept decisions, newest first. It holds no lock while the caller
+// handles a decision. It leaves out decisions that are displaced before it reaches them.
 func (l *Log) Last() iter.Seq[*Decision] {
 	return func(yield func(*Decision) bool) {
 		page := make([]Decision, 0, pageRows)

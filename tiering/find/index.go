@@ -15,36 +15,37 @@ type Scope struct {
 	Profile profile.Fingerprint
 }
 
-// Index holds the hashes of all cached segments. The zero value is empty.
+// Index has the hashes of all cached segments. The zero value is empty.
 type Index struct {
 	mu     sync.RWMutex
 	scopes map[Scope]*scope
 }
 
-// scope holds the segments of one tenant and profile, about 100 bytes of heap each.
+// scope has the hashes of the segments of one tenant and profile, about 100 bytes of heap
+// per segment.
 //
-// Both maps count segments independently: a client that knows the salt can create
-// segments that agree in one hash and not in the other.
+// The maps leads and wholes count segments independently. A client that knows the salt can
+// create segments that agree in one hash and differ in the other.
 //
-// Invariant: a lead has the lengths of all segments with that lead, counted, and is in
-// its shard's filter.
+// Invariant: the entry of a lead counts all segments with that lead, by length. Every lead
+// is in the filter of its shard.
 type scope struct {
 	shards [shards]shard
 	wholes map[uint64]int32 // number of tiers with a segment, by SegmentHash.Whole
 }
 
-// shard is a part of the leads: a growing filter is rebuilt from those of its shard only,
-// 100 µs of 100,000 in total.
+// shard has a part of the leads. A filter that grows is rebuilt from the leads of its
+// shard only; for all shards of 100,000 segments that takes 100 µs together.
 type shard struct {
 	filter filter
-	leads  map[uint64][]length // in descending order
+	leads  map[uint64][]length // lengths in descending order
 }
 
 const shards = 64
 
 func (sc *scope) shard(lead uint64) *shard { return &sc.shards[lead>>58] }
 
-// length is the length of a number of cached segments with the same lead.
+// length counts the cached segments that have the same lead and length.
 type length struct{ tokens, segments int32 }
 
 // Add records that one more tier has a segment. A segment without a hash cannot be found.
@@ -79,7 +80,7 @@ func (x *Index) Add(at Scope, h profile.SegmentHash, tokens int) {
 	lengths[i].segments++
 }
 
-// Remove records that a tier that added a segment no longer has it.
+// Remove records that one of the tiers that added a segment no longer has it.
 func (x *Index) Remove(at Scope, h profile.SegmentHash, tokens int) {
 	if h == (profile.SegmentHash{}) {
 		return

@@ -10,14 +10,15 @@ import (
 // Query asks which segments of a scope occur in a prompt.
 type Query struct {
 	Scope
-	Hash   profile.RollingHash // of that scope
+	Hash   profile.RollingHash // rolling hash of that scope
 	Tokens []uint32            // the prompt
 	Begin  int                 // first token at which spans may begin
-	// Mid gives role, head and tail of the requested segments; its length does not
-	// matter. At token 0, segments that lead a prompt are searched instead.
+	// Mid has the role, head and tail of the requested segments; its length does not
+	// matter. At token 0 the search looks for segments that lead a prompt instead.
 	Mid profile.SegmentSpec
-	// Primer names the primer that segments should have from token PrimedFrom on; zero = none.
-	// Segments before it, and at token 0 in any case, should have none.
+	// Primer is the primer after which the segments from token PrimedFrom on should have
+	// been captured; zero = none. Segments before PrimedFrom, and at token 0 in any case,
+	// should have been captured without one.
 	Primer     profile.PrimerID
 	PrimedFrom int
 	// Either accepts the other variant of a segment after token 0 if the preferred one is
@@ -27,33 +28,33 @@ type Query struct {
 	Pause func()
 }
 
-// Span is tokens [Start, Start+Tokens) of a prompt, as a segment with the query's primer
-// or without one.
+// Span is the tokens [Start, Start+Tokens) of a prompt, as a segment that was captured
+// after the query's primer, or without one.
 type Span struct {
 	Start, Tokens int
 	Primed        bool
 }
 
 // Found answers a Query. Its memory, about 16 bytes per token, is reused by the next
-// Search.
+// Search into the same value.
 type Found struct {
-	// Spans ascend and do not overlap. Among all such choices they have the most interior
-	// tokens, which need not be computed.
+	// Spans ascend and do not overlap. Among all such choices of spans, this one has the
+	// most interior tokens, which need not be computed.
 	Spans []Span
-	// Untried is the number of tokens at which some lengths were left out, since too many
-	// segments begin alike; the longest were tried.
+	// Untried is the number of tokens at which the search did not try all lengths, since
+	// too many segments begin alike. It tried the longest ones.
 	Untried int
 
 	sums []uint64
-	best []int32 // by end: interior tokens of the best choice up to there
-	last []int32 // by end: length of the span of that choice that ends there, negative if it is primed; 0 = none
+	best []int32 // by end: interior tokens of the best choice of spans up to this end
+	last []int32 // by end: length of the last span of that choice if it ends here, negative if primed; 0 = none ends here
 }
 
-// Each token allows triesPerToken tries, unused ones are available to later tokens, and
-// firstTries are available at the start. So the lead of a template that thousands of
-// segments begin with is tried in full where it occurs occasionally, and a prompt that
-// consists of nothing else costs no more than this. Guesses: 16 tries take about as long
-// as 16 tokens.
+// triesPerToken and firstTries bound the lengths that a search tries (guesses: 16 tries take
+// about as long as 16 tokens). A search may try firstTries lengths at the start and
+// triesPerToken more per token. Unused tries stay available for later tokens. So if thousands
+// of segments begin with the same template, all their lengths are tried where it occurs
+// occasionally. A prompt that consists only of the template costs no more than the bound.
 const (
 	triesPerToken = 16
 	firstTries    = 4096
@@ -64,12 +65,12 @@ const (
 	pauseEvery = 4096 // tokens
 )
 
-// Search fills found. It fails only when ctx ends.
+// Search fills found. It fails only if ctx ends.
 //
-// Spans are chosen by dynamic programming over the tokens, from the left: the best choice
-// up to a token is the best one up to the previous token, or a segment that ends there
-// after the best choice up to its start. Taking the longest segment at each token instead
-// could miss a longer one whose start is covered by a chance match.
+// It chooses spans by dynamic programming over the tokens, from the left. The best choice
+// up to a token is either the best choice up to the previous token, or a segment that ends
+// at the token after the best choice up to the segment's start. Taking the longest segment
+// at each token instead could miss a longer one whose start is covered by a chance match.
 func (x *Index) Search(ctx context.Context, q *Query, found *Found) error {
 	found.Spans, found.Untried = found.Spans[:0], 0
 	n := len(q.Tokens) - q.Begin
@@ -100,7 +101,8 @@ func (x *Index) Search(ctx context.Context, q *Query, found *Found) error {
 	return nil
 }
 
-// step continues the search; false = the scope has no segments any more.
+// step continues the search for some steps. It returns false if the scope has no segments
+// any more.
 func (x *Index) step(at Scope, s *search) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -121,20 +123,20 @@ func (x *Index) holds(at Scope) bool {
 type search struct {
 	found  *Found
 	window profile.Window
-	at     int // current token, from Query.Begin on
+	at     int // current token, counted from Query.Begin
 	tries  int // remaining tries
-	below  int // only shorter lengths are still to be tried; 0 = all
+	below  int // only lengths below this are still to be tried; 0 = all
 	here   []segments
-	which  int        // of here
-	behind []segments // wanted from the second token on
-	from   int        // a token, as at
-	primed []segments // wanted from that token on
+	which  int        // index of the current variant in here
+	behind []segments // variants wanted after token 0 and before from
+	from   int        // first token at which primed applies, counted as at
+	primed []segments // variants wanted from token from on
 }
 
-// segments describes segments to look for.
+// segments describes a variant of segments to look for.
 type segments struct {
 	kind   profile.SegmentKind
-	cost   int // recomputed tokens of each
+	cost   int // tokens of each such segment that must be recomputed
 	primed bool
 }
 
@@ -157,7 +159,7 @@ func newSearch(q *Query, found *Found) search {
 	return s
 }
 
-// look starts with the first variant that is wanted at a token after token 0.
+// look selects the variants that are wanted at the current token, and begins with the first.
 func (s *search) look() {
 	s.which, s.below = 0, 0
 	if s.here = s.behind; s.at >= s.from {
@@ -165,8 +167,8 @@ func (s *search) look() {
 	}
 }
 
-// steps continues for a number of tokens and tries, or to the last token that can have a
-// lead.
+// steps continues for a number of tokens and tries, or to the last token that can begin a
+// segment.
 func (s *search) steps(sc *scope, steps int) {
 	for ; steps > 0 && s.window.Left() >= profile.LeadTokens; steps-- {
 		for untried := s.found.Untried; s.which < len(s.here) && s.found.Untried == untried; s.which, s.below = s.which+1, 0 {
@@ -187,8 +189,8 @@ func (s *search) steps(sc *scope, steps int) {
 	}
 }
 
-// try tries the lengths of a lead, longest first; more reports that it reached most
-// before it was done.
+// try tries the lengths of the segments with a lead, longest first. more reports that it
+// stopped after most tries with lengths left.
 func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried int, more bool) {
 	longest := s.window.Left()
 	if s.below > 0 {
@@ -214,8 +216,8 @@ func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried
 	return tried, false
 }
 
-// take counts a segment of n tokens that begins at the current token. Of two with the
-// same value, the preferred variant is taken first.
+// take considers a segment of n tokens that begins at the current token. Of two segments
+// with the same value, the preferred variant wins, since it is taken first.
 func (s *search) take(of *segments, n int) {
 	f, end := s.found, s.at+n
 	if value := f.best[s.at] + int32(n-of.cost); value > f.best[end] && n > of.cost {
@@ -225,7 +227,7 @@ func (s *search) take(of *segments, n int) {
 	}
 }
 
-// carry makes the best choice up to the current token count for the next one.
+// carry extends the best choice up to the current token by that token.
 func (s *search) carry() {
 	f := s.found
 	if f.best[s.at] > f.best[s.at+1] {
@@ -233,7 +235,7 @@ func (s *search) carry() {
 	}
 }
 
-// choose lists the spans of the best choice.
+// choose sets Spans to the spans of the best choice.
 func (f *Found) choose(begin, n int) {
 	for end := n; end > 0; {
 		if f.last[end] == 0 {

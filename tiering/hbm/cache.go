@@ -20,10 +20,10 @@ import (
 type Options struct {
 	Lock    *lockhold.Mutex
 	Objects *objects.Set    // guarded by Lock
-	Memory  gpuipc.Device   // of the arena of Objects
-	Arena   gpuipc.Region   // of Objects in memory
-	Name    string          // of the regions
-	Running *sync.WaitGroup // operations that touch memory; grows only under Lock
+	Memory  gpuipc.Device   // the device of the arena in memory
+	Arena   gpuipc.Region   // the arena in memory
+	Name    string          // name of the regions
+	Running *sync.WaitGroup // operations that touch memory; Add needs Lock
 	Now     func() time.Time
 	Log     zerolog.Logger
 	Took    func(seconds float64) // called for each copy that was made; nil = no listener
@@ -44,13 +44,13 @@ type Cache struct {
 	hints   transfer.Hints[objects.Identity]
 }
 
-// regions are the memory that a device has granted; zero if none.
+// regions is the memory that a device has granted; zero if it granted none.
 type regions struct {
 	arena  gpuipc.SharedRegion
 	detach func() error // detaches the arena in memory from the device
 }
 
-// List holds the caches of a store, in the order of their devices' ids.
+// List has the caches of a store, in the order of their devices' ids.
 type List []*Cache
 
 // Of returns the cache on a device; nil if there is no such device.
@@ -61,10 +61,10 @@ func (l List) Of(id tier.DeviceID) *Cache {
 	return l[id-1]
 }
 
-// Open creates the regions of all devices concurrently and adds their pools to Objects.
-// Nothing else is requested from the devices. A device that refuses, or does not answer
-// in time, is lost from the start and delays no other one. The configurations must be
-// complete and valid.
+// Open creates the regions of all devices concurrently and adds their pools to Objects. It
+// requests nothing else from the devices. A device that refuses, or does not answer in
+// time, counts as lost from the start and does not delay the others. The configurations
+// must be complete and valid.
 func Open(cfgs []Config, o Options) List {
 	list := make(List, len(cfgs))
 	errs := make([]error, len(cfgs))
@@ -84,12 +84,12 @@ func Open(cfgs []Config, o Options) List {
 	return list
 }
 
-// ErrNoAnswer means that a device is lost whose driver may still be working on its
-// memory.
+// ErrNoAnswer means that a device counts as lost because it did not answer. Its driver may
+// still be working on its memory.
 var ErrNoAnswer = errors.New("the device gives no memory")
 
-// open creates the region and registers the arena in memory, within a time limit. A later
-// result is released.
+// open creates the region and registers the arena in memory, within a time limit. If the
+// device answers later, open releases what it granted.
 func (h *Cache) open() error {
 	r, answered, err := gpuipc.Within(context.Background(), h.cfg.OpenTimeout, h.ask, func(r regions, err error) {
 		defer close(h.opened)
@@ -125,7 +125,7 @@ func (h *Cache) ask() (r regions, err error) {
 	return regions{arena, detach}, nil
 }
 
-// begin adds the pools to Objects; they are empty without a region.
+// begin adds the device's pools to Objects. Their budgets are 0 if there is no region.
 func (h *Cache) begin() {
 	var public, private int64
 	if h.arena != nil {
@@ -143,7 +143,7 @@ func (h *Cache) took(_ int, d time.Duration) {
 	}
 }
 
-// deviceError is tier.DeviceError, but keeps ErrFull.
+// deviceError is tier.DeviceError, but it keeps ErrFull.
 func deviceError(what string, err error) error {
 	if errors.Is(err, gpuipc.ErrFull) {
 		return fmt.Errorf("%s: %w: %w", what, tier.ErrFull, err)
@@ -151,8 +151,8 @@ func deviceError(what string, err error) error {
 	return tier.DeviceError(what, err)
 }
 
-// Close releases the region, once the device has answered all requests. Nothing may be
-// running any more.
+// Close releases the region. It waits until the device has answered the request to open
+// it. No operation may be running any more.
 func (h *Cache) Close() error {
 	<-h.opened
 	if h.arena == nil {
@@ -164,8 +164,7 @@ func (h *Cache) Close() error {
 	return nil
 }
 
-// Arena returns the region that extents of copies refer to; nil if the device granted
-// none.
+// Arena returns the region that the extents of copies refer to; nil if the device granted none.
 func (h *Cache) Arena() gpuipc.SharedRegion { return h.arena }
 
 // Device returns the accelerator.
@@ -174,27 +173,29 @@ func (h *Cache) Device() gpuipc.Accelerator { return h.dev }
 // ID returns the id of its device.
 func (h *Cache) ID() tier.DeviceID { return h.memory.ID }
 
-// Pools returns the budgets of segments and of checkpoints.
+// Pools returns the pools of segments and of checkpoints.
 func (h *Cache) Pools() []*objects.Pool { return h.memory.Pools[:] }
 
-// Counters returns a snapshot, under the lock. Counts of plans are not included.
+// Counters returns a snapshot of the device's counters, without those of plans. The caller
+// holds the lock.
 func (h *Cache) Counters() stats.HBM {
 	c, flights := h.memory.Counters, h.Flights.Stats(0)
 	c.Promotions, c.PromotionsBusy, c.Promoting = flights.Ended, flights.Busy, uint64(h.Flights.Len(0))
 	return c
 }
 
-// Count returns the counters for other events on the device, under the lock.
+// Count returns the device's counters, in which the caller counts events. The caller holds
+// the lock.
 func (h *Cache) Count() *stats.HBM { return &h.memory.Counters }
 
-// PageBytes returns the unit of allocation.
+// PageBytes returns the unit of allocation in bytes.
 func (h *Cache) PageBytes() int { return h.cfg.PageBytes }
 
 // Workers returns the number of workers that Flights needs.
 func (h *Cache) Workers() int { return h.cfg.Promotions }
 
 // AttachEngine records that an engine of one rank of a profile reads on the device, until
-// detach, which may be called again.
+// the caller calls detach. A second call of detach does nothing.
 func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	h.o.Lock.Lock()
 	defer h.o.Lock.Unlock()
@@ -206,19 +207,19 @@ func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	})
 }
 
-// Lost reports, under the lock, whether the device is known to be lost.
+// Lost reports whether the device is known to be lost. The caller holds the lock.
 func (h *Cache) Lost() bool { return h.memory.Lost }
 
-// deviceLost asks the device. The error of an operation is not enough: a client's input
-// may fail for as many reasons as a device. A device that cannot be lost need not
-// implement Lost.
+// deviceLost asks the device whether it is lost. The error of an operation does not show
+// that, since a client's input may cause errors too. A device that cannot be lost need not
+// have the method Lost.
 func (h *Cache) deviceLost() bool {
 	device, ok := h.dev.(interface{ Lost() bool })
 	return ok && device.Lost()
 }
 
-// Failed drops all copies on the device if the device turns out to be lost after an
-// error.
+// Failed is called after an error of the device. If the device turns out to be lost, it
+// drops all copies there.
 func (h *Cache) Failed(err error) {
 	if err == nil || !h.deviceLost() {
 		return
@@ -236,7 +237,7 @@ func (h *Cache) Failed(err error) {
 	h.tell(err)
 }
 
-// tell notifies the device's owner that it is lost.
+// tell notifies the listener that the device is lost.
 func (h *Cache) tell(err error) {
 	if h.cfg.Lost != nil {
 		h.cfg.Lost(err)

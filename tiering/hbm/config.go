@@ -12,30 +12,31 @@ const (
 	maxPageBytes = 16 << 20
 )
 
-// Config describes the memory of one accelerator for copies. A field that is not marked
-// required and is zero takes the default stated with it. The arena in memory is
-// registered with the device, which may pin, and so back, all of it from the start.
+// Config describes the memory of one accelerator for copies. A zero field takes the
+// default that its comment states, unless it is marked required. The arena in memory is
+// registered with the device. That may pin the arena's pages, so that all of them take
+// physical memory from the start.
 type Config struct {
 	Device gpuipc.Accelerator // required; closed by its owner, after the store
 	Way    gpuipc.Way         // how clients map its region; 0 = the device's choice
 
-	// Budgets in bytes, rounded down to whole pages: of segments, and of checkpoints and
-	// the rows of buffers. One may be 0.
+	// Budgets in bytes, rounded down to whole pages: PublicBytes for segments,
+	// PrivateBytes for checkpoints and the rows of buffers. One of them may be 0.
 	PublicBytes  int64
 	PrivateBytes int64
 	PageBytes    int // a power of two from 4 KiB to 16 MiB; 64 KiB
 
-	Promotions int // concurrent promotions into HBM; 2 (a guess: one copies while another is being ended)
+	Promotions int // concurrent promotions into HBM; 2 (a guess: one copies while the other ends)
 	Queue      int // promotions into HBM that wait or run; 4096
-	// AfterMatch promotes what a match finds in memory for the ranks whose engines are
-	// attached, see AttachEngine. Such a guess uses only free room.
+	// AfterMatch promotes objects that a match finds in memory, for the ranks whose engines
+	// are attached (see AttachEngine). Such a promotion is a guess and uses only free room.
 	AfterMatch bool
 
-	// OpenTimeout bounds the time in which the device has to grant its region and to
-	// register the arena in memory; 1 minute.
+	// OpenTimeout is the time within which the device must grant its region and register
+	// the arena in memory; 1 minute.
 	OpenTimeout time.Duration
-	// Lost is called once with the reason why the device gives no service, or no longer;
-	// nil = no listener. It is called without a lock and must not block.
+	// Lost is called once, with the reason, when the device turns out to be unusable; nil
+	// = no listener. It is called without a lock and must not block.
 	Lost func(why error)
 }
 
@@ -54,7 +55,7 @@ func (h *Config) budgets() (public, private int64) {
 	return h.PublicBytes / page * page, h.PrivateBytes / page * page
 }
 
-// Validate calls check with each bound.
+// Validate calls check for each bound.
 func (h *Config) Validate(check func(ok bool, format string, args ...any)) {
 	page := h.PageBytes
 	check(h.Device != nil, "HBM without a device")

@@ -12,23 +12,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Promotion creates one rank's copy of an object in memory: the job of a flight. Guarded
-// by the store's lock.
+// Promotion creates one rank's copy of an object in memory. It is the job of a flight (see
+// package transfer). Guarded by the store's lock.
 //
-// Invariant: there is none for an existing copy. While it runs its object is in use, so
-// that neither the object nor its ancestors can leave memory.
+// Invariant: a copy that exists has no promotion. While a promotion runs its object is in
+// use, so that neither the object nor its ancestors can leave memory.
 type Promotion struct {
 	cache *Cache
 	*transfer.Flight
 	objects.CopyKey
 
 	Source *objects.Object // while it runs
-	Copy   *objects.Object // while it runs, and after it is found
+	Copy   *objects.Object // the copy, while the promotion runs and afterwards
 	upload *upload
 }
 
-// Promote starts, or joins, the promotion of a rank's copy. It returns nil if too many
-// are queued, or nothing is promoted any more.
+// Promote starts or joins the promotion of a rank's copy. It returns nil if the device is
+// lost or the queue is full. The caller holds the lock.
 func (h *Cache) Promote(n objects.Identity, rank int, urgent bool) *Promotion {
 	k := objects.CopyKey{Identity: n, Rank: rank, Device: h.ID()}
 	if f := h.Flights.Find(k); f != nil {
@@ -45,11 +45,11 @@ func (h *Cache) Promote(n objects.Identity, rank int, urgent bool) *Promotion {
 	return p
 }
 
-// hintRows bounds how many hits of matches are handled in one critical section.
+// hintRows is the maximum number of recorded hits that one critical section handles.
 const hintRows = 32
 
-// Hint records a hit of a match by a client on a device, for promotion to the devices
-// whose engines may read it. It never waits.
+// Hint records that a client on a device has matched an object, so that the object is
+// promoted to the devices whose engines may read it. It never waits.
 func (l List) Hint(o *objects.Object, on tier.DeviceID) {
 	engines := o.Profile.Engines
 	for i := range engines {
@@ -70,8 +70,8 @@ func (h *Cache) hint(o *objects.Object) {
 	}
 }
 
-// Guess starts promotions for some of the recorded hits, for the engines on the device,
-// until one is ready, and reports whether more are left.
+// Guess starts promotions for some of the recorded hits, for the engines on the device, until a
+// promotion is ready to run. It reports whether more hits are left. The caller holds the lock.
 func (h *Cache) Guess() (more bool) {
 	for n := 0; n < hintRows && h.hints.Len() > 0 && !h.Flights.Waiting(); n++ {
 		w := h.hints.Take()
@@ -115,7 +115,7 @@ func (p *Promotion) Begin(f *transfer.Flight) error {
 	return nil
 }
 
-// Move copies and verifies.
+// Move copies the object and verifies the copy.
 func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(error)) {
 	h, name := p.cache, p.Copy.Name()
 	err := p.upload.run(ctx)
@@ -124,7 +124,7 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	case h.deviceLost():
 		err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	case errors.Is(err, gpuipc.ErrFull):
-		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // room that the device needs for the transfer
+		err = fmt.Errorf("%w: %w", tier.ErrFull, err) // the device lacks room for the transfer itself
 	}
 	moved(err)
 	switch transfer.OutcomeOf(err) {
@@ -137,8 +137,8 @@ func (p *Promotion) Move(ctx context.Context, _ *transfer.Flight, moved func(err
 	}
 }
 
-// Landed checks that the object of a copy is still whole: it may have been removed, or
-// found corrupt.
+// Landed checks that the object of a copy is still whole. It may have been removed or
+// found corrupt meanwhile.
 func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
 	if o := p.Source; !p.cache.o.Objects.Promotable(o) {
 		return false, fmt.Errorf("%s has left memory: %w", o.Name(), tier.ErrGone)
@@ -147,6 +147,7 @@ func (p *Promotion) Landed(*transfer.Flight) (again bool, err error) {
 }
 
 // End makes the copy visible to lookups, and keeps it in use for the waiting callers.
+// After an error it does nothing.
 func (p *Promotion) End(f *transfer.Flight, err error) {
 	if err != nil {
 		return
@@ -164,7 +165,7 @@ func (p *Promotion) End(f *transfer.Flight, err error) {
 	h.o.Objects.TellCopied(c, p.Source, why)
 }
 
-// Release ends the use of the object, and of the copy unless it is found.
+// Release ends the use of the object. It frees the copy unless the copy has become visible.
 func (p *Promotion) Release(*transfer.Flight) {
 	h, c, o := p.cache, p.Copy, p.Source
 	c.Fill = nil

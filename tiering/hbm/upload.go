@@ -13,24 +13,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// upload is one copy in flight into HBM: the pieces of its parts. Each is verified by
-// comparing the digests that the device computes of the destination with those that the
-// object was published with.
+// upload is one copy in flight into HBM. The parts of the copy are moved in pieces. Each
+// piece is verified: the device computes the digests of the destination, and they must be
+// those with which the object was published.
 type upload struct {
 	cache *Cache
 	copy  *objects.Object
-	to    gpuipc.Ref // the copy
+	to    gpuipc.Ref // memory of the copy
 	rank  int
 	nodes []uploadNode // the object, or the chain of a checkpoint from the root
-	from  []uint64     // digests of the object's share
+	from  []uint64     // published digests of the object's share
 
 	corrupt atomic.Pointer[objects.Object] // a node whose bytes in memory are wrong
 
-	digests []uint64   // of the copy's parts, after it has run
-	plain   [][]uint64 // of parts whose rows were packed, by part
+	digests []uint64   // digests of the copy's parts, set when all pieces are verified
+	plain   [][]uint64 // digests of parts whose rows were unpacked, by part; nil for other parts
 }
 
-// uploadNode is an object in memory in its state when it was taken into use.
+// uploadNode describes an object in memory, as it was when the promotion began.
 type uploadNode struct {
 	object  *objects.Object
 	layout  *plan.PartMap
@@ -38,19 +38,19 @@ type uploadNode struct {
 	digests []uint64
 }
 
-// uploadPiece is the contribution of one node to one part of a copy.
+// uploadPiece is what one node contributes to one part of a copy.
 type uploadPiece struct {
 	to, from gpuipc.Ref
 	want     []uint64
-	part     int // of the copy
+	part     int // index of the part in the copy
 	layer    int
 	object   *objects.Object
-	packed   *profile.Part // rows that are packed in memory, but not in the copy
+	packed   *profile.Part // set for rows that are packed in memory but not in the copy
 }
 
-// newUpload records all locations under the store's lock. Extents and digests are
-// replaced, never modified, and those recorded here stay valid while the object is in
-// use.
+// newUpload records the locations of all parts. The caller holds the store's lock. Extents
+// and digests are replaced, never modified, so the recorded ones stay valid while the
+// object is in use.
 func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
 	up := &upload{cache: h, copy: c, to: h.o.Objects.ShareOf(c, rank), rank: rank, from: o.Shares[rank].Digests}
 	up.nodes = make([]uploadNode, o.Depth)
@@ -61,8 +61,8 @@ func (h *Cache) newUpload(c, o *objects.Object, rank int) *upload {
 	return up
 }
 
-// piecesAtOnce is the number of pieces of a copy in flight, so that one crosses the bus
-// while another is hashed (a guess).
+// piecesAtOnce is the number of pieces of a copy in flight. One crosses the bus while
+// another is hashed (a guess).
 const piecesAtOnce = 4
 
 // run copies and verifies all pieces.
@@ -98,9 +98,8 @@ func (up *upload) run(ctx context.Context) error {
 	return up.hash(ctx)
 }
 
-// pieces lists what is copied where. The rows of a part of a checkpoint's copy are those
-// of the nodes of its chain, one after another; states and convolution tails are the last
-// node's.
+// pieces lists the pieces. For a checkpoint, the rows of a part are those of all nodes of
+// its chain, one after another. States and convolution tails are those of the last node.
 func (up *upload) pieces() ([]uploadPiece, error) {
 	l := up.copy.Layout()
 	last := len(up.nodes) - 1
@@ -137,7 +136,7 @@ func (up *upload) pieces() ([]uploadPiece, error) {
 	return pieces, nil
 }
 
-// part returns a part of a node and the digests of its chunks.
+// part returns the bytes of a part of a node, the digests of its chunks, and its layout.
 func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint64, *profile.Part) {
 	i, ok := n.layout.Index(layer, kind)
 	if !ok {
@@ -147,8 +146,8 @@ func (n *uploadNode) part(layer int, kind profile.PartKind) (gpuipc.Ref, []uint6
 	return n.share.Slice(part.Off, part.Len), n.digests[n.layout.FirstChunk[i]:n.layout.FirstChunk[i+1]], part
 }
 
-// move copies a piece and compares what the device reads at the destination with what was
-// published.
+// move copies a piece and compares the digests of the destination, as the device reads it,
+// with the published digests.
 func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	what := fmt.Sprintf("%s: promote layer %d", up.copy.Name(), p.layer)
 	if p.packed != nil {
@@ -168,8 +167,8 @@ func (up *upload) move(ctx context.Context, p *uploadPiece) error {
 	return nil
 }
 
-// unpack is move for rows that are packed in memory: kernels of GPUs read them as they
-// were written.
+// unpack is move for rows that are packed in memory. It stores them unpacked, since the
+// GPU kernels read plain rows.
 func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	packed := make([]byte, p.from.Len())
 	if err := up.cache.o.Memory.Load(ctx, packed, p.from); err != nil {
@@ -200,7 +199,8 @@ func (up *upload) unpack(ctx context.Context, p *uploadPiece) error {
 	return nil
 }
 
-// blame checks whether wrong bytes in HBM were already wrong in memory.
+// blame checks, after wrong bytes in HBM, whether the bytes in memory are wrong too. If
+// so, it records the object as corrupt.
 func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	got := make([]uint64, len(p.want))
 	if err := up.cache.o.Memory.Digests(ctx, p.from, got); err == nil && firstDifference(got, p.want) >= 0 {
@@ -208,8 +208,9 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 	}
 }
 
-// hash computes the digests that leases of the copy report. Parts from several nodes have
-// different chunks, which are hashed in HBM after their pieces were verified.
+// hash computes the digests that leases of the copy report. A part that was joined from
+// several nodes has other chunks than these. Its digests are computed in HBM, after its
+// pieces were verified.
 func (up *upload) hash(ctx context.Context) error {
 	if len(up.nodes) == 1 && up.copy.Packed == up.nodes[0].object.Packed {
 		up.digests = up.from

@@ -1,14 +1,14 @@
-// Package held tracks the names of a node's objects, over all tiers, and notifies its
-// listeners of each that is added and of each that has left all tiers: the feed of an
-// index for other nodes.
+// Package held tracks the names of a node's objects over all tiers. It notifies its
+// listeners when an object is added, and when it has left all tiers. An index for other
+// nodes is built from that.
 //
-// Each holder of an object calls Add once and Remove once, as for the index of segments
-// (package find). All methods may be called concurrently, and with any lock held except a
-// listener's. The names of a million objects take about 64 MB (48 bytes each, and the
-// free space of a map).
+// Each holder of an object (memory, the lower tier) calls Add once and Remove once, as for
+// the index of segments (package find). All methods may be called concurrently, and with
+// any lock held except a listener's. The names of a million objects take about 64 MB: 48
+// bytes each, and the free space of a map.
 //
-// Invariant: each listener has received Added once more often than Removed for each name
-// that is present, and equally often for all others.
+// Invariant: for each name that is present, a listener has received Added once more often
+// than Removed. For all other names it has received both equally often.
 package held
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Listener receives changes, in order for each name, from several goroutines and with
-// locks held: it must not block or call back.
+// Listener receives changes. The changes of one name arrive in order. They come from
+// several goroutines and with locks held, so a listener must not block or call the Set.
 type Listener interface {
 	Added(w tier.Want)
 	Removed(w tier.Want)
@@ -33,11 +33,11 @@ type Set struct {
 	shards    [shards]shard
 
 	scopeMu sync.RWMutex
-	scopes  map[scope]uint32 // numbers of scopes; one for each profile and tenant ever seen, few
+	scopes  map[scope]uint32 // number of each scope; there is one per pair of profile and tenant ever seen
 	byScope []scope
 }
 
-// shards is the number of locks and maps: All holds one of them at a time.
+// shards is the number of shards, each with a lock and a map.
 const shards = 64
 
 type shard struct {
@@ -55,7 +55,7 @@ type scope struct {
 	tenant      tier.TenantID
 }
 
-// New returns an empty set. The listeners are called in their order.
+// New returns an empty set, which calls the listeners in their order.
 func New(listeners ...Listener) *Set {
 	s := &Set{listeners: listeners, scopes: map[scope]uint32{}}
 	for i := range s.shards {
@@ -132,9 +132,9 @@ func (s *Set) Len() (n int) {
 	return n
 }
 
-// All returns the names, in no order. It copies a 64th at a time: names that are added or
-// removed meanwhile may or may not be included, and no lock is held while the caller
-// handles them.
+// All returns the names, in no order. It copies the names of one shard at a time, and
+// holds no lock while the caller handles them. Names that are added or removed meanwhile
+// may or may not be included.
 func (s *Set) All() iter.Seq[tier.Want] {
 	return func(yield func(tier.Want) bool) {
 		if s == nil {
@@ -178,7 +178,7 @@ func (s *Set) known(at scope) (uint32, bool) {
 	return n, ok
 }
 
-// number returns the number of a scope, which is assigned with its first name.
+// number returns the number of a scope, and assigns one to a scope without a number.
 func (s *Set) number(at scope) uint32 {
 	n, ok := s.known(at)
 	if ok {

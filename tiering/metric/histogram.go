@@ -6,31 +6,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Durations describes a histogram of seconds. It has native buckets, each at most a tenth
-// wider than the previous one, for servers that request the protobuf format, and classic
-// ones for all others.
+// Durations describes a histogram of durations in seconds. For servers that request the
+// protobuf format it has native buckets, each at most a tenth wider than the one below.
+// For all others it has classic buckets.
 type Durations struct {
 	Name, Help string
 	Labels     prometheus.Labels
 	Classic    []float64 // upper bounds; nil = from 100 µs to a minute
 }
 
-// Bounds of a histogram with native buckets. Seven decades at that width take about 170
-// buckets; values of one kind spread over two or three decades. Above the bound the
-// histogram is reset if an hour has passed, otherwise its buckets become wider.
+// Bounds of a histogram with native buckets. Seven decades take about 170 buckets of that
+// width, and the values of one histogram spread over two or three decades. If a histogram
+// exceeds nativeBuckets, it is reset if nativeResetAfter has passed since the last reset.
+// Otherwise its buckets become wider.
 const (
 	nativeFactor     = 1.1
 	nativeBuckets    = 160
 	nativeResetAfter = time.Hour
 )
 
-// lengthBuckets ranges from a read of a fast disk to a wait that a caller gives up.
+// lengthBuckets has bounds in seconds, from a read of a fast disk to a wait that a caller
+// gives up.
 var lengthBuckets = []float64{100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 200e-3, 500e-3, 1, 2, 5, 10, 30, 60}
 
-// New returns the histogram. It may be observed concurrently, usually without a lock.
+// New returns the histogram. Observe may be called concurrently, and usually takes no lock.
 func (d Durations) New() prometheus.Histogram { return prometheus.NewHistogram(d.options()) }
 
-// By returns a histogram for each value of a label, whose values are bounded elsewhere.
+// By returns one histogram per value of a label. The caller bounds the number of values.
 func (d Durations) By(label string) *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(d.options(), []string{label})
 }

@@ -1,5 +1,5 @@
-// Package metric reads the declarations in the field tags of a struct of counters, so
-// that a counter is declared once for listings and Prometheus.
+// Package metric reads the declarations in the field tags of a struct of counters, so that a
+// counter is declared once for listings and Prometheus.
 //
 //	Published uint64    `count:"published" prom:"published_total" help:"Objects published."`
 //	Demoted   uint64    `count:"demoted" prom:"demotions_total,result=taken" part:"disk"`
@@ -7,16 +7,17 @@
 //	Pool      string    `label:"pool"`
 //	HBM       Inner     `count:"hbm_" part:"hbm"`
 //
-// count is the name in listings, prom the family and its labels. The elements of an array
-// are named in braces, and one without a name is left out; a label "*" has that name, a
-// label "a|b" has separate names. help is given at one field of a family. A field with a
-// part is reported to Prometheus only if that part exists. A string is a label of all
-// series of its struct. The names of an inner struct begin with its tag, those of an
-// embedded one are unchanged. A struct with prom "-" is in listings only.
+// count is the name in listings, prom the family and its labels. help is given at one field of a
+// family. A field with a part is reported to Prometheus only if that part exists.
 //
-// Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs. A
-// family whose name ends in _total is a counter, the others are gauges. An invalid tag is
-// a programming error and panics.
+// The elements of an array are named in braces; an element without a name is left out. The label
+// value "*" stands for the name of the element, "a|b" gives the elements separate values. A
+// string field is a label of all series of its struct. The names of an inner struct begin with
+// its tag; those of an embedded struct are unchanged. A struct with prom "-" is only in listings.
+//
+// Fields are integers, atomic.Uint64, floats, arrays of these, strings and structs. A family
+// whose name ends in _total is a counter, the others are gauges. An invalid tag is a programming
+// error and panics.
 package metric
 
 import (
@@ -27,15 +28,15 @@ import (
 	"sync/atomic"
 )
 
-// Family is all series of one name.
+// Family describes all series of one name.
 type Family struct {
 	Name   string
 	Help   string
 	Labels []string
 }
 
-// Each calls f with the counters of the struct that c points to, by their names in
-// listings and in the order of the fields.
+// Each calls f with the name in listings and the value of each counter of the struct that
+// c points to, in the order of the fields.
 func Each(c any, f func(name string, value uint64)) {
 	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
 		if s.count != "" {
@@ -44,9 +45,9 @@ func Each(c any, f func(name string, value uint64)) {
 	})
 }
 
-// EachSeries calls f with the Prometheus series that the struct declares: those without a
-// part, and those of parts that has reports. values are those of the family's labels,
-// valid until f returns.
+// EachSeries calls f with the Prometheus series that the struct declares: series without a
+// part, and series of parts for which has returns true. values are the values of the
+// family's labels, and are valid until f returns.
 func EachSeries(c any, has func(part string) bool, f func(family string, values []string, v float64)) {
 	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
 		if s.family != "" && (s.part == "" || has(s.part)) {
@@ -55,8 +56,7 @@ func EachSeries(c any, has func(part string) bool, f func(family string, values 
 	})
 }
 
-// Families lists the families of some structs, each with its help and labels, wherever
-// they are declared.
+// Families lists the families that some structs declare, each once with its help and labels.
 func Families(structs ...any) []Family {
 	var list []Family
 	at := map[string]int{}
@@ -94,12 +94,12 @@ type series struct {
 	count, part    string
 	family, help   string
 	labels, values []string
-	n              uint64 // if it is an integer
+	n              uint64 // the value, if it is an integer
 	value          float64
 }
 
-// walk calls f with every number below v. labels are names and values of the enclosing
-// structs.
+// walk calls f with every number in the struct v. labels has the names and values, in
+// turn, of the labels of the enclosing structs.
 func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)) {
 	t := v.Type()
 	labels = slices.Clip(labels)
@@ -145,7 +145,7 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 	}
 }
 
-// parse parses a prom tag and returns how many labels come from enclosing structs.
+// parse parses a prom tag. around has the labels of enclosing structs; it returns their number.
 func (s *series) parse(prom string, around []string) int {
 	for i := 0; i < len(around); i += 2 {
 		s.labels, s.values = append(s.labels, around[i]), append(s.values, around[i+1])

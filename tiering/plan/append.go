@@ -8,11 +8,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows bounds a buffer; for any existing model, rows of more tokens are larger than
-// states.
+// maxRows is the maximum number of rows of a buffer. For any existing model, more rows
+// than that take more bytes than the states that they replace.
 const maxRows = 1 << 16
 
-// RowsBytes returns the size of a number of rows, as Append expects them.
+// RowsBytes returns the size in bytes of a number of rows in the layout that Append expects.
 func (g *Geometry) RowsBytes(rows int) (int64, error) {
 	if rows < 0 || rows > maxRows {
 		return 0, fmt.Errorf("%d rows, the most is %d: %w", rows, maxRows, tier.ErrInvalid)
@@ -20,10 +20,9 @@ func (g *Geometry) RowsBytes(rows int) (int64, error) {
 	return g.bufferParts(rows).Bytes, nil
 }
 
-// Append copies rows after the last one of a buffer, as drafts, into pages that the
-// buffer allocates as it grows. Rows beyond the capacity are ErrFull, and so are rows for
-// which there is no memory; ErrQuota as for segments. After an error a buffer is
-// unchanged.
+// Append copies rows to the end of a buffer, as drafts. The buffer allocates pages as it
+// grows. The error is ErrFull if the rows exceed the capacity or there is no memory, and
+// ErrQuota if they exceed the tenant's quota. After an error the buffer is unchanged.
 func (s *Session) Append(ctx context.Context, q *AppendQuery) (BufferState, error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -117,8 +116,8 @@ func (s *Session) appendTo(ctx context.Context, q *AppendQuery, _ *Geometry) (Bu
 	return got, err
 }
 
-// claimPage allocates memory for the last n of the rows to be appended; nothing for n =
-// 0.
+// claimPage allocates memory for the last n of the rows to be appended, which have no page
+// yet. For n = 0 it does nothing.
 func (s *Session) claimPage(q *AppendQuery, b *buffer, n int) (pages, error) {
 	if n == 0 {
 		return nil, nil
@@ -132,7 +131,7 @@ func (s *Session) claimPage(q *AppendQuery, b *buffer, n int) (pages, error) {
 	return pages{{memory, parts, q.Begin + q.Rows - n, rows}}, nil
 }
 
-// open creates a buffer with its first rows. It is not visible until it is complete.
+// open creates a buffer with its first rows. Other calls do not see it until it is complete.
 func (s *Session) open(ctx context.Context, q *AppendQuery, g *Geometry) (BufferState, error) {
 	s.mu.Lock()
 	others := len(s.mu.buffers) + s.mu.opening
@@ -191,7 +190,7 @@ func (s *Session) newBuffer(ctx context.Context, q *AppendQuery, g *Geometry, ot
 	return b, nil
 }
 
-// holdBase begins a buffer at a leased checkpoint, whose states it uses in place.
+// holdBase makes the states of a leased checkpoint the base of a buffer. It uses them in place.
 func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
 	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Base.Lease})
 	if err != nil {
@@ -206,7 +205,7 @@ func (s *Session) holdBase(b *buffer, q *AppendQuery) error {
 	return nil
 }
 
-// copyBase gives a new buffer separate states.
+// copyBase copies the states of the query into memory of the new buffer.
 func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error {
 	base, err := s.store.Claim(q.Scope, b.on, q.Base.State.Len())
 	if err != nil {
@@ -216,7 +215,8 @@ func (s *Session) copyBase(ctx context.Context, b *buffer, q *AppendQuery) error
 	return b.on.Copy(ctx, base.Memory, q.Base.State)
 }
 
-// copyRows writes rows after the last one. They count once all are written.
+// copyRows writes rows behind the last row of the buffer. They count only after the end of
+// the append.
 func (b *buffer) copyRows(ctx context.Context, q *AppendQuery, to []rowRun) error {
 	src, done := rowRun{ref: q.Src, parts: b.geometry.bufferParts(q.Rows)}, 0
 	for _, r := range to {

@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// AssembleBytes returns the size of Dest.Out and the number of segment rows, computed
-// from the plan's shape alone. Out has states and convolution tails in any case.
+// AssembleBytes returns the size in bytes of Dest.Out and the number of segment rows, from
+// the plan's shape alone. Out has states and convolution tails in any case.
 func (g *Geometry) AssembleBytes(q *AssembleQuery) (bytes int64, rows int, err error) {
 	if err := q.Plan.check(); err != nil {
 		return 0, 0, err
@@ -26,9 +26,8 @@ func (q *AssembleQuery) parts(g *Geometry, rows int) *PartMap {
 	return g.CheckpointParts(rows)
 }
 
-// Assemble composes the states of all linear layers, places the rows of all attention
-// layers and copies the tails of all convolutions, for a plan that is recomputed only at
-// its end.
+// Assemble composes the states of all linear layers, places the rows of all attention layers
+// and copies the convolution tails. Only the last span of the plan may be recomputed.
 func (s *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -82,7 +81,7 @@ func (s *Session) Assemble(ctx context.Context, q *AssembleQuery) (err error) {
 	return nil
 }
 
-// check checks everything about an assemble that needs no lease.
+// check checks everything about the query that needs no lease.
 func (q *AssembleQuery) check(bytes int64) error {
 	if err := holds(q.Dest.Out, bytes); err != nil {
 		return err

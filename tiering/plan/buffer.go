@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// buffer holds the rows of recent tokens together with the states that they advance: a
-// decoding engine has this instead of a state for each token (KVBuffer). It belongs to a
-// session and ends with it. Fixed once the session knows it, except base, pages and
-// state, which the session's lock guards.
+// buffer holds the rows of recent tokens together with the states that they advance. A
+// decoding engine keeps it instead of a state for each token (KVBuffer). It belongs to a
+// session and ends with it. Its fields do not change once it is open, except base, pages
+// and state, which the session's lock guards.
 type buffer struct {
 	id       tier.LeaseID
 	scope    Scope
 	geometry *Geometry
 	on       *Device
 
-	base  baseStates // before the first row
+	base  baseStates // the states before the first row
 	pages pages      // memory of the rows; grows with them
 	state bufferState
 }
@@ -37,7 +37,7 @@ func (b *baseStates) letGo() {
 	}
 }
 
-// claimedBase returns states in separate memory.
+// claimedBase returns base states in memory that the buffer has claimed.
 func claimedBase(g *Geometry, m *Claimed) baseStates {
 	return baseStates{share{parts: g.CheckpointParts(0), ref: m.Memory}, m.Release}
 }
@@ -46,8 +46,8 @@ func (b *buffer) answer() BufferState {
 	return BufferState{Buffer: b.id, Begin: b.state.begin, Accepted: b.state.accepted, End: b.state.end}
 }
 
-// happensLocked applies an event. last reports that it was the last one: the caller frees
-// the buffer after it has released the lock.
+// happensLocked applies an event to the buffer's state. last reports that the buffer has
+// ended with it. The caller then frees the buffer, after it has released the lock.
 func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
 	was := b.state.phase
 	if err = b.state.transition(e); err != nil {
@@ -79,7 +79,7 @@ func (s *Session) bufferLocked(id tier.LeaseID, sc Scope) (*buffer, error) {
 	return b, nil
 }
 
-// Accept keeps drafted rows that a verification has confirmed.
+// Accept keeps drafted rows that a verification has confirmed and drops the other drafts.
 func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	if _, err := s.store.Geometry(q.Scope); err != nil {
 		return BufferState{}, err
@@ -89,7 +89,7 @@ func (s *Session) Accept(q *AcceptQuery) (BufferState, error) {
 	return got, err
 }
 
-// acceptRows also returns the pages without any remaining rows.
+// acceptRows does the work of Accept. It also returns the pages that have no rows any more.
 func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +106,7 @@ func (s *Session) acceptRows(q *AcceptQuery) (got BufferState, dropped pages, er
 	return b.answer(), b.pages.behind(b.state.end), nil
 }
 
-// HeldRows are accepted rows of a buffer, which stay in place until Release is called,
-// once.
+// HeldRows are accepted rows of a buffer. They stay in place until Release, which is called once.
 type HeldRows struct {
 	On      *Device
 	Release func()
@@ -115,7 +114,7 @@ type HeldRows struct {
 	runs []rowRun
 }
 
-// Part returns the rows of a part, one run after another.
+// Part returns the bytes of one part (a tensor) of all rows, in order.
 func (h *HeldRows) Part(layer int, kind profile.PartKind) gpuipc.Ref {
 	var out gpuipc.Ref
 	for _, run := range h.runs {
@@ -125,8 +124,8 @@ func (h *HeldRows) Part(layer int, kind profile.PartKind) gpuipc.Ref {
 	return out
 }
 
-// HoldRows keeps the rows of tokens [begin, end) of a buffer in place. ErrInvalid: not
-// all of them exist and are accepted. ErrBusy: the buffer is being flushed.
+// HoldRows keeps the rows of tokens [begin, end) of a buffer in place. The error is ErrInvalid
+// if some of them do not exist or are not accepted, ErrBusy if the buffer is being flushed.
 func (s *Session) HoldRows(sc Scope, id tier.LeaseID, begin, end int) (*HeldRows, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +151,8 @@ func (s *Session) releaseRows(b *buffer) {
 	}
 }
 
-// ReleaseBuffer ends a buffer; false if the session has none with this id. Operations
-// still running on it keep its memory until they end.
+// ReleaseBuffer ends a buffer. It returns false if the session has none with this id.
+// Operations that still run on the buffer keep its memory until they end.
 func (s *Session) ReleaseBuffer(id tier.LeaseID) bool {
 	s.mu.Lock()
 	b := s.mu.buffers[id]
@@ -176,7 +175,7 @@ func (s *Session) releaseLocked(b *buffer) (last bool) {
 	return last
 }
 
-// Close ends all buffers. Later calls return why, and nothing new begins.
+// Close ends all buffers. Later calls return the error why.
 func (s *Session) Close(why error) {
 	var free []*buffer
 	s.mu.Lock()

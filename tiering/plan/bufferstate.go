@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// bufferState is the positions and the activity of a buffer: a flush removes rows from
-// the front, appending adds them at the end.
+// bufferState has the positions of a buffer's rows and the operations on it. Appending
+// adds rows at the end. A flush moves rows from the front into the base.
 //
 //	base ── row begin ── … ── row accepted-1 ── row accepted ── … ── row end-1
 //	states       accepted                           drafted
@@ -18,8 +18,8 @@ import (
 //
 //	 any ──release──► ending ──last operation ends──► ended
 //
-// Replays may run while it is idle or appending. If nothing is running, release leads
-// directly to ended.
+// Replays may run while the buffer is idle or appending. If no operation runs, release
+// leads directly to ended.
 //
 // Invariant: begin <= accepted <= end <= begin+capacity.
 //
@@ -29,7 +29,7 @@ type bufferState struct {
 	phase    bufferPhase
 	running  int // appends, flushes and replays
 	capacity int
-	begin    int // prompt positions
+	begin    int // prompt positions, as accepted and end
 	accepted int
 	end      int
 }
@@ -47,14 +47,14 @@ const (
 type bufferEventKind uint8
 
 const (
-	beginAppend bufferEventKind = iota // of rows from token on
-	endAppend                          // rows are written
+	beginAppend bufferEventKind = iota // an append of rows from position token on begins
+	endAppend                          // the append of rows has ended
 	failAppend
-	acceptRows // keeps a number of drafted rows, drops the others
+	acceptRows // keep the first rows drafted rows, drop the others
 	beginReplay
 	endReplay
-	beginFlush // of the rows before token
-	endFlush   // the base includes them
+	beginFlush // a flush of the rows before token begins
+	endFlush   // the base includes the rows before token
 	failFlush
 	release
 )
@@ -71,8 +71,8 @@ func newBufferState(begin, capacity int) bufferState {
 	return bufferState{capacity: capacity, begin: begin, accepted: begin, end: begin}
 }
 
-// transition is the only function that changes a buffer's state. A refused event changes
-// nothing. An operation that ends after release is ErrGone, but has ended.
+// transition is the only function that changes a buffer's state. An event that is refused
+// changes nothing. The end of an operation after release takes effect, but returns ErrGone.
 func (s *bufferState) transition(e bufferEvent) error {
 	if err := s.refuse(e); err != nil {
 		return err

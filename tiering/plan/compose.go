@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// StateBytes returns the size of From.State for a layer or profile.AllLayers.
+// StateBytes returns the size in bytes of From.State for a layer or profile.AllLayers.
 func (g *Geometry) StateBytes(layer int) (int64, error) {
 	if _, err := g.linear(layer); err != nil {
 		return 0, err
@@ -17,7 +17,7 @@ func (g *Geometry) StateBytes(layer int) (int64, error) {
 	return g.stateParts(layer).Bytes, nil
 }
 
-// InputBytes returns the size of a recomputed span's Input for a layer or
+// InputBytes returns the size in bytes of a recomputed span's Input for a layer or
 // profile.AllLayers.
 func (g *Geometry) InputBytes(layer int) (int64, error) {
 	if _, err := g.linear(layer); err != nil {
@@ -26,8 +26,8 @@ func (g *Geometry) InputBytes(layer int) (int64, error) {
 	return g.seamParts(layer).Bytes, nil
 }
 
-// ComposeBytes returns the size of Out, computed from the plan's shape alone: leases are
-// not looked up.
+// ComposeBytes returns the size in bytes of Out, from the plan's shape alone. It looks up
+// no leases.
 func (g *Geometry) ComposeBytes(q *ComposeQuery) (int64, error) {
 	if _, err := g.linear(q.Layer); err != nil {
 		return 0, err
@@ -84,7 +84,7 @@ func (s *Session) Compose(ctx context.Context, q *ComposeQuery) (err error) {
 	return nil
 }
 
-// check checks everything about a compose that needs no lease.
+// check checks everything about the query that needs no lease.
 func (q *ComposeQuery) check(g *Geometry, out states) error {
 	if err := q.Plan.check(); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (q *ComposeQuery) check(g *Geometry, out states) error {
 	if have, want := q.From.State.Len(), out.one.Bytes; have != want {
 		return fmt.Errorf("state of %d bytes, want %d: %w", have, want, tier.ErrInvalid)
 	}
-	// Advancing layer by layer in place is fine; with any other overlap one layer's
-	// result would overwrite the input of the next.
+	// A layer may advance its state in place, one layer after another. With any other
+	// overlap, the result of one layer would overwrite the input of the next.
 	if overlap(q.From.State, q.Out) && (out.times > 1 || !q.From.State.Equal(q.Out.Slice(0, q.From.State.Len()))) {
 		return fmt.Errorf("the answer overlaps the state it begins from: %w", tier.ErrInvalid)
 	}
@@ -120,7 +120,7 @@ func holds(out gpuipc.Ref, bytes int64) error {
 	return nil
 }
 
-// checkInputs requires an input of a size for each recomputed span but the last.
+// checkInputs checks that each recomputed span except the last has an input of want bytes.
 func (q *ComposeQuery) checkInputs(want int64) error {
 	for i := range q.Plan.Spans {
 		sp := &q.Plan.Spans[i]
@@ -150,17 +150,17 @@ func overlap(a, b gpuipc.Ref) bool {
 	return false
 }
 
-// composer creates one device job per layer of a plan.
+// composer creates one compose job per linear layer of a plan.
 type composer struct {
 	*run
 	from  From
-	state *PartMap // of From.State
-	seam  *PartMap // of Input
+	state *PartMap // layout of From.State
+	seam  *PartMap // layout of Input
 	steps []gpuipc.ComposeStep
 }
 
-// layer composes one layer. before returns where the state before each recomputed span is
-// written; nil = not wanted.
+// layer composes one layer into out. before returns the place for the state before a
+// recomputed span; nil = these states are not wanted.
 func (c *composer) layer(ctx context.Context, layer int, before func(seam int) gpuipc.Ref, out gpuipc.Ref) error {
 	lin := &c.geometry.Layer(layer).Linear
 	_, heads := c.geometry.RankHeads(layer)
@@ -188,7 +188,7 @@ func (c *composer) layer(ctx context.Context, layer int, before func(seam int) g
 	})
 }
 
-// first returns the state before the plan's first token; absent = zero.
+// first returns the state before the plan's first token; an absent Ref stands for zero.
 func (c *composer) first(layer int) gpuipc.Ref {
 	switch c.from.Kind {
 	case FromCheckpoint:
@@ -201,8 +201,9 @@ func (c *composer) first(layer int) gpuipc.Ref {
 	return gpuipc.Ref{}
 }
 
-// segmentStep returns a segment's (T, S). S of a layer with rope inside is at positions
-// local to the whole segment and is rotated to its prompt position (HYPIC Eq. 7).
+// segmentStep returns the step that applies a segment's T and S. In a layer that applies
+// rope to its states, S is for positions local to the whole segment, so the step rotates
+// it to its prompt position (HYPIC Eq. 7).
 func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	t, tPart := sp.segment.part(layer, profile.PartT)
 	s, sPart := sp.segment.part(layer, profile.PartS)
@@ -212,8 +213,8 @@ func (c *composer) segmentStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	}
 }
 
-// seamStep returns a recomputed span's (T, S). The engine computed it at the true
-// positions, so it is not rotated. Without input the step changes nothing.
+// seamStep returns the step that applies a recomputed span's T and S. The engine computed them at
+// the true positions, so the step does not rotate. Without an input the step changes nothing.
 func (c *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	if sp.Input.Absent() {
 		return gpuipc.ComposeStep{}
@@ -226,8 +227,8 @@ func (c *composer) seamStep(sp *heldSpan, layer int) gpuipc.ComposeStep {
 	}
 }
 
-// tail copies the convolution tail from which the recomputed tokens continue: that of the
-// last segment, of the checkpoint, or zeros.
+// tail copies the convolution tail from which the recomputed tokens continue: the tail of
+// the last segment, else the tail of the checkpoint, else zeros.
 func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuipc.Ref) error {
 	part, ok := out.Part(layer, profile.PartConv)
 	if !ok {
@@ -245,7 +246,8 @@ func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuip
 	})
 }
 
-// lastShare returns the object directly before the plan's recomputed end; nil = none.
+// lastShare returns the segment or checkpoint directly before the plan's recomputed end;
+// nil = none.
 func (c *composer) lastShare() (last *share) {
 	if n := len(c.chain); n > 0 {
 		last = &c.chain[n-1]

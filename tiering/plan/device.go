@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Device is a device that plans run on.
+// Device is a gpuipc.Device on which plans run.
 type Device struct {
 	gpuipc.Device
 	Place tier.Place
@@ -22,7 +22,7 @@ type Device struct {
 	composed, rotated, assembled, replayed atomic.Uint64
 }
 
-// check wraps an error of the device in one of our kinds.
+// check wraps an error of the device in an error of package tier.
 func (d *Device) check(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -41,8 +41,8 @@ func (d *Device) Copy(ctx context.Context, to, from gpuipc.Ref) error {
 
 // jobs are the device jobs of a plan.
 //
-// Invariant: no job of a plan writes what another one reads or writes, except a layer's
-// state that its one job advances in place.
+// Invariant: no job of a plan writes bytes that another job of it reads or writes. The only
+// bytes that a job both reads and writes are a layer's state that it advances in place.
 type jobs struct {
 	on       *Device
 	composes []gpuipc.ComposeJob
@@ -65,7 +65,7 @@ func (j *jobs) rotate(ctx context.Context, layer int, job *gpuipc.RotateJob) err
 	return j.on.check(j.on.Rotate(ctx, job), "rotate layer %d", layer)
 }
 
-// finish starts the remaining jobs, and returns when all have run.
+// finish runs the jobs that were not run yet, and returns when all jobs have ended.
 func (j *jobs) finish(ctx context.Context) error {
 	if len(j.composes) > 0 {
 		err := j.on.check(j.on.Batch.ComposeAll(ctx, j.composes), "compose %d layers", len(j.composes))

@@ -10,20 +10,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Geometry is a registered profile and what is computed from it once: the layouts of
-// segments, checkpoints, rows and states. All methods may be called concurrently.
+// Geometry is a registered profile and the layouts that follow from it: those of segments,
+// checkpoints, rows and states. Each is computed once. All methods may be called concurrently.
 type Geometry struct {
 	*profile.Profile
 	id    tier.ProfileID
-	page  int64 // of the store's pools
+	page  int64 // page size of the store's pools, in bytes
 	parts *Parts
 
 	ropes  []rope // distinct ropes of the profile
-	ropeOf []int  // layer -> index into ropes, -1 = keys are not rotated
+	ropeOf []int  // index into ropes of each layer; -1 = its keys are not rotated
 }
 
-// NewGeometry returns the geometry of a profile in a store with a page size. parts is the
-// store's.
+// NewGeometry returns the geometry of a profile in a store with pages of pageBytes. parts
+// is the store's cache of part maps.
 func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64, parts *Parts) *Geometry {
 	g := &Geometry{Profile: p, id: id, page: pageBytes, parts: parts}
 	g.ropes, g.ropeOf = distinctRopes(p)
@@ -38,12 +38,13 @@ func (g *Geometry) CheckRank(rank int) error {
 	return nil
 }
 
-// linear returns the layers that a query for layer composes.
+// linear returns the linear layers of a query: the given layer, or all for profile.AllLayers.
 func (g *Geometry) linear(layer int) ([]int, error) {
 	return pickLayers(g.LinearLayers(), layer, "linear")
 }
 
-// attention returns the layers that a query for layer rotates.
+// attention returns the attention layers of a query: the given layer, or all for
+// profile.AllLayers.
 func (g *Geometry) attention(layer int) ([]int, error) {
 	return pickLayers(g.AttentionLayers(), layer, "attention")
 }
@@ -63,8 +64,8 @@ func (g *Geometry) SegmentParts(interior int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSegment, layer: profile.AllLayers, n: interior})
 }
 
-// PackedParts returns the layout of a segment that may be packed. The error wraps
-// profile.ErrInvalid.
+// PackedParts returns the layout of a segment whose parts may be packed; packed is empty
+// if they are not. The error wraps profile.ErrInvalid.
 func (g *Geometry) PackedParts(interior int, packed profile.Packed) (*PartMap, error) {
 	if packed == "" {
 		return g.SegmentParts(interior), nil
@@ -104,8 +105,7 @@ func (g *Geometry) stateParts(layer int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfState, layer: layer})
 }
 
-// seamParts returns the layout of (T, S) of a recomputed span, of a layer or
-// profile.AllLayers.
+// seamParts returns the layout of T and S of a recomputed span, of a layer or profile.AllLayers.
 func (g *Geometry) seamParts(layer int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSeam, layer: layer})
 }
@@ -144,16 +144,16 @@ func (g *Geometry) compute(key partKey) *PartMap {
 	panic(fmt.Sprintf("plan: parts of kind %d", key.of))
 }
 
-// states computes profile.StatesLayout arithmetically: its parts are those of one state,
-// each repeated for every seam and once more. A plan may have thousands of seams, and
-// deep models hundreds of layers.
+// states is profile.StatesLayout, computed without a list of all parts. Each part of one state
+// is repeated times times: once for each seam and once for the final state. A list could be
+// long, since a plan may have thousands of seams, and deep models hundreds of layers.
 type states struct {
 	one   *PartMap
 	times int64
 }
 
-// statesBefore returns the layout of the states before each of a number of seams and the
-// final one.
+// statesBefore returns the layout of the states before each of a number of seams, and of
+// the final state.
 func (g *Geometry) statesBefore(layer, seams int) (states, error) {
 	s := states{g.stateParts(layer), int64(seams) + 1}
 	if s.one.Bytes > math.MaxInt64/s.times {
@@ -162,10 +162,10 @@ func (g *Geometry) statesBefore(layer, seams int) (states, error) {
 	return s, nil
 }
 
-// bytes returns the size of all states.
+// bytes returns the size of all states in bytes.
 func (s states) bytes() int64 { return s.one.Bytes * s.times }
 
-// at returns the place of state number n of the i-th requested layer.
+// at returns offset and length of state number n of the i-th requested layer.
 func (s states) at(i, n int) (off, length int64) {
 	part, end := s.one.Parts[i], s.one.Bytes
 	if i+1 < len(s.one.Parts) {
@@ -194,18 +194,17 @@ type partKey struct {
 	n       int
 }
 
-// Parts caches the part maps of all profiles of a store, since computing that of a deep
-// model takes microseconds. When the cache is full, arbitrary ones are dropped: segments
-// vary in size, but few sizes are in use at a time. All methods may be called
-// concurrently.
+// Parts caches the part maps of all profiles of a store, since computing the part map of a deep
+// model takes microseconds. When the cache is full, it drops arbitrary part maps: segments vary
+// in size, but few sizes are in use at a time. All methods may be called concurrently.
 type Parts struct {
 	mu      sync.Mutex
 	entries map[partKey]*PartMap
 	parts   int
 }
 
-// maxCachedParts bounds the cache: 5 MiB, the segments of 400 lengths of a model with
-// 60 layers (a guess).
+// maxCachedParts is the maximum number of parts in the cache. They take 5 MiB, and suffice
+// for segments of 400 different lengths of a model with 60 layers (a guess).
 const maxCachedParts = 64 << 10
 
 // NewParts returns an empty cache.

@@ -9,8 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// EngineLayer describes one attention layer's rows in engine memory, in bytes: row t of
-// head h of block b is at Base + b*BlockStride + t*TokenStride + h*HeadStride.
+// EngineLayer says where one attention layer's rows are in engine memory. Numbers are bytes.
+// Row t of head h of block b is at Base + b*BlockStride + t*TokenStride + h*HeadStride, with
+// KBase and the strides K* for keys, and VBase and the strides V* for values.
 type EngineLayer struct {
 	Layer        int
 	KBase        int64
@@ -22,27 +23,26 @@ type EngineLayer struct {
 	VHeadStride  int64
 }
 
-// EngineMemory is engine memory bound to a profile: paged rows of every attention layer.
-// CheckMemory validates it once; it must not change afterwards.
+// EngineMemory describes engine memory that has the rows of all attention layers in blocks.
+// CheckMemory validates a value once for a profile. The value must not change afterwards.
 type EngineMemory struct {
 	Region gpuipc.Region
-	// Chunks are the ends of the contiguous runs of the region's addresses; nil = one
-	// run. The keys of a layer are in one of them, and so are its values.
+	// Chunks has the ends (offsets) of the runs of contiguous addresses in the region; nil
+	// = one run. All keys of a layer must be in one run, and so must its values.
 	Chunks      []int64
 	BlockTokens int
 	Layers      []EngineLayer
 }
 
-// Bounds that keep every product of a block, token or head number with its stride far
-// from overflow.
+// Bounds that prevent overflow when a block, token or head number is multiplied by its stride.
 const (
 	maxMemoryBytes = 1 << 42
 	maxBlockTokens = 1 << 16
 )
 
-// CheckMemory checks engine memory against a profile: every attention layer once, rows
-// that do not overlap inside a block, and at least one block inside the region. The
-// caller does so once, before the first use.
+// CheckMemory checks engine memory against a profile. Each attention layer must be listed
+// once, rows must not overlap inside a block, and at least one block must fit into its
+// run. The caller does so once, before the first use.
 func (g *Geometry) CheckMemory(m *EngineMemory) error {
 	size := m.Region.Bytes()
 	if size > maxMemoryBytes || m.BlockTokens < 1 || m.BlockTokens > maxBlockTokens {
@@ -68,7 +68,7 @@ func (g *Geometry) CheckMemory(m *EngineMemory) error {
 	return nil
 }
 
-// end returns the end of the address run that contains an offset.
+// end returns the end of the run of addresses that contains the offset off.
 func (m *EngineMemory) end(off int64) int64 {
 	i, found := slices.BinarySearch(m.Chunks, off)
 	if found {
@@ -84,7 +84,7 @@ func (m *EngineMemory) end(off int64) int64 {
 type pagedRows struct {
 	base, block, token, head int64 // offset and strides in bytes
 	heads                    int
-	rowBytes                 int64 // of one head and token
+	rowBytes                 int64 // bytes of one row of one head
 	align                    int64 // size of one element
 }
 
@@ -116,7 +116,7 @@ func (pr *pagedRows) check(size, end int64, blockTokens int) error {
 	return nil
 }
 
-// blocks returns the number of blocks completely before end.
+// blocks returns the number of blocks that lie completely before end.
 func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	span := int64(blockTokens-1)*pr.token + int64(pr.heads-1)*pr.head + pr.rowBytes
 	room := end - pr.base - span
@@ -126,7 +126,7 @@ func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	return room/pr.block + 1
 }
 
-// boundMemory is engine memory with the block table of one plan.
+// boundMemory is engine memory together with the block table of one plan.
 type boundMemory struct {
 	*EngineMemory
 	geometry *Geometry
@@ -134,7 +134,8 @@ type boundMemory struct {
 	layer    map[int]*EngineLayer
 }
 
-// bind checks that every block that receives rows of the plan is inside the memory.
+// bind returns the destination's memory with its block table. It checks that every block
+// that receives rows of the plan is inside the memory.
 func (r *run) bind(d *Destination) (*boundMemory, error) {
 	b := &boundMemory{EngineMemory: d.Memory, geometry: r.geometry, blocks: d.Blocks, layer: map[int]*EngineLayer{}}
 	limit := int64(1) << 32
@@ -161,8 +162,8 @@ func (r *run) bind(d *Destination) (*boundMemory, error) {
 	return b, nil
 }
 
-// check checks the blocks of tokens [begin, end). Entries of other tokens are not read:
-// engines leave them unset.
+// check checks the table's entries for tokens [begin, end): block numbers must be below
+// limit. It does not read entries of other tokens, which engines leave unset.
 func (b *boundMemory) check(begin, end int, limit int64) error {
 	first, last := begin/b.BlockTokens, (end-1)/b.BlockTokens
 	if last >= len(b.blocks) {
@@ -176,7 +177,7 @@ func (b *boundMemory) check(begin, end int, limit int64) error {
 	return nil
 }
 
-// scatter returns the destination of rows that begin at a prompt position.
+// scatter returns the destination of rows of a layer that begin at prompt position at.
 func (b *boundMemory) scatter(layer int, kind profile.PartKind, at int) gpuipc.Scatter {
 	pr := b.geometry.paged(b.layer[layer], kind)
 	return gpuipc.Scatter{

@@ -9,21 +9,22 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// PartMap is a profile.Layout whose parts can be looked up by (layer, kind), together with
-// the cumulative chunk counts of its parts. It is immutable.
+// PartMap is a profile.Layout whose parts can be looked up by layer and kind. It also
+// counts the chunks of its parts. It is immutable.
 type PartMap struct {
 	profile.Layout
-	// FirstChunk[i] is the number of chunks before part i; the last entry is the total.
+	// FirstChunk[i] is the number of chunks before part i. The last entry is the number of
+	// all chunks.
 	FirstChunk []int
 
-	// For a checkpoint, as offsets into a share.
-	StatePages []gpuipc.Extent // whole pages without rows, freed by stripping the states
+	// For a checkpoint: byte ranges of a share, as offsets into it.
+	StatePages []gpuipc.Extent // whole pages without rows, which stripping frees
 	StateEdges []gpuipc.Extent // states and convolution tails on the other pages
 }
 
 // NewPartMap returns the map of a layout.
 func NewPartMap(l profile.Layout) *PartMap {
-	l.Parts = slices.Clone(l.Parts) // without the builder's spare capacity, since maps are cached
+	l.Parts = slices.Clone(l.Parts) // drops the builder's spare capacity, since maps are cached
 	m := &PartMap{Layout: l, FirstChunk: make([]int, len(l.Parts)+1)}
 	for i := range l.Parts {
 		m.FirstChunk[i+1] = m.FirstChunk[i] + gpuipc.Chunks(l.Parts[i].Len)
@@ -31,7 +32,7 @@ func NewPartMap(l profile.Layout) *PartMap {
 	return m
 }
 
-// Part returns the part of a layer and kind.
+// Part returns the part of a layer and kind; false if there is none.
 func (m *PartMap) Part(layer int, kind profile.PartKind) (profile.Part, bool) {
 	i, ok := m.Index(layer, kind)
 	if !ok {
@@ -40,9 +41,9 @@ func (m *PartMap) Part(layer int, kind profile.PartKind) (profile.Part, bool) {
 	return m.Parts[i], true
 }
 
-// Index returns the index of that part.
+// Index returns the index in Parts of the part of a layer and kind.
 func (m *PartMap) Index(layer int, kind profile.PartKind) (i int, ok bool) {
-	return sort.Find(len(m.Parts), func(i int) int { // layouts have this order
+	return sort.Find(len(m.Parts), func(i int) int { // parts are sorted like this
 		return cmp.Or(cmp.Compare(layer, m.Parts[i].Layer), cmp.Compare(kind, m.Parts[i].Kind))
 	})
 }
@@ -50,12 +51,11 @@ func (m *PartMap) Index(layer int, kind profile.PartKind) (i int, ok bool) {
 // Chunks returns the total number of chunks.
 func (m *PartMap) Chunks() int { return m.FirstChunk[len(m.Parts)] }
 
-// IsRows reports whether a part has rows of attention layers, which descendants of a
-// checkpoint need, as opposed to states and convolution tails, which they do not.
+// IsRows reports whether a part has rows of attention layers, which the descendants of a
+// checkpoint need. They do not need the other parts, states and convolution tails.
 func IsRows(kind profile.PartKind) bool { return kind == profile.PartK || kind == profile.PartV }
 
-// withStates finds the pages of a checkpoint's share that contain only states and
-// convolution tails, and the states and tails on other pages.
+// withStates sets StatePages and StateEdges, for pages of the given size, and returns m.
 func (m *PartMap) withStates(page int64) *PartMap {
 	at := int64(0) // first candidate page
 	until := func(end int64) {
@@ -74,7 +74,7 @@ func (m *PartMap) withStates(page int64) *PartMap {
 	return m
 }
 
-// withEdges finds the states and convolution tails outside the state pages.
+// withEdges sets StateEdges: the states and convolution tails outside the state pages.
 func (m *PartMap) withEdges() {
 	pages := m.StatePages
 	for i := range m.Parts {

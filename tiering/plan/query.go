@@ -21,7 +21,7 @@ type SpanKind uint8
 // The span kinds. The numbers are those of the local protocol.
 const (
 	SpanSegment   SpanKind = 1 // the interior of a leased segment
-	SpanRecompute SpanKind = 2 // tokens the engine computes: seam, miss, query
+	SpanRecompute SpanKind = 2 // tokens that the engine computes: a seam, a miss, the question
 )
 
 // Span is a run of prompt tokens [Start, Start+Count).
@@ -30,25 +30,25 @@ type Span struct {
 	Lease tier.LeaseID // SpanSegment
 	Start int
 	Count int
-	// Input holds (T, S) of a recomputed span in F32, laid out by profile.SeamLayout of
-	// the requested layers, its S already at the true positions of its tokens (never
-	// rotated). It may be absent for the last span of a plan only. Rotate ignores it and
+	// Input holds T and S of a recomputed span in F32, laid out by profile.SeamLayout of
+	// the requested layers. Its S is at the true positions of its tokens already, so it is
+	// not rotated. Only the last span of a plan may lack it. Rotate ignores it and
 	// Assemble refuses it.
 	Input gpuipc.Ref
 }
 
-// Plan is a list of spans that cover the tokens [Begin, End) of a prompt exactly once, in
-// order.
+// Plan is a list of spans that cover the tokens [Begin, End) of a prompt exactly once, in order.
 //
-// Invariant: no token enters a state twice. Besides gaps and overlaps of spans, a plan in
-// which two whole segments (head, interior and tail) overlap is refused, and so is one
-// that leaves no room for a segment's head.
+// Invariant: no token enters a state twice. A plan is refused if its spans leave gaps or overlap.
+// It is also refused if two whole segments (head, interior and tail) overlap, or if there is no
+// room for a segment's head.
 type Plan struct {
 	Begin, End int
 	Spans      []Span
 }
 
-// check refuses gaps and overlaps: each span begins where the previous one ended.
+// check returns an error if the spans leave gaps or overlap: each must begin where the
+// previous one ended.
 func (pl *Plan) check() error {
 	if pl.Begin < 0 || pl.End < pl.Begin || pl.End > profile.MaxTokens {
 		return fmt.Errorf("plan of tokens [%d, %d): %w", pl.Begin, pl.End, tier.ErrInvalid)
@@ -71,7 +71,8 @@ func (pl *Plan) check() error {
 	return nil
 }
 
-// shape returns the counts on which the sizes of results depend.
+// shape returns the number of segment rows and of recomputed spans, on which the sizes of
+// results depend.
 func (pl *Plan) shape() (rows, seams int) {
 	for i := range pl.Spans {
 		if pl.Spans[i].Kind == SpanSegment {
@@ -83,8 +84,8 @@ func (pl *Plan) shape() (rows, seams int) {
 	return rows, seams
 }
 
-// leases returns the leases of a plan: of the checkpoint that it begins from, if any,
-// then of its segments in order.
+// leases returns the leases of a plan: first the lease of the checkpoint that it begins
+// from, if any, then those of its segments in order.
 func (pl *Plan) leases(from From) []tier.LeaseID {
 	ids := make([]tier.LeaseID, 0, len(pl.Spans)+1)
 	if from.Kind == FromCheckpoint {
@@ -116,7 +117,7 @@ type From struct {
 	State gpuipc.Ref
 }
 
-// check refuses a state that cannot be the one before the plan's first token.
+// check returns an error if the beginning cannot hold for the plan's first token.
 func (from From) check(pl *Plan) error {
 	switch {
 	case from.Kind > FromState:
@@ -128,8 +129,8 @@ func (from From) check(pl *Plan) error {
 }
 
 // ComposeQuery advances a running state over a plan. For each requested linear layer in
-// order, Out receives the F32 state before each recomputed span and then the final state:
-// profile.StatesLayout(Layer, recomputed spans).
+// order, Out receives the F32 states before the recomputed spans, in order, and then the
+// final state, laid out by profile.StatesLayout(Layer, number of recomputed spans).
 type ComposeQuery struct {
 	Scope
 	Layer int // a linear layer, or profile.AllLayers
@@ -138,9 +139,9 @@ type ComposeQuery struct {
 	Out   gpuipc.Ref // at least ComposeBytes
 }
 
-// Destination is the destination of rows. Without Memory they are packed into Out, in
-// plan order, by profile.RowsLayout. With Memory they are scattered by the block table of
-// tokens [0, End).
+// Destination says where rows are written. Without Memory they are packed into Out, in
+// plan order, by profile.RowsLayout. With Memory they are written to the engine's blocks;
+// Blocks is the block table of tokens [0, End).
 type Destination struct {
 	Out    gpuipc.Ref
 	Memory *EngineMemory
@@ -156,9 +157,9 @@ func (d *Destination) region() gpuipc.Region {
 }
 
 // RotateQuery copies the keys and values of a plan's segments to their positions. With
-// Memory and FromCheckpoint the rows of the checkpoint's chain are copied too, unrotated,
-// since they are already at their positions. FromZero does not restrict Begin here; rows
-// before it belong to the engine.
+// Memory and FromCheckpoint it also copies the rows of the checkpoint's chain, unrotated,
+// since they are already at their positions. With FromZero, Begin need not be 0 here; the
+// rows before Begin belong to the engine.
 type RotateQuery struct {
 	Scope
 	Layer int // an attention layer, or profile.AllLayers
@@ -167,11 +168,10 @@ type RotateQuery struct {
 	Dest  Destination
 }
 
-// AssembleQuery is Compose and Rotate of all layers in one call, for plans whose only
-// recomputed span, if any, is the last. Out is laid out by
-// profile.CheckpointLayout(rows), or CheckpointLayout(0) if rows are written to Memory.
-// Its convolution tails are the last segment's, or the checkpoint's if the plan has no
-// segment, or zero.
+// AssembleQuery is a Compose and a Rotate of all layers in one call. Only the last span of
+// the plan may be a recomputed one. Out is laid out by profile.CheckpointLayout(rows), or
+// CheckpointLayout(0) if the rows are written to Memory. The convolution tails in it are
+// those of the last segment. Without segments they are those of the checkpoint, or zero.
 type AssembleQuery struct {
 	Scope
 	From From
@@ -184,14 +184,15 @@ type AppendQuery struct {
 	Scope
 	Buffer tier.LeaseID // 0 = open one
 
-	// For a new buffer. The base is zero states, a loaded checkpoint, or the bytes of
-	// profile.CheckpointLayout(0), which are copied.
+	// Only for a new buffer. Base is the states before its first row: zero states, those
+	// of a loaded checkpoint, or the bytes of profile.CheckpointLayout(0), which are
+	// copied. Capacity is the maximum number of rows.
 	Base     From
 	Capacity int
 
 	Begin int        // prompt position of the first row
 	Rows  int        // at least 1, or 0 when a buffer is opened
-	Src   gpuipc.Ref // the rows as profile.BufferLayout(Rows)
+	Src   gpuipc.Ref // the rows, laid out by profile.BufferLayout(Rows)
 }
 
 // BufferState describes a buffer, in prompt positions.

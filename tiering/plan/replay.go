@@ -10,26 +10,28 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ReplayBytes returns the size of a replay's result, and of the states over which a
-// buffer can be opened.
+// ReplayBytes returns the size in bytes of a replay's result. It is also the size of the
+// states with which a buffer can be opened.
 func (g *Geometry) ReplayBytes() int64 { return g.CheckpointParts(0).Bytes }
 
-// replay is rows and the states that they advance, in their state when it began.
+// replay is one replay: rows, and the states that they advance, both as they were when it began.
 type replay struct {
 	geometry *Geometry
 	on       *Device
 	base     share    // zero value = zero states
-	runs     []rowRun // of the rows before the token
+	runs     []rowRun // the rows up to the requested token
 	n        int      // number of these rows
 	out      gpuipc.Ref
-	to       *PartMap // of out
+	to       *PartMap // layout of out
 }
 
-// Replay writes the states and convolution tails after an accepted token of a buffer, or
-// after any token of a leased checkpoint of kind Rows, to q.Out, as
-// profile.CheckpointLayout(0). The states are bit-identical to decoding token by token
-// from the base. With Flush they replace the base, in separate memory, and the rows
-// before the token are dropped. This happens only when they are complete, so after an
+// Replay writes the states and convolution tails after a token to q.Out, laid out by
+// profile.CheckpointLayout(0). The token is an accepted token of a buffer, or any token of
+// a leased checkpoint of kind Rows. The states are bit-identical to those of decoding
+// token by token from the base.
+//
+// With Flush the result also becomes the buffer's base, in separate memory, and the rows
+// before the token are dropped. This happens only when the result is complete, so after an
 // error the buffer is unchanged. A leased checkpoint cannot be flushed.
 func (s *Session) Replay(ctx context.Context, q *ReplayQuery) error {
 	g, err := s.store.Geometry(q.Scope)
@@ -85,8 +87,8 @@ func (s *Session) replay(ctx context.Context, sc Scope, r *replay) error {
 	return nil
 }
 
-// replayLease replays the rows of a leased checkpoint, and those of its ancestors of kind
-// Rows, over the states of the first ancestor that has any.
+// replayLease replays the rows of a leased checkpoint and of its ancestors of kind Rows.
+// It begins at the states of the nearest ancestor that has states.
 func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) error {
 	held, err := s.store.Hold(q.Scope, []tier.LeaseID{q.Buffer})
 	if err != nil {
@@ -107,8 +109,8 @@ func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) 
 	return s.replay(ctx, q.Scope, r)
 }
 
-// resolve finds the rows of a source, and the states before them. begin is the token
-// after these states.
+// resolve finds the rows of a source, and the states before them. begin is the number of
+// tokens that these states cover.
 func (r *replay) resolve(src *Source) (begin int, err error) {
 	if src.Kind != tier.Rows {
 		return 0, fmt.Errorf("%v is not kept as rows: %w", src.Name, tier.ErrInvalid)
@@ -148,8 +150,8 @@ func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*buffer, *replay, er
 	}, nil
 }
 
-// endReplay replaces the base with next, if all went well, and frees what is no longer
-// needed.
+// endReplay ends a replay or flush. After a successful flush, next becomes the base. It
+// frees memory that is no longer needed.
 func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed error) error {
 	event := bufferEvent{kind: endReplay, token: q.Token}
 	switch {
@@ -184,7 +186,7 @@ func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed err
 	return err
 }
 
-// run writes the result.
+// run computes the result, layer by layer.
 func (r *replay) run(ctx context.Context) error {
 	for _, layer := range r.geometry.LinearLayers() {
 		if err := r.states(ctx, layer); err != nil {
@@ -197,7 +199,8 @@ func (r *replay) run(ctx context.Context) error {
 	return nil
 }
 
-// basePart returns a part of the states before the first row; false for zero states.
+// basePart returns a part of the base, the states before the first row; false if these are
+// zero states.
 func (r *replay) basePart(layer int, kind profile.PartKind) (gpuipc.Ref, bool) {
 	if r.base.parts == nil {
 		return gpuipc.Ref{}, false
@@ -216,7 +219,7 @@ func (r *replay) states(ctx context.Context, layer int) error {
 		Out: r.out.Slice(state.Off, state.Len),
 	}
 	job.From, _ = r.basePart(layer, profile.PartS)
-	for i := range max(1, len(r.runs)) { // without rows once, to copy the base
+	for i := range max(1, len(r.runs)) { // without rows one job copies the base
 		if r.n > 0 {
 			run := r.runs[i]
 			job.Rows = run.n
@@ -230,8 +233,8 @@ func (r *replay) states(ctx context.Context, layer int) error {
 	return nil
 }
 
-// tail writes the last inputs of a layer's convolution: those of the rows, and if these
-// are too few, the end of the base's tail before them.
+// tail writes the last inputs of a layer's convolution. It takes them from the rows. If
+// there are too few rows, the end of the base's tail comes before them.
 func (r *replay) tail(ctx context.Context, layer int) error {
 	part, ok := r.to.Part(layer, profile.PartConv)
 	if !ok {
@@ -254,8 +257,8 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 	return nil
 }
 
-// baseTail writes the first n inputs of a tail: those of the base's tail from index
-// skipped on, or zeros.
+// baseTail writes the first n inputs of a tail. They are those of the base's tail from
+// index skipped on, or zeros if the base has no tail.
 func (r *replay) baseTail(ctx context.Context, part *profile.Part, skipped, n int) error {
 	to := rowRun{ref: r.out, n: n}.rows(part)
 	base, ok := r.basePart(part.Layer, profile.PartConv)

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// RotateBytes returns the size of Dest.Out (0 if rows are written to engine memory) and
-// the number of segment rows, computed from the plan's shape alone.
+// RotateBytes returns the size in bytes of Dest.Out (0 if rows are written to engine
+// memory) and the number of segment rows, from the plan's shape alone.
 func (g *Geometry) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error) {
 	if _, err := g.attention(q.Layer); err != nil {
 		return 0, 0, err
@@ -25,8 +25,8 @@ func (g *Geometry) RotateBytes(q *RotateQuery) (bytes int64, rows int, err error
 	return bytes, rows, nil
 }
 
-// Rotate copies keys and values of a plan's segments to their destination and rotates the
-// keys to their positions on the way.
+// Rotate copies the keys and values of a plan's segments to their destination. On the way
+// it rotates the keys to their positions.
 func (s *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	g, err := s.store.Geometry(q.Scope)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *Session) Rotate(ctx context.Context, q *RotateQuery) (err error) {
 	return nil
 }
 
-// check checks everything about a rotate that needs no lease.
+// check checks everything about the query that needs no lease.
 func (q *RotateQuery) check(bytes int64) error {
 	if err := holds(q.Dest.Out, bytes); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (q *RotateQuery) check(bytes int64) error {
 type rotator struct {
 	*run
 	out    gpuipc.Ref
-	parts  *PartMap     // of out, if rows are packed there
-	memory *boundMemory // otherwise the destination
+	parts  *PartMap     // layout of out, if the rows are packed there; else nil
+	memory *boundMemory // the destination, if the rows go to engine memory; else nil
 }
 
 func (w *rotator) layer(ctx context.Context, layer int) error {
@@ -129,8 +129,8 @@ func (w *rotator) chainRows(ctx context.Context, layer int) error {
 	return nil
 }
 
-// job copies the rows of one part to packed row number row of the result, or to prompt
-// position at in engine memory.
+// job returns the job that copies the rows of one part. They go to row number row of the
+// packed result, or to prompt position at in engine memory.
 func (w *rotator) job(from *share, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
 	src, part := from.part(layer, kind)
 	job := gpuipc.RotateJob{

@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rope contains the parameters of a rotation.
+// rope has the parameters of a rotary position embedding.
 type rope struct {
 	dims        int
 	interleaved bool
@@ -19,8 +19,8 @@ func (a rope) equal(b rope) bool {
 	return a.dims == b.dims && a.interleaved == b.interleaved && slices.Equal(a.invFreq, b.invFreq)
 }
 
-// distinctRopes lists the ropes of a profile, and the index of each layer's rope; -1 =
-// its keys are not rotated.
+// distinctRopes lists the distinct ropes of a profile. ofLayer has the index of each
+// layer's rope; -1 = the layer's keys are not rotated.
 func distinctRopes(p *profile.Profile) (ropes []rope, ofLayer []int) {
 	ofLayer = make([]int, p.Layers())
 	for i := range ofLayer {
@@ -40,7 +40,7 @@ func distinctRopes(p *profile.Profile) (ropes []rope, ofLayer []int) {
 	return ropes, ofLayer
 }
 
-// rotations computes the rotations of one call, each (rope, distance) once.
+// rotations computes the rotations of one call, each pair of rope and distance only once.
 type rotations struct {
 	geometry *Geometry
 	known    map[rotationKey]*gpuipc.Rotation
@@ -48,8 +48,8 @@ type rotations struct {
 
 type rotationKey struct{ rope, by int }
 
-// by returns the rotation of a layer's keys by a distance in tokens; nil = none. Angles
-// are computed in float64: at position 10^6 a float32 angle is off by 0.06.
+// by returns the rotation of a layer's keys by a distance in tokens; nil = none. It
+// computes angles in float64, since a float32 angle at position 10^6 is off by 0.06.
 func (t *rotations) by(layer, distance int) *gpuipc.Rotation {
 	at := t.geometry.ropeOf[layer]
 	if at < 0 || distance == 0 {
@@ -73,9 +73,9 @@ func (t *rotations) by(layer, distance int) *gpuipc.Rotation {
 	return r
 }
 
-// rotate sets how a job rotates a segment's keys to their positions. Keys that were stored
-// rotated, as if the segment began at position 0, all need the same rotation; keys stored
-// unrotated get one for each row.
+// rotate sets how a job rotates a segment's keys to their positions. Keys that are stored
+// rotated, as if the segment began at position 0, all need the same rotation. Keys that
+// are stored unrotated need a separate rotation for each row.
 func (t *rotations) rotate(job *gpuipc.RotateJob, layer int, sp *heldSpan) {
 	at := t.geometry.ropeOf[layer]
 	if at < 0 {

@@ -7,15 +7,15 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rowRun is rows of consecutive tokens in one place: in a page of a buffer, or in a
+// rowRun is the rows of consecutive tokens in one place: in a page of a buffer, or in a
 // checkpoint of kind Rows.
 type rowRun struct {
 	ref   gpuipc.Ref // the whole place
 	parts *PartMap   // layout of the place
-	at, n int        // the selected rows
+	at, n int        // the selected rows: n rows from index at on
 }
 
-// part returns the rows of a part of a layer.
+// part returns the selected rows of one part of a layer.
 func (r rowRun) part(layer int, kind profile.PartKind) gpuipc.Ref {
 	part, _ := r.parts.Part(layer, kind)
 	return r.rows(&part)
@@ -26,7 +26,7 @@ func (r rowRun) rows(part *profile.Part) gpuipc.Ref {
 	return r.ref.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
 }
 
-// cut returns n rows of some runs, after skipping the first skip rows.
+// cut skips the first skip rows of some runs and returns the next n rows.
 func cut(runs []rowRun, skip, n int) []rowRun {
 	var out []rowRun
 	for _, r := range runs {
@@ -49,8 +49,9 @@ func (d *Device) moveRows(ctx context.Context, to, from gpuipc.Ref, part *profil
 	return d.check(d.Rotate(ctx, &job), "rows of layer %d", part.Layer)
 }
 
-// pageRows is the number of rows by which a buffer grows: about as many as a request
-// drafts, and as decoding keeps next to a state before it is written (KVBuffer §4.1).
+// pageRows is the number of rows by which a buffer grows. A request drafts about as many.
+// It is also about the number of rows that decoding keeps next to a state before it writes
+// a new state (KVBuffer §4.1).
 const pageRows = 16
 
 // page is memory for rows of consecutive tokens.
@@ -66,7 +67,7 @@ func (p *page) end() int { return p.begin + p.rows }
 // pages are the pages of a buffer, in order.
 type pages []page
 
-// runs returns the rows of n tokens from a prompt position on.
+// runs returns the rows of n tokens from prompt position token on.
 func (ps pages) runs(token, n int) []rowRun {
 	var all []rowRun
 	skip := 0
@@ -81,7 +82,7 @@ func (ps pages) runs(token, n int) []rowRun {
 	return cut(all, skip, n)
 }
 
-// lack returns how many rows have no page, if n are appended from token on.
+// lack returns how many rows have no page if n rows are appended at position token.
 func (ps pages) lack(token, n int) int {
 	if len(ps) == 0 {
 		return n
@@ -89,8 +90,8 @@ func (ps pages) lack(token, n int) int {
 	return max(0, token+n-ps[len(ps)-1].end())
 }
 
-// behind removes and returns the pages whose rows are all at token or later; before those
-// whose rows are all earlier.
+// behind removes and returns the pages whose rows are all at position token or later;
+// before does so for the pages whose rows are all before it.
 func (ps *pages) behind(token int) (out pages) {
 	n := len(*ps)
 	for n > 0 && (*ps)[n-1].begin >= token {

@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// run is a plan in progress: its leased objects are held until end.
+// run is a plan in progress. It keeps its leased objects in place until end.
 type run struct {
 	jobs
 	runner   *Runner
@@ -18,7 +18,7 @@ type run struct {
 	geometry *Geometry
 	held     *Held
 	spans    []heldSpan
-	chain    []share // the checkpoint that it begins from and its ancestors, from the root
+	chain    []share // the checkpoint that the plan begins from and its ancestors, from the root
 	began    time.Time
 	timing   Timing
 
@@ -28,14 +28,14 @@ type run struct {
 // heldSpan is a span and its leased segment.
 type heldSpan struct {
 	Span
-	segment share // none = recomputed
+	segment share // the zero value if the span is recomputed
 	origin  int   // prompt position of the whole segment's token 0
 }
 
 func (sp *heldSpan) isSegment() bool { return sp.segment.parts != nil }
 
-// begin holds the leased objects of a plan. It runs where these are, or where its result
-// is written if it has no leases. The caller ends the run.
+// begin starts a plan and keeps its leased objects in place. The plan runs on the device that
+// they are on, or if it has no leases, on the device of the region answer. The caller calls end.
 func (s *Session) begin(sc Scope, g *Geometry, from From, pl *Plan, answer gpuipc.Region) (*run, error) {
 	if err := pl.check(); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s *Session) begin(sc Scope, g *Geometry, from From, pl *Plan, answer gpuip
 	return r, nil
 }
 
-// end releases what is held, and counts the operation if it succeeded.
+// end releases the leased objects, and counts the operation if it succeeded.
 func (r *run) end(counter *atomic.Uint64, err error) {
 	r.held.Release()
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *run) resolve(from From, pl *Plan) error {
 	return nil
 }
 
-// resolveBase lists the checkpoint that a plan begins from, and its ancestors.
+// resolveBase sets chain to the checkpoint that a plan begins from and its ancestors.
 func (r *run) resolveBase(src *Source, begin int) error {
 	if err := src.checkBase(begin); err != nil {
 		return err
@@ -109,8 +109,8 @@ func (r *run) resolveBase(src *Source, begin int) error {
 	return nil
 }
 
-// checkBase refuses a source that is not a checkpoint of the tokens before begin, or
-// whose states have to be rebuilt first.
+// checkBase returns an error unless a source is a checkpoint of exactly the tokens before
+// begin. A checkpoint of kind Rows is also an error, since its states must be rebuilt first.
 func (src *Source) checkBase(begin int) error {
 	if src.Kind == 0 || src.Kind == tier.Rows || src.End != begin {
 		return fmt.Errorf("%v as the first %d tokens: %w", src.Name, begin, tier.ErrInvalid)
@@ -118,8 +118,8 @@ func (src *Source) checkBase(begin int) error {
 	return nil
 }
 
-// resolve checks that a segment fits its span and returns the end of the whole segment.
-// Tokens before whole belong to another segment.
+// resolve checks that a segment fits its span and returns the end of the whole segment, tail
+// included. whole is the end of the previous whole segment, before which it must not begin.
 func (sp *heldSpan) resolve(g *Geometry, src *Source, whole int) (int, error) {
 	switch {
 	case src.Kind != 0:

@@ -12,10 +12,10 @@ import (
 // Runner runs the plans of all sessions, and counts them.
 type Runner struct {
 	Memory *Device
-	HBM    []*Device // accelerators
+	HBM    []*Device // accelerators, in the order of their ids
 	Now    func() time.Time
-	// Took is called with the time that plans of all layers, and replays, took in memory;
-	// nil = no listener.
+	// Took is called with the time of each plan of all layers, and of each replay, that
+	// ran in memory; nil = no listener.
 	Took func(Scope, Timing)
 
 	buffers                                               atomic.Int64 // currently open
@@ -23,8 +23,9 @@ type Runner struct {
 	rowsAppended, rowsAccepted, rowsDropped, rowsReplayed atomic.Uint64
 }
 
-// Timing is the time of a plan: its segments in all linear layers, their rows in all
-// attention layers, or the replay of some rows. 0 = there was nothing to do.
+// Timing is the time that a plan took. Compose is for Segments segments in all linear
+// layers, Rotate for Rows rows in all attention layers, Replay for Replayed rows. 0 = the
+// plan did no such work.
 type Timing struct {
 	Segments, Rows  int
 	Compose, Rotate time.Duration
@@ -41,7 +42,7 @@ type Session struct {
 		sync.Mutex
 		buffers map[tier.LeaseID]*buffer
 		opening int
-		closed  error // returned by calls after Close
+		closed  error // the error of calls after Close; nil while open
 	}
 }
 
@@ -52,8 +53,8 @@ func (r *Runner) NewSession(s Store) *Session {
 	return out
 }
 
-// PlaceOf returns the place of a lease or a buffer; PlaceNone if the session has neither
-// with this id.
+// PlaceOf returns the place of a lease or buffer; PlaceNone if the session has no lease or
+// buffer with this id.
 func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
 	s.mu.Lock()
 	b := s.mu.buffers[id]
@@ -67,10 +68,10 @@ func (s *Session) PlaceOf(id tier.LeaseID) tier.Place {
 	return tier.PlaceNone
 }
 
-// PlaceOfPlan returns where a plan would run: where all its leases are. Other memory
-// passed to Compose, Rotate and Assemble must be there as well. ErrInvalid: some leases
-// are in HBM and some in memory. PlaceNone: the plan has no lease of this session; it
-// then runs where its result is written.
+// PlaceOfPlan returns where a plan would run, which is where all its leases are. Other
+// memory passed to Compose, Rotate and Assemble must be there as well. The error is
+// ErrInvalid if some leases are in HBM and some in memory. The result is PlaceNone if the
+// plan has no lease of this session; it then runs where its result is written.
 func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
 	d, err := s.store.On(pl.leases(from))
 	if err != nil || d == nil {
@@ -79,7 +80,7 @@ func (s *Session) PlaceOfPlan(from From, pl *Plan) (tier.Place, error) {
 	return d.Place, nil
 }
 
-// deviceOf returns the device whose memory a region is.
+// deviceOf returns the device that has the memory of a region.
 func (r *Runner) deviceOf(region gpuipc.Region) *Device {
 	if shared, ok := region.(gpuipc.SharedRegion); ok {
 		for _, d := range r.HBM {
@@ -91,14 +92,14 @@ func (r *Runner) deviceOf(region gpuipc.Region) *Device {
 	return r.Memory
 }
 
-// Counters counts plans in memory, and events of buffers, since the start.
+// Counters counts plans that ran in memory, and events of buffers, since the start.
 type Counters struct {
 	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
 	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
 	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
 
-	// Buffers of rows that are open now. Rows appended = accepted + dropped + those
-	// drafted now, and those of buffers that ended with drafts.
+	// Buffers is the number of open buffers. RowsAppended is the sum of RowsAccepted,
+	// RowsDropped, the rows drafted now, and the drafts that were left when their buffers ended.
 	Buffers       uint64 `count:"buffers"`
 	BuffersOpened uint64 `count:"buffers_opened"`
 	RowsAppended  uint64 `count:"buffer_rows_appended"`

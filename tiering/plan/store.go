@@ -8,33 +8,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Store is the interface to the store that has a session's leases. Its methods may be
-// called concurrently, and none is called under a lock of this package.
+// Store is what a session needs of the store that has its leases. Its methods may be
+// called concurrently. This package holds none of its locks when it calls them.
 type Store interface {
-	// Geometry returns the geometry of the scope's profile. ErrInvalid: an id of the
-	// scope does not exist.
+	// Geometry returns the geometry of the scope's profile. The error is ErrInvalid if an
+	// id of the scope does not exist.
 	Geometry(s Scope) (*Geometry, error)
 	// On returns the device that the leases are on, nil if the session has none of them.
-	// ErrInvalid: they are on several devices.
+	// The error is ErrInvalid if they are on several devices.
 	On(leases []tier.LeaseID) (*Device, error)
-	// Hold resolves leases of the scope and keeps their objects in place: all or none.
-	// ErrGone: one is not an active lease of this session and tenant. ErrInvalid: of
-	// another profile or rank, or on different devices.
+	// Hold resolves leases of the scope and keeps their objects in place: all of them or
+	// none. The error is ErrGone if one is not an active lease of this session and tenant. It
+	// is ErrInvalid if one is of another profile or rank, or if they are on several devices.
 	Hold(s Scope, leases []tier.LeaseID) (*Held, error)
-	// Admit checks that the session may have another buffer in addition to a number of
-	// buffers. ErrBusy: together with its leases it has as many as allowed.
+	// Admit checks that the session may open another buffer in addition to the given number
+	// of buffers. The error is ErrBusy if it has too many buffers and leases together.
 	Admit(buffers int) error
-	// NewID returns an id from the sequence of leases.
+	// NewID returns a new id from the sequence of leases, for a buffer.
 	NewID() tier.LeaseID
-	// Claim allocates memory of the private pool of a device, charged to the tenant.
-	// ErrFull and ErrQuota as for checkpoints.
+	// Claim allocates bytes in the private pool of a device, charged to the tenant. It
+	// fails with ErrFull and ErrQuota as the reservation of a checkpoint does.
 	Claim(s Scope, on *Device, bytes int64) (*Claimed, error)
 }
 
 // Held is the result of Hold. The objects stay in place until Release, which is called
 // once.
 type Held struct {
-	On      *Device  // nil without leases
+	On      *Device  // nil if there are no leases
 	Sources []Source // in the order of the leases
 	Release func()
 }
@@ -44,7 +44,7 @@ type Source struct {
 	tier.Name
 	Spec       profile.SegmentSpec // segments
 	Begin, End int                 // segments: the interior; checkpoints: the rows stored
-	Parts      *PartMap            // segments: their layout; nil = as written
+	Parts      *PartMap            // segments: the layout if packed; nil = not packed
 	Share      gpuipc.Ref
 	Ancestors  []Source // checkpoints: their ancestors, from the root
 }
@@ -77,7 +77,8 @@ func (g *Geometry) share(src *Source) share {
 	return out
 }
 
-// part returns one tensor as a reference for the device.
+// part returns the bytes and the layout of one part (a tensor) of the share. It panics if
+// the share has no such part in memory.
 func (h *share) part(layer int, kind profile.PartKind) (gpuipc.Ref, profile.Part) {
 	part, ok := h.parts.Part(layer, kind)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package stats has the counters of a store, kept under its lock. Each is declared once
-// with its names in listings and in Prometheus (package metric).
+// Package stats has the counters of a store, which the store's lock guards. Each counter
+// is declared once, with its names in listings and in Prometheus (package metric).
 package stats
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/transfer"
 )
 
-// Counters counts events since Open, apart from the gauges Leases and Quarantined. A hit
-// is counted in tokens; so is a miss, as far as the store remembers how many tokens the
-// key had (an unknown key counts 0).
+// Counters counts events since Open, except for gauges (Leases, Quarantined and the counts
+// of work in progress). Hits are counted in segments and in tokens. So are misses, as far
+// as the store remembers how many tokens the key had; an unknown key counts 0 tokens.
 type Counters struct {
-	// Match, per segment key and per query.
+	// Match: per segment key, and per query for prefixes.
 	HitSegments uint64 `count:"hit_segments"`
 	HitTokens   uint64 `count:"hit_tokens"`
-	// Hits of the other variant of a segment only.
+	// The part of HitSegments in which only the other variant of a segment was cached.
 	HitSegmentsVariant uint64               `count:"hit_segments_variant" prom:"variant_hits_total" help:"Hits of segments that were captured after a primer where one without was preferred, or without one where one after it was: it is reused, at a lower quality."`
 	MissSegments       [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
 	MissTokens         [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
@@ -30,13 +30,13 @@ type Counters struct {
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
 	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
 	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
-	// Known, whose results are also counted among the hits above: searched prompts.
+	// Prompts searched by Known. Its results also count among the hits above.
 	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which held segments were looked for by their tokens."`
 	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Segments found by their tokens."`
 	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Interior tokens of segments found by their tokens."`
-	// Found by a hash and not by the key.
+	// Segments that the search found, but whose key was not a hit.
 	KnownGone uint64 `count:"known_gone"`
-	// Tokens at which some lengths were left out.
+	// Tokens at which the search did not try all lengths.
 	KnownUntried uint64 `count:"known_untried" prom:"known_untried_total" help:"Tokens of searched prompts at which not every length of segment was tried, since too many segments begin alike."`
 
 	// Acquire and Load.
@@ -52,11 +52,11 @@ type Counters struct {
 	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory waits for the client."`
 	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that ended by time."`
 
-	// Fills: objects begun.
+	// Fills: objects whose fill began.
 	Reserved uint64 `count:"reserved"`
-	// Reservations refused because of another one.
+	// Reservations refused because the share is stored or being filled already.
 	Exists uint64 `count:"reserve_exists"`
-	// Bytes of the shares that were requested.
+	// Bytes of the shares of these reservations.
 	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
 	CommittedChunks uint64         `count:"committed_chunks"`
 	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it. Of peer: in came from other members, out was sent to them."`
@@ -78,19 +78,19 @@ type Counters struct {
 	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=dram,reason=quota"`
 	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=dram" help:"Bytes evicted."`
 	Demoted      uint64 `count:"demoted" prom:"demotions_total,result=taken" help:"Objects that left memory, by what became of them below: taken (the disk holds them), refused, failed, dropped (not offered). All but taken are lost." part:"disk"`
-	// By the lower tier.
+	// The lower tier refused the write.
 	DemotionsRefused uint64 `count:"demotions_refused" prom:"demotions_total,result=refused" part:"disk"`
 	// The write ended with an error.
 	DemotionsFailed uint64 `count:"demotions_failed" prom:"demotions_total,result=failed" part:"disk"`
-	// Not offered: no lower tier, or for a quota.
+	// Not offered to the lower tier: there is none, or the eviction was for a quota.
 	Dropped uint64 `count:"dropped" prom:"demotions_total,result=dropped" part:"disk"`
-	// By an operator.
+	// Removed by an operator.
 	Removed uint64 `count:"removed" prom:"evictions_total,tier=dram,reason=operator"`
-	// Checkpoints that lost only their states, since one other extends them, and what
-	// became of them: whole again, or removed with the last child.
+	// Checkpoints that lost only their states, since exactly one other extends them. Later
+	// their states were saved again or promoted, or they were removed with their last child.
 	Stripped      uint64 `count:"thinned"`
 	StrippedBytes uint64 `count:"thinned_bytes"`
-	// Saved again.
+	// States saved again by a client.
 	StrippedFilled       uint64 `count:"thinned_filled"`
 	StrippedPromoted     uint64 `count:"thinned_promoted"`
 	StrippedDropped      uint64 `count:"thinned_dropped"`
@@ -112,20 +112,21 @@ type Counters struct {
 	PromotedBytes  uint64                    `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
 	Promoting      uint64                    `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
 	PromotionsBusy uint64                    `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
-	// Begun = used + wasted + failed + objects in memory or in flight that are unused.
+	// ReadAheadBegun = ReadAheadUsed + ReadAheadWasted + ReadAheadFailed + the objects in
+	// memory or in flight that are not used yet.
 	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read because a match named them, by what became of that: begun, used (a client took a lease), wasted (left memory unused), failed, dropped (not begun: over a bound)." part:"disk"`
 	ReadAheadUsed  uint64 `count:"read_ahead_used" prom:"read_ahead_total,result=used" part:"disk"`
-	// Evicted without a use.
+	// Evicted or timed out without a use.
 	ReadAheadWasted uint64 `count:"read_ahead_wasted" prom:"read_ahead_total,result=wasted" part:"disk"`
 	ReadAheadFailed uint64 `count:"read_ahead_failed" prom:"read_ahead_total,result=failed" part:"disk"`
-	// Not begun: over a bound.
+	// Not begun, because of a bound.
 	ReadAheadDropped uint64 `count:"read_ahead_dropped" prom:"read_ahead_total,result=dropped" part:"disk"`
 
 	Beyond Beyond `count:"peer_" part:"peer"`
 
-	// Hits of Beyond in a store that nodes share.
+	// The hits of Beyond that are in a store shared by nodes.
 	Object ObjectHits `count:"object_"`
-	// Copies of what this node may lose.
+	// Copies of objects that this node may evict.
 	Offload Offload `count:"offload_" part:"peer"`
 
 	HBM HBM `count:"hbm_" part:"hbm"`
@@ -151,7 +152,7 @@ func (c *Counters) Refused(err error) {
 	}
 }
 
-// refusal is why the lower tier refused a write.
+// refusal is why the lower tier or an outlet refused an object.
 type refusal uint8
 
 const (
@@ -178,14 +179,13 @@ func refusalOf(err error) refusal {
 	return RefusalOther
 }
 
-// Each calls f with every counter and gauge in a fixed order, by its name.
+// Each calls f with the name and value of every counter and gauge, in a fixed order.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
 
-// Beyond counts events concerning remote objects since Open, apart from the gauges
-// Finding and Fetching. All are zero without a Remote.
+// Beyond counts events that concern objects outside the node, since Open. Finding and
+// Fetching are gauges. All are zero without a Remote.
 type Beyond struct {
-	// Match: hits that are believed to be remote. Tokens are counted where they are
-	// known.
+	// Match: hits that are believed to be outside the node. Their tokens are counted if known.
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
 	PrefixHits      uint64 `count:"prefix_hits"`
@@ -194,7 +194,7 @@ type Beyond struct {
 	Finds     [transfer.Outcomes]uint64 `count:"finds_{done,,,unavailable,busy,stopped,,}" prom:"peer_finds_total,result=*" help:"Questions to peers for what this node lacks, by outcome: done, unavailable (nobody answered, or not in time), busy, stopped."`
 	FindsBusy uint64                    `count:"finds_refused" prom:"peer_finds_refused_total" help:"Questions to peers not asked because too many were under way."`
 	Finding   uint64                    `count:"finding" prom:"peer_finds_in_flight" help:"Questions to peers that wait or run."`
-	// Wrong hints.
+	// Objects that no source had although there was a hint.
 	FindMisses uint64 `count:"find_misses" prom:"peer_find_misses_total,reason=absent" help:"Objects that a peer was believed to have and could not be had, by reason: absent, wrong (what a peer said of it cannot be)."`
 	FindsWrong uint64 `count:"find_wrong" prom:"peer_find_misses_total,reason=wrong"`
 	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched since computing their tokens is faster."`
@@ -204,7 +204,7 @@ type Beyond struct {
 	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Objects being fetched from peers, or waiting to be."`
 }
 
-// ObjectHits counts hits of Match in a store that nodes share.
+// ObjectHits counts hits of Match in a store shared by nodes.
 type ObjectHits struct {
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
@@ -212,9 +212,8 @@ type ObjectHits struct {
 	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 }
 
-// Offload counts copies sent to other nodes, or to a store that nodes share, since Open,
-// apart from the gauges Sending and SendingBytes: Offered = Sent + Failed + Refused +
-// Waiting for room that has not become free + those in flight.
+// Offload counts copies sent to other nodes, or to a store shared by nodes, since Open. Sending
+// and SendingBytes are gauges. Offered = Sent + Failed + the sum of Refused + Sending.
 type Offload struct {
 	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Objects of which a copy was to go to the object store or to another node, by result: offered, sent, failed, and without being offered: elsewhere (others are believed to have it), not_worth (computing its tokens is faster than fetching them back), no_room (too much of the pool is on its way already), chain (what it extends cannot be sent)."`
 	Sent         uint64           `count:"sent" prom:"offloads_total,result=sent"`
@@ -229,11 +228,10 @@ type Offload struct {
 	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory that they hold."`
 }
 
-// HBM counts events on one accelerator since Open, or on all together. All are zero
-// without HBM.
+// HBM counts events since Open, on one accelerator or on all together. All are zero without HBM.
 type HBM struct {
 	// Match for clients of the device: hits with copies in HBM for all ranks that have
-	// engines. They are not counted as hits in the lower tier.
+	// engines. They do not count as hits in the lower tier.
 	HitSegments     uint64 `count:"hit_segments"`
 	HitTokens       uint64 `count:"hit_tokens"`
 	PrefixHits      uint64 `count:"prefix_hits"`
@@ -243,16 +241,16 @@ type HBM struct {
 	PromotedBytes uint64 `count:"promoted_bytes" prom:"fetch_bytes_total,tier=hbm,direction=in"`
 	// Copies that lookups no longer find, by reason.
 	Dropped [hbmDropReasons]uint64 `count:"dropped_{room,quota,object,removed,lost}" prom:"evictions_total,tier=hbm,reason=room|quota|object|operator|lost"`
-	// Of these.
+	// Bytes of these copies.
 	DroppedBytes uint64     `count:"dropped_bytes" prom:"evicted_bytes_total,tier=hbm"`
-	plan.Ran                // in HBM
-	Device       `prom:"-"` // reported by device
+	plan.Ran                // plans that ran in HBM
+	Device       `prom:"-"` // reported to Prometheus per device
 }
 
-// Device is the part of HBM that /metrics reports per device. Copies, Promoting and Lost
+// Device is the part of HBM that Prometheus gets per device. Copies, Promoting and Lost
 // are gauges.
 type Device struct {
-	// AcquireResident and LoadResident.
+	// Counts of AcquireResident and LoadResident.
 	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
 	AcquiredTokens uint64 `count:"acquired_tokens"`
 	AcquireMisses  uint64 `count:"acquire_misses" prom:"hbm_leases_total,kind=segment,result=miss"`
@@ -292,15 +290,15 @@ func (c *HBM) Add(o *HBM) {
 	}
 }
 
-// Drop is why a copy was dropped from HBM. It was never the only one.
+// Drop is why a copy was dropped from HBM. The copy was never the only one of its object.
 type Drop uint8
 
 const (
 	DropRoom    Drop = iota // another copy, or a buffer, needed its room
 	DropQuota               // its tenant is at its quota
 	DropObject              // its object has left every other tier, or has other bytes now
-	DropRemoved             // by an operator
-	DropLost                // with the device
+	DropRemoved             // an operator removed its object
+	DropLost                // the device was lost
 	hbmDropReasons
 )
 

@@ -8,22 +8,22 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// The kinds of failure. An error wraps one of them and names the object and the number.
-// An operation ended by its context wraps the context's error instead.
+// The kinds of failure. Every error wraps one of them, and its message names the object
+// and the numbers. An operation that its context ended wraps the context's error instead.
 var (
 	ErrInvalid     = errors.New("tiering: invalid")     // the request can never be right
 	ErrBusy        = errors.New("tiering: busy")        // a bound is met; try later
 	ErrFull        = errors.New("tiering: full")        // no room after eviction
 	ErrQuota       = errors.New("tiering: over quota")  // every byte of the tenant's quota is in use
-	ErrGone        = errors.New("tiering: gone")        // no such lease or reservation, or no longer
+	ErrGone        = errors.New("tiering: gone")        // the lease, reservation or object does not exist (any more)
 	ErrExists      = errors.New("tiering: exists")      // already published, or this rank is already filling it
 	ErrCorrupt     = errors.New("tiering: corrupt")     // bytes did not match their digest
-	ErrUnavailable = errors.New("tiering: unavailable") // the store is closing
-	ErrWithheld    = errors.New("tiering: withheld")    // available, but refused because another key of an all-or-none request is not
+	ErrUnavailable = errors.New("tiering: unavailable") // the store, a tier or a source cannot serve this now
+	ErrWithheld    = errors.New("tiering: withheld")    // the key is available, but another key of an all-or-none request is not
 )
 
-// DeviceError wraps a device's error in one of these kinds. A context error stays
-// visible.
+// DeviceError wraps an error of a device in ErrInvalid or ErrUnavailable. The error of a
+// context is kept as it is.
 func DeviceError(what string, err error) error {
 	switch {
 	case err == nil:

@@ -16,10 +16,9 @@ type ReservationID uint64
 // the kinds that a request accepts.
 type CheckpointKind uint8
 
-// Exact is a checkpoint as a full prefill computes it. Spliced went through the
-// composition of segments. Rows is exact and stores no states: they are rebuilt by
-// replaying its rows after the states of the checkpoint that it extends, or after zero
-// states.
+// Exact is a checkpoint as a full prefill computes it. Spliced is a checkpoint whose prefix
+// was composed of segments. Rows is exact but stores no states: a replay of its rows rebuilds
+// them, beginning at the states of the checkpoint that it extends, or at zero states.
 const (
 	Exact   CheckpointKind = 1
 	Spliced CheckpointKind = 2
@@ -36,7 +35,7 @@ func (k CheckpointKind) Before(other CheckpointKind) bool {
 	return k&(Exact|Rows) != 0 && other == Spliced || k == Exact && other != Exact
 }
 
-// Extends returns the kinds of checkpoints that one of kind k may extend.
+// Extends returns the kinds of checkpoints that a checkpoint of kind k may extend.
 func (k CheckpointKind) Extends() CheckpointKind {
 	if k == Spliced {
 		return AnyKind
@@ -50,9 +49,9 @@ type DeviceID uint32
 // Place is the tier of an object.
 type Place uint8
 
-// The places, fastest first. The numbers are those of the local protocol, which reports
-// an object in an object store as PlacePeer: for an engine both are remote, and the hint
-// may be wrong.
+// The places, fastest first. The numbers are those of the local protocol. The protocol
+// reports an object in an object store as PlacePeer, since for an engine both are remote
+// and the hint may be wrong.
 const (
 	PlaceNone Place = 0
 	PlaceHBM  Place = 1

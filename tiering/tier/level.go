@@ -1,15 +1,15 @@
 package tier
 
-// Level is a degree of durability, reached by an object or required before its commit is
-// acknowledged. The numbers are those of the local protocol.
+// Level is a degree of durability. An object has reached it, or a commit requires it
+// before the publication is acknowledged. The numbers are those of the local protocol.
 type Level uint8
 
 // The levels and what each survives.
 const (
 	LevelDefault Level = 0 // in a request: the level that the store is configured with
 	LevelMemory  Level = 1 // nothing
-	LevelLogged  Level = 2 // a killed process: the kernel has the data and its index row
-	LevelSynced  Level = 3 // power loss: the disk has both
+	LevelLogged  Level = 2 // a killed process: the kernel has the data and the catalog's row
+	LevelSynced  Level = 3 // power loss: the disk has the data and the row
 )
 
 // String returns the level's name in flags and output.

@@ -27,9 +27,8 @@ func (n Name) String() string {
 	return fmt.Sprintf("checkpoint %x", n.Key[:8])
 }
 
-// LayoutOf returns the layout of one rank's share of an object of a kind (0 = segment)
-// with n tokens. It fails with profile.ErrInvalid if no object of this kind and profile
-// can be packed like this.
+// LayoutOf returns the layout of one rank's share of an object of a kind (0 = segment) with n
+// tokens. It returns profile.ErrInvalid if packed cannot be the packed layout of such an object.
 func LayoutOf(p *profile.Profile, kind CheckpointKind, n int, packed profile.Packed) (profile.Layout, error) {
 	switch {
 	case kind == 0:
@@ -47,7 +46,7 @@ func (k CheckpointKind) Known(p *profile.Profile) bool {
 	return k <= Spliced || k == Rows && p.KeepsRows()
 }
 
-// Entry is a tier's record of an object, available without I/O.
+// Entry is a tier's record of an object, which the tier has in memory.
 type Entry struct {
 	Name
 	Fingerprint profile.Fingerprint
@@ -56,10 +55,10 @@ type Entry struct {
 	Packed      profile.Packed      // segments: layout of their packed parts
 	Begin, End  int                 // segments: the interior; checkpoints: the rows stored
 	Parent      Name                // checkpoints: the node this one extends, in the same tier
-	Children    int                 // checkpoints: number that extend this one in the same tier
-	Bytes       int64               // exact charge to the tenant
+	Children    int                 // checkpoints: number of those that extend this one in the same tier
+	Bytes       int64               // bytes charged to the tenant, exact
 	Level       Level               // LevelLogged or LevelSynced
-	Generation  uint64              // distinguishes entries of the same name over time
+	Generation  uint64              // differs between successive entries of the same name
 }
 
 // HitTokens returns the tokens that a hit saves: the interior of a segment, or all tokens
@@ -71,8 +70,8 @@ func (e *Entry) HitTokens() int {
 	return e.End
 }
 
-// Object describes a published segment or checkpoint to a Tier, which must not modify it.
-// Shares and their memory are valid until done is called, the other fields for ever.
+// Object describes a published segment or checkpoint to a Tier, which must not modify it. Shares
+// and their memory are valid until the write's done is called. The other fields stay valid.
 type Object struct {
 	Key       [32]byte // segment key or prefix hash
 	Kind      CheckpointKind
@@ -83,7 +82,7 @@ type Object struct {
 
 	Spec   profile.SegmentSpec // segments (Kind 0)
 	Tokens []uint32            // segments: the token ids
-	Hash   profile.SegmentHash // of Tokens, or zero
+	Hash   profile.SegmentHash // rolling hash of Tokens; zero = none
 	Packed profile.Packed      // segments: layout of their packed parts
 
 	Begin, End int  // checkpoints: the rows stored
@@ -103,7 +102,7 @@ type Share struct {
 	Digests []uint64
 }
 
-// Content is the data that a tier stores along with an object's bytes.
+// Content is the data that a tier stores in addition to an object's bytes.
 type Content struct {
 	Publisher string
 	Tokens    []uint32   // segments: the token ids

@@ -3,11 +3,11 @@ package tier
 // Reason says why a key is a miss.
 type Reason uint8
 
-// The reasons. The numbers are those of the local protocol. The fate of a key is
-// remembered for a bounded number of keys and is unknown after that.
+// The reasons. The numbers are those of the local protocol. The store remembers why a key
+// is gone for a bounded number of keys; for others the reason is ReasonUnknown.
 const (
 	ReasonNone     Reason = 0
-	ReasonUnknown  Reason = 1 // never seen, or too long ago
+	ReasonUnknown  Reason = 1 // the key was never cached, or too long ago
 	ReasonEvicted  Reason = 2
 	ReasonPending  Reason = 3
 	ReasonRemoved  Reason = 4 // by an operator

@@ -8,14 +8,15 @@ import (
 	"sync"
 )
 
-// Remotes combines several sources, nearest first. A row is asked for at the source with
-// a hint that is expected to deliver it soonest, then at the others. All rows that go to
-// one source at the same time form one query.
+// Remotes combines several sources, nearest first. It asks for an object at the source
+// whose hint promises it soonest, and then at the other sources. All objects that it asks
+// one source for at the same time form one query.
 type Remotes []Remote
 
 var _ Remote = Remotes(nil)
 
-// Hint implements Remote. It returns the hint that is expected to deliver soonest.
+// Hint implements Remote. It returns the hint of the source that is expected to deliver
+// the object soonest.
 func (rs Remotes) Hint(w *Want) (best Hint, found bool) {
 	for _, r := range rs {
 		h, ok := r.Hint(w)
@@ -26,16 +27,18 @@ func (rs Remotes) Hint(w *Want) (best Hint, found bool) {
 	return best, found
 }
 
-// sooner reports whether a is expected before the nearer source b. Sources without
+// sooner reports whether the source of hint a is expected to deliver before the nearer
+// source of hint b. It is false unless both times are known, so that sources without
 // measurements keep their order.
 func sooner(a, b Hint) bool {
 	x, y := a.expected(), b.expected()
 	return x > 0 && y > 0 && x < y
 }
 
-// order returns the order in which to ask the sources: the soonest, the others with a
-// hint, then those without. Sources without a hint are asked too: no hints are
-// requested for a checkpoint's ancestors, and a source may have more than it hints at.
+// order returns the order in which to ask the sources: first the source that is expected
+// soonest, then other sources with a hint, then sources without one. The last are asked
+// too: nobody requests hints for a checkpoint's ancestors, and a source may have more
+// objects than its hints show.
 func (rs Remotes) order(w *Want) []int {
 	var hinted, others []int
 	var best Hint
@@ -53,8 +56,8 @@ func (rs Remotes) order(w *Want) []int {
 	return append(hinted, others...)
 }
 
-// Find implements Remote. A source that fails only loses its own answers. Its error is
-// returned only if nothing was found at all.
+// Find implements Remote. If a source fails, only its own answers are missing. Its error
+// is returned only if no source found anything.
 func (rs Remotes) Find(ctx context.Context, wants []Want) ([]Copy, error) {
 	rows, orders := make([]Copy, len(wants)), make([][]int, len(wants))
 	for i := range wants {
@@ -123,7 +126,8 @@ var (
 	_ Preparer = Remotes(nil)
 )
 
-// Prepare implements Preparer. Marks are set by the first source that is a Preparer.
+// Prepare implements Preparer. It passes the call only to the first source that is a
+// Preparer, which alone may set marks.
 func (rs Remotes) Prepare(wants []Want) {
 	for _, r := range rs {
 		if p, ok := r.(Preparer); ok {
@@ -136,7 +140,7 @@ func (rs Remotes) Prepare(wants []Want) {
 // Learning implements Learner. It reports whether any source is learning.
 func (rs Remotes) Learning() bool {
 	learning := false
-	for _, r := range rs { // calls every one, without a short cut
+	for _, r := range rs { // calls every source, also after one reports true
 		if l, ok := r.(Learner); ok && l.Learning() {
 			learning = true
 		}

@@ -9,9 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// testAtOnce has several goroutines put, get and remove a few objects, in budgets that do
-// not hold all of them. The served bytes must be right, and so must the accounts in the
-// end.
+// testAtOnce lets several goroutines put, get and remove some objects, in budgets that do
+// not fit all of them. The served bytes must be right, and at the end the accounts too.
 func testAtOnce(r *rig) {
 	r.open(Options{PublicBytes: 512 << 10, PrivateBytes: 256 << 10})
 	var list []*Object
@@ -72,7 +71,7 @@ func (r *rig) anything(rng *rand.Rand, o *Object) {
 	}
 }
 
-// tolerate accepts the errors of a tier that is in use.
+// tolerate reports an error unless a tier in concurrent use may return it.
 func (r *rig) tolerate(err error) {
 	for _, kind := range []error{nil, tier.ErrBusy, tier.ErrFull, tier.ErrGone, tier.ErrExists, tier.ErrInvalid, errNotReached} {
 		if errors.Is(err, kind) {

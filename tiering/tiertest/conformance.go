@@ -47,22 +47,22 @@ func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
 	}
 }
 
-// The tenants of stories, apart from quotas.
+// The tenants of stories, without quotas.
 var (
 	alice = Tenant{ID: 1, Name: "alice", Salt: []byte("a")}
 	bob   = Tenant{ID: 2, Name: "bob", Salt: []byte("b")}
 )
 
-// rig is a subject in a story.
+// rig is a test story with its subject.
 type rig struct {
 	*testing.T
 	Subject
 	factory func(t testing.TB, o Options) Subject
 	rng     *rand.Rand
-	seed    uint64 // for the next object
+	seed    uint64 // seed of the last object
 }
 
-// open opens the subject. Zero options select budgets for everything in a story.
+// open opens the subject. With zero budgets it sets budgets that fit everything in a story.
 func (r *rig) open(o Options) {
 	r.Helper()
 	if len(o.Tenants) == 0 {
@@ -94,7 +94,7 @@ func (r *rig) check() {
 	}
 }
 
-// errNotReached: an object is there, but not at the requested level.
+// errNotReached means that an object was put, but not at the requested level.
 var errNotReached = errors.New("tiertest: not the level asked for")
 
 func (r *rig) must(err error) {
@@ -109,7 +109,7 @@ func (r *rig) next() uint64 {
 	return r.seed
 }
 
-// segment returns a small segment of a tenant; all have the same size.
+// segment returns a small segment of a tenant. All segments that it returns have the same size.
 func (r *rig) segment(t Tenant) *Object { return Segment(Small, t, r.next(), 40) }
 
 // try puts an object at a level.
@@ -133,7 +133,7 @@ func (r *rig) put(list ...*Object) {
 	}
 }
 
-// want reads objects and compares them.
+// want expects that objects are found and served with the right bytes.
 func (r *rig) want(list ...*Object) {
 	r.Helper()
 	for _, o := range list {
@@ -167,7 +167,7 @@ func (r *rig) wantErr(err error, kinds ...error) {
 	r.Fatalf("error %v, want one of %v", err, kinds)
 }
 
-// wantUsed compares an account with a sum.
+// wantUsed expects that a tenant is charged this number of bytes.
 func (r *rig) wantUsed(t Tenant, bytes int64) {
 	r.Helper()
 	if got := r.Used(t.ID); got != bytes {
@@ -175,8 +175,8 @@ func (r *rig) wantUsed(t Tenant, bytes int64) {
 	}
 }
 
-// balanced compares accounts with the sum of what is found, once all transfers have
-// ended.
+// balanced expects that, once all transfers have ended, each tenant is charged the sum of
+// the objects that are found.
 func (r *rig) balanced(list []*Object) {
 	r.Helper()
 	if err := balanced(r.Subject, list, 20*time.Second); err != nil {
@@ -212,7 +212,7 @@ func unbalanced(s Subject, list []*Object) error {
 	return nil
 }
 
-// found reports which of some objects are found.
+// found reports for each object whether it is found.
 func (r *rig) found(list []*Object) (found []bool) {
 	for _, o := range list {
 		_, ok := r.Find(o)

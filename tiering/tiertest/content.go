@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// variety returns an object of every shape: kinds, ranks, chains, parts of no, one and
-// several chunks.
+// variety returns objects of all shapes: kinds, numbers of ranks, chains, and parts of no,
+// one and several chunks.
 func (r *rig) variety() []*Object {
 	list := []*Object{
 		Segment(Small, alice, r.next(), 1),
@@ -42,7 +42,7 @@ func testContent(r *rig) {
 	r.open(Options{LargestBytes: 4 << 20})
 	list := r.variety()
 	levels := r.Traits()
-	if levels.Lowest > tier.LevelMemory { // a store packs by itself what it receives
+	if levels.Lowest > tier.LevelMemory { // only if the subject is no store, since a store packs objects itself
 		list = append(list, Segment(Lenient, alice, r.next(), 90))
 	}
 	for i, o := range list {
@@ -113,7 +113,7 @@ func testSpoiltBefore(r *rig) {
 	}
 }
 
-// removeAll removes segments; checkpoints stay, since operators cannot remove them.
+// removeAll removes segments. Checkpoints stay, since not every subject can remove them.
 func (r *rig) removeAll(list ...*Object) {
 	for _, o := range list {
 		if o.Kind == 0 {
@@ -181,7 +181,7 @@ func testRemove(r *rig) {
 		r.Error("removed twice")
 	}
 	r.want(other)
-	o.Fill(r.next()) // so that the removed bytes would be recognized
+	o.Fill(r.next()) // other bytes, so that removed bytes would be noticed
 	r.put(o)
 	r.want(o)
 }

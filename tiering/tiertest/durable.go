@@ -58,8 +58,8 @@ func testRestartPower(r *rig) {
 	}
 }
 
-// abrupt ends the subject while it writes, and expects everything that was acknowledged
-// at a level before.
+// abrupt ends the subject while it writes. It expects that everything is found that was
+// acknowledged at the level before.
 func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	r.open(Options{LargestBytes: 4 << 20})
 	s := r.restarts(how)
@@ -90,7 +90,7 @@ func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	}
 }
 
-// testRestartOrder uses one object, restarts, and makes room: the object stays.
+// testRestartOrder uses one object, restarts, and makes room. The object must stay.
 func testRestartOrder(r *rig) {
 	r.open(tight())
 	s := r.restarts(Closed)
@@ -107,8 +107,8 @@ func testRestartOrder(r *rig) {
 	}
 }
 
-// overfillAfter puts segments until the previous contents plus one more segment do not
-// fit. Earlier objects are not used, so one of them is evicted first.
+// overfillAfter puts segments until one was evicted to make room. It does not use earlier
+// objects meanwhile.
 func (r *rig) overfillAfter(t Tenant) (list []*Object) {
 	r.Helper()
 	for {
@@ -144,7 +144,7 @@ func testSpoiltAtRest(r *rig) {
 		for _, o := range list {
 			r.must(r.try(o, r.Traits().Highest))
 		}
-		if durable { // so that no faster tier has them
+		if durable { // so that only the slowest tier has them
 			r.must(restart.Restart(Closed, 100, r.rng))
 		}
 		for _, o := range list {
@@ -160,8 +160,9 @@ func testSpoiltAtRest(r *rig) {
 	}
 }
 
-// spoil changes an object at rest. It is served correctly, if the bits had no meaning, or
-// it is a miss, no longer charged, and can be put again.
+// spoil changes bytes of an object at rest. The object must still be served correctly, if
+// the changed bits had no meaning. Otherwise it must be a miss, no longer charged, and
+// accepted again.
 func (r *rig) spoil(s Spoiler, o *Object) (refused int) {
 	r.Helper()
 	if there, err := s.Spoil(o, r.rng); err != nil || !there {

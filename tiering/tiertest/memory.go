@@ -10,10 +10,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// memoryPage is small, so that objects have several runs.
+// memoryPage is the page size in bytes. It is small, so that objects have several extents.
 const memoryPage = 4 << 10
 
-// Memory is a region of a device in which objects are passed to the subject.
+// Memory is a region of a device through which objects are passed to the subject.
 type Memory struct {
 	dev    gpuipc.Device
 	region gpuipc.Region
@@ -22,8 +22,8 @@ type Memory struct {
 	pages *gpuipc.PageAllocator
 }
 
-// NewMemory creates a region. It is closed when the test ends, and all of it has to be
-// free by then.
+// NewMemory creates a region, which is closed when the test ends. All of its memory must
+// be free by then.
 func NewMemory(t testing.TB, dev gpuipc.Device, bytes int64) *Memory {
 	t.Helper()
 	region, err := dev.NewRegion(gpuipc.RegionSpec{Name: "tiertest", Bytes: bytes, Access: gpuipc.ClientWrites, Huge: gpuipc.HugeNever})
@@ -91,7 +91,7 @@ func (m *Memory) freeLocked(r gpuipc.Ref) {
 	}
 }
 
-// Put puts bytes into new memory.
+// Put allocates memory and writes bytes to it.
 func (m *Memory) Put(b []byte) (gpuipc.Ref, error) {
 	r, err := m.alloc(int64(len(b)))
 	if err != nil {
@@ -100,13 +100,14 @@ func (m *Memory) Put(b []byte) (gpuipc.Ref, error) {
 	return r, m.dev.Store(context.Background(), r, b)
 }
 
-// Load copies the contents of memory.
+// Load returns a copy of the contents of memory.
 func (m *Memory) Load(r gpuipc.Ref) ([]byte, error) {
 	b := make([]byte, r.Len())
 	return b, m.dev.Load(context.Background(), b, r)
 }
 
-// Spend overwrites memory that is no longer needed, and frees it.
+// Spend overwrites memory that is no longer needed, and frees it. A late read or write of
+// it is thereby noticed.
 func (m *Memory) Spend(refs ...gpuipc.Ref) error {
 	var errs []error
 	for _, r := range refs {

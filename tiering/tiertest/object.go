@@ -28,7 +28,7 @@ type Object struct {
 	Digests    [][]uint64          // by rank, of each chunk of each part
 }
 
-// Segment returns a leading segment. The seed determines key and bytes.
+// Segment returns a segment that leads a prompt. The seed determines its key and bytes.
 func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := &Object{Profile: p, Tenant: t, Spec: profile.FirstSpec(tokens), End: tokens}
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -41,7 +41,7 @@ func Segment(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// pack gives random lengths to the parts that a profile with a tolerance packs.
+// pack gives random packed lengths to the parts that a profile with a tolerance may pack.
 func (o *Object) pack(rng *rand.Rand) {
 	if o.Profile.MaxError() == 0 {
 		return
@@ -55,7 +55,7 @@ func (o *Object) pack(rng *rand.Rand) {
 	o.Packed = profile.PackedOf(0.01, 0.02, lengths)
 }
 
-// Middle returns a segment whose first and last tokens are not stored.
+// Middle returns a segment with a head and a tail, whose tokens are not stored.
 func Middle(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	o := Segment(p, t, seed, tokens)
 	spec, ok := p.MidSpec(tokens, 3)
@@ -79,8 +79,8 @@ func Primed(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// Checkpoint returns a checkpoint of a number of rows, after those of its parent if it
-// has one, which has the same profile and tenant.
+// Checkpoint returns a checkpoint of a number of rows. If parent is not nil, it has the
+// same profile and tenant, and the rows follow those of the parent.
 func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
 	o := &Object{Profile: p, Tenant: t, End: rows}
 	o.Kind = kind
@@ -101,8 +101,8 @@ func (o *Object) Layout() profile.Layout {
 	return l
 }
 
-// Fill sets the object's bytes from a seed. Parts are alternately random, of few values,
-// and constant, so that a codec meets every case.
+// Fill sets the object's bytes and digests from a seed. Parts are random, of few values,
+// or constant, in turn, so that a codec meets every case.
 func (o *Object) Fill(seed uint64) {
 	l := o.Layout()
 	o.Bytes, o.Digests = nil, nil
@@ -134,11 +134,10 @@ func digestsOf(l *profile.Layout, b []byte) (digests []uint64) {
 	return digests
 }
 
-// ErrWrong reports served bytes that were never submitted, the one thing that must not
-// happen.
+// ErrWrong means that bytes were served that were never put, which must never happen.
 var ErrWrong = errors.New("tiertest: wrong bytes")
 
-// Compare checks that content is the object's.
+// Compare returns an error unless content equals the object's.
 func (o *Object) Compare(c *Content) error {
 	l := o.Layout()
 	if len(c.Bytes) != len(o.Bytes) {

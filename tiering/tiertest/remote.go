@@ -18,10 +18,10 @@ import (
 type RemoteSubject interface {
 	tier.Remote
 	RemoteTraits() RemoteTraits
-	// Put stores an object at a source. Once it returns, the object is found there.
+	// Put stores an object at a source. After it has returned, Find finds the object there.
 	Put(ctx context.Context, source int, o *Object) error
-	// Disturb makes something fail with an object at a source until mend is called, once.
-	// ErrNoFault: the subject does not support this.
+	// Disturb makes a source fail with an object, in the way f, until mend is called,
+	// once. The error is ErrNoFault if the subject does not support this.
 	Disturb(source int, o *Object, f Fault) (mend func(), err error)
 	Close() error
 }
@@ -29,8 +29,8 @@ type RemoteSubject interface {
 // RemoteTraits describes the differences between subjects.
 type RemoteTraits struct {
 	Sources int // number of sources that may have different objects; at least 1
-	// Patience bounds a call whose source has stopped answering, if its context does not
-	// end before.
+	// Patience is the longest duration of a call whose source has stopped answering, if
+	// its context does not end before.
 	Patience time.Duration
 	Memory   *Memory // memory of the device that Read fills
 }
@@ -41,12 +41,12 @@ var ErrNoFault = errors.New("tiertest: this source cannot fail so")
 // Fault is a way in which a source fails.
 type Fault uint8
 
-// The faults. The lies concern the description: the bytes are unchanged.
+// The faults. With a lie the source describes the object wrongly, but sends the right bytes.
 const (
-	Spoilt      Fault = iota // some of its bytes are changed
-	Vanishing                // it is removed once the first of its bytes were requested
+	Spoilt      Fault = iota // some bytes of the object are changed
+	Vanishing                // the object is removed after its first bytes were requested
 	Dead                     // every request fails at once
-	DeadHalfway              // the same, after some of its bytes were sent
+	DeadHalfway              // every request fails, after some bytes were sent
 	Stalled                  // no request is answered
 	StalledHalf              // the description is right, but the bytes stop halfway
 	LieBytes                 // it has other lengths
@@ -64,9 +64,9 @@ var faultNames = [...]string{
 
 func (f Fault) String() string { return faultNames[f] }
 
-// RemoteConformance checks the requirements for every tier.Remote. open is called once
-// for each story, for tenants alice and bob of this package. Stories with faults that a
-// subject does not support, or with more sources than it has, are skipped.
+// RemoteConformance checks the requirements for every tier.Remote. It calls open once for
+// each story, with the tenants alice and bob of this package. It skips stories with faults
+// that a subject does not support, or with more sources than it has.
 func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) RemoteSubject) {
 	for _, story := range []struct {
 		name string
@@ -103,20 +103,19 @@ func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) R
 	}
 }
 
-// remoteRig is a subject in a story. rig creates its objects.
+// remoteRig is a test story with its subject. Its rig creates the objects.
 type remoteRig struct {
 	*testing.T
 	RemoteSubject
 	rig *rig
 }
 
-// WantOf returns the request for an object from a client that lacks it and has its
-// parent.
+// WantOf returns the request for an object, from a node that lacks the object and has its parent.
 func WantOf(o *Object) tier.Want {
 	return tier.Want{Name: o.Name, Fingerprint: o.Profile.Fingerprint(), Tenant: o.Tenant.ID, Base: o.Parent}
 }
 
-// EntryFits compares a description with an object.
+// EntryFits returns an error unless an entry describes the object.
 func (o *Object) EntryFits(e *tier.Entry) error {
 	if e.Name != o.Name || e.Tenant != o.Tenant.ID || e.Fingerprint != o.Profile.Fingerprint() || e.Spec != o.Spec ||
 		e.Begin != o.Begin || e.End != o.End || e.Parent != o.Parent {
@@ -134,7 +133,7 @@ func (r *remoteRig) put(source int, list ...*Object) {
 	}
 }
 
-// disturb skips a story whose subject cannot fail in this way.
+// disturb makes a source fail. It skips the story if the subject does not support the fault.
 func (r *remoteRig) disturb(source int, o *Object, f Fault) (mend func()) {
 	r.Helper()
 	mend, err := r.Disturb(source, o, f)
@@ -154,7 +153,7 @@ func (r *remoteRig) sources(n int) {
 	}
 }
 
-// find asks for objects in one query; the caller closes the rows.
+// find asks for objects in one query. The caller closes the rows.
 func (r *remoteRig) find(ctx context.Context, list ...*Object) ([]tier.Copy, error) {
 	r.Helper()
 	wants := make([]tier.Want, len(list))
@@ -192,8 +191,8 @@ func (r *remoteRig) copyOf(o *Object) tier.Copy {
 	return rows[0]
 }
 
-// read reads a copy into new memory. Everything that was read is compared. The memory is
-// overwritten and freed at once, so that a late write into it would be detected.
+// read reads a copy into new memory and compares everything that was read. It overwrites
+// and frees the memory at once, so that a late write into it would be noticed.
 func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
 	r.Helper()
 	m := r.RemoteTraits().Memory
@@ -224,7 +223,7 @@ func (r *remoteRig) read(ctx context.Context, c tier.Copy, o *Object) error {
 	return o.Compare(got)
 }
 
-// junk allocates memory with other contents for all ranks of an object.
+// junk allocates memory for all ranks of an object and fills it with other bytes.
 func (m *Memory) junk(o *Object) ([]gpuipc.Ref, error) {
 	refs := make([]gpuipc.Ref, len(o.Bytes))
 	for i, b := range o.Bytes {
@@ -238,7 +237,7 @@ func (m *Memory) junk(o *Object) ([]gpuipc.Ref, error) {
 	return refs, nil
 }
 
-// want finds objects in one query and reads each.
+// want expects that one query finds the objects, and that each can be read.
 func (r *remoteRig) want(list ...*Object) {
 	r.Helper()
 	rows, err := r.find(context.Background(), list...)
@@ -271,7 +270,7 @@ func (r *remoteRig) missing(list ...*Object) {
 	}
 }
 
-// bounded runs f and expects that it takes no longer than a source may stall.
+// bounded runs f and expects that it takes no longer than Patience.
 func (r *remoteRig) bounded(f func()) {
 	r.Helper()
 	began := time.Now()

@@ -15,7 +15,7 @@ import (
 func testRemoteContent(r *remoteRig) {
 	list := r.rig.variety()
 	r.put(0, list...)
-	list = slices.DeleteFunc(slices.Clone(list), func(o *Object) bool { return o.Kind == tier.Rows }) // never sent alone
+	list = slices.DeleteFunc(slices.Clone(list), func(o *Object) bool { return o.Kind == tier.Rows }) // no source sends it alone
 	for _, o := range list {
 		w := WantOf(o)
 		if h, ok := r.Hint(&w); !ok || h.Latency < 0 || h.BytesPerSecond < 0 {
@@ -185,8 +185,8 @@ func testRemoteDead(r *remoteRig) {
 	}
 }
 
-// served reports whether an object is found and read. A source that has failed is not
-// asked at once.
+// served reports whether an object is found and can be read. It may fail for a while,
+// since a source that has failed is not asked again at once.
 func (r *remoteRig) served(o *Object) bool {
 	rows, err := r.find(context.Background(), o)
 	if err != nil || rows[0] == nil {
@@ -322,7 +322,7 @@ func testRemoteAtOnce(r *remoteRig) {
 	r.want(list...)
 }
 
-// anyOf finds some objects and reads them, sometimes only for a short time.
+// anyOf finds some objects and reads them, sometimes with a timeout of at most 3 ms.
 func (r *remoteRig) anyOf(rng *rand.Rand, list []*Object) {
 	some := []*Object{list[rng.IntN(len(list))], list[rng.IntN(len(list))]}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -10,7 +10,7 @@ import (
 // tight returns budgets for about ten small objects in each pool.
 func tight() Options { return Options{PublicBytes: 512 << 10, PrivateBytes: 512 << 10} }
 
-// held checks that no more is charged than allowed.
+// held expects that the charged bytes do not exceed the budget.
 func (r *rig) held() {
 	r.Helper()
 	if sum, budget := heldBy(r.Subject, alice, bob), r.Traits().Budget; sum > budget {
@@ -29,8 +29,9 @@ func heldBy(s Subject, tenants ...Tenant) (sum int64) {
 	return sum
 }
 
-// overfill puts segments until several were evicted, and uses keep in between. All that
-// are found must be readable, and the evicted ones must be those that were put first.
+// overfill puts segments until several of them were evicted. After each it uses keep, if
+// that is not nil. The segments that are found must be readable, and the evicted ones must
+// be those that were put first.
 func (r *rig) overfill(t Tenant, keep *Object) (list []*Object) {
 	r.Helper()
 	const most = 1000
@@ -71,8 +72,8 @@ func testEviction(r *rig) {
 	r.want(keep)
 }
 
-// testChains makes room among chains of checkpoints: every checkpoint that is found has
-// its parent.
+// testChains makes room among chains of checkpoints. The parent of every checkpoint that
+// is found must be found too.
 func testChains(r *rig) {
 	r.open(tight())
 	var chains [][]*Object
@@ -109,7 +110,7 @@ func testChains(r *rig) {
 	}
 }
 
-// broken counts the missing nodes of a chain, which must be at its end.
+// broken counts the missing nodes of a chain. They must be the last ones.
 func (r *rig) broken(c []*Object) (missing int) {
 	r.Helper()
 	found := r.found(c)
@@ -143,8 +144,8 @@ func testQuota(r *rig) {
 	cost := r.lowestCost()
 	r.must(r.Subject.Close())
 
-	// Two objects fit a quota of two to the byte, and a third one replaces the first. The
-	// other tenant loses nothing.
+	// A quota of exactly two objects fits two, and a third replaces the first. The other
+	// tenant loses nothing.
 	few := alice
 	few.QuotaBytes = 2 * cost
 	r.open(Options{Tenants: []Tenant{few, bob}})
@@ -170,14 +171,14 @@ func testQuota(r *rig) {
 	r.wantUsed(bob, charged)
 	r.must(r.Subject.Close())
 
-	// A byte less than one object has no room for any.
+	// A quota of one byte less than an object fits no object.
 	few.QuotaBytes = cost - 1
 	r.open(Options{Tenants: []Tenant{few, bob}})
 	r.wantErr(r.try(r.segment(few), r.Traits().Lowest), tier.ErrQuota)
 	r.wantUsed(few, 0)
 }
 
-// lowestCost returns the initial charge of an object.
+// lowestCost returns the bytes that are charged for a segment as soon as it is begun.
 func (r *rig) lowestCost() int64 {
 	r.Helper()
 	f, err := r.Begin(r.segment(alice))

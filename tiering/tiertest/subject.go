@@ -9,33 +9,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Subject is a tier, or several on top of each other. Its methods may be called
-// concurrently, except Close and what Restarter adds.
+// Subject is a tier, or several tiers on top of each other. Its methods may be called
+// concurrently, except Close and the methods of Restarter.
 type Subject interface {
 	Traits() Traits
-	// Begin reserves room for an object. Errors are of the kinds of package tier; an
-	// object that the subject already has, or is receiving, is ErrExists or joined.
+	// Begin reserves room for an object. Errors are those of package tier. If the subject
+	// already has the object, or is receiving it, Begin returns ErrExists or joins.
 	Begin(o *Object) (Filling, error)
 	// Find looks up an object without I/O. It does not count as a use.
 	Find(o *Object) (Entry, bool)
-	// Get reads all ranks of an object and counts a use. ErrGone: it is not there.
-	// ErrBusy: not now.
+	// Get reads all ranks of an object and counts a use. The error is ErrGone if the
+	// subject does not have the object, ErrBusy if it cannot be read now.
 	Get(ctx context.Context, o *Object) (*Content, error)
 	// Remove removes a segment for an operator; false if there is none.
 	Remove(o *Object) bool
-	// Used returns the bytes of a tenant, including objects that were begun.
+	// Used returns the bytes charged to a tenant, including objects that were begun.
 	Used(t tier.TenantID) int64
 	// Settle waits until the subject's background work is done.
 	Settle()
-	// Close ends the subject. What it returned is no longer valid.
+	// Close ends the subject. Values that it returned earlier are no longer valid.
 	Close() error
 }
 
 // Filling is an object that was begun. One of its methods is called, once.
 type Filling interface {
-	// Finish passes the bytes, which the caller may reuse when it returns, and waits
-	// until the object has the requested level, or cannot reach it. If there is no error
-	// the object is found; the level is the one that it has reached.
+	// Finish passes the bytes of the object. It waits until the object has the requested
+	// level, or cannot reach it, and returns the level reached. Without an error the
+	// object is found. The caller may reuse the bytes after Finish has returned.
 	Finish(ctx context.Context, level tier.Level) (tier.Level, error)
 	Cancel()
 }
@@ -44,21 +44,21 @@ type Filling interface {
 type Tenant struct {
 	ID         tier.TenantID
 	Name       string
-	Salt       []byte // of the keys of its segments
-	QuotaBytes int64  // over all of a subject; 0 = no quota
+	Salt       []byte // part of the keys of its segments
+	QuotaBytes int64  // for all tiers of a subject together; 0 = no quota
 }
 
 // Traits describes the differences between subjects.
 type Traits struct {
 	Lowest, Highest tier.Level // levels that Finish supports
-	Budget          int64      // maximum bytes of all tenants together, as Holder counts them
+	Budget          int64      // maximum bytes of all tenants together, as Holder counts them or else as charged
 	MaxBegun        int        // maximum objects begun and not finished; the next one is ErrBusy
 }
 
 // Entry is the result of Find.
 type Entry struct {
 	Bytes int64      // charged to its tenant, over all tiers
-	Level tier.Level // durability
+	Level tier.Level // durability of the object
 }
 
 // Content is the result of Get.
@@ -68,12 +68,12 @@ type Content struct {
 	Tokens  []uint32   // nil if the subject does not return them
 }
 
-// Options are a story's requirements for its subject. Budgets are those of the lowest
-// tier; a higher one may be smaller, but must hold LargestBytes a few times.
+// Options are a story's requirements for its subject. The budgets are those of the lowest
+// tier. A higher tier may be smaller, but must fit LargestBytes a few times.
 type Options struct {
 	Tenants                   []Tenant
 	PublicBytes, PrivateBytes int64
-	LargestBytes              int64 // all ranks of an object together
+	LargestBytes              int64 // bytes of the largest object, all ranks together
 	MaxBegun                  int   // 0 = as many as fit
 }
 
@@ -81,42 +81,42 @@ type Options struct {
 type Ending uint8
 
 const (
-	Closed    Ending = iota // in good order
-	Killed                  // its process: what the kernel has received survives
-	PowerLost               // only what was synced survives
+	Closed    Ending = iota // closed in good order
+	Killed                  // the process was killed: data that the kernel has received survives
+	PowerLost               // only synced data survives
 )
 
 func (e Ending) String() string { return [...]string{"closed", "killed", "power lost"}[e] }
 
-// Restarter is a subject that outlives its process.
+// Restarter is a subject whose objects survive its process.
 type Restarter interface {
-	// Endings lists those that Restart supports.
+	// Endings lists the endings that Restart supports.
 	Endings() []Ending
-	// Restart ends the subject, at once unless it is Closed, and opens what remains.
-	// Concurrent calls return, with any result. Of what was written and not synced,
-	// unsyncedPercent survives a power loss.
+	// Restart ends the subject, at once unless how is Closed, and opens what remains.
+	// Concurrent calls return, with any result. After a power loss, unsyncedPercent of the
+	// data that was written and not synced survives.
 	Restart(how Ending, unsyncedPercent int, rng *rand.Rand) error
 }
 
 // Spoiler is a subject whose bytes at rest can be changed without its knowledge.
 type Spoiler interface {
-	// Spoil changes some bits of a stored object; false if there is none.
+	// Spoil changes some bits of a stored object. It returns false if there is none.
 	Spoil(o *Object, rng *rand.Rand) (bool, error)
 }
 
 // Disturber is a subject whose lower layers can be made to fail.
 type Disturber interface {
-	// Disturb makes some operations fail until Calm: with reported errors or, with lies,
-	// also in such a way that acknowledged objects may be missing.
+	// Disturb makes some operations fail until Calm. With lies, acknowledged objects may
+	// also be missing without an error.
 	Disturb(rng *rand.Rand, lies bool)
-	// Calm ends that, and returns when the subject works again.
+	// Calm ends the disturbance, and returns when the subject works again.
 	Calm() error
 }
 
-// Holder is a subject whose budget does not bound the charges of tenants, since they pay
-// for more than its pools hold.
+// Holder is a subject whose Budget limits other bytes than the charges of tenants, since
+// tenants also pay for bytes outside its pools.
 type Holder interface {
-	Held() int64 // in the pools, of all tenants
+	Held() int64 // bytes in the pools, of all tenants
 }
 
 // Checker is a subject that can check its own invariants.
@@ -125,8 +125,9 @@ type Checker interface {
 	Check() error
 }
 
-// Profiles of objects: parts of odd sizes, one and two ranks; states only; rows of more
-// than a chunk; states of many pages next to rows; packed parts.
+// Profiles of objects. Small and Pair have parts of odd sizes, on one and two ranks.
+// Linear has only states. WideF32 and WideF16 have rows of more than a chunk. Heavy has
+// states of many pages next to rows. Lenient has packed parts.
 var (
 	Small   = profiletest.New(small("small", 1))
 	Pair    = profiletest.New(small("pair", 2))
@@ -137,8 +138,8 @@ var (
 	Lenient = profiletest.New(lenient())
 )
 
-// lenient is small with dense transitions and tolerances, on two ranks: its segments are
-// packed.
+// lenient is small with dense transitions and tolerances, on two ranks, so that its
+// segments are packed.
 func lenient() profile.Identity {
 	id := small("lenient", 2)
 	id.Tolerance, id.RowTolerance = 0.02, 0.01

@@ -10,15 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tier makes a tiering.Tier a subject, used like the store does: a tenant's room is its
-// quota, since it has nothing elsewhere. Settle and Close are left to embedding types.
+// Tier makes a subject of a tier.Tier and uses it as the store does. A tenant has nothing in
+// other tiers, so its room is its quota. Types that embed Tier implement Settle and Close.
 type Tier struct {
 	tier.Tier
 	Memory *Memory
 	Trait  Traits
 }
 
-// Traits implements Subject, as do the following.
+// Traits implements Subject, as do the methods below.
 func (s *Tier) Traits() Traits { return s.Trait }
 
 func (s *Tier) Find(o *Object) (Entry, bool) {
@@ -31,7 +31,7 @@ func (s *Tier) Find(o *Object) (Entry, bool) {
 
 func (s *Tier) Remove(o *Object) bool { return s.Tier.Remove(&o.Name) }
 
-// Begin includes the bytes, since a tier may start to write as soon as Start is called.
+// Begin also passes the bytes, since a tier may start to write as soon as Start is called.
 func (s *Tier) Begin(o *Object) (Filling, error) {
 	view := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant.ID, Publisher: "tiertest", Created: time.Unix(1e9, 0),
@@ -70,8 +70,8 @@ type tierAnswer struct {
 	err     error
 }
 
-// Finish waits for the answer even if its context ends: before that the memory is not
-// ours.
+// Finish waits for the answer even if its context ends, since the tier may read the memory
+// until then.
 func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, error) {
 	done := make(chan tierAnswer, 1)
 	f.write.Start(level, func(reached tier.Level, err error) { done <- tierAnswer{reached, err} })
@@ -80,7 +80,7 @@ func (f *tierFilling) Finish(_ context.Context, level tier.Level) (tier.Level, e
 		return a.reached, err
 	}
 	if a.err != nil && a.reached >= tier.LevelLogged {
-		return a.reached, nil // it is there, but at a lower level than requested
+		return a.reached, nil // the object is there, but at a lower level than requested
 	}
 	return a.reached, a.err
 }

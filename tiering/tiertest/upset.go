@@ -2,7 +2,8 @@ package tiertest
 
 import "slices"
 
-// Faults selects how the lower layers of a Disturber fail at times in a walk.
+// Faults selects how the lower layers of a Disturber fail in a walk: not at all, with
+// reported errors, or also without (see Disturber).
 type Faults uint8
 
 const (
@@ -49,7 +50,7 @@ func (w *walk) calm() {
 	w.disturbed = false
 }
 
-// restart ends the subject, even with writes in flight, and audits what remains.
+// restart ends the subject, possibly with writes in flight, and audits what remains.
 func (w *walk) restart() {
 	w.Helper()
 	s, ok := w.s.(Restarter)
@@ -59,7 +60,7 @@ func (w *walk) restart() {
 	endings := s.Endings()
 	how := endings[w.rng.IntN(len(endings))]
 	unsynced := []int{0, 30, 100}[w.rng.IntN(3)]
-	w.calm() // so that it can be opened again
+	w.calm() // so that the subject can be opened again
 	w.note("restart, %v, %d %% of what was not synced", how, unsynced)
 	if how == Closed {
 		w.land()
@@ -87,8 +88,8 @@ func (w *walk) restart() {
 	w.chains()
 }
 
-// snapshot records, before an ending, what has to be there after it. From here on earlier
-// answers do not count.
+// snapshot returns, before an ending, the names that must be there after it. Answers to
+// earlier operations do not count any more.
 func (w *walk) snapshot(how Ending) (must []*known) {
 	lasts := [...]uint8{Closed: 2, Killed: 2, PowerLost: 3}[how]
 	w.mu.Lock()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Wait polls a condition that has no event; false if it takes longer than patience.
+// Wait polls a condition for which there is no event. It returns false if the condition
+// does not hold within patience.
 func Wait(patience time.Duration, ok func() bool) bool {
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
@@ -17,8 +18,8 @@ func Wait(patience time.Duration, ok func() bool) bool {
 	return true
 }
 
-// Leaks checks that a test ends with as many goroutines and descriptors as it began with.
-// It is called before anything that is cleaned up.
+// Leaks checks that a test ends with no more goroutines and file descriptors than it began
+// with. It must be called before any other cleanup is registered.
 func Leaks(t testing.TB) {
 	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
 	t.Cleanup(func() {

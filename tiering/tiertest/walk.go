@@ -15,24 +15,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// WalkOptions configures a walk. The seed determines every operation and its arguments;
-// only the order of concurrent ones may differ.
+// WalkOptions configures a walk. The seed determines every operation and its arguments.
+// Only the order of concurrent operations may differ.
 type WalkOptions struct {
 	Seed        uint64
 	Steps       int
 	Tenants     []Tenant
 	Profiles    []*profile.Profile
-	Segments    int // names
-	Checkpoints int // names, in chains
-	Flights     int // objects being finished concurrently
-	// Keeps is the lowest level whose objects are never evicted: budgets and quotas hold
-	// them all. One above LevelSynced: none.
+	Segments    int // number of names
+	Checkpoints int // number of names, in chains
+	Flights     int // maximum number of objects being finished concurrently
+	// Keeps is the lowest level whose objects are never evicted, since budgets and quotas
+	// fit them all. A value above LevelSynced means that any object may be evicted.
 	Keeps  tier.Level
 	Faults Faults
 }
 
-// WalkStats counts what a walk, or several, encountered: a walk that encounters nothing
-// proves nothing.
+// WalkStats counts the events of one or several walks. A walk without events of a kind
+// proves nothing about that kind.
 type WalkStats struct {
 	Put, Hit, Missed, Refused, Failed, Removed, Cancelled int
 	Restarts                                              [PowerLost + 1]int
@@ -40,18 +40,18 @@ type WalkStats struct {
 	Disturbed                                             int
 }
 
-// Walk performs random operations on a subject, keeps a plain map of what was submitted,
-// and fails the test if the two disagree. What must hold at every step:
+// Walk performs random operations on a subject and keeps a plain map of the objects that
+// were put. It fails the test if the two disagree. These rules must hold at every step:
 //
-//   - a served byte was submitted under its name, and a name that was never
-//     finished, or was removed since, is not served;
-//   - an object acknowledged at a level is there, unless its tier had to make room,
-//     and after a restart if its level survives such an ending;
-//   - a checkpoint that is found has its parent;
-//   - once all transfers have ended, each tenant is charged the sum of what is found,
-//     and all together no more than the budget.
+//   - a served byte was put under its name; a name that was never finished, or was
+//     removed since, is not served;
+//   - an object that was acknowledged at a level is there, unless its tier had to make
+//     room; after a restart it is there if its level survives that ending;
+//   - the parent of a checkpoint that is found is found too;
+//   - once all transfers have ended, each tenant is charged the sum of the objects that
+//     are found, and all tenants together no more than the budget.
 //
-// After a disturbance that lied, only the first, third and last are audited.
+// After a disturbance with lies, it does not check the second rule.
 func Walk(t testing.TB, s Subject, o WalkOptions, stats *WalkStats) {
 	t.Helper()
 	w := &walk{TB: t, s: s, o: o, stats: stats, rng: rand.New(rand.NewPCG(o.Seed, 0xca11))}
@@ -66,7 +66,7 @@ func Walk(t testing.TB, s Subject, o WalkOptions, stats *WalkStats) {
 	w.audit(-1)
 }
 
-// known is a name of the map.
+// known is a name of the map and what is known of its object.
 type known struct {
 	object *Object // its latest bytes
 	parent *known
@@ -74,9 +74,9 @@ type known struct {
 
 	// Guarded by walk.mu.
 	maybe   []*Object  // bytes that may be served
-	buried  []*Object  // removed, but may reappear after a crash
-	level   tier.Level // acknowledged; 0 = it need not be there
-	shown   tier.Level // acknowledged since the last opening
+	buried  []*Object  // bytes that were removed but may reappear after a crash
+	level   tier.Level // acknowledged level; 0 = the object need not be there
+	shown   tier.Level // level acknowledged since the last opening
 	flights int
 }
 
@@ -93,11 +93,11 @@ type walk struct {
 	begun     []*begun
 	disturbed bool
 	lied      bool
-	cut       bool // power was lost once: unsynced data may be incomplete
+	cut       bool // power was lost once, so unsynced data may be incomplete
 
 	flying sync.WaitGroup
 	mu     sync.Mutex
-	epoch  int // of answers that still count
+	epoch  int // only answers to operations of this epoch count
 	wrong  error
 }
 
@@ -107,8 +107,8 @@ type begun struct {
 	Filling
 }
 
-// plan creates the names. Chains are of mixed length; a child may be spliced where its
-// parent is not.
+// plan creates the names. Chains have different lengths. A child may be spliced although
+// its parent is not.
 func (w *walk) plan() {
 	for i := range w.o.Segments {
 		t := w.o.Tenants[w.rng.IntN(len(w.o.Tenants))]
@@ -201,12 +201,13 @@ func (w *walk) level() tier.Level {
 	return t.Lowest + tier.Level(w.rng.IntN(int(t.Highest-t.Lowest)+1))
 }
 
-// begin begins an object and checks a refusal.
+// begin begins an object. It returns nil if the subject refuses, and fails if the subject
+// may not refuse.
 func (w *walk) begin(k *known) Filling {
 	w.Helper()
 	for up := k.parent; up != nil; up = up.parent {
 		if w.isBegun(up) {
-			return nil // it would wait for its parent, which is not being finished meanwhile
+			return nil // it would wait for its parent, which nobody finishes meanwhile
 		}
 	}
 	f, err := w.s.Begin(k.object)
@@ -236,13 +237,14 @@ func (w *walk) isBegun(k *known) bool {
 	return slices.ContainsFunc(w.begun, func(b *begun) bool { return b.of == k })
 }
 
-// keepsAll reports that nothing is ever evicted.
+// keepsAll reports that nothing is evicted, whatever its level.
 func (w *walk) keepsAll() bool {
 	return w.o.Keeps <= w.s.Traits().Lowest && !w.disturbed && !w.lied
 }
 
-// safe returns the guaranteed level of an object: not higher than those of its ancestors.
-// While one of them is being filled again, it may be pending.
+// safe returns the level at which an object must be there; 0 = it need not be. The level
+// is not higher than those of its ancestors. While the object or an ancestor is being
+// filled, it may be pending, and the result is 0.
 func (w *walk) safe(k *known) tier.Level {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,8 +270,7 @@ func (w *walk) safeLocked(k *known) tier.Level {
 	return level
 }
 
-// submit is called before bytes are passed to the subject: from now on they may be
-// served.
+// submit records that bytes are about to be passed to the subject and may be served from now on.
 func (w *walk) submit(k *known) (epoch int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,7 +281,7 @@ func (w *walk) submit(k *known) (epoch int) {
 	return w.epoch
 }
 
-// answered handles an acknowledgement, unless the subject was restarted meanwhile.
+// answered handles the answer to a put, unless the subject was restarted meanwhile.
 func (w *walk) answered(k *known, epoch int, asked, reached tier.Level, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -323,7 +324,7 @@ func (w *walk) put(k *known) {
 	}
 }
 
-// fly is a put without waiting.
+// fly is a put that does not wait for the answer.
 func (w *walk) fly(k *known) {
 	level := w.level()
 	w.mu.Lock()
@@ -376,7 +377,7 @@ func (w *walk) endBegun() {
 	w.answered(b.of, epoch, w.s.Traits().Lowest, reached, err)
 }
 
-// get reads a name and compares the result with everything that it may be.
+// get reads a name and compares the result with all versions that may be served.
 func (w *walk) get(k *known) {
 	w.Helper()
 	w.note("get %d", k.number)
@@ -400,7 +401,7 @@ func (w *walk) get(k *known) {
 	}
 }
 
-// isKind reports whether an error is a miss, as opposed to one that no tier may return.
+// isKind reports whether an error means a miss. No tier may return any other error.
 func isKind(err error) bool {
 	for _, kind := range []error{tier.ErrGone, tier.ErrCorrupt, tier.ErrUnavailable, tier.ErrBusy} {
 		if errors.Is(err, kind) {
@@ -439,13 +440,13 @@ func (w *walk) find(k *known) {
 		w.fail("%d %v is found and was never submitted, or was removed: %+v", k.number, k.object, e)
 	case !ok && safe != 0:
 		w.fail("%d %v is not found, although it was acknowledged as %v", k.number, k.object, safe)
-	case ok && safe != 0 && e.Level < shown: // after reopening it may count as less
+	case ok && safe != 0 && e.Level < shown: // after a restart it may have a lower level
 		w.fail("%d %v is found at level %v, although it was acknowledged as %v", k.number, k.object, e.Level, shown)
 	}
 }
 
-// remove removes a segment. Names with puts in flight are skipped, since the order would
-// be unknown, and so are begun ones.
+// remove removes a segment. It skips names that are begun or have puts in flight, since
+// the order of put and removal would be unknown.
 func (w *walk) remove(k *known) {
 	busy := k.object.Kind != 0 || w.isBegun(k)
 	w.mu.Lock()
@@ -468,7 +469,7 @@ func (w *walk) remove(k *known) {
 	k.object = k.object.again(w.rng.Uint64())
 }
 
-// again returns the same name with other bytes.
+// again returns an object of the same name with other bytes.
 func (o *Object) again(seed uint64) *Object {
 	next := *o
 	next.Fill(seed)
@@ -514,7 +515,7 @@ func (w *walk) rest() {
 	}
 }
 
-// chains checks that everything found has its parent, in any tier.
+// chains checks that the parent of every checkpoint that is found is found too, in any tier.
 func (w *walk) chains() {
 	w.Helper()
 	for _, k := range w.names {
@@ -530,7 +531,7 @@ func (w *walk) chains() {
 	}
 }
 
-// audit reads all names, or those from a position on.
+// audit finds and reads ten names from a position on, or all names if from is negative.
 func (w *walk) audit(from int) {
 	w.Helper()
 	w.note("audit from %d", from)

@@ -1,7 +1,6 @@
-// Package transfer moves objects between two tiers. An Engine has the queue, single
-// flight, waiters, budgets, priorities, cancellation, back-pressure, latency histogram
-// and shutdown that every pair of tiers needs. What is moved, and to where, is left to a
-// Job.
+// Package transfer moves objects between two tiers. An Engine has what every pair of tiers
+// needs: a queue, single flight, waiters, budgets, priorities, cancellation, back-pressure, a
+// latency histogram and shutdown. A Job determines what is moved, and to where.
 //
 // A Flight is one transfer, from the request until its end:
 //
@@ -11,19 +10,18 @@
 //	              parked      └──────────┤
 //	                └─ canceled, failed ─┘
 //
-// A flight that is canceled while it moves has ended for all its waiters; its job is
-// released once the move has finished.
+// A flight that is canceled while it moves ends for its waiters at once. Its job is released
+// when the move has finished.
 //
-// An engine with workers begins flights when a worker is free. One without begins each at
-// once, or parks it, and leaves the move to Launch: that is for a destination with its
-// own workers.
+// An engine with workers begins a flight when a worker is free. An engine without workers
+// begins each flight at once, or parks it, and leaves the move to Launch. It serves
+// destinations that have their own workers.
 //
-// An Engine is guarded by the lock of its owner, so that the state of a flight and the
-// state of what it moves change together. It owns no memory.
+// The lock of its owner guards an Engine, so that the state of a flight and the state of the
+// object that it moves change together. An Engine owns no memory.
 //
-// Invariant: there is at most one flight of a key, and only flights that have not ended
-// are found.
+// Invariant: a key has at most one flight that has not ended. Find returns only such flights.
 //
-// Invariant: for each flight End is called exactly once, and Release exactly once after
-// Begin has succeeded, after End and after the move.
+// Invariant: End is called exactly once for each flight. Release is called exactly once for
+// each successful Begin, after the move has finished.
 package transfer

@@ -16,23 +16,24 @@ var ErrStopped = errors.New("transfer: stopped")
 
 // Config configures an engine.
 type Config struct {
-	Lock sync.Locker // required; the owner's
-	// Workers: flights wait for Work. Otherwise Start begins them and Launch moves them,
-	// and parked flights are tried again after each move.
+	Lock sync.Locker // required; the owner's lock
+	// Workers says that flights wait for a goroutine in Work. Without it Start begins
+	// flights, Launch moves them, and parked flights are tried again after each move.
 	Workers bool
 	Queue   int              // maximum number of flights; 0 = no bound
-	Share   int              // maximum number of one owner; 0 = no bound
-	Bytes   int64            // being moved in each lane, unless one flight has more; 0 = no bound
+	Share   int              // maximum number of flights of one owner; 0 = no bound
+	Bytes   int64            // maximum bytes being moved in a lane, more only for a single larger flight; 0 = no bound
 	Lanes   int              // groups of flights with separate workers and budgets; 0 = 1
 	Turns   int              // how often a flight may be parked; 0 = no bound
 	Now     func() time.Time // time.Now
 	// Took is called, with the lock held, with the time of each successful flight from
 	// its start to its end; nil = no listener.
 	Took func(lane int, took time.Duration)
-	// After is called, without the lock, after the engine has called anything with it.
+	// After is called without the lock, each time after the engine has called jobs with
+	// the lock held.
 	After func()
 	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It may
-	// start flights; more reports that it has not looked at everything.
+	// start flights. more reports that it should be called again.
 	Idle func() (more bool)
 }
 
@@ -44,16 +45,16 @@ type Engine[K comparable] struct {
 	owned   map[uint32]int // number of flights by owner
 	lanes   []lane
 	parked  []*Flight
-	begun   []*Flight // without workers: to be launched
+	begun   []*Flight // without workers: flights to be launched
 	stopped error
 	busy    uint64
 }
 
-// lane is the flights of one source. A slow or hung source occupies only its own workers
+// lane has the flights of one source. A slow or hung source occupies only its own workers
 // and bytes.
 type lane struct {
-	lines [2][]*Flight // ready: urgent, others; first in first out, flights that are no longer ready are skipped
-	bytes int64        // being moved
+	lines [2][]*Flight // ready flights in order: urgent ones, others; entries that are no longer ready are skipped
+	bytes int64        // bytes being moved
 	n     int          // flights that have not ended
 	stats Stats
 	work  sync.Cond
@@ -77,13 +78,13 @@ type Options struct {
 	Lane   int
 	Owner  uint32  // whose share of the queue it uses
 	Urgent bool    // a caller waits for it
-	After  *Flight // it follows this one
+	After  *Flight // flight that must end first; nil = none
 }
 
-// Find returns the flight of a key, nil if there is none.
+// Find returns the flight of a key that has not ended; nil if there is none.
 func (e *Engine[K]) Find(k K) *Flight { return e.flights[k] }
 
-// Bytes returns the bytes being moved.
+// Bytes returns the bytes being moved in all lanes.
 func (e *Engine[K]) Bytes() (n int64) {
 	for i := range e.lanes {
 		n += e.lanes[i].bytes
@@ -97,7 +98,7 @@ func (e *Engine[K]) All() iter.Seq2[K, *Flight] { return maps.All(e.flights) }
 // Len returns how many flights of a lane have not ended.
 func (e *Engine[K]) Len(lane int) int { return e.lanes[lane].n }
 
-// Room reports whether n more flights of an owner may start, and counts a refusal.
+// Room reports whether n more flights of an owner may start. If not, it counts a refusal.
 func (e *Engine[K]) Room(owner uint32, n int) bool {
 	fits := func(have, bound int) bool { return bound == 0 || have+n <= bound }
 	if e.stopped == nil && fits(len(e.flights), e.cfg.Queue) && fits(e.owned[owner], e.cfg.Share) {
@@ -107,8 +108,8 @@ func (e *Engine[K]) Room(owner uint32, n int) bool {
 	return false
 }
 
-// Start begins a flight, or queues it. There must be none of its key, and Room for it.
-// Without workers an error says why it did not begin: it has ended.
+// Start begins a flight, or queues it. The key must have no flight, and there must be
+// Room. Without workers, an error says that the flight could not begin and has ended.
 func (e *Engine[K]) Start(k K, job Job, o Options) (*Flight, error) {
 	if e.flights[k] != nil {
 		panic(fmt.Sprintf("transfer: a second flight of %v", k))
@@ -133,7 +134,7 @@ func (e *Engine[K]) forget(k K, owner uint32) {
 	}
 }
 
-// queue begins a flight, or adds it to a line.
+// queue begins a flight if there are no workers, else adds it to its line.
 func (e *Engine[K]) queue(f *Flight) {
 	f.lead = nil
 	if f.state != ready {
@@ -160,8 +161,8 @@ func (e *Engine[K]) lineOf(f *Flight) *[]*Flight {
 	return &l.lines[1]
 }
 
-// Urge moves a flight, and those that it follows, ahead of flights that no caller waits
-// for.
+// Urge marks a flight, and those that it follows, as urgent. They go ahead of flights that
+// no caller waits for.
 func (e *Engine[K]) Urge(f *Flight) {
 	for ; f != nil; f = f.lead {
 		if f.urgent {
@@ -169,7 +170,7 @@ func (e *Engine[K]) Urge(f *Flight) {
 		}
 		f.urgent = true
 		if f.state == ready && e.cfg.Workers {
-			e.line(f) // its place in the other line is skipped
+			e.line(f) // front skips its place in the other line
 		}
 	}
 }
@@ -200,11 +201,12 @@ func (e *Engine[K]) begin(f *Flight) bool {
 	return false
 }
 
-// kickRows bounds what one Kick tries, since it is called with the lock held.
+// kickRows is the maximum number of flights that one Kick tries, since it is called with
+// the lock held.
 const kickRows = 16
 
-// Kick tries parked flights again, in order, until one is parked again or it has tried
-// enough; the others are tried by the next Kick.
+// Kick tries parked flights again, in order. It stops when a flight is parked again, or
+// after kickRows flights; the next Kick tries the others.
 func (e *Engine[K]) Kick() {
 	for n := min(len(e.parked), kickRows); n > 0 && len(e.parked) > 0; n-- {
 		f := e.parked[0]
@@ -214,7 +216,7 @@ func (e *Engine[K]) Kick() {
 		}
 		others := len(e.parked)
 		e.queue(f)
-		if len(e.parked) > others { // it, or the flight that it follows, was parked again
+		if len(e.parked) > others { // f, or a flight that it follows, was parked again
 			last := e.parked[others]
 			copy(e.parked[1:], e.parked[:others])
 			e.parked[0] = last
@@ -226,8 +228,8 @@ func (e *Engine[K]) Kick() {
 // Parked returns how many flights wait for a Kick.
 func (e *Engine[K]) Parked() int { return len(e.parked) }
 
-// Cancel ends a flight, and those that follow it. Its job is released once the move has
-// finished.
+// Cancel ends a flight with err, and the flights that follow it. If it is moving, its job
+// is released once the move has finished.
 func (e *Engine[K]) Cancel(f *Flight, err error) {
 	if f.state == ended {
 		return
@@ -287,8 +289,8 @@ func (e *Engine[K]) Work(ctx context.Context, lane int) {
 	}
 }
 
-// carry takes a flight, waiting for one if wait is set, and moves it if it begins. It
-// reports whether there was one.
+// carry takes the next flight and moves it if it begins. If wait is set, it waits for a
+// flight. It reports whether there was one.
 func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	move, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -300,8 +302,8 @@ func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	return f != nil
 }
 
-// take begins the next flight. ctx must be the one that wakes workers when it ends, not
-// one derived from it, which may end after the wakeup.
+// take takes and begins the next flight. ctx must be the context that wakes workers when
+// it ends, not a context derived from it, which may end after the wakeup.
 func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane int, wait bool) (f *Flight, begun bool) {
 	e.cfg.Lock.Lock()
 	defer e.cfg.Lock.Unlock()
@@ -312,7 +314,7 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane in
 			f.cancel = cancel
 			e.lanes[lane].work.Signal() // there may be more
 			return f, e.begin(f)
-		case again: // after others had the lock
+		case again: // others get the lock first
 			e.cfg.Lock.Unlock()
 			e.cfg.Lock.Lock()
 		case !wait:
@@ -327,8 +329,8 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane in
 // Try runs one ready flight of a lane, and reports whether there was one.
 func (e *Engine[K]) Try(ctx context.Context, lane int) bool { return e.carry(ctx, lane, false) }
 
-// pick removes the next flight from its line: urgent ones first, none while it would
-// exceed the bound on bytes. again reports that Idle has more to look at.
+// pick removes the next flight from its line, urgent ones first. It returns nil if the
+// flight would exceed the bound on bytes. again reports that Idle should be called again.
 func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	if e.stopped != nil {
 		return nil, false
@@ -344,14 +346,14 @@ func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	}
 	f = (*line)[0]
 	if e.cfg.Bytes > 0 && l.bytes > 0 && l.bytes+f.Bytes > e.cfg.Bytes {
-		return nil, false // until a flight has moved
+		return nil, false // it waits until another flight has moved
 	}
 	*line = (*line)[1:]
 	return f, false
 }
 
-// front returns the line whose first flight is next. It drops flights that are no longer
-// in their place.
+// front returns the line whose first flight is next; nil if none is ready. It drops
+// entries of flights that are not ready any more or have moved to the other line.
 func (l *lane) front() *[]*Flight {
 	for i := range l.lines {
 		line := &l.lines[i]
@@ -366,7 +368,7 @@ func (l *lane) front() *[]*Flight {
 	return nil
 }
 
-// Peek returns the flight that a worker of lane 0 would begin next, if one is ready.
+// Peek returns the flight of lane 0 that a worker would begin next; nil if none is ready.
 func (e *Engine[K]) Peek() *Flight {
 	if line := e.lanes[0].front(); line != nil {
 		return (*line)[0]
@@ -374,16 +376,16 @@ func (e *Engine[K]) Peek() *Flight {
 	return nil
 }
 
-// Waiting reports whether a flight of lane 0 is ready that no caller waits for.
+// Waiting reports whether lane 0 has a ready flight that is not urgent.
 func (e *Engine[K]) Waiting() bool {
 	return slices.ContainsFunc(e.lanes[0].lines[1], func(f *Flight) bool { return f.state == ready && !f.urgent })
 }
 
-// Wake wakes a worker, since Idle has something new to look at.
+// Wake wakes a worker of lane 0, which calls Idle if it has nothing to do.
 func (e *Engine[K]) Wake() { e.lanes[0].work.Signal() }
 
-// Launch moves the flights that have begun without workers. It is called without the lock
-// after anything that may begin flights.
+// Launch moves the flights that Start has begun, in an engine without workers. It is
+// called without the lock after anything that may begin flights.
 func (e *Engine[K]) Launch() {
 	e.cfg.Lock.Lock()
 	begun := e.begun
@@ -436,7 +438,7 @@ func (e *Engine[K]) Stop(err error) {
 	for len(e.flights) > 0 {
 		for _, f := range e.flights {
 			e.Cancel(f, err)
-			break // it may have ended others
+			break // it may have ended other flights too
 		}
 	}
 	for i := range e.lanes {
@@ -448,7 +450,7 @@ func (e *Engine[K]) Stop(err error) {
 // Resume ends a Stop.
 func (e *Engine[K]) Resume() { e.stopped = nil }
 
-// Stats returns the counts of a lane; Busy is of all lanes.
+// Stats returns the counts of a lane. Busy counts all lanes.
 func (e *Engine[K]) Stats(lane int) Stats {
 	s := e.lanes[lane].stats
 	s.Busy = e.busy

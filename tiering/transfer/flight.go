@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Job is one transfer from its owner's point of view. Begin, End and Release are called
-// with the lock held, Move without it.
+// Job is the part of a flight that depends on what is moved, and to where. Begin, End and
+// Release are called with the lock held, Move without it.
 type Job interface {
-	// Begin allocates what the move needs: memory, a place in the destination. ErrPark:
-	// nothing is available now, try again after the next Kick. ErrFollow: it has called
-	// Follow. Any other error ends the flight.
+	// Begin allocates what the move needs: memory, or a place in the destination. ErrPark
+	// means that nothing is available now; the next Kick tries again. ErrFollow means that
+	// Begin has called Follow. Any other error ends the flight.
 	Begin(f *Flight) error
-	// Move moves the bytes, or starts to, and calls moved exactly once, from any
-	// goroutine, without the lock. ctx ends when the flight is canceled.
+	// Move moves the bytes, or starts to. It calls moved exactly once, from any goroutine,
+	// without the lock. ctx ends when the flight is canceled.
 	Move(ctx context.Context, f *Flight, moved func(error))
-	// Landed is called, with the lock held, after a move without an error. It may return
-	// an error if the result is no longer wanted, or again to begin the flight once more.
-	// If it then does not begin, it has still succeeded.
+	// Landed is called after a move without an error. It may return an error if the result
+	// is no longer wanted. With again it begins the flight once more; if that fails, the
+	// flight has still succeeded.
 	Landed(f *Flight) (again bool, err error)
 	// End ends the transfer; err says why it failed. Flights that follow f begin or end
 	// after it.
@@ -28,15 +28,15 @@ type Job interface {
 	Release(f *Flight)
 }
 
-// Results of Begin other than success or failure, wrapped with the reason.
+// Errors with which Begin does not end the flight. They may be wrapped with the reason.
 var (
 	ErrPark   = errors.New("transfer: not now")
 	ErrFollow = errors.New("transfer: behind another")
-	ErrAgain  = errors.New("transfer: others first") // for an engine with workers: Begin has done a part, and is called again
+	ErrAgain  = errors.New("transfer: others first") // only with workers: call Begin again, after others had the lock
 )
 
-// Parked returns an error for Begin that parks the flight and ends it with err if it is
-// parked too often.
+// Parked returns an error with which Begin parks the flight. If the flight is parked too
+// often, it ends with err.
 func Parked(err error) error { return &parked{err} }
 
 type parked struct{ err error }
@@ -50,7 +50,7 @@ type state uint8
 const (
 	following state = iota
 	ready
-	parking // not in a line until the next Kick
+	parking // waits for a Kick
 	moving
 	ended
 	states
@@ -60,7 +60,7 @@ func (s state) String() string {
 	return [...]string{"following", "ready", "parked", "moving", "ended"}[s]
 }
 
-// next lists the possible state changes of a flight.
+// next says which state changes of a flight are possible.
 var next = [states][states]bool{
 	following: {ready: true, ended: true},
 	ready:     {following: true, parking: true, moving: true, ended: true},
@@ -72,7 +72,7 @@ var next = [states][states]bool{
 // Done is closed.
 type Flight struct {
 	Job   Job
-	Bytes int64 // counted while it moves
+	Bytes int64 // counted in its lane while it moves
 
 	state     state
 	lane      int
@@ -106,19 +106,19 @@ func (f *Flight) Ended() bool { return f.state == ended }
 // Moving reports whether bytes are being moved.
 func (f *Flight) Moving() bool { return f.state == moving }
 
-// Err returns why a flight that has ended failed.
+// Err returns why the flight failed; nil if it has succeeded or not ended.
 func (f *Flight) Err() error { return f.err }
 
 // Urgent reports whether a caller waits for the flight.
 func (f *Flight) Urgent() bool { return f.urgent }
 
-// Join adds a waiter to the flight; Leave removes one while the flight has not ended.
-// What End allocates for its waiters is theirs to release.
+// Join adds a waiter to the flight. Leave removes one; it must not be called after the flight
+// has ended. If End takes something into use for each waiter, the waiters release it.
 func (f *Flight) Join()        { f.waiters++ }
 func (f *Flight) Leave()       { f.waiters-- }
 func (f *Flight) Waiters() int { return f.waiters }
 
-// Lead returns the flight that f follows; nil once that has ended.
+// Lead returns the flight that f follows; nil if there is none or it has ended.
 func (f *Flight) Lead() *Flight { return f.lead }
 
 // Follow makes f wait until lead has ended. If lead fails, f fails as well.
@@ -127,7 +127,7 @@ func (f *Flight) Follow(lead *Flight) {
 	lead.followers = append(lead.followers, f)
 }
 
-// Followers returns the flights that wait for f and have not ended meanwhile.
+// Followers returns the flights that wait for f.
 func (f *Flight) Followers() []*Flight {
 	live := f.followers[:0]
 	for _, g := range f.followers {

@@ -1,10 +1,10 @@
 package transfer
 
-// HintsMax bounds the waiting hints; more are dropped.
+// HintsMax is the maximum number of waiting hints; further ones are dropped.
 const HintsMax = 1024
 
-// Hints is a ring of candidates for flights, so that adding one allocates nothing. The
-// zero Hints is empty. Guarded by the engine's lock.
+// Hints is a ring of objects for which flights may be started. Adding one allocates
+// nothing once the ring exists. The zero Hints is empty. Guarded by the engine's lock.
 type Hints[T any] struct {
 	ring  []T
 	first int
@@ -14,7 +14,7 @@ type Hints[T any] struct {
 // Len returns the number of waiting hints.
 func (h *Hints[T]) Len() int { return h.n }
 
-// Add appends a hint; false if there are too many.
+// Add appends a hint. It returns false if the ring is full.
 func (h *Hints[T]) Add(t T) bool {
 	if h.ring == nil {
 		h.ring = make([]T, HintsMax)

@@ -16,8 +16,8 @@ const (
 	Corrupt             // the bytes were not those that were published
 	Gone                // there was nothing to move any more
 	Unavailable         // the source or the destination cannot be used now
-	NoRoom              // in the pool, for the tenant, or for the transfer
-	Stopped             // removed, timed out, or the engine was stopped
+	NoRoom              // no room in the pool, in the tenant's quota, or for the transfer
+	Stopped             // the object was removed, the flight timed out, or the engine was stopped
 	Lost                // the destination is no longer usable
 	Failed              // any other reason
 	Outcomes            // number of outcomes
@@ -56,5 +56,5 @@ func OutcomeOf(err error) Outcome {
 // Stats are the counts of an engine.
 type Stats struct {
 	Ended [Outcomes]uint64
-	Busy  uint64 // refused: too many, or stopped
+	Busy  uint64 // refused starts: too many flights, or the engine is stopped
 }

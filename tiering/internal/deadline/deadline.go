@@ -1,11 +1,11 @@
-// Package deadline orders deadlines, earliest first. It has no lock, clock or timer; its
-// owner guards and polls it.
+// Package deadline has a heap of deadlines, earliest first. It has no lock, clock or
+// timer: its owner guards the heap and polls it.
 package deadline
 
 import "time"
 
-// Deadline is the time at which something ends. It is embedded as a field there; the zero
-// Deadline is in no heap.
+// Deadline is the time at which something ends. A value that can expire has a Deadline as
+// a field. The zero Deadline is in no heap.
 type Deadline[T any] struct {
 	At    time.Time
 	Order uint64 // tie-breaker between equal times, so that a run can be replayed
@@ -24,8 +24,8 @@ func (d *Deadline[T]) before(o *Deadline[T]) bool {
 	return d.At.Before(o.At)
 }
 
-// Heap is a heap of deadlines. Adding one that is later than all others, the common case,
-// is O(1), other changes O(log n). The zero Heap is empty.
+// Heap is a heap of deadlines. Adding a deadline that is later than all others, the common
+// case, takes O(1); other changes take O(log n). The zero Heap is empty.
 type Heap[T any] struct{ heap []*Deadline[T] }
 
 // Len returns the number of deadlines.
@@ -39,7 +39,7 @@ func (h *Heap[T]) First() *Deadline[T] {
 	return h.heap[0]
 }
 
-// Add adds d, which must be in no heap and must not change while it is in one.
+// Add adds d, which must be in no heap. d must not change until it is removed.
 func (h *Heap[T]) Add(d *Deadline[T]) {
 	h.heap = append(h.heap, d)
 	h.up(len(h.heap) - 1)

@@ -1,5 +1,6 @@
-// Package ghost is the ghost list of a cache: the keys that were evicted or refused last,
-// each with the reason, so that a miss can say why. It has no lock; its owner guards it.
+// Package ghost is the ghost list of a cache: the keys of objects that were evicted or
+// refused most recently, each with the reason, so that a miss can say why. It has no lock;
+// its owner guards it.
 package ghost
 
 import (
@@ -7,27 +8,27 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Entry is a key that was evicted, or never stored.
+// Entry is the key of an object that was evicted, or was never stored.
 type Entry struct {
 	Key     [32]byte
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Reason  tier.Reason
-	Tokens  uint32 // saved by a hit
+	Tokens  uint32 // tokens that a hit would save
 }
 
-// List is bounded: a new key replaces the oldest one.
+// List is a bounded list of keys. When it is full, a new key replaces the oldest one.
 type List struct {
 	index *index.Map[Entry]
 	ring  []*Entry
-	block []Entry // not yet used
+	block []Entry // allocated entries that are not used yet
 	next  int     // index of the oldest, once the ring is full
 	limit int
 }
 
-// blockEntries are allocated together. They live as long as the list, and separate
-// allocations would keep heap pages alive in which short-lived values of their size were
-// freed.
+// blockEntries is the number of entries that are allocated together. Entries live as long
+// as the list. Allocated one by one they would lie between short-lived values of their
+// size, and keep the heap pages of these alive.
 const blockEntries = 256
 
 // New returns a list of up to limit keys, at least one.
@@ -60,8 +61,8 @@ func (l *List) Note(e Entry) {
 	l.index.Put(&oldest.Key, oldest)
 }
 
-// Why returns why a key is not cached, and its number of tokens. A key of another tenant
-// or profile is reported as unknown.
+// Why returns why a key is not cached, and the tokens that a hit would save. A key of
+// another tenant or profile is reported as unknown.
 func (l *List) Why(key *[32]byte, p tier.ProfileID, t tier.TenantID) (tier.Reason, uint32) {
 	e := l.index.Find(key)
 	if e == nil || e.Profile != p || e.Tenant != t {

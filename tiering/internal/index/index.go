@@ -1,6 +1,5 @@
-// Package index finds values by 32-byte key. It is a hash table in shards that grow
-// separately; the shards in order hold the keys in order. It has no lock; its owner
-// guards it.
+// Package index finds values by 32-byte key. It is a hash table in shards, each of which grows
+// separately. Ascending shards have ascending keys. It has no lock; its owner guards it.
 package index
 
 import (
@@ -9,8 +8,8 @@ import (
 	"slices"
 )
 
-// Shards is the number of shards. A key's leading bits choose its shard, so that a
-// listing can walk the shards in order and release its lock in between.
+// Shards is the number of shards. A key's leading bits choose its shard. A listing can
+// therefore walk the shards in order and release its lock in between.
 const Shards = 1 << shardBits
 
 const (
@@ -18,19 +17,19 @@ const (
 	minSlots  = 8
 )
 
-// Map finds values by key: two dependent cache misses for a hit, no allocation.
-// Growing and shrinking copy one shard (keys are hashes: 1/4096 of them), never all.
+// Map finds values by key. A hit takes two dependent cache misses and no allocation. Growing
+// and shrinking copy one shard, never all: about 1/4096 of the keys, since keys are hashes.
 //
-// Inside a shard a seeded hash chooses the slot: checkpoint hashes come from
-// clients, who could otherwise choose them to collide.
+// Inside a shard a seeded hash chooses the slot. Clients choose checkpoint hashes, and could
+// otherwise make them collide.
 type Map[V any] struct {
 	seed   maphash.Seed
 	n      int
 	shards [Shards]shard[V]
 }
 
-// shard is open addressing with linear probing; len(slots) is a power of two, at
-// most 3/4 full, and above minSlots more than 3/16.
+// shard is a hash table with open addressing and linear probing. len(slots) is a power of two.
+// At most 3/4 of the slots are in use, and more than 3/16 if there are more than minSlots.
 type shard[V any] struct {
 	slots []slot[V]
 	n     int
@@ -58,7 +57,7 @@ func (m *Map[V]) home(key *[32]byte, mask int) int {
 // Len returns the number of keys.
 func (m *Map[V]) Len() int { return m.n }
 
-// Find returns nil if the key is absent.
+// Find returns a key's value; nil if the key is absent.
 func (m *Map[V]) Find(key *[32]byte) *V {
 	sh := &m.shards[Shard(key)]
 	if sh.n == 0 {
@@ -88,7 +87,7 @@ func (m *Map[V]) Put(key *[32]byte, v *V) {
 	}
 }
 
-// set reports whether the key is new.
+// set adds or replaces a key's value and reports whether the key is new.
 func (m *Map[V]) set(sh *shard[V], key *[32]byte, v *V) bool {
 	mask := len(sh.slots) - 1
 	for i := m.home(key, mask); ; i = (i + 1) & mask {
@@ -129,7 +128,8 @@ func (m *Map[V]) Remove(key *[32]byte) {
 	if sh.slots[i].v == nil {
 		return
 	}
-	// Move back every later slot of the run whose home is not after the gap.
+	// Go through the slots after the gap up to the next empty one. Move a value into the
+	// gap unless its home slot lies after the gap.
 	gap := i
 	for j := (gap + 1) & mask; sh.slots[j].v != nil; j = (j + 1) & mask {
 		home := m.home(&sh.slots[j].key, mask)

@@ -13,23 +13,24 @@ import (
 	"time"
 )
 
-// Mutex is a sync.Mutex that measures.
+// Mutex is a sync.Mutex that counts its acquisitions and measures how long it was held.
 type Mutex struct {
 	sync.Mutex
 	uses  uint64 // acquisitions; guarded by the mutex
 	since time.Time
 	times []time.Duration
-	worst map[string]time.Duration // by the function that unlocked
+	worst map[string]time.Duration // longest hold, by the functions that unlocked
 }
 
-// Lock is sync.Mutex.Lock with a count.
+// Lock locks the mutex, counts the acquisition and notes the time.
 func (m *Mutex) Lock() {
 	m.Mutex.Lock()
 	m.uses++
 	m.since = time.Now()
 }
 
-// Unlock is sync.Mutex.Unlock. The time for its records is not counted.
+// Unlock records how long the mutex was held and unlocks it. The recording itself is not
+// part of the measured time.
 func (m *Mutex) Unlock() {
 	held := time.Since(m.since)
 	if len(m.times) < most {
@@ -46,8 +47,8 @@ func (m *Mutex) Unlock() {
 }
 
 const (
-	most = 1 << 24               // bounds the records between two calls of Take
-	long = 20 * time.Microsecond // holds longer than this record who unlocked
+	most = 1 << 24               // maximum number of records between two calls of Take
+	long = 20 * time.Microsecond // for a longer hold the callers of Unlock are recorded
 )
 
 func callers() string {
@@ -63,8 +64,8 @@ func callers() string {
 	}
 }
 
-// Take returns the durations for which the lock was held since the last call, sorted, and
-// the functions that unlocked after the longest ones.
+// Take returns the durations for which the lock was held since the last call, in ascending
+// order, and the ten longest with the functions that unlocked. It clears its records.
 func (m *Mutex) Take() (times []time.Duration, worst []string) {
 	m.Mutex.Lock()
 	defer m.Mutex.Unlock()

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Turns is an operation that takes a lock many times, for a few rows each, and lets
-// others have it in between.
+// Turns is an operation that takes a lock many times, for a few rows each, so that others get
+// the lock in between.
 //
-// That is not enough if all processors are busy: the thread of a waiting request may be
-// in the run queue of our processor, and Linux lets a running thread continue until the
-// next tick, 4 ms, before one that was woken. So a long operation also yields the
-// processor while others use the lock. It does not yield otherwise: the processor would
-// go to unrelated computing threads for a whole time slice.
+// Releasing the lock is not enough if all processors are busy. The thread of a waiting
+// request may be in the run queue of our processor, and Linux lets a running thread continue
+// until the next tick, up to 4 ms later, before it runs a woken thread. A long operation
+// therefore also yields the processor while others use the lock. It does not yield otherwise,
+// since unrelated threads would then take the processor for a whole time slice.
 type Turns struct {
 	mu      *Mutex
 	n       int
-	uses    uint64    // of the lock, when this operation last had it
-	others  bool      // the lock was used since the previous turn
+	uses    uint64    // the lock's uses when this operation last locked it
+	others  bool      // others used the lock since the previous turn
 	began   time.Time // zero in the first few turns, which do not read the clock
-	lately  time.Time // when others were last seen to use it
+	lately  time.Time // when others were last seen to use the lock
 	gaveWay time.Time
 }
 
 const (
 	shortTurns  = 8                      // an operation with fewer turns is not long
-	longFrom    = 250 * time.Microsecond // nor is one that ends within this time after them
+	longFrom    = 250 * time.Microsecond // nor is an operation that ends within this time after its short turns
 	yieldEvery  = 15 * time.Microsecond  // about the cost of a yield when no thread is waiting
-	othersWhile = 5 * time.Millisecond   // how long others count after a use; longer than they wait at worst
+	othersWhile = 5 * time.Millisecond   // yields continue for this long after a use by others; longer than the worst wait
 )
 
-// Turns starts an operation.
+// Turns starts an operation that takes the lock in turns.
 func (m *Mutex) Turns() Turns { return Turns{mu: m} }
 
 // Each calls f for 0 to n-1 under the lock, with at most rows of them per turn.
@@ -46,7 +46,7 @@ func (m *Mutex) Each(n, rows int, f func(i int)) {
 	}
 }
 
-// Lock locks the mutex; from the second turn on, those that are waiting get it first.
+// Lock locks the mutex. From the second turn on, it first lets waiting goroutines lock it.
 func (t *Turns) Lock() {
 	if t.n > 0 {
 		t.giveWay()

@@ -17,15 +17,16 @@ func (s *Set) Use(o *Object) {
 	}
 }
 
-// Lease adds d live leases to an object, and updates the bytes saved by sharing.
+// Lease adds d to an object's live leases (-1 ends one), and updates the bytes that its
+// pool saves by sharing.
 func (o *Object) Lease(d int) {
 	o.Pool.Saved -= o.saved()
 	o.Leases += d
 	o.Pool.Saved += o.saved()
 }
 
-// saved returns the bytes that live leases would take as separate copies, minus the
-// object's own. Each lease reads the share of one rank.
+// saved returns the bytes that sharing saves: the bytes of one separate copy per live
+// lease, minus the object's own bytes. Each lease reads the share of one rank.
 func (o *Object) saved() int64 {
 	ranks := len(o.Shares)
 	if o.InHBM() {
@@ -42,8 +43,8 @@ func (s *Set) Unuse(o *Object) {
 	}
 }
 
-// Account updates the accounts after a count of o changed, and frees its memory once it
-// is neither linked nor in use.
+// Account updates the accounts after a count of o has changed, and frees the memory of o
+// once o is neither linked nor in use.
 func (s *Set) Account(o *Object) {
 	next := o.Classify()
 	if next != o.Class {
@@ -71,8 +72,8 @@ func (s *Set) Account(o *Object) {
 	}
 }
 
-// pin changes the pins of o and, if that pins or unpins it, of its ancestors: a node
-// cannot be evicted before its descendants.
+// pin adds d to the pins of o. If o thereby becomes pinned or unpinned, it does the same
+// to the parent, and so on: a node cannot be evicted before its descendants.
 func (s *Set) pin(o *Object, d int) {
 	for ; o != nil; o = o.Parent {
 		was := o.Pins
@@ -127,7 +128,7 @@ func (s *Set) Link(o *Object) {
 	}
 }
 
-// Book starts to account for an object.
+// Book starts to account for the memory of an object.
 func (s *Set) Book(o *Object) {
 	if o.Phase == described {
 		o.on(evBook)
@@ -142,8 +143,8 @@ func (s *Set) Book(o *Object) {
 	o.Tenant.Used[o.Pool.Number] += o.Charge()
 }
 
-// Unlink hides an object from lookups and policies. Its memory is freed now or by its
-// last user.
+// Unlink hides an object from lookups and policies, with the reason for later misses. The
+// memory is freed now or when its last user ends.
 func (s *Set) Unlink(o *Object, why tier.Reason) {
 	if o.Children > 0 {
 		panic(fmt.Sprintf("objects: %s leaves before its %d children", o.Name(), o.Children))
@@ -166,8 +167,8 @@ func (s *Set) Unlink(o *Object, why tier.Reason) {
 	s.EndReadAhead(o, &s.counters.ReadAheadWasted)
 	up := o.Parent
 	if up != nil {
-		// A late copy, or a lower tier, that still uses o does not need the parent, which
-		// may be evicted next.
+		// An operation or a tier that still reads o does not need the parent, which may be
+		// evicted next.
 		up.Children--
 		up.Kids ^= o.ID
 		s.revalue(up)
@@ -206,7 +207,7 @@ func (s *Set) unlinkSibling(o *Object) {
 	panic(fmt.Sprintf("objects: %s is not in the catalogue", o.Name()))
 }
 
-// Publish ends the fill of a complete object.
+// Publish ends the fill of a complete object and makes it a hit.
 func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
 	o.Fill, o.Used = nil, now
 	s.Deadlines.Remove(&o.Until)
@@ -224,7 +225,8 @@ func (s *Set) Publish(o *Object, now time.Time, why decision.Reason) {
 	s.adopt(o)
 }
 
-// countPublished changes the published counts of a profile and updates the segment index.
+// countPublished adds d to the number of published objects of a profile and updates the
+// segment index.
 func (s *Set) countPublished(o *Object, d int) {
 	switch {
 	case o.Kind != 0:
@@ -258,8 +260,8 @@ func (s *Set) free(o *Object) {
 }
 
 // MarkCorrupt removes an object from memory after the tier found that its bytes are not
-// those that were published. One that others extend stays until they are removed, but
-// lookups no longer find it or them.
+// those that were published. An object that others extend stays until these are removed,
+// but no lookup finds any of these objects.
 func (s *Set) MarkCorrupt(o *Object) {
 	s.counters.CorruptInMemory++
 	o.Refused = true
@@ -275,8 +277,8 @@ func (s *Set) MarkCorrupt(o *Object) {
 	}
 }
 
-// EndReadAhead ends an object's status as read ahead and not used: it is used now, is
-// removed unused, or was not used in time.
+// EndReadAhead ends an object's status as read ahead and not used yet, and adds 1 to
+// counter: the object is being used, is removed unused, or was not used in time.
 func (s *Set) EndReadAhead(o *Object, counter *uint64) {
 	if o.Ahead {
 		o.Ahead = false

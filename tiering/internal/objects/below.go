@@ -2,8 +2,8 @@ package objects
 
 import "github.com/spliced-kv/spliced/tiering/tier"
 
-// LookupBelow looks up an entry of this profile and tenant in the lower tier. An entry
-// that an operator is removing counts as absent.
+// LookupBelow looks up an entry of a profile and tenant in the lower tier. An entry that
+// an operator is removing counts as absent.
 func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool) {
 	if s.cfg.Lower == nil || len(s.Deleting) > 0 && s.Deleting[n] > 0 {
 		return tier.Entry{}, false
@@ -16,17 +16,16 @@ func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool)
 	return e, true
 }
 
-// Below returns the lower tier's entry of an object in memory. An entry of its name that
-// covers other tokens is a different object, since clients choose the hashes of
-// checkpoints. Two spliced checkpoints of one name that cover the same tokens are
-// interchangeable for callers: both represent these tokens approximately, so the earlier
-// one stays.
+// Below returns the lower tier's entry of an object in memory. Clients choose the hashes of
+// checkpoints, so an entry of the same name that covers other tokens is a different object and
+// does not count. Two spliced checkpoints of one name and the same tokens are interchangeable
+// for callers, since both represent these tokens approximately. The earlier one stays.
 func (s *Set) Below(o *Object) (tier.Entry, bool) {
 	e, ok := s.LookupBelow(o.Label(), o.Profile, o.Tenant)
 	return e, ok && o.ShapeOf(&e)
 }
 
-// TouchBelow counts a use in the lower tier.
+// TouchBelow counts a use of an entry of the lower tier.
 func (s *Set) TouchBelow(n tier.Name) {
 	s.asked = n
 	s.cfg.Lower.Touch(&s.asked)
@@ -37,8 +36,8 @@ func (s *Set) SegmentBelow(key *[32]byte, p *Profile, t *Tenant) (tier.Entry, bo
 	return s.LookupBelow(tier.Name{Key: *key}, p, t)
 }
 
-// MatchBelow finds a segment in the lower tier without copying its entry, since most keys
-// miss. The entry is valid until the next call.
+// MatchBelow finds a segment in the lower tier. It returns a pointer, valid until the next
+// call, so that a match copies no entries; nil = none.
 func (s *Set) MatchBelow(key *[32]byte, p *Profile, t *Tenant) *tier.Entry {
 	e := s.EntryBelow(tier.Name{Key: *key})
 	if e == nil || len(s.Deleting) > 0 && s.Deleting[s.asked] > 0 || e.Tenant != t.ID || e.Fingerprint != p.Fingerprint() {
@@ -47,8 +46,8 @@ func (s *Set) MatchBelow(key *[32]byte, p *Profile, t *Tenant) *tier.Entry {
 	return e
 }
 
-// EntryBelow returns the lower tier's entry of a name, for any tenant and profile, even
-// while it is being removed. It is valid until the next call; nil = none.
+// EntryBelow returns the lower tier's entry of a name, whatever its tenant and profile,
+// even while an operator removes it. It is valid until the next call; nil = none.
 func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
 	s.asked = n
 	var ok bool
@@ -58,17 +57,17 @@ func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
 	return &s.found
 }
 
-// BestBelow finds a checkpoint of an accepted kind in the lower tier, exact before
-// spliced, whose chain is there or in memory. One that a client is filling again cannot
-// be promoted, so it does not count.
+// BestBelow finds a checkpoint of an accepted kind in the lower tier, an exact one rather
+// than a spliced one. All its ancestors must be there or in memory. A checkpoint that a
+// client is filling again cannot be promoted, so it does not count.
 func (s *Set) BestBelow(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (tier.Entry, bool) {
 	return s.BestBelowAt(hash, accept, p, t, anyEnd)
 }
 
 const anyEnd = -1
 
-// BestBelowAt finds only a checkpoint that ends at a token. This is checked before its
-// chain, which may be long, is walked.
+// BestBelowAt is BestBelow for checkpoints that end at token end. It compares the end
+// before it walks the chain, which may be long.
 func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, end int) (tier.Entry, bool) {
 	if s.cfg.Lower == nil {
 		return tier.Entry{}, false
@@ -91,8 +90,8 @@ func (s *Set) Filled(n tier.Name, p *Profile, t *Tenant) bool {
 	return o != nil && o.Fill != nil && !o.Fill.Promoted
 }
 
-// wholeChain walks a chain up to a node in memory or its root, and reports whether all of
-// it is available.
+// wholeChain reports whether all ancestors of an entry are available. It walks up to the
+// first one that is in memory, or to the root.
 func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
 	up, end, kind := e.Parent, e.Begin, e.Kind
 	for range s.cfg.MaxChain {
@@ -111,7 +110,7 @@ func (s *Set) wholeChain(e *tier.Entry, p *Profile, t *Tenant) bool {
 			return false
 		}
 		if o != nil && o.Phase == Stripped {
-			return s.Sound(o) // it can be made whole again
+			return s.Sound(o) // its states can be restored
 		}
 		up, end, kind = node.Parent, node.Begin, node.Kind
 	}

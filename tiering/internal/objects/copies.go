@@ -10,8 +10,8 @@ import (
 )
 
 // A copy in HBM is an object of a pool of HBM: leases, expiry, quarantine, policies and
-// accounts treat it like any other. It is in no index; lookups reach it through the
-// resident of its name.
+// accounts treat it like any other. It is in no index; lookups find it through the
+// resident of its object, the list of the object's copies.
 //
 //	promotion ──► filling ──► found ──► dropped ──► free
 //	                 │      verified,            last lease and
@@ -22,7 +22,7 @@ import (
 // that rows shared by two checkpoints are in HBM twice. The alternative, a chain of
 // copies, needs a second tree whose nodes keep each other in use.
 
-// copies is the state of all copies in the memory of accelerators.
+// copies is the state of all copies in HBM, on all devices.
 type copies struct {
 	Devices []*Device
 	Held    map[Identity]*resident
@@ -43,17 +43,17 @@ type CopyKey struct {
 	Device tier.DeviceID
 }
 
-// Identity returns the identity of an object, or for a copy that of its original.
+// Identity returns the identity of an object. A copy has the identity of its original.
 func (o *Object) Identity() Identity { return Identity{o.Label(), o.Profile, o.Tenant} }
 
-// resident lists the copies that HBM has of an object: at least one. Guarded by the
-// store's lock.
+// resident lists the copies in HBM of one object, at least one. Guarded by the store's lock.
 //
-// Invariant: while its object is whole in memory, source is that object, and points back.
+// Invariant: while the object is whole in memory, Source is the object, and its Resident
+// points to this resident. Otherwise Source is nil.
 type resident struct {
 	Identity
 	Source     *Object
-	generation uint64 // of the lower tier's entry, while source is nil
+	generation uint64 // generation of the lower tier's entry, while Source is nil
 	Copies     []Copy // at most one per rank and device, in no order
 }
 
@@ -77,7 +77,7 @@ func (r *resident) On(d tier.DeviceID, rank int) *Object {
 	return nil
 }
 
-// NewCopy returns a copy of an object for a device, without memory.
+// NewCopy returns a description of a copy of an object for a device. The copy has no memory yet.
 func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	c := &Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile, Tenant: o.Tenant, Pool: d.Pools[PoolNumber(o.Kind)],
@@ -94,10 +94,12 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 	return c
 }
 
-// CopyOf returns a rank's copy on a device if its object is still cached in another tier.
+// CopyOf returns a rank's copy on a device; nil if there is none, or if its object is no
+// longer cached in memory or the lower tier.
 func (s *Set) CopyOf(k CopyKey) *Object { return s.ResidentOf(k.Identity).On(k.Device, k.Rank) }
 
-// ResidentOf returns the copies of an object, and drops them if it no longer exists.
+// ResidentOf returns the copies of an object; nil = none. If the object is no longer
+// cached in memory or the lower tier, it drops the copies.
 func (s *Set) ResidentOf(k Identity) *resident {
 	if s.HBM == nil {
 		return nil
@@ -110,7 +112,7 @@ func (s *Set) ResidentOf(k Identity) *resident {
 	return r
 }
 
-// stands reports whether the object of some copies is still cached in another tier.
+// stands reports whether the object of some copies is still cached in memory or the lower tier.
 func (s *Set) stands(r *resident) bool {
 	if r.Source != nil {
 		return s.Sound(r.Source)
@@ -119,8 +121,8 @@ func (s *Set) stands(r *resident) bool {
 	return ok && e.Generation == r.generation
 }
 
-// Copied reports whether an entry of the lower tier has the copies in HBM that a client
-// on a device needs.
+// Copied reports whether the object of an entry, which is not in memory, has the copies in
+// HBM that a client on a device needs.
 func (s *Set) Copied(e *tier.Entry, p *Profile, t *Tenant, on tier.DeviceID) bool {
 	if s.HBM == nil || s.HBM.Loose == 0 {
 		return false
@@ -149,7 +151,7 @@ func (s *Set) AddCopy(c, source *Object, rank int, from []uint64) {
 	s.Rank(c)
 }
 
-// dropCopy hides a copy from lookups. Its memory is freed now or by its last user.
+// dropCopy hides a copy from lookups. Its memory is freed now or when its last user ends.
 func (s *Set) dropCopy(c *Object, why stats.Drop) {
 	r := c.Resident
 	r.Copies = slices.DeleteFunc(r.Copies, func(x Copy) bool { return x.Object == c })
@@ -186,9 +188,9 @@ func (s *Set) dropCopies(r *resident, why stats.Drop, which func(*Object) bool) 
 	return n
 }
 
-// leaveCopies handles the copies of an object that leaves memory, or whose states do.
-// They stay if it was evicted and the lower tier has it: they then belong to that entry.
-// They are dropped if it is still being written there.
+// leaveCopies handles the copies of an object that leaves memory, or whose states do. If
+// the object was evicted and the lower tier has it, the copies stay and belong to that
+// entry. Otherwise they are dropped, also if the object is still being written there.
 func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	r := o.Resident
 	if r == nil || o.InHBM() {
@@ -211,8 +213,8 @@ func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	s.DropCopies(r, drop)
 }
 
-// adopt attaches existing copies to an object that has become whole in memory. Copies
-// with other bytes are dropped: the object may have been computed again.
+// adopt attaches existing copies to an object that has become whole in memory. Copies with
+// other digests are dropped, since the object may have been computed again.
 func (s *Set) adopt(o *Object) {
 	if s.HBM == nil {
 		return
@@ -246,8 +248,9 @@ func (s *Set) RemoveCopies(n tier.Name, profiles []*Profile) {
 	}
 }
 
-// SweepCopies drops copies in rows of the table, starting at first, whose object the
-// lower tier has evicted meanwhile, or whose profile is no longer registered.
+// SweepCopies goes through some rows of the table, starting at row first. It drops copies
+// whose object the lower tier has evicted, or whose profile is no longer registered. more
+// reports that rows are left.
 func (s *Set) SweepCopies(first, rows int) (more bool) {
 	if s.HBM.Loose == 0 {
 		return false
@@ -264,8 +267,8 @@ func (s *Set) SweepCopies(first, rows int) (more bool) {
 	return first+rows < len(places)
 }
 
-// UsedCopy counts a use of a copy as a use of its object, so that what is hot in HBM is
-// not cold elsewhere.
+// UsedCopy counts a use of a copy also as a use of its object, so that an object that is
+// often read in HBM is not evicted elsewhere.
 func (s *Set) UsedCopy(c *Object, now time.Time) {
 	if o := c.Resident.Source; o != nil {
 		o.Hits++
@@ -276,8 +279,9 @@ func (s *Set) UsedCopy(c *Object, now time.Time) {
 }
 
 // MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's quota. If that
-// is impossible it drops nothing and returns why. Nothing is evicted from memory or the
-// lower tier for a copy. A guess drops nothing.
+// is impossible it drops nothing and returns why. It never evicts objects from memory or
+// the lower tier. If guess is set, no client waits for o, and nothing is dropped for it.
+// ErrAgain means that the caller must release the lock and call again.
 func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	p, t := o.Pool, o.Tenant
 	overPool, overQuota := p.Used+o.PageBytes-p.Budget, s.OverQuota(t, o.Charge())
@@ -309,9 +313,9 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	return nil
 }
 
-// Yield drops copies of a tenant in HBM, least valuable first, until bytes are freed or
-// no idle one is left, and returns what was freed. Copies are the first to go for a
-// quota, since dropping them loses nothing. more: it stopped after EvictRows of them.
+// Yield drops copies of a tenant in HBM, least valuable first, until bytes are freed or no unused
+// copy is left. It returns the bytes that it freed. For a quota, copies are dropped before
+// anything else, since that loses nothing. more reports that it stopped after EvictRows copies.
 func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	if t.Above == nil || s.HBM == nil {
 		return 0, false
@@ -331,15 +335,15 @@ func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	return freed, false
 }
 
-// writtenBytes is an upper estimate of an object's size in the lower tier: its bytes and
-// headers, which have the token ids and digests twice (a guess on the safe side; dropping
-// a copy too many costs a promotion).
+// writtenBytes is an upper estimate of an object's size in the lower tier: its bytes, and
+// headers that contain the token ids and digests twice. The estimate is generous (a
+// guess): if it drops a copy too many, that costs only a promotion.
 func writtenBytes(o *Object) int64 {
 	return o.Bytes + o.Bytes/8 + 4*int64(o.Spec.Tokens) + 2*o.RecordBytes + 64<<10
 }
 
-// YieldToWrite drops copies in HBM of a tenant at its quota, rather than entries of the
-// lower tier, for an object that is to be written there.
+// YieldToWrite makes room in a tenant's quota for an object that is to be written to the
+// lower tier. It drops the tenant's copies in HBM, so that the tier evicts fewer entries.
 func (s *Set) YieldToWrite(o *Object) {
 	if t := o.Tenant; t.QuotaBytes > 0 {
 		s.Yield(t, s.OverQuota(t, writtenBytes(o)))

@@ -10,7 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Decide records a decision about an object that costs, or frees, bytes of memory.
+// Decide records a decision about an object, with the bytes of memory that the decision
+// takes or frees.
 func (s *Set) Decide(o *Object, what decision.What, why decision.Reason, bytes int64) {
 	s.note(o, s.decided(o, what, why, bytes))
 }
@@ -22,7 +23,7 @@ func (s *Set) note(o *Object, d decision.Decision) {
 	}
 }
 
-// decided describes a decision about an object.
+// decided returns the description of a decision about an object.
 func (s *Set) decided(o *Object, what decision.What, why decision.Reason, bytes int64) decision.Decision {
 	it := s.Item(o)
 	end := o.End
@@ -36,8 +37,8 @@ func (s *Set) decided(o *Object, what decision.What, why decision.Reason, bytes 
 	}
 }
 
-// TellCopied notifies the listener of a new copy in HBM. It is not one of the logged
-// decisions: a copy costs no memory, and no lookup misses it.
+// TellCopied notifies the listener of a new copy in HBM. The decision is not logged: a
+// copy takes no memory outside HBM, and without it a lookup is no miss.
 func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
 	if c.Profile.Trial {
 		return
@@ -47,9 +48,9 @@ func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
 	s.cfg.Log.Tell(d)
 }
 
-// NoteLeft records that an object, or its states, leave memory. An object evicted for
-// room is the least valuable of its pool: from then on nothing of less value needs to
-// enter. rival is the object that needs the room, nil if unknown.
+// NoteLeft records that an object, or its states, leave memory. rival is the object that
+// needs the room; nil if unknown. An object evicted for room was the least valuable of its
+// pool. Its value becomes the pool's floor: advice recommends no object of less value.
 func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes int64, rival *Object) {
 	d := s.decided(o, what, why, bytes)
 	if rival != nil {
@@ -66,7 +67,7 @@ func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes
 // evicted for room; 0 while there was always room. It needs no lock.
 func (p *Pool) FloorValue() float64 { return math.Float64frombits(p.floor.Load()) }
 
-// Refuse records and counts an object for which there was no room.
+// Refuse records and counts that there was no room for an object.
 func (s *Set) Refuse(o *Object, err error) {
 	if errors.Is(err, ErrAgain) {
 		return

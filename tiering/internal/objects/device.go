@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Device is the memory of one accelerator and its accounts. Guarded by the store's lock,
-// apart from the first group.
+// Device is the memory of one accelerator and its accounts. The fields of the first group
+// are fixed. The store's lock guards the others.
 type Device struct {
 	ID        tier.DeviceID
 	arena     gpuipc.Region
@@ -16,11 +16,11 @@ type Device struct {
 
 	Pages    *gpuipc.PageAllocator
 	Counters stats.HBM
-	Lost     bool // no longer usable, or never was
+	Lost     bool // the device is no longer usable, or never was
 }
 
 // OpenDevice adds the memory of an accelerator: its pages, and the budgets of its two
-// pools in whole pages. Device ids follow the order of the calls.
+// pools, which must be whole pages. Device ids follow the order of the calls, from 1.
 func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int64) *Device {
 	if s.HBM == nil {
 		s.HBM = &copies{Held: map[Identity]*resident{}}
@@ -41,8 +41,8 @@ func (s *Set) OpenDevice(arena gpuipc.Region, pageBytes int, public, private int
 	return d
 }
 
-// Lose marks a device as lost, drops its copies and returns their number. All of them are
-// also in memory or the lower tier.
+// Lose marks a device as lost, drops its copies and returns their number. The objects of
+// all these copies are also in memory or the lower tier.
 func (s *Set) Lose(d *Device) (copies int) {
 	d.Lost = true
 	d.Counters.Lost = 1
@@ -52,7 +52,7 @@ func (s *Set) Lose(d *Device) (copies int) {
 	return copies
 }
 
-// PagesOf rounds a copy up to whole pages.
+// PagesOf rounds the bytes of a copy up to whole pages.
 func (d *Device) PagesOf(bytes int64) int64 {
 	page := int64(d.pageBytes)
 	return (bytes + page - 1) / page * page

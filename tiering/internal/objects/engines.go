@@ -6,14 +6,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Engines counts the engines that read one rank's copies on one device.
+// Engines counts the engines of one rank that read copies on one device.
 type Engines struct {
 	Rank   int
 	Device *Device
 	Count  int // above 0
 }
 
-// Attach adds an engine. Engines are sorted by rank.
+// Attach adds an engine of a rank that reads a device. p.Engines stays sorted by rank.
 func (p *Profile) Attach(rank int, d *Device) {
 	if i := p.engines(rank, d); i >= 0 {
 		p.Engines[i].Count++
@@ -38,16 +38,17 @@ func (p *Profile) engines(rank int, d *Device) int {
 	return slices.IndexFunc(p.Engines, func(e Engines) bool { return e.Rank == rank && e.Device == d })
 }
 
-// Reads reports whether engines e may read what a client on a device has matched. If a
-// rank has engines on that device, only those do. Groups of ranks are not distinguished.
+// Reads reports whether engines e may read objects that a client on a device has matched.
+// If the rank of e also has engines on the client's device, only those read them. Several
+// engines with the same rank are not told apart by their group of ranks.
 func (p *Profile) Reads(e *Engines, on tier.DeviceID) bool {
 	return e.Device.ID == on || !slices.ContainsFunc(p.Engines, func(x Engines) bool { return x.Rank == e.Rank && x.Device.ID == on })
 }
 
-// Serves reports whether the engines of a profile can read an object in HBM, as seen by a
-// client on a device: ranks with engines on that device have their copies there, each
-// other rank on one of the devices with engines of it. If no engine has announced its
-// rank, any copy on the client's device is enough.
+// Serves reports whether the engines of a profile can read an object in HBM, for a client
+// on a device. A rank with engines on the client's device needs its copy there. Any other
+// rank needs a copy on one of the devices that its engines are on. If no engine has
+// announced its rank, a copy on the client's device is enough.
 func (r *resident) Serves(on tier.DeviceID) bool {
 	if r == nil {
 		return false
@@ -78,7 +79,7 @@ func (r *resident) Serves(on tier.DeviceID) bool {
 }
 
 // served reports whether engines of one rank are on working devices, and whether these
-// have a copy.
+// devices have the copy that they need.
 func (r *resident) served(engines []Engines, on tier.DeviceID) (work, copied bool) {
 	for i := range engines {
 		e := &engines[i]

@@ -9,7 +9,8 @@ import (
 // Hole is the offset of an extent that has no memory.
 const Hole = -1
 
-// trim cuts whole pages to the bytes in use, which end in the last extent.
+// trim shortens extents of whole pages to the given number of bytes, which end in the last
+// extent.
 func trim(extents []gpuipc.Extent, bytes int64) []gpuipc.Extent {
 	for i := range extents {
 		extents[i].Len = min(extents[i].Len, bytes)
@@ -18,8 +19,9 @@ func trim(extents []gpuipc.Extent, bytes int64) []gpuipc.Extent {
 	return extents
 }
 
-// Punch cuts runs out of a share's extents: kept has holes in their place, given is their
-// memory. Runs are in order and consist of whole pages.
+// Punch takes the memory of some runs out of a share's extents. kept has the extents with
+// holes in place of the runs, given has the memory of the runs. Runs are offsets in the
+// share, in ascending order, and consist of whole pages.
 func Punch(extents, runs []gpuipc.Extent) (kept, given []gpuipc.Extent) {
 	at := int64(0) // offset of e in the share
 	for _, e := range extents {
@@ -71,7 +73,7 @@ func Mend(extents, memory []gpuipc.Extent) []gpuipc.Extent {
 	return out
 }
 
-// Gather returns the part of ref that is covered by runs.
+// Gather returns the parts of ref that the runs cover, joined in order.
 func Gather(ref gpuipc.Ref, runs []gpuipc.Extent) gpuipc.Ref {
 	out := gpuipc.Ref{Region: ref.Region}
 	for _, run := range runs {

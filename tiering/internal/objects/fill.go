@@ -13,14 +13,15 @@ type Fill struct {
 	Ranks  []Filler // by rank; Of is nil until the rank joins
 
 	Left    int        // ranks that are incomplete
-	Copying int        // commits, or a read of the lower tier, that are writing into the object's memory
-	Level   tier.Level // highest that a commit asked for
+	Copying int        // number of commits or reads that are writing into the object's memory
+	Level   tier.Level // highest level that a commit asked for
 	Dead    bool       // aborted; memory is freed once Copying is 0
 
-	Promoted bool // filled by the store; no rank may join
-	Fetched  bool // from outside this node
+	Promoted bool // filled by a promotion; no rank may join
+	Fetched  bool // promoted from outside this node
 
-	// As stated by the writer; a stripped checkpoint may have had another parent.
+	// As the writer stated them. They differ from those of a stripped checkpoint that had
+	// another parent.
 	Begin   int
 	Extends profile.PrefixHash
 }
@@ -30,10 +31,10 @@ type Filler struct {
 	ID      tier.ReservationID
 	Object  *Object
 	Rank    int
-	Of      map[tier.ReservationID]*Filler // the reservations of the session that joined; nil until then
-	Chunks  []ChunkState                   // of all parts, in order
+	Of      map[tier.ReservationID]*Filler // the reservations of the session that has joined; nil until then
+	Chunks  []ChunkState                   // chunks of all parts, in order
 	Left    int                            // chunks that are not done
-	Digests []uint64                       // of the share's chunks; become the share's when the object is published
+	Digests []uint64                       // digests of all chunks; they become the share's digests at publication
 }
 
 // ChunkState is the progress of a chunk.
@@ -45,7 +46,8 @@ const (
 	ChunkDone
 )
 
-// NewFill returns the fill of an object as its writer wants it.
+// NewFill returns the fill of an object with the layout, first token and parent that its
+// writer wants.
 func NewFill(want *Object, l *plan.PartMap) *Fill {
 	ranks := want.Profile.Ranks
 	return &Fill{Layout: l, Ranks: make([]Filler, ranks), Left: ranks, Begin: want.Begin, Extends: want.Extends}

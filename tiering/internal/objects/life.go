@@ -16,15 +16,15 @@ import (
 //	unlisted ──► freed          unlisted (a copy in HBM)
 //
 // Lookups find filling objects as pending, and whole ones as hits. A checkpoint that one
-// other extends may be stripped of its states (strip.go): its rows serve the other one,
-// and no lookup finds it as a hit until it is restored. A detached object keeps its
-// memory for its remaining readers. Unlisted memory is found by no lookup: rows of
-// buffers, the target of the promotion of a stripped checkpoint, and a copy in HBM until
-// it is verified.
+// other extends may be stripped of its states (strip.go): its rows serve the other
+// checkpoint, and no lookup finds the stripped one as a hit until it is restored. A
+// detached object keeps its memory for its remaining readers. No lookup finds unlisted
+// objects. These are buffers, placeholders into which the states of a stripped checkpoint
+// are promoted, and copies in HBM that are not verified yet.
 type phase uint8
 
 const (
-	described phase = iota // without memory
+	described phase = iota // has no memory
 	Unlisted
 	filling
 	Whole
@@ -44,12 +44,12 @@ type event uint8
 const (
 	evBook    event = iota // its memory is accounted for
 	evLink                 // lookups find it as pending
-	evPublish              // all its parts are there
+	evPublish              // all its parts are complete
 	evFind                 // a copy in HBM has been verified
 	evStrip                // its states leave memory
 	evRestore              // its states are back
 	evDetach               // no lookup finds it any more
-	evFree                 // its memory is given back
+	evFree                 // its memory is freed
 	events
 )
 
@@ -57,7 +57,8 @@ func (e event) String() string {
 	return [...]string{"booked", "linked", "published", "found", "stripped", "restored", "detached", "freed"}[e]
 }
 
-// life maps a phase and an event to the next phase; described marks an impossible event.
+// life maps a phase and an event to the next phase. The zero value, described, marks an
+// event that is impossible in that phase.
 var life = [phases][events]phase{
 	described: {evBook: Unlisted, evLink: filling},
 	Unlisted:  {evFind: Whole, evFree: freed},
@@ -76,13 +77,14 @@ func (o *Object) on(e event) {
 	o.Phase = next
 }
 
-// Linked reports whether lookups find an object.
+// Linked reports whether lookups find an object, as a hit or as pending.
 func (o *Object) Linked() bool { return o.Phase == filling || o.Published() }
 
-// Published reports whether lookups find an object that has been complete once.
+// Published reports whether an object is in the catalog and has been complete once. Its
+// states may have been stripped since.
 func (o *Object) Published() bool { return o.Phase == Whole || o.Phase == Stripped }
 
-// check compares an object with its phase, under the build tag invariants.
+// check panics if an object contradicts its phase. It runs only under the build tag invariants.
 func (s *Set) check(o *Object) {
 	found := !o.InHBM() && s.Named(o.Label(), o.Profile, o.Tenant) == o || o.InHBM() && o.Resident != nil
 	for _, c := range []struct {

@@ -12,17 +12,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Object is a segment or a checkpoint, from its reservation until its memory is free. The
-// fields of the first group are all that a match reads: they share a cache line. The
-// first two groups are fixed once the object is linked, except Fill, Resident and how it
-// is packed. The rest is guarded by the store's lock.
+// Object is a segment or a checkpoint, from its reservation until its memory is free. A
+// match reads only the fields of the first group, which share a cache line. The fields of
+// the first two groups are fixed once the object is linked, except Fill, Resident and how
+// it is packed. The store's lock guards these and the fields of the third group.
 type Object struct {
 	Profile    *Profile
 	Tenant     *Tenant
 	Begin, End int                 // segments: the interior; checkpoints: the rows stored here
-	Fill       *Fill               // nil once published, or once aborted and no copy runs; guarded
+	Fill       *Fill               // nil once published, or once aborted and no commit or read runs; guarded
 	Kind       tier.CheckpointKind // 0 = segment
-	Resident   *resident           // its copies in HBM, or the resident that this copy belongs to; guarded
+	Resident   *resident           // the object's copies in HBM; for a copy, the list that it is in; guarded
 
 	ID          policy.ID
 	Key         [32]byte
@@ -31,71 +31,71 @@ type Object struct {
 	Created     time.Time
 	Spec        profile.SegmentSpec    // segments
 	TokenIDs    []uint32               // segments: token ids
-	Hash        profile.SegmentHash    // of these
+	Hash        profile.SegmentHash    // segments: rolling hash of TokenIDs
 	Packed      profile.Packed         // segments; set before they are published
-	parts       *plan.PartMap          // of what is packed
+	parts       *plan.PartMap          // layout if packed; nil otherwise
 	Extends     profile.PrefixHash     // checkpoints: hash of the parent; zero = none
-	ExtendsKind tier.CheckpointKind    // of the parent
-	Until       deadline.Deadline[any] // deadline of its fill; guarded
+	ExtendsKind tier.CheckpointKind    // checkpoints: kind of the parent
+	Until       deadline.Deadline[any] // deadline of its fill, or of its first use after a read-ahead; guarded
 	Depth       int                    // checkpoints: nodes from the root, including this one
-	Shares      []Share                // replaced in part when it is stripped or filled again; guarded
+	Shares      []Share                // by rank; partly replaced when states are stripped or restored; guarded
 
 	Phase   phase
 	Corrupt bool // its bytes are wrong, but others extend it
 	Used    time.Time
 	Hits    uint64 // number of leases
-	Came    uint64 // of these, by clients of this node
+	Came    uint64 // number of leases by clients of this node
 	Size
 	standings
 	holds
 	links
 }
 
-// Size is the cost of an object. Guarded by the store's lock, apart from RankBytes.
+// Size is how many bytes an object takes. Guarded by the store's lock, except RankBytes.
 type Size struct {
 	RankBytes   int64 // of one rank's layout
-	Bytes       int64 // computed: layouts of all ranks, and token ids
-	PageBytes   int64 // charged to its pool: the same with layouts in pages
-	RecordBytes int64 // heap of the daemon for its records
-	StateBytes  int64 // of Bytes, freed by stripping
-	StatePages  int64 // of PageBytes
+	Bytes       int64 // layouts of all ranks, and token ids
+	PageBytes   int64 // charged to its pool: as Bytes, with layouts rounded up to pages
+	RecordBytes int64 // bytes of the daemon's heap for its records
+	StateBytes  int64 // part of Bytes that stripping frees
+	StatePages  int64 // part of PageBytes that stripping frees
 }
 
 // Charge returns the bytes that an object's tenant is charged.
 func (z *Size) Charge() int64 { return z.PageBytes + z.RecordBytes }
 
-// standings is the state of an object in policies, the lower tier and other nodes.
-// Guarded by the store's lock.
+// standings records where an object stands in policies and backlogs, in the lower tier and
+// at other nodes. Guarded by the store's lock.
 type standings struct {
 	Ranked   standing   // in the policy of its pool
-	InTenant standing   // in its tenant's policy: the same, or Absent while there is none or it catches up
+	InTenant standing   // in its tenant's policy: equal to Ranked; Absent if there is no policy, or not yet
 	Cleaning standing   // in the backlog of objects that the lower tier does not have
 	Sending  standing   // in the backlog of objects not yet offered to outlets
 	Write    any        // its write into the lower tier, waiting or running; the writer knows the type
 	Offload  any        // a copy in flight to an outlet; the sender knows the type
-	Asked    bool       // a copy was sent, refused or not needed; it may be offered again at eviction
+	Asked    bool       // already offered to outlets; it may be offered again at eviction
 	Stored   tier.Level // level last seen in the lower tier; 0 = not there
 	Refused  bool       // refused by the lower tier; retried after its next use
 	Ahead    bool       // read ahead, and not used yet
-	Told     bool       // listed in Options.Held
+	Told     bool       // the listener Options.Held has been told of it
 	Fetched  bool       // came from outside this node and may still be cached there
 	From     tier.Place // where it was promoted from; PlaceNone = filled by a client
 }
 
 // holds counts the users of an object's memory. Guarded by the store's lock.
 type holds struct {
-	Leases  int // live
+	Leases  int // live leases
 	Expired int // expired leases that are not released
 	Ops     int // operations that are reading it
-	Pins    int // 1 unless idle, plus 1 for each child with pins; evictable while 0
+	Pins    int // 1 unless Class is ClassIdle, plus 1 per child with pins; evictable if 0
 	Class   class
 }
 
 // links connect a checkpoint to others. Guarded by the store's lock.
 type links struct {
-	Parent   *Object   // while linked
+	Parent   *Object   // set while the object is linked
 	Children int       // number of children, including those being filled
-	Kids     policy.ID // ids of the children, all xored: with one child, its id
+	Kids     policy.ID // xor of the children's ids: the id of an only child
 	Sibling  *Object   // next checkpoint with the same hash: other kind, profile or tenant
 }
 
@@ -110,16 +110,16 @@ type class uint8
 
 const (
 	ClassIdle        class = iota // published and unused: may be evicted
-	ClassPending                  // being filled, or aborted while a copy still runs
+	ClassPending                  // being filled, or aborted while a commit or read still runs
 	ClassLeased                   // read under a live lease or by an operation
-	ClassQuarantined              // only expired leases, whose holders may still read
+	ClassQuarantined              // has only expired leases; their holders may still read
 	ClassDemoting                 // evicted, but the lower tier still reads it
 	ClassOffloading               // a copy is being sent to an outlet; it may be evicted
 	Classes
 )
 
-// BufferKind marks claimed memory that no lookup finds: rows, and states that rows were
-// flushed into.
+// BufferKind is the kind of a buffer's memory, which no lookup finds: rows, or states into
+// which rows were flushed.
 const BufferKind tier.CheckpointKind = 1 << 7
 
 // Classify returns the class of an object, derived from its users.
@@ -139,7 +139,8 @@ func (o *Object) Classify() class {
 	return ClassIdle
 }
 
-// Tokens returns what a hit saves: interior tokens, or all tokens covered.
+// Tokens returns the tokens that a hit saves: interior tokens of a segment, or all tokens
+// that a checkpoint covers.
 func (o *Object) Tokens() int {
 	if o.Kind == 0 {
 		return o.End - o.Begin
@@ -161,7 +162,8 @@ func (o *Object) Layout() *plan.PartMap {
 // Label returns the object's name in every tier.
 func (o *Object) Label() tier.Name { return tier.Name{Kind: o.Kind, Key: o.Key} }
 
-// NeedsStates reports whether an object is rebuilt from the states of its parent.
+// NeedsStates reports whether a replay that rebuilds the object begins at the states of
+// its parent.
 func (o *Object) NeedsStates() bool { return o.Kind == tier.Rows && o.Parent != nil }
 
 // Name returns the object's name in messages.
@@ -175,7 +177,7 @@ func (o *Object) Name() string {
 // InHBM reports whether the object is a copy or a buffer in HBM.
 func (o *Object) InHBM() bool { return o.Pool.Device != nil }
 
-// ShapeOf reports whether an entry of an object's name has the same tokens.
+// ShapeOf reports whether an entry with the object's name has the same tokens and parent.
 func (o *Object) ShapeOf(e *tier.Entry) bool {
 	return e.Begin == o.Begin && e.End == o.End && e.Spec == o.Spec && e.Parent.Key == o.Extends
 }
@@ -197,7 +199,7 @@ func (o *Object) scope() find.Scope {
 	return find.Scope{Tenant: o.Tenant.ID, Profile: o.Profile.Fingerprint()}
 }
 
-// Describe returns the Tier's view of an object.
+// Describe returns the description of an object that a Tier gets.
 func (s *Set) Describe(o *Object) *tier.Object {
 	d := &tier.Object{
 		Key: o.Key, Kind: o.Kind, Profile: o.Profile.Profile, Tenant: o.Tenant.ID, Publisher: o.Publisher, Created: o.Created,
@@ -213,7 +215,7 @@ func (s *Set) Describe(o *Object) *tier.Object {
 	return d
 }
 
-// Ref returns a share's bytes as a reference for the device.
+// Ref returns the bytes of a share in memory as a reference for the device.
 func (s *Set) Ref(sh *Share) gpuipc.Ref {
 	return gpuipc.Ref{Region: s.cfg.Arena, Extents: sh.Extents}
 }
@@ -226,7 +228,7 @@ func (s *Set) regionOf(o *Object) gpuipc.Region {
 	return s.cfg.Arena
 }
 
-// ShareOf returns one rank's bytes as a reference for their device.
+// ShareOf returns one rank's bytes as a reference, in memory or in HBM.
 func (s *Set) ShareOf(o *Object, rank int) gpuipc.Ref {
 	return gpuipc.Ref{Region: s.regionOf(o), Extents: o.Shares[rank].Extents}
 }

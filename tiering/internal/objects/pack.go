@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Pack records that a segment was packed in place, laid out as parts, and frees the
-// memory after them. The segment is complete and not published.
+// Pack records that a segment was packed in place and is laid out as parts. It frees the
+// whole pages after them. The segment is complete and not published yet.
 func (s *Set) Pack(o *Object, packed profile.Packed, parts *plan.PartMap, digests [][]uint64) {
 	ranks := int64(len(o.Shares))
 	for i := range o.Shares {
@@ -28,8 +28,7 @@ func (o *Object) LaidOut(packed profile.Packed, parts *plan.PartMap) {
 	o.Packed, o.parts = packed, parts
 }
 
-// cut splits a share's extents into those of its first bytes, and the whole pages after
-// them.
+// cut splits a share's extents. kept has its first bytes, given the whole pages after them.
 func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Extent) {
 	for _, e := range extents {
 		n := min(e.Len, bytes)
@@ -44,8 +43,8 @@ func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Ex
 	return kept, given
 }
 
-// copiedAs returns the layout of copies in HBM: their rows are not packed, since the
-// kernels there read them as written.
+// copiedAs returns the layout of copies in HBM. The rows of copies are not packed, since
+// the GPU kernels read plain rows.
 func (o *Object) copiedAs() (profile.Packed, *plan.PartMap) {
 	if o.Profile.RowTolerance() == 0 {
 		return o.Packed, o.Layout()

@@ -16,41 +16,41 @@ const (
 	PoolCount   = 2
 )
 
-// Pool is one budget of the arena's pages. Pages themselves are not divided: any free
-// page serves either pool. Guarded by the store's lock.
+// Pool is one budget of the arena's pages. The pages themselves are not divided: any free
+// page serves either pool. A device has pools of its own. Guarded by the store's lock.
 //
-// Invariant: used is the sum of bytes over all classes; used-pinned is what eviction can
-// give back, to the byte.
+// Invariant: Used is the sum of Bytes over all classes. Used-Pinned is the number of bytes
+// that eviction can free, exactly.
 type Pool struct {
 	Name   string
 	Number int     // pools of devices come after those of memory
 	Device *Device // nil = a pool of memory
 	Budget int64
 
-	Used    int64          // bytes of pages, and of token ids, which are stored outside them
-	Saved   int64          // by live leases that share objects, see Lease
-	Pinned  int64          // of objects that are in use or have a descendant that is
-	Bytes   [Classes]int64 // used, by class
+	Used    int64          // bytes of pages, and of token ids, which are stored outside the pages
+	Saved   int64          // bytes saved by live leases that share objects, see Lease
+	Pinned  int64          // bytes of objects that are in use or have a descendant in use
+	Bytes   [Classes]int64 // parts of Used, by class
 	Objects int
 	Evict   policy.Eviction // of published objects
 	floor   atomic.Uint64   // see FloorValue
 
 	Offloading int64 // pages of objects whose copy is being sent to outlets, linked or not
 
-	Dirty      Backlog // with a lower tier: objects that it does not have and that are not being written
+	Dirty      Backlog // with a lower tier: objects that it neither has nor writes
 	Unsent     Backlog // with outlets: objects not yet offered to them
-	AheadBytes int64   // of pages, read ahead or in flight, and not used yet
+	AheadBytes int64   // bytes of pages read ahead, or being read ahead, and not used yet
 }
 
-// Backlog lists the objects to be copied before their eviction, least valuable first.
-// Objects that are not evictable are suspended.
+// Backlog lists the objects that must be copied elsewhere before their eviction, in the
+// order of eviction. It also has those that are not evictable now, as suspended.
 type Backlog struct {
-	policy.Eviction       // nil = nothing is copied
-	Objects         int   // that are not suspended
-	Bytes           int64 // of their pages
+	policy.Eviction       // nil = there is nowhere to copy to
+	Objects         int   // number of objects that are not suspended
+	Bytes           int64 // bytes of pages of these objects
 }
 
-// change updates an object's standing.
+// change changes an object's standing in the backlog from *at to next.
 func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
 	if b.Eviction == nil || next == *at {
 		return
@@ -82,12 +82,12 @@ type Tenant struct {
 	Salt []byte
 
 	QuotaBytes int64    // for memory, HBM and the lower tier together; 0 = none
-	behind     *catchUp // while its policies are incomplete
+	behind     *catchUp // set while its policies are incomplete; nil = complete
 
 	Used    []int64 // by pool number
 	Pinned  int64
-	Leaving int64           // of ClassDemoting
-	Offload int64           // as Pool.Offloading, in charges
+	Leaving int64           // bytes of objects of ClassDemoting
+	Offload int64           // as Pool.Offloading, but charged bytes
 	Evict   policy.Eviction // for both pools of memory; nil before the first quota
 
 	PinnedAbove int64           // part of Pinned, in HBM
@@ -145,7 +145,9 @@ func (s *Set) UsedBelow(t *Tenant) int64 {
 	return s.cfg.Lower.Used(t.ID)
 }
 
-// OverQuota returns by how much a tenant would exceed its quota with more bytes.
+// OverQuota returns by how many bytes a tenant would exceed its quota if it were charged
+// this number of bytes more. If the result is negative, the quota leaves room for as many
+// bytes. It is 0 for a tenant without a quota.
 func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
 	if t.QuotaBytes == 0 {
 		return 0
@@ -153,19 +155,19 @@ func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
 	return t.Total() + s.UsedBelow(t) + bytes - t.QuotaBytes
 }
 
-// EvictRows bounds how many objects are evicted in one critical section: one takes a
-// microsecond or two (measured).
+// EvictRows is the maximum number of objects evicted in one critical section. One eviction
+// takes 1 to 2 microseconds (measured).
 const EvictRows = 8
 
-// ErrAgain means that the room is not made yet, and that others should get the lock
-// first.
+// ErrAgain means that more must be evicted. The caller should first release the lock for a
+// moment.
 var ErrAgain = errors.New("objects: more has to leave")
 
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
 
-// Allocate allocates the memory of a new object. The caller has made room for it before, so
-// it panics if there is none: the accounting is wrong then.
+// Allocate allocates bytes for each rank of a new object. The caller has made room before.
+// If there is no memory, the accounts are wrong and it panics.
 func (s *Set) Allocate(o *Object, bytes int64) {
 	for i := range o.Shares {
 		o.Shares[i].Extents = s.allocatePages(o, bytes)
@@ -180,8 +182,8 @@ func (s *Set) allocatePages(o *Object, bytes int64) []gpuipc.Extent {
 	return trim(extents, bytes)
 }
 
-// freePages frees pages from allocatePages, except holes. It works on a copy, since a
-// reply that contains the extents may still be on its way to a client.
+// freePages frees pages that allocatePages returned, and skips holes. It works on a copy
+// of the extents, since a reply that contains them may still be on its way to a client.
 func (s *Set) freePages(extents []gpuipc.Extent) {
 	whole := make([]gpuipc.Extent, 0, len(extents))
 	for _, e := range extents {

@@ -17,17 +17,17 @@ type Profile struct {
 	Model string
 
 	Costs *costs.Learned
-	// Trial: its objects only test whether the daemon works. They are counted apart, and
-	// never written, sent or reported.
+	// Trial marks a profile whose objects only test whether the daemon works. They have
+	// separate counters, and are never written to the lower tier, sent or reported.
 	Trial bool
 
 	// Guarded by the store's lock.
-	Uses        int       // AddProfile calls without ReleaseProfile
+	Uses        int       // AddProfile calls without a ReleaseProfile yet
 	Left        uint64    // sequence number of the end of the last use
 	Engines     []Engines // readers of HBM, one entry per rank and device, by rank
-	Forgotten   bool      // no new fills
-	Held        int       // objects, including removed ones with leases, without idle copies in HBM
-	Segments    int       // published
+	Forgotten   bool      // removed from the registry: no new fills
+	Held        int       // number of objects with memory, without unused copies in HBM
+	Segments    int       // number of published segments
 	Checkpoints int
 }
 
@@ -38,7 +38,8 @@ func NewProfile(p *plan.Geometry, id tier.ProfileID, priors costs.Priors) *Profi
 	return ps
 }
 
-// Fits checks an entry's geometry, which comes from a disk or a peer.
+// Fits reports whether an entry's shape, which comes from a disk or a peer, is possible
+// for the profile.
 func (p *Profile) Fits(e *tier.Entry) bool {
 	if e.Kind != 0 {
 		return e.Begin >= 0 && e.Begin < e.End && e.End <= profile.MaxTokens && (e.Begin > 0) == (e.Parent != tier.Name{}) && (e.Parent == tier.Name{} || e.Parent.Kind != 0)
@@ -54,7 +55,7 @@ func (p *Profile) Fits(e *tier.Entry) bool {
 	return err == nil
 }
 
-// PartsOf returns where the parts of an entry are; its shape has been checked.
+// PartsOf returns the locations of the parts of an entry whose shape Fits has checked.
 func (p *Profile) PartsOf(e *tier.Entry) *plan.PartMap {
 	if e.Kind != 0 {
 		return p.NodeParts(e.Kind, e.End-e.Begin)

@@ -6,29 +6,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/internal/deadline"
 )
 
-// A tenant without a quota has no policies. When it gets its first quota, its objects are
-// added to new policies a few at a time, in the order of their last use, which many
-// policies rely on.
+// A tenant without a quota has no policies of its own. With its first quota it gets new
+// policies. Its objects are added to them a few at a time, in the order of their last use,
+// which many policies rely on. "listing" collects the objects, "telling" adds them:
 //
 //	none ──► listing ──► telling ──► complete: the quota counts
 //
-// Until the policies are complete nothing is evicted for the quota. They stay when the
-// quota ends.
+// Until the policies are complete nothing is evicted for the quota. The policies stay when
+// the quota is removed.
 
 // catchUp is the progress of a tenant's policies.
 type catchUp struct {
-	quota  int64                  // quota to enforce afterwards
+	quota  int64                  // quota to enforce once the policies are complete
 	listed int                    // rows of the table that have been scanned
-	uses   deadline.Heap[*Object] // not yet reported to the policies, least recent first
+	uses   deadline.Heap[*Object] // uses not yet reported to the policies, oldest first
 	came   uint64                 // number of uses since the start
 	seen   uint64                 // value of came at the last step
 }
 
-// placesAtOnce bounds the rows of the table that are scanned in one critical section.
+// placesAtOnce is the number of rows of the table that one critical section scans.
 const placesAtOnce = 64
 
-// SetQuota sets a tenant's quota; 0 = none. It counts at once, unless CatchUp has to
-// complete first.
+// SetQuota sets a tenant's quota; 0 = none. It counts at once, unless the tenant's
+// policies are incomplete; then it counts when CatchUp has completed them.
 func (s *Set) SetQuota(t *Tenant, bytes int64) {
 	if t.Evict == nil && bytes > 0 {
 		t.Evict, t.behind = s.cfg.Eviction(), &catchUp{}
@@ -51,9 +51,9 @@ func (t *Tenant) WantedQuota() int64 {
 	return t.QuotaBytes
 }
 
-// CatchUp reports some missing uses to a tenant's policies. more: they are still
-// incomplete. Each call reports EvictRows more uses than were added since the last call,
-// so that it finishes however many uses there are meanwhile.
+// CatchUp reports some missing uses to a tenant's policies. more reports that they are
+// still incomplete. Each call reports EvictRows more uses than were added since the last
+// call, so that the work ends however often objects are used meanwhile.
 func (s *Set) CatchUp(t *Tenant) (more bool) {
 	b := t.behind
 	if b == nil {
@@ -82,15 +82,15 @@ func (s *Set) CatchUp(t *Tenant) (more bool) {
 	return false
 }
 
-// add queues a use for the policies, after those of the same time.
+// add queues a use for the policies, after queued uses of the same time.
 func (b *catchUp) add(o *Object, at time.Time) {
 	b.came++
 	b.uses.Add(&deadline.Deadline[*Object]{At: at, Order: 1<<63 | b.came, Of: o})
 }
 
-// tellUse reports a use to a tenant's policy, unless the object has been evicted since,
-// and returns the number of policy calls. Ancestors are reported first: policies count
-// what is extended only if they know it.
+// tellUse reports a use to a tenant's policy, unless the object has been evicted since. It
+// returns the number of policy calls. It reports ancestors first, since a policy counts
+// that an object extends another only if it knows the other.
 func (s *Set) tellUse(o *Object, used time.Time) (calls int) {
 	own := o.Tenant.evictionOf(o)
 	switch {

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Rank updates the policies after something about o changed. Policies track published
-// objects with their states, suspended unless evictable. So the cost of finding a victim
-// does not depend on how much is leased, and a use counts when it happens, for the
-// requested object and not for its ancestors.
+// Rank updates the policies after something about o has changed. Policies track all published
+// objects that have their states. An object that is not evictable stays in a policy as
+// suspended. So the cost of finding a victim does not depend on how much is leased. A use
+// counts when it happens, and only for the requested object, not for its ancestors.
 func (s *Set) Rank(o *Object) {
 	next := Stand(o.Phase == Whole, o.Pins == 0 && (o.Children == 0 || o.Children == 1 && s.MayStrip(o)))
 	if next != o.Ranked {
@@ -22,7 +22,7 @@ func (s *Set) Rank(o *Object) {
 		}
 		o.Ranked.change(next, o.Pool.Evict, o.ID, it, o.Used)
 		switch own := o.Tenant.evictionOf(o); {
-		case own == nil: // a tenant that never had a quota
+		case own == nil: // the tenant never had a quota
 		case o.Tenant.behind == nil || o.InTenant != Absent:
 			o.InTenant.change(next, own, o.ID, it, o.Used)
 			o.InTenant = next
@@ -35,7 +35,7 @@ func (s *Set) Rank(o *Object) {
 	s.tell(o)
 }
 
-// tell notifies the listener when memory gains or loses a hit.
+// tell notifies the listener when an object in memory becomes a hit or ceases to be one.
 func (s *Set) tell(o *Object) {
 	hit := o.Phase == Whole && !o.Corrupt && !o.InHBM()
 	if s.cfg.Held == nil || hit == o.Told || o.Profile.Trial {
@@ -65,8 +65,8 @@ func (s *Set) Used(o *Object, now time.Time) {
 	}
 }
 
-// revalue reports to the policies that the bytes an object would free, or what a hit on
-// it saves, have changed.
+// revalue reports to the policies that an object's value has changed: the bytes that its
+// eviction would free, or the time that a hit on it saves.
 func (s *Set) revalue(o *Object) {
 	if o.Ranked == Absent {
 		return
@@ -79,9 +79,9 @@ func (s *Set) revalue(o *Object) {
 	}
 }
 
-// Item returns the policies' view of an object. Evicting a node without children also
-// evicts the stripped ancestors that only it extends, and it saves the tokens since the
-// last whole node.
+// Item returns the description of an object that policies get. The eviction of a checkpoint
+// without children also evicts the stripped ancestors that only it extends, so their bytes
+// count. A hit on the checkpoint saves the tokens since its nearest ancestor that is whole.
 func (s *Set) Item(o *Object) policy.Item {
 	var extends policy.ID
 	bytes, begin, end := o.PageBytes, 0, o.End-o.Begin // a segment may occur anywhere
@@ -117,20 +117,20 @@ func (s *Set) Item(o *Object) policy.Item {
 	model := o.Profile.Costs.Model()
 	return policy.Item{
 		Bytes: bytes, Tokens: end - begin, Tenant: uint32(o.Tenant.ID), Key: o.ContentKey(), Extends: extends,
-		// Even an object that saves nothing is worth more the more tokens it has.
+		// A lower bound: of objects that save nothing, those with more tokens are worth more.
 		Saved: max(model.Saved(h), model.Prefill().Marginal(begin, end)/1000),
 	}
 }
 
-// ContentKey returns a key by which policies remember evicted objects: it is the same
-// when the object is stored again. It is never 0.
+// ContentKey returns a key by which policies remember an evicted object. The same object
+// gets the same key when it is stored again. The key is never 0.
 func (o *Object) ContentKey() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // from the golden ratio: spreads small numbers over all bits
 	who := uint64(o.Kind)<<56 | uint64(o.Profile.ID)<<24 ^ uint64(o.Tenant.ID)
 	return max(1, binary.LittleEndian.Uint64(o.Key[:8])^who*odd)
 }
 
-// SetStored records the level that the lower tier has of an object.
+// SetStored records the level that an object has in the lower tier; 0 = it is not there.
 func (s *Set) SetStored(o *Object, level tier.Level) {
 	if (o.Stored == 0) != (level == 0) {
 		o.Stored = level
@@ -140,25 +140,25 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 	s.Rank(o)
 }
 
-// track updates the pool's backlogs after something about o changed.
+// track updates the pool's backlogs after something about o has changed.
 //
-// An object fetched from a peer is not dirty: the peer has it, and writing it to the disk
-// of every node that used it once would wear them out for copies of the same bytes. It is
-// written, and offered to the outlets, at eviction if no other node is believed to have
-// it any more.
+// An object fetched from a peer is not dirty, since the peer has it. If every node that
+// used it once wrote it to disk, the disks would wear out for copies of the same bytes. It
+// is written, and offered to the outlets, when it is evicted and no other node is believed
+// to have it any more.
 func (s *Set) track(o *Object) {
 	held := o.Ranked != Absent && !o.Fetched && !o.Profile.Trial
 	o.Pool.Dirty.change(s, o, &o.Cleaning, Stand(held && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused))
 	o.Pool.Unsent.change(s, o, &o.Sending, Stand(held && !o.Asked, o.Pins == 0))
 }
 
-// Short reports whether a pool has something to be copied now.
+// Short reports whether a pool has objects that should be copied elsewhere now.
 func (s *Set) Short(p *Pool) bool { return s.ShortOf(p, &p.Dirty) || s.ShortOf(p, &p.Unsent) }
 
-// ShortOf reports whether a backlog should be copied. With write-behind, or an outlet for
-// everything, that is all that an earlier refusal left. Otherwise it is when the pool is
-// above its high mark, and what is free or can be dropped at once does not reach down to
-// the low one.
+// ShortOf reports whether objects of a backlog should be copied now. With write-behind, or
+// an outlet that gets everything, they should be whenever the backlog is not empty.
+// Otherwise they should be if the pool is fuller than HighWater, and the bytes that are
+// free or can be dropped at once are fewer than those above LowWater.
 func (s *Set) ShortOf(p *Pool, b *Backlog) bool {
 	switch {
 	case b.Objects == 0:
@@ -180,8 +180,8 @@ const (
 	Candidate          // evictable
 )
 
-// Stand returns the standing of an object that a policy tracks or not, and that may be
-// evicted or not.
+// Stand returns the standing of an object in a policy: held says whether the policy tracks
+// it, may whether it may be evicted.
 func Stand(held, may bool) standing {
 	switch {
 	case !held:
@@ -192,8 +192,8 @@ func Stand(held, may bool) standing {
 	return suspended
 }
 
-// change moves an object of a policy from one standing to another. it describes an object
-// that the policy does not know yet.
+// change moves an object of a policy from one standing to another. it is the object's
+// description, which is used only if the policy does not know the object yet.
 func (was standing) change(next standing, p policy.Eviction, id policy.ID, it policy.Item, used time.Time) {
 	if was == Absent {
 		p.Insert(id, it, used)

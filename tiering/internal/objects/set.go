@@ -24,9 +24,9 @@ type Options struct {
 	Held      *held.Set   // listener for all hits, shared with the lower tier; nil = none
 	Place     tier.Place
 	Arena     gpuipc.Region // of public + private bytes
-	PageBytes int           // of the arena
+	PageBytes int           // page size of the arena in bytes
 	Public    int64         // budget of segments, whole pages
-	Private   int64         // of checkpoints
+	Private   int64         // budget of checkpoints, whole pages
 	MaxChain  int
 	MaxGhosts int
 
@@ -34,16 +34,15 @@ type Options struct {
 
 	Outlets bool // copies are sent to outlets
 
-	// With a lower tier or outlets: the marks between which a pool is short of memory
-	// that can be dropped at once, as fractions of its budget.
+	// Fractions of a pool's budget, see ShortOf. Only used with a lower tier or outlets.
 	HighWater, LowWater float64
-	// Short is called when a pool has become short. It must not block.
+	// Short is called when a pool has become short, see Set.Short. It must not block.
 	Short func()
 }
 
 // Set holds all objects of a store, in memory and in HBM, and the accounts of pools and
-// tenants. It has no lock; its owner guards it. The only function of its owner that it
-// calls is Options.Short.
+// tenants. It has no lock; its owner guards it. Options.Short is the only function of the
+// owner that it calls.
 type Set struct {
 	cfg     Options
 	Tenants map[tier.TenantID]*Tenant // fixed
@@ -53,17 +52,17 @@ type Set struct {
 	Pools       [PoolCount]*Pool
 	Table       policy.Table[Object]
 	Segments    *index.Map[Object]
-	Checkpoints *index.Map[Object] // first of each list of siblings
+	Checkpoints *index.Map[Object] // the first of all checkpoints with a hash; Sibling links them
 	Ghosts      *ghost.List
-	Deadlines   deadline.Heap[any] // of leases, fills, promotions and what was read ahead
+	Deadlines   deadline.Heap[any] // deadlines of leases, fills, promotions, searches, pins and read-ahead
 	counters    *stats.Counters
 	trials      stats.Counters // of the trial profile
 	corrupt     int            // number of corrupt objects in memory
-	WriteBehind bool           // a pool is short while anything in it is dirty
-	SendAll     bool           // or while anything has not been offered to outlets
+	WriteBehind bool           // every dirty object should be written at once, see ShortOf
+	SendAll     bool           // every object should be offered to outlets at once, see ShortOf
 
 	Deleting map[tier.Name]int // names that operators are removing from the lower tier
-	asked    tier.Name         // argument of the current call to the lower tier
+	asked    tier.Name         // argument of the last call to the lower tier
 	found    tier.Entry        // result of EntryBelow
 }
 
@@ -78,7 +77,7 @@ func (s *Set) CountersOf(p *Profile) *stats.Counters {
 // Trials returns the counters of the trial profile.
 func (s *Set) Trials() *stats.Counters { return &s.trials }
 
-// New returns a set without objects; it counts in counters.
+// New returns a set without objects, which counts in counters.
 func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	if o.Find == nil {
 		o.Find = &find.Index{}
@@ -109,7 +108,7 @@ func New(o Options, tenants []*Tenant, counters *stats.Counters) *Set {
 	return s
 }
 
-// Segment finds a segment of this profile and tenant, published or being filled.
+// Segment finds a segment of a profile and tenant, published or being filled; nil = none.
 func (s *Set) Segment(key *[32]byte, p *Profile, t *Tenant) *Object {
 	o := s.Segments.Find(key)
 	if o == nil || o.Profile != p || o.Tenant != t {
@@ -118,7 +117,7 @@ func (s *Set) Segment(key *[32]byte, p *Profile, t *Tenant) *Object {
 	return o
 }
 
-// Checkpoint finds the checkpoint of one kind.
+// Checkpoint finds the checkpoint of a hash and kind, published or being filled; nil = none.
 func (s *Set) Checkpoint(hash *[32]byte, kind tier.CheckpointKind, p *Profile, t *Tenant) *Object {
 	for o := s.Checkpoints.Find(hash); o != nil; o = o.Sibling {
 		if o.Profile == p && o.Tenant == t && o.Kind == kind {
@@ -128,7 +127,7 @@ func (s *Set) Checkpoint(hash *[32]byte, kind tier.CheckpointKind, p *Profile, t
 	return nil
 }
 
-// Named finds an object in memory, published or being filled.
+// Named finds an object in memory, published or being filled; nil = none.
 func (s *Set) Named(n tier.Name, p *Profile, t *Tenant) *Object {
 	if n.Kind == 0 {
 		return s.Segment(&n.Key, p, t)
@@ -136,18 +135,19 @@ func (s *Set) Named(n tier.Name, p *Profile, t *Tenant) *Object {
 	return s.Checkpoint(&n.Key, n.Kind, p, t)
 }
 
-// Same returns the object in memory that o would duplicate.
+// Same returns the object in memory that o would duplicate; nil = none.
 func (s *Set) Same(o *Object) *Object {
 	return s.Named(o.Label(), o.Profile, o.Tenant)
 }
 
-// Best finds the preferred published checkpoint of the accepted kinds. If there is none
-// it returns the reason: pending, of another kind, without its states, or none.
+// Best finds the preferred published checkpoint of the accepted kinds. If there is none,
+// it returns the most informative reason, or ReasonNone if no checkpoint has the hash.
 func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (*Object, tier.Reason) {
 	return s.BestNode(hash, accept, p, t, false)
 }
 
-// BestNode is Best, but accepts a stripped node if only rows are needed.
+// BestNode is Best, but with rows it also accepts a stripped checkpoint, since the caller
+// needs only rows.
 func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, rows bool) (*Object, tier.Reason) {
 	var best *Object
 	why := tier.ReasonNone
@@ -178,7 +178,7 @@ func MoreTelling(a, b tier.Reason) tier.Reason {
 	return a
 }
 
-// Gone returns the fate of a key that no tier has.
+// Gone returns why a key that no tier has is a miss.
 func (s *Set) Gone(key *[32]byte, p *Profile, t *Tenant) tier.Reason {
 	why, _ := s.Ghosts.Why(key, p.ID, t.ID)
 	return why
@@ -197,7 +197,8 @@ func (s *Set) Sound(o *Object) bool {
 	return true
 }
 
-// Promotable reports whether an object is whole and sound in memory.
+// Promotable reports whether an object is whole in memory and not known to be corrupt, so
+// that it can be copied to HBM or pinned.
 func (s *Set) Promotable(o *Object) bool {
 	return o.Phase == Whole && o.Fill == nil && s.Sound(o)
 }

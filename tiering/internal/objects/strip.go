@@ -1,21 +1,21 @@
 package objects
 
-// A checkpoint that one other extends may lose its states and convolution tails: the
-// child has its own, and needs only the rows (Marconi, section 4.3: eviction of a node
-// with one child frees its states, the child absorbs its rows). A stripped checkpoint is
-// not a hit. It becomes whole again when a client saves its hash or when it is promoted,
-// and is removed with its last child.
+// A checkpoint that exactly one other extends may lose its states and convolution tails.
+// The child has its own states, and needs only the rows of its parent (Marconi, section
+// 4.3: eviction of a node with one child frees its states, the child absorbs its rows). A
+// stripped checkpoint is not a hit. It becomes whole again when a client saves its hash or
+// when it is promoted, and is removed with its last child.
 //
 //	whole ──► stripped ──► whole: saved again, or promoted
 //	                 └────► free: its last child has left
 //
-// Only whole pages are freed. States on a page shared with rows stay, and are overwritten
-// when the states are written again. The extents of a stripped share have holes, so that
-// offsets into it do not change. Slices of extents and of digests are never modified,
-// only replaced: replies and operations that use them may be in flight.
+// Only whole pages are freed. States that share a page with rows stay, and are overwritten
+// when the states are restored. The extents of a stripped share have holes, so that
+// offsets into it do not change. Slices of extents and of digests are never modified, only
+// replaced: replies and operations that use them may be in flight.
 //
-// Invariant: what is leased, or whose states are being read, is whole, and so is what
-// rows are rebuilt from.
+// Invariant: an object that is leased, or whose states are being read, is whole. So is the
+// parent of a checkpoint of kind Rows, since a replay begins at its states.
 
 import (
 	"fmt"
@@ -24,8 +24,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// MayStrip reports whether a node with one child can lose its states. With a lower tier,
-// only a node that the tier has can.
+// MayStrip reports whether a checkpoint with one child can lose its states. With a lower
+// tier, it can only if that tier has the checkpoint.
 func (s *Set) MayStrip(o *Object) bool {
 	if o.Children == 1 && s.Table.Get(o.Kids).NeedsStates() {
 		return false
@@ -33,10 +33,10 @@ func (s *Set) MayStrip(o *Object) bool {
 	return o.StatePages > 0 && o.Write == nil && !o.Corrupt && (s.cfg.Lower == nil || o.Stored != 0)
 }
 
-// Strip frees an idle node's states in memory.
+// Strip frees the states of an unused checkpoint in memory.
 func (s *Set) Strip(o *Object, why decision.Reason) { s.StripFor(o, why, nil) }
 
-// StripFor is Strip for an object that needs the room, as in NoteLeft.
+// StripFor is Strip to make room for the object rival, as in NoteLeft.
 func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
 	s.NoteLeft(o, decision.Strip, why, o.StatePages, rival)
 	s.counters.Stripped++
@@ -49,7 +49,8 @@ func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
 	s.revalueChild(o)
 }
 
-// AllocateStates fills the holes of a stripped node with pages of any content.
+// AllocateStates allocates pages for the holes of a stripped checkpoint. Their contents
+// are undefined.
 func (s *Set) AllocateStates(o *Object) {
 	ranks := int64(len(o.Shares))
 	for i := range o.Shares {
@@ -58,7 +59,7 @@ func (s *Set) AllocateStates(o *Object) {
 	s.Resize(o, o.StatePages, o.StateBytes)
 }
 
-// FreeStates frees them again.
+// FreeStates frees the states' pages of a stripped checkpoint.
 func (s *Set) FreeStates(o *Object) {
 	states := o.Layout().StatePages
 	for i := range o.Shares {
@@ -69,9 +70,9 @@ func (s *Set) FreeStates(o *Object) {
 	s.Resize(o, -o.StatePages, -o.StateBytes)
 }
 
-// restored marks a stripped node as whole; its states are back. Its descendants can be
-// written to the lower tier again. They are offered at once while each node has one
-// child, otherwise after their next use.
+// restored marks a stripped checkpoint as whole, after its states were written. Its
+// descendants can be written to the lower tier again. They are offered at once as long as
+// each node has one child; others are offered after their next use.
 func (s *Set) restored(o *Object) {
 	o.on(evRestore)
 	s.revalueChild(o)
@@ -82,16 +83,15 @@ func (s *Set) restored(o *Object) {
 	}
 }
 
-// revalueChild updates the value of a node's only child, whose savings and freed bytes
-// depend on the node. With several children it does nothing: their values are corrected
-// by their next change.
+// revalueChild updates the value of a node's only child, whose savings and freed bytes depend on
+// the node. For several children it does nothing: the next change of a child corrects its value.
 func (s *Set) revalueChild(o *Object) {
 	if o.Children == 1 {
 		s.revalue(s.Table.Get(o.Kids))
 	}
 }
 
-// dropPlaceholder removes a stripped node without children.
+// dropPlaceholder removes a stripped checkpoint that has no children and no users.
 func (s *Set) dropPlaceholder(o *Object) {
 	if o.Phase != Stripped || o.Children > 0 || o.Class != ClassIdle {
 		return
@@ -102,8 +102,8 @@ func (s *Set) dropPlaceholder(o *Object) {
 	s.Unlink(o, tier.ReasonEvicted)
 }
 
-// Resize changes an object's cost to its pool and tenant by bytes of pages and of
-// layouts.
+// Resize adds pages to an object's bytes of pages, and to the accounts of its pool and
+// tenant. It adds bytes to the bytes of its layouts.
 func (s *Set) Resize(o *Object, pages, bytes int64) {
 	if o.Cleaning == Candidate || o.Ahead {
 		panic(fmt.Sprintf("objects: %s changes its size while it is dirty or read ahead", o.Name()))

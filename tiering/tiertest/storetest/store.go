@@ -15,14 +15,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
-// Store makes a tiering.Store a subject, alone or with a lower tier, used like the daemon
-// does: by a session that reserves, commits and leases. Its goroutines run until Stop.
+// Store makes a subject of a tiering.Store, alone or with a lower tier. It uses the store as the
+// daemon does: a session reserves, commits and leases. The store's goroutines run until Stop.
 type Store struct {
 	*tiering.Store
 	Memory *tiertest.Memory // staging
 	Trait  tiertest.Traits
 
-	page    int64 // of memory
+	page    int64 // page size of memory in bytes
 	lower   tier.Tier
 	session *tiering.Session
 	ids     map[profile.Fingerprint]tier.ProfileID
@@ -62,8 +62,9 @@ func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store,
 	return s, nil
 }
 
-// Stop ends the store's goroutines and closes it, after a flush if flush is set; objects
-// that a quota keeps from being written are not flushed. Stopping again does nothing.
+// Stop ends the store's goroutines and closes it. If flush is set, it flushes before that;
+// objects that a quota keeps out of the lower tier are then not written. A second Stop
+// does nothing.
 func (s *Store) Stop(flush bool) error {
 	s.stop.Do(func() {
 		if flush {
@@ -75,7 +76,7 @@ func (s *Store) Stop(flush bool) error {
 	return s.stopErr
 }
 
-// Close implements Subject, as do the following.
+// Close implements Subject, as do the methods below.
 func (s *Store) Close() error            { return s.Stop(false) }
 func (s *Store) Traits() tiertest.Traits { return s.Trait }
 
@@ -93,7 +94,7 @@ func (s *Store) Used(t tier.TenantID) (bytes int64) {
 	return bytes
 }
 
-// Settle writes dirty objects and waits for transfers.
+// Settle writes dirty objects to the lower tier and waits for transfers.
 func (s *Store) Settle() {
 	if s.lower == nil {
 		return
@@ -105,7 +106,7 @@ func (s *Store) Settle() {
 	})
 }
 
-// Find uses Match, whose answer counts, and the listings for the bytes.
+// Find uses Match to decide whether the object is found, and the listings for its bytes.
 func (s *Store) Find(o *tiertest.Object) (tiertest.Entry, bool) {
 	q := &tiering.MatchQuery{Profile: s.ids[o.Profile.Fingerprint()], Tenant: o.Tenant.ID}
 	if o.Kind == 0 {
@@ -140,8 +141,9 @@ func (s *Store) Held() (bytes int64) {
 	return bytes
 }
 
-// charge returns the charge of an object in memory to its tenant's quota: pages, token
-// ids, and for the daemon's records 1,280 bytes and for each rank 96 and its digests.
+// charge returns the bytes that an object in memory is charged to its tenant's quota: its
+// pages, 4 bytes per token id, and for the daemon's records 1,280 bytes plus, for each
+// rank, 96 bytes and 8 bytes per digest.
 func (s *Store) charge(o *tiertest.Object) int64 {
 	n := 1280 + 4*int64(len(o.Tokens))
 	for rank, b := range o.Bytes {
@@ -201,12 +203,12 @@ type storeFilling struct {
 }
 
 func (f *storeFilling) Cancel() {
-	if len(f.ranks) > 0 { // one rank aborts for all
+	if len(f.ranks) > 0 { // aborting one rank aborts all
 		_ = f.store.session.Abort(f.ranks[0])
 	}
 }
 
-// Finish commits part after part, rank after rank.
+// Finish commits the parts of each rank in order.
 func (f *storeFilling) Finish(ctx context.Context, level tier.Level) (tier.Level, error) {
 	l := f.object.Layout()
 	var last tiering.Committed
@@ -245,8 +247,8 @@ func (f *storeFilling) commit(ctx context.Context, item tiering.CommitItem, b []
 	return done, errors.Join(err, m.Spend(item.Src))
 }
 
-// missed returns the error of a miss. An object that a lookup still finds could not be
-// promoted now.
+// missed returns the error of a miss: ErrBusy if the object is pending, or if a lookup
+// still finds it, so that it only could not be promoted now; else ErrGone.
 func (s *Store) missed(o *tiertest.Object, why tier.Reason, promoting bool) error {
 	kind := tier.ErrGone
 	if promoting || why == tier.ReasonPending {
