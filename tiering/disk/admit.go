@@ -9,32 +9,32 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// queue holds the writes in flight to the disk.
+// queue holds the writes that are admitted and not ended.
 type queue struct {
-	waiting []*write            // for a worker, first come first served
-	ready   []*write            // without a row; parents come first
-	all     map[*write]struct{} // writes in flight, including those of forgotten entries
-	started int                 // how many of all are started
+	waiting []*write            // wait for a worker, in the order of arrival
+	ready   []*write            // their bytes are written and wait for their row; parents come first
+	all     map[*write]struct{} // all writes in flight, including those of forgotten entries
+	started int                 // number of writes in all that are started
 	bytes   int64
 }
 
-// write is an entry in flight to the disk. It is guarded by the tier's lock; once a
-// worker has it, object belongs to the worker.
+// write is the write of one entry, from Admit until its row is written or it fails. The
+// tier's lock guards it, except that object belongs to the worker that writes it.
 type write struct {
 	entry     *entry
-	object    *tier.Object // from the ticket that started it
-	bytes     int64        // its share of the queue
-	tickets   int          // neither started nor canceled
-	unroomed  bool         // Admit has left part of its room to Start
-	owed      int64        // bytes that its tenant still has to give up for it
+	object    *tier.Object // from the ticket whose Start began the write
+	bytes     int64        // its share of queue.bytes
+	tickets   int          // number of tickets that were neither started nor canceled
+	unroomed  bool         // Admit has left some evictions for its room to Start
+	owed      int64        // bytes that its tenant still has to evict for it
 	waiters   []waiter
 	ready     bool
-	followers []*write // written, waiting for this one to be ready
+	followers []*write // writes of child entries: written, and waiting until this write is ready
 
-	manifest []byte // as stored; passed from the worker to the committer
+	manifest []byte // encoded manifest as stored; passed from the worker to the committer
 }
 
-// waiter is a callback for when an entry has reached a level.
+// waiter is a callback for when an entry reaches a level, or cannot.
 type waiter struct {
 	entry *entry
 	level tier.Level
@@ -48,9 +48,9 @@ type ticket struct {
 	object *tier.Object
 }
 
-// Admit implements tier.Tier. It reads memory only. Entries that have to be evicted for
-// the object are removed now, or by Start if they are many; the worker that writes waits
-// for their space.
+// Admit implements tier.Tier. It reads memory only. It evicts the entries that have to
+// make room for the object, or leaves some of them to Start if they are many. The worker
+// that writes the object waits until their space is free.
 func (t *Tier) Admit(o *tier.Object, room int64) (tier.Write, error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -85,7 +85,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 		return nil, fmt.Errorf("disk: the file of the profile of %x is to be written anew first: %w", o.Key[:8], tier.ErrUnavailable)
 	}
 	if e != nil && e.phase == suspect {
-		// It may have lost its bytes. They are available now, so it is written again.
+		// The bytes on disk may be lost. The object has them, so it is written again.
 		if t.forgetTreeLocked(e) {
 			return nil, fmt.Errorf("disk: %x: those that extend what is there are being forgotten: %w", o.Key[:8], tier.ErrBusy)
 		}
@@ -103,7 +103,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	if q := &t.queue; len(q.all) > 0 && (q.bytes+e.bytes > t.cfg.QueueBytes || len(q.all) >= t.cfg.QueueLen) {
 		return nil, fmt.Errorf("disk: %d objects of %d bytes are to be written: %w", len(q.all), q.bytes, tier.ErrBusy)
 	}
-	// Pinned, so that its ancestors cannot be evicted to make room for it.
+	// The parent is pinned, so that makeRoomLocked evicts neither it nor its ancestors.
 	e.pins = 1
 	if parent != nil {
 		t.pin(parent, 1)
@@ -127,7 +127,7 @@ func (t *Tier) admitLocked(o *tier.Object, room int64) (*entry, error) {
 	return e, nil
 }
 
-// prepareLocked returns the entry of an object, not linked yet.
+// prepareLocked creates the entry of an object without linking it, and returns its parent too.
 func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	owner := t.owners[o.Tenant]
 	if owner == nil {
@@ -157,10 +157,10 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	return e, parent, nil
 }
 
-// makeRoomLocked evicts until an entry fits its tenant's room, its pool's budget and the
-// space that exists or can be added. If that is impossible it evicts nothing and returns
-// why. If it takes many evictions, the rest is left to Start: until then its tenant owes
-// bytes, and its pool is over budget.
+// makeRoomLocked evicts entries until e fits its tenant's room, its pool's budget and the
+// space that exists or can be added. If all evictable entries would not suffice, it
+// evicts nothing and returns an error. After rowsAtOnce evictions it leaves the remaining
+// ones to Start: until then the tenant owes bytes, or the pool is over its limit.
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	held := owner.total() - owner.owed
@@ -188,7 +188,8 @@ func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	return nil
 }
 
-// overLocked returns by how many bytes a pool would exceed its limits with some more.
+// overLocked returns by how many bytes a pool would exceed its limits if some bytes were
+// added.
 func (t *Tier) overLocked(p *pool, bytes int64) int64 {
 	return max(p.used+bytes-p.budget, t.used()+bytes-t.spaceLimitLocked())
 }
@@ -201,7 +202,8 @@ func (t *Tier) fullLocked(e *entry) error {
 	return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, e.pool.name, e.pool.used, e.pool.budget, tier.ErrFull)
 }
 
-// evictForQuotaLocked evicts a tenant's least valuable entry; 0 = none is evictable.
+// evictForQuotaLocked evicts a tenant's least valuable entry that may accepts. It returns
+// the freed charge in bytes; 0 = none is evictable.
 func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
 	id, ok := a.evict.Victim(may)
 	if !ok {
@@ -214,7 +216,7 @@ func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed 
 	return freed
 }
 
-// evictForRoomLocked evicts a pool's least valuable entry; false = none is evictable.
+// evictForRoomLocked evicts a pool's least valuable entry; false = no entry is evictable.
 func (t *Tier) evictForRoomLocked(p *pool) bool {
 	v := t.victim(p)
 	if v != nil {
@@ -252,7 +254,8 @@ func (k *ticket) Start(level tier.Level, done func(tier.Level, error)) {
 	}
 }
 
-// startLocked adds a waiter and reports whether the write should be queued.
+// startLocked adds a waiter, or answers it if nothing is left to write. It reports
+// whether the caller has to queue the write with finishRoomLocked.
 func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 	e := k.entry
 	switch {
@@ -274,8 +277,8 @@ func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 	return false
 }
 
-// finishRoomLocked evicts some of what Admit has left to do for a write, and queues the
-// write when there is enough room. left reports that more has to be evicted.
+// finishRoomLocked does some of the evictions that Admit has left to Start, and queues
+// the write when there is enough room. left reports that more entries have to be evicted.
 func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 	e := w.entry
 	if e.write != w { // the directory was closed
@@ -309,7 +312,7 @@ func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 	return false, nil
 }
 
-// payLocked subtracts bytes from what a write owes.
+// payLocked subtracts bytes from those that a write and its tenant owe.
 func (t *Tier) payLocked(w *write, bytes int64) {
 	bytes = min(bytes, w.owed)
 	w.owed -= bytes
@@ -331,7 +334,7 @@ func (k *ticket) Cancel() {
 	}
 }
 
-// unqueueLocked releases an entry's share of the queue.
+// unqueueLocked removes an entry's write from the queue.
 func (t *Tier) unqueueLocked(e *entry) {
 	w := e.write
 	if w == nil {

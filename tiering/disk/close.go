@@ -8,10 +8,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Close closes the tier: nothing more is admitted, started writes may finish for up to
-// DrainTime, uses and counters are saved, and everything is synced. Run returns. The
-// error is one of the directory; the tier is closed in any case, except what waits for a
-// disk that does not respond: that is abandoned after another DrainTime.
+// Close closes the tier. Nothing more is admitted, and started writes have up to
+// Config.DrainTime to finish. Then Run returns, last uses and counters are saved, and
+// everything is synced. An error concerns the directory; the tier is closed nevertheless.
+// Work that waits for a disk that does not respond is abandoned after another DrainTime
+// for each of these steps.
 func (t *Tier) Close() error {
 	t.mu.Lock()
 	if t.closed {
@@ -62,7 +63,7 @@ func (t *Tier) finish(err error) error {
 	return err
 }
 
-// waitLocked waits for a condition for up to DrainTime.
+// waitLocked waits up to DrainTime for a condition, and reports whether it holds.
 func (t *Tier) waitLocked(done func() bool) bool {
 	late := false
 	timer := time.AfterFunc(t.cfg.DrainTime, func() {
@@ -78,8 +79,8 @@ func (t *Tier) waitLocked(done func() bool) bool {
 	return done()
 }
 
-// closeMount does the last work of Run in its place: pending changes of rows, a sync,
-// uses and counters.
+// closeMount does the last work on a mount after Run has returned: pending changes of
+// rows, last uses, counters, a sync, and closing the directory.
 func (t *Tier) closeMount(m *mount) error {
 	t.stop(m)
 	t.commitLoop(m)
@@ -92,7 +93,7 @@ func (t *Tier) closeMount(m *mount) error {
 	if syncable {
 		data, rows := t.sync(m, &r)
 		err = errors.Join(err, data, rows)
-		t.commitLoop(m) // rows of what the sync has cleared
+		t.commitLoop(m) // rewrites the rows of entries that are no longer doubted
 	}
 	return errors.Join(err, m.Close())
 }

@@ -9,23 +9,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// group is the set of changes of one batch of rows.
+// group is the work of one batch of rows.
 type group struct {
-	remove []*entry // rows to delete
-	clear  []*entry // rows to rewrite, of entries that are no longer doubted
-	put    []*write // rows to write, parents first
-	drop   []*write // forgotten meanwhile, or their parent was
+	remove []*entry // entries whose rows are deleted
+	clear  []*entry // entries no longer doubted, whose rows are rewritten to say so
+	put    []*write // writes whose rows are written, parents first
+	drop   []*write // writes that end without a row: their entries were forgotten, or the catalogue has failed
 }
 
 func (g *group) empty() bool { return g.changes()+len(g.drop) == 0 }
 
 func (g *group) changes() int { return len(g.remove) + len(g.clear) + len(g.put) }
 
-// groupRows bounds the deletions and the writes of one batch.
+// groupRows is the most rows of each kind (deleted, rewritten, written) in one batch.
 const groupRows = 128
 
-// commitLoop writes rows until the mount stops and none are left. Rows that arrive during
-// a batch go into the next one, so groups grow with the latency of the disk.
+// commitLoop writes and deletes rows until the mount stops and no rows are left to write.
+// Rows that arrive during a batch go into the next one, so groups grow with the latency
+// of the disk.
 func (t *Tier) commitLoop(m *mount) {
 	for {
 		g := t.nextGroup(m)
@@ -49,8 +50,8 @@ func (t *Tier) nextGroup(m *mount) group {
 	}
 }
 
-// groupLocked returns what can be committed now. Once the catalogue has failed, no row is
-// deleted before the directory is opened again.
+// groupLocked returns the rows that can be committed now. Once the catalogue has failed, the
+// pending writes are dropped, and no row is deleted before the directory is opened again.
 func (t *Tier) groupLocked() (g group) {
 	failed := !t.health.state.syncable()
 	if !failed {
@@ -79,7 +80,7 @@ func (t *Tier) groupLocked() (g group) {
 	return g
 }
 
-// commitGroup writes one batch and notifies the waiters.
+// commitGroup writes one batch and ends its writes.
 func (t *Tier) commitGroup(m *mount, g *group) {
 	for _, w := range g.drop {
 		t.failWrite(m, w, fmt.Errorf("disk: %x left before its row was written: %w", w.entry.Key[:8], tier.ErrGone))
@@ -110,14 +111,15 @@ func (t *Tier) commitGroup(m *mount, g *group) {
 		t.missing(err)
 		t.notCommitted(m, g, fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable))
 	case errors.Is(err, tier.ErrInvalid) && m.Catalog.Failed() == nil:
-		// An invalid row: none was written.
+		// A row is invalid, and none of the batch was written.
 		t.notCommitted(m, g, fmt.Errorf("disk: catalogue: %w", err))
 	default:
 		t.notCommitted(m, g, t.catalogTrouble(err))
 	}
 }
 
-// committed makes the written entries live.
+// committed updates the entries of a batch that was written: entries with a new row
+// become live.
 func (t *Tier) committed(m *mount, g *group) {
 	t.mu.Lock()
 	t.counters.Groups++
@@ -135,12 +137,13 @@ func (t *Tier) committed(m *mount, g *group) {
 	t.mu.Unlock()
 }
 
-// enterLiveLocked makes an entry live after its row was written.
+// enterLiveLocked makes an entry live after its row was written, unless it was forgotten
+// meanwhile.
 func (t *Tier) enterLiveLocked(m *mount, w *write) {
 	e := w.entry
 	delete(m.flying, w)
 	if e.phase == dropped {
-		// Forgotten while its row was being written: the row is deleted next.
+		// The entry was forgotten while its row was being written. The row is deleted next.
 		t.counters.WritesDropped++
 		t.becomeDeletingLocked(e)
 		t.endWriteLocked(w, tier.LevelMemory, fmt.Errorf("disk: %x left: %w", e.Key[:8], tier.ErrGone))
@@ -161,9 +164,9 @@ func (t *Tier) becomeDeletingLocked(e *entry) {
 	t.rows.Signal()
 }
 
-// notCommitted ends writes that could not be committed. Their rows may have reached the
-// disk or not, so no space that they name is reused before the rows are deleted, or the
-// directory is opened again.
+// notCommitted ends the writes of a batch that failed. Their rows may have reached the
+// disk or not. So the space that these rows name is not reused before the rows are
+// deleted, or the directory is opened again.
 func (t *Tier) notCommitted(m *mount, g *group, err error) {
 	t.mu.Each(len(g.remove), rowsAtOnce, func(i int) { t.deleting = append(t.deleting, g.remove[i]) })
 	for _, w := range g.put {
@@ -181,8 +184,9 @@ func (t *Tier) notCommitted(m *mount, g *group, err error) {
 	}
 }
 
-// catalogTrouble enters StateFailed. Callers that wait for a sync are notified now: there
-// is none before the directory is opened again, which may take any time.
+// catalogTrouble enters StateFailed and returns the error for callers. Callers that wait
+// for a sync are notified now: no sync happens before the directory is opened again,
+// which may take any time.
 func (t *Tier) catalogTrouble(err error) error {
 	err = fmt.Errorf("catalogue: %w", err)
 	t.trouble(StateFailed, err)

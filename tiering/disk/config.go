@@ -24,8 +24,8 @@ type Tenant struct {
 	Name string
 }
 
-// Config configures a Tier. A field that is not marked required and is zero takes the
-// default stated with it.
+// Config configures a Tier. A zero field that is not marked required takes the default
+// that its comment states.
 type Config struct {
 	// Dir is the directory of the tier. It is created if its parent exists. Tests may
 	// replace the file systems with Slabs and Index; then Dir is a name inside Index.
@@ -33,54 +33,55 @@ type Config struct {
 	Slabs slab.FS
 	Index vfs.FS
 
-	// Existing refuses a directory that does not belong to a tier already. Once a
-	// directory was opened, no other is opened in its place.
+	// Existing makes Open refuse a directory that does not yet belong to a tier. Even
+	// without it, once a directory was opened, no other directory is opened in its place.
 	Existing bool
 
-	// Budgets of segments and of checkpoints in bytes. One may be 0. Slab files together
-	// are never larger than their sum.
+	// Budgets of segments and of checkpoints in bytes. One may be 0. The total size of
+	// the slab files never exceeds the sum of both.
 	PublicBytes  int64
 	PrivateBytes int64
-	SlabBytes    int64 // size of a slab file; 1 GiB, or less with smaller budgets
-	GranuleBytes int64 // unit of space: a power of two from 4 KiB to 1 MiB; 64 KiB
+	SlabBytes    int64 // size of a slab file; default 1 GiB, or less with smaller budgets
+	GranuleBytes int64 // unit of space: a power of two from 4 KiB to 1 MiB; default 64 KiB
 	ReserveBytes int64 // free space to leave on the file system; 0 = none
 
 	Tenants []Tenant      // required, at least one
-	Device  gpuipc.Device // required; of the store's arena
+	Device  gpuipc.Device // required; the device of the store's arena
 	Find    *find.Index   // index searched by the store; nil = a new one
-	Held    *held.Set     // listener for the tier's entries, shared with the store; nil = none
+	Held    *held.Set     // names of the node's objects, shared with the store; nil = not tracked
 
-	// Coded lists the kinds of parts that are stored with codec.Planes; none.
+	// Coded lists the kinds of parts that are compressed with codec.Planes; default none.
 	Coded []profile.PartKind
 
-	Workers    int           // concurrent writes, and concurrent reads; 4
-	QueueBytes int64         // objects admitted and not yet written; 256 MiB. One object may be larger
-	QueueLen   int           // number of these objects; 4096
-	SyncEvery  time.Duration // between logged and synced; 5 seconds
-	RetryMin   time.Duration // before the directory is tried again, doubled each time; 1 second
-	RetryMax   time.Duration // 1 minute
-	DrainTime  time.Duration // how long Close continues to write what was admitted; 10 seconds
-	OpenLater  bool          // leaves the first attempt to Run
+	Workers    int           // concurrent writes; also goroutines and transfers in parallel per read; default 4
+	QueueBytes int64         // limit for the objects that wait to be written or are being written; default 256 MiB. A single object may exceed it
+	QueueLen   int           // limit for the number of these objects; default 4096
+	SyncEvery  time.Duration // longest time from logged to synced; default 5 seconds
+	RetryMin   time.Duration // wait before the directory is tried again, doubled each time; default 1 second
+	RetryMax   time.Duration // upper bound of that wait; default 1 minute
+	DrainTime  time.Duration // how long Close continues to write started objects; default 10 seconds
+	OpenLater  bool          // Open does not open the directory; Run does
 
-	// Profile returns a registered profile, or nil. Entries whose own profile file cannot
-	// be read can be served again with it. nil = there are none.
+	// Profile returns a registered profile, or nil. With it, entries can be served again whose
+	// own profile file cannot be read. A nil function means that no profiles are registered.
 	Profile  func(profile.Fingerprint) *profile.Profile
-	Eviction func() policy.Eviction // policy.NewLRU
-	Now      func() time.Time       // time.Now
+	Eviction func() policy.Eviction // creates an eviction policy; default policy.NewLRU
+	Now      func() time.Time       // clock; default time.Now
 	Log      zerolog.Logger
-	// Changed receives each state that the tier enters, and why. It is called with the
-	// tier's lock held and must not block; nil = no listener.
+	// Changed is called with each state that the tier enters, and the cause. The tier holds
+	// its lock during the call, so Changed must not block or call the tier; nil = no listener.
 	Changed func(to State, cause error)
-	// Evicted receives each entry of a model that is evicted for room or for its tenant's
-	// quota. It is called like Changed.
+	// Evicted is called with each entry that is evicted, and the name of its model. quota
+	// tells whether the entry was evicted for its tenant's quota or for room in its pool.
+	// The conditions of Changed apply.
 	Evicted func(e *tier.Entry, model string, quota bool)
 
-	ticks func() time.Time // clock of running operations; time.Now except in tests
+	ticks func() time.Time // clock that times running operations (volume.Operations); time.Now except in tests
 }
 
 const maxTenants = 1 << 16
 
-// volume returns the options for opening the directory.
+// volume returns the options of volume.Open for this configuration.
 func (c *Config) volume() volume.Options {
 	return volume.Options{
 		Dir: c.Dir, Slabs: c.Slabs, Index: c.Index, GranuleBytes: c.GranuleBytes, SlabBytes: c.SlabBytes, Existing: c.Existing,
@@ -123,7 +124,8 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// Defaults returns a Config for a directory that is large enough.
+// Defaults returns a Config with budgets of 64 and 16 GiB and defaults otherwise. The
+// caller sets the required fields.
 func Defaults() Config {
 	return Config{PublicBytes: 64 << 30, PrivateBytes: 16 << 30, ReserveBytes: 1 << 30}.withDefaults()
 }
@@ -161,11 +163,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultSlabBytes is large enough that a thousand files hold a terabyte, and small
-// enough that allocating one does not delay writes for long (guessed).
+// defaultSlabBytes is large enough that a thousand slabs hold a terabyte, and small
+// enough that allocating one slab does not delay writes for long (guessed).
 const defaultSlabBytes = 1 << 30
 
-// evenSlab divides a budget into slabs of equal size, at most the default.
+// evenSlab returns the size of the slabs when total is divided into slabs of equal size,
+// at most defaultSlabBytes.
 func evenSlab(total, granule int64) int64 {
 	n := max((total+defaultSlabBytes-1)/defaultSlabBytes, 1)
 	return total / n

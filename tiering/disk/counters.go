@@ -11,10 +11,10 @@ import (
 type Counters struct {
 	// Writing.
 	Admitted uint64 `count:"admitted" prom:"disk_admissions_total" help:"Objects given room on disk."`
-	// Already stored, or in flight.
+	// Objects offered that were already stored or being written.
 	Joined  uint64 `count:"joined"`
 	Written uint64 `count:"written" prom:"disk_written_total" help:"Objects whose data and row were handed to the kernel."`
-	// Of their layouts.
+	// Bytes of these objects, before coding and without headers.
 	WrittenBytes  uint64 `count:"written_bytes" prom:"fetch_bytes_total,tier=disk,direction=in"`
 	StoredBytes   uint64 `count:"stored_bytes" prom:"disk_stored_bytes_total" help:"Bytes given to the disk for them: headers, codecs and padding counted."`
 	WriteErrors   uint64 `count:"write_errors" prom:"disk_errors_total,operation=write" help:"What the disk failed, by what was tried: write (objects not written), read (objects not read, also in a second try), sync."`
@@ -31,18 +31,18 @@ type Counters struct {
 	RefusedBusy   uint64 `count:"refused_busy" prom:"disk_refusals_total,reason=busy" help:"Objects that the disk tier did not take, by reason: busy (the write queue is full), full, quota, state (it does not write now, or hangs), invalid (its parent is not there)."`
 	RefusedFull   uint64 `count:"refused_full" prom:"disk_refusals_total,reason=full"`
 	RefusedQuota  uint64 `count:"refused_quota" prom:"disk_refusals_total,reason=quota"`
-	// While writes were paused, or one hung.
+	// While writes were paused, or while a write hung.
 	RefusedState   uint64 `count:"refused_state" prom:"disk_refusals_total,reason=state"`
 	RefusedInvalid uint64 `count:"refused_invalid" prom:"disk_refusals_total,reason=invalid"`
 
 	// Reading.
 	Read uint64 `count:"read" prom:"disk_read_total" help:"Objects read from disk."`
-	// Of their layouts.
+	// Bytes of these objects, as delivered to memory.
 	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=disk,direction=out"`
 	// Total time of all reads.
 	ReadNanos uint64 `count:"read_nanos"`
 	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=disk" help:"Objects whose bytes in a tier turned out wrong: forgotten, and a miss."`
-	// Reads failed by the disk, including the retry.
+	// Reads that the disk failed, in the second try too.
 	ReadErrors      uint64 `count:"read_errors" prom:"disk_errors_total,operation=read"`
 	ReadRetries     uint64 `count:"read_retries" prom:"disk_read_retries_total" help:"Reads tried a second time."`
 	ReadsRefused    uint64 `count:"reads_refused" prom:"disk_reads_refused_total" help:"Reads refused because too many in a row had failed, or one hung."`
@@ -52,13 +52,14 @@ type Counters struct {
 	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=disk,reason=room"`
 	// Entries evicted for their tenant's quota.
 	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=disk,reason=quota"`
-	// Of both.
+	// Bytes of both kinds of evicted entries.
 	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=disk"`
-	// By an operator.
+	// Entries removed by an operator.
 	Removed uint64 `count:"removed" prom:"evictions_total,tier=disk,reason=operator"`
-	// Because the parent checkpoint was removed.
+	// Entries removed because their parent checkpoint was removed.
 	LostWithOther uint64 `count:"lost_with_other" prom:"evictions_total,tier=disk,reason=parent"`
-	// Because a sync after they were written failed.
+	// Entries forgotten because the sync after their write failed, or because they were
+	// suspect and were stored again.
 	LostUnsynced uint64 `count:"lost_unsynced"`
 
 	// Opening.
@@ -67,7 +68,7 @@ type Counters struct {
 
 	// Gauges.
 	Entries uint64 `count:"entries"`
-	// Of admitted and live entries.
+	// Bytes of admitted and live entries.
 	Bytes        uint64 `count:"bytes"`
 	LeavingBytes uint64 `count:"leaving_bytes" prom:"disk_leaving_bytes" help:"Bytes of entries that are forgotten and whose space is not free yet."`
 	QueueObjects uint64 `count:"queue_objects" prom:"disk_write_queue_objects" help:"Objects that wait to be written, or are being."`
@@ -95,7 +96,7 @@ func (t *Tier) Counters() Counters {
 	return c
 }
 
-// Each calls f with every counter and gauge in a fixed order, by its name.
+// Each calls f with the name and value of every counter and gauge, in a fixed order.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
 
 func (c *Counters) refused(err error) {

@@ -1,7 +1,8 @@
-// Package disk is the tier of segments and checkpoints that outlives the process. Their
-// bytes are in slab files (package slab) as extents (package extent), with one row each
-// in a catalogue (package catalog). It implements tiering.Tier; the store decides what is
-// stored and what is promoted.
+// Package disk is the tier that keeps segments and checkpoints on disk, so that they
+// outlive the process. Each stored object is an entry: its bytes are an extent (package
+// extent) in slab files (package slab), and a catalogue (package catalog) has one row for
+// it. The package implements tier.Tier. The store decides which objects are written and
+// which are read back into memory.
 //
 // # Why slabs next to a catalogue
 //
@@ -9,23 +10,24 @@
 // again whenever tables are merged. It reads a value as a whole through its cache. In
 // Pebble, values of 1 to 64 MiB reached 30 to 130 MB/s with 2 to 4 times the bytes
 // written and 4 to 15 s of processor time per GB, inline or separated, on a disk capable
-// of 1.6 GB/s. Written once, bypassing the page cache, into files allocated beforehand,
-// they reached 0.3 GB/s at 1 MiB with a sync each, 1.2 GB/s without, and 1.0 to 1.4 GB/s
-// from 16 MiB on, at 1.0 times the bytes and 0.2 to 0.6 s per GB. Pebble is good at many
-// small rows that exist completely or not at all, and so it has the catalogue. The
-// figures are of one machine with two cores; splicectl bench repeats the comparison.
+// of 1.6 GB/s. Slab files are allocated beforehand, and values are written to them once,
+// bypassing the page cache. Values of 1 MiB reached 0.3 GB/s with a sync each and 1.2
+// GB/s without; values from 16 MiB on reached 1.0 to 1.4 GB/s. The disk wrote 1.0 times
+// the bytes, and a GB took 0.2 to 0.6 s of processor time. Pebble is good at many small
+// rows that exist completely or not at all, so it stores the catalogue. The figures are
+// from one machine with two cores; splicectl bench repeats the comparison.
 //
 // # Directory
 //
-//	LOCK               held (flock) by the process that has it open
-//	FORMAT             version and store id; another version is refused by name
-//	KEY                what extents are sealed with, for the daemon's user alone
+//	LOCK               locked (flock) by the process that has the directory open
+//	FORMAT             version and store id; a directory of another version is refused
+//	KEY                secret that seals extents, readable for the daemon's user only
 //	index/             the catalogue: rows, last uses, counters, generations
 //	profiles/<digest>  canonical bytes of each model's profile
 //	slabs/000001.slab  blocks of 4 KiB: a header, then extents in whole granules
 //
-// Profiles are next to the catalogue, not in it: without them no digest of an extent
-// could be checked after the catalogue is lost.
+// Profiles are files next to the catalogue, not rows in it. If the catalogue is lost,
+// they are needed to check the digests of the extents.
 //
 // # Order of writes
 //
@@ -34,56 +36,60 @@
 //	        catalogue's log ─► "synced"
 //	forget  from memory ─► row deleted, in a batch ─► sync ─► last reader gone ─► space free
 //
-// After a crash a row may lack its bytes, or name those of an earlier owner. That costs a
-// miss: each read compares name, generation and the digest of every chunk. Generations
-// are never reused, not even after a crash. Bytes without a row are free space. With each
-// sync the catalogue records the generation up to which all bytes are synced. When the
-// directory is opened, entries above that mark are suspect, since power loss may have
-// taken their bytes. Lookups find them, but at no level, until they were read; storing
-// one again writes it again. All others count as logged, and as synced after the first
-// sync.
+// A generation is the number of one write of an entry. Generations are never reused, not
+// even after a crash. After a crash, the bytes of a row may be missing, or its space may
+// still hold the bytes of an earlier entry. That costs a miss, because each read compares
+// name, generation and the digest of every chunk. Bytes without a row are free space.
+// With each sync the catalogue records the generation up to which all bytes are synced.
+// When the directory is opened, entries of later generations are suspect, since power
+// loss may have taken their bytes. Lookups find a suspect entry, but it has no level
+// (memory only) until it was read; storing the object again writes it again. All other
+// entries count as logged, and as synced after the first sync.
 //
 // # Levels
 //
-// Logged: pwrite and the write of the catalogue's log have returned, so the kernel has
-// both, and a killed process loses neither. Synced: the disk has both. One sync serves
-// all waiters and raises everything that was logged before it; it happens at the latest
-// after Config.SyncEvery. After a failed sync, everything written since the previous one
-// is forgotten: the kernel reports an error once, and the next sync would claim success.
+// An entry is logged when pwrite of its bytes and the write of the catalogue's log have
+// returned. The kernel then has both, so a killed process loses neither. An entry is
+// synced when the disk has both. One sync serves all waiters and makes every entry synced
+// that was logged before it; it happens at the latest after Config.SyncEvery. After a
+// failed sync, every entry written since the previous sync is forgotten: the kernel
+// reports an error only once, and the next sync would claim success.
 //
 // # Space
 //
-// An entry occupies whole granules, in one run or a few. Any free granule serves any
-// entry, so the waste is less than one granule per entry, one per slab, and less than one
-// slab at the end of the budget. Nothing is compacted.
+// The unit of space is a granule of Config.GranuleBytes. An entry occupies whole
+// granules, in one run of adjacent granules or a few. Any free granule serves any entry,
+// so the waste is small: less than one granule per entry, one granule per slab for its
+// header, and less than one slab at the end of the budget. Nothing is compacted.
 //
 // # States
 //
 //	opening ──► ok ◄──► full                 growth was refused: entries make room for entries
-//	   ▲         │ ◄──► paused               writes fail: nothing is admitted, a file is tried out
-//	   │         ├────► failed               the catalogue has failed: as paused
-//	   │         │         │ the disk takes writes again: opened anew
+//	   ▲         │ ◄──► paused               writes fail: nothing is admitted, and writing is tested
+//	   │         ├────► failed               the catalogue has failed: otherwise like paused
+//	   │         │         │ the disk takes writes again: reopened
 //	   ├─────────┼─────────┘
-//	   └─────────┴────► missing              removed or renamed: what is at its path is opened
+//	   └─────────┴────► missing              removed or renamed: the directory now at its path is opened
 //	missing, refused, locked, version, unreadable, foreign ──► opening   tried again after RetryMin, 2·RetryMin, … RetryMax
 //
-// Reads continue in ok, full, paused and failed. An entry that could not be read twice is
-// forgotten; after many failures in a row, lookups find nothing for a while.
+// Reads continue in ok, full, paused and failed. An entry is forgotten when two attempts
+// to read it fail. After many failed reads in a row, lookups find nothing for a while.
 //
 // # Locks and memory
 //
-// Tier.mu guards all state of entries. It is held for arithmetic and maps only: never
-// across I/O, a device call, a callback or a log line. It is taken under the store's
-// lock. volume.growing and volume.profiles are held across I/O, and are taken before
-// Tier.mu.
+// Tier.mu guards all state of entries. It is held only for arithmetic and map operations:
+// never across I/O, a device call, a callback of a write or a log line. The store may
+// hold its own lock while it takes Tier.mu. mount.growing and the lock of
+// volume.Volume.profiles are held across I/O, and are taken before Tier.mu.
 //
-// The memory of an object that is being written belongs to the store until the callback
-// of Start, which comes after the last read of it; that of a Read's destination until
-// Read returns. Pages of the arena are transferred in place. The last, partial block of a
-// rank goes through a temporary block, so that the disk does not get the bytes after it.
+// The store keeps the memory of an object that is being written until Start's callback is
+// called, which happens after the last read of that memory. It keeps the destination of a
+// Read until Read returns. Arena pages are transferred in place. The last, partial block
+// of a rank goes through a temporary block, so that the bytes that follow it in the arena
+// are not written to disk.
 //
 // Invariant: a granule is free, or belongs to one entry that is admitted, live or
 // leaving.
 //
-// Invariant: every checkpoint that is live has its parent live.
+// Invariant: the parent of every live checkpoint is live.
 package disk

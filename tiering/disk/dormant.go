@@ -10,16 +10,16 @@ import (
 // dormancy holds the entries of one profile whose file is unreadable, damaged or missing.
 // Their own bytes may be good, so they keep their rows and wait.
 type dormancy struct {
-	model   *model // of the entries, without a profile
+	model   *model // model of the entries, without a profile
 	entries []*entry
 	cause   error
-	offered *profile.Profile // from an object that was to be admitted
+	offered *profile.Profile // from an object that Admit has refused; nil = none
 }
 
 // errNoProfile is the error of a row whose profile has no file.
 var errNoProfile = errors.New("a profile has no file")
 
-// dormancyOf returns the dormancy of a profile, which it creates if necessary.
+// dormancyOf returns the dormancy of a profile, and creates it with a cause if necessary.
 func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
 	d := m.dormant[fp]
 	if d == nil {
@@ -29,8 +29,8 @@ func (m *mount) dormancyOf(fp profile.Fingerprint, cause error) *dormancy {
 	return d
 }
 
-// dormantLocked returns the number of entries that wait for their profiles, and one
-// cause.
+// dormantLocked returns the number of entries that wait for their profiles, and the cause
+// for one of the profiles.
 func (t *Tier) dormantLocked() (n int, cause string) {
 	if t.mount == nil {
 		return 0, ""
@@ -44,7 +44,8 @@ func (t *Tier) dormantLocked() (n int, cause string) {
 	return n, cause
 }
 
-// wake tries to find the profiles that entries wait for. Only one goroutine calls it.
+// wake tries to find the profiles that dormant entries wait for, and wakes the entries of
+// those found. Only one goroutine calls it.
 func (t *Tier) wake(m *mount) {
 	t.mu.Lock()
 	waiting := make(map[profile.Fingerprint]*profile.Profile, len(m.dormant))
@@ -71,7 +72,8 @@ func (t *Tier) wake(m *mount) {
 	}
 }
 
-// findProfile reads the file of a profile, or rewrites it from a known profile.
+// findProfile reads the file of a profile. If that fails, it rewrites the file from
+// known; nil = the profile is not known.
 func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*profile.Profile, error) {
 	p, err := m.ReadProfile(fp)
 	if err == nil || known == nil {
@@ -83,8 +85,8 @@ func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*pr
 	return known, nil
 }
 
-// wakeModel makes the entries of a profile visible to lookups. Entries that do not fit it
-// are forgotten, together with their descendants.
+// wakeModel makes the dormant entries of a profile visible to lookups. Entries that do
+// not fit the profile are forgotten, together with their descendants.
 func (t *Tier) wakeModel(m *mount, found *model) {
 	d := m.dormant[found.Fingerprint()] // only this goroutine removes it
 	var wrong []*entry
@@ -105,7 +107,7 @@ func (t *Tier) wakeModel(m *mount, found *model) {
 	}
 	t.mu.Lock()
 	t.models[found.Fingerprint()] = found
-	delete(m.dormant, found.Fingerprint()) // from now on objects of it are admitted
+	delete(m.dormant, found.Fingerprint()) // from now on objects of this profile are admitted
 	t.counters.Dropped += uint64(len(wrong))
 	m.unproven = true
 	t.idle.Broadcast()

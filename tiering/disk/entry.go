@@ -25,22 +25,22 @@ import (
 //
 // Opening the directory creates entries as logged or suspect, or as dormant if the file
 // of their profile cannot be used: dormant entries are counted and evictable, but lookups
-// do not find them before the profile is known. Closing the directory forgets all of them
-// at once, with their pools.
+// do not find them before the profile is known. Closing the directory forgets all entries
+// at once, by closing their pools.
 type phase uint8
 
 const (
-	admitted   phase = iota // counted, not started yet
-	starting                // Start is making the rest of its room
+	admitted   phase = iota // room is counted, the write is not started yet
+	starting                // Start evicts what Admit has left to it
 	queued                  // waits for a worker
-	writing                 // a worker has it
+	writing                 // a worker writes its bytes
 	written                 // its bytes are in slabs, but its row is not in the catalogue
 	committing              // its row is being written
 	dormant                 // its row is valid, but its profile is not known yet
 	suspect                 // live: from before the directory was opened; its bytes may not have been synced
 	logged                  // live
 	synced                  // live
-	dropped                 // forgotten in flight: its worker or the committer ends it
+	dropped                 // forgotten while in flight: its worker or the committer ends the write
 	deleting                // forgotten: its row will be deleted
 	deleted                 // its row is deleted, but not synced
 	released                // the deletion is synced: its space is free after the last reader
@@ -59,8 +59,8 @@ func (p phase) pending() bool { return p <= committing }
 func (p phase) kept() bool    { return p >= dormant && p <= synced } // has a row
 func (p phase) live() bool    { return p >= suspect && p <= synced }
 
-// mayBecome lists the arrows of the diagram. Entries in flight are gone once the
-// directory is closed.
+// mayBecome lists the phases that may follow each phase: the arrows of the diagram, and
+// from each phase in flight to gone, for when the directory is closed.
 var mayBecome = [phases][]phase{
 	admitted:   {starting, gone},
 	starting:   {queued, dropped, gone},
@@ -89,9 +89,9 @@ func (p phase) level() tier.Level {
 	return tier.LevelMemory
 }
 
-// entry is an object on disk, or in flight to it. The row, model, account and pool are
-// fixed, except for its location, which is known once it is written. The rest is guarded
-// by the tier's lock.
+// entry is an object on disk, or in flight to it. The first group of fields is fixed,
+// except that the location in Row is set when the bytes are written, Row.Level may change,
+// and a dormant entry gets its model later. The tier's lock guards all other fields.
 type entry struct {
 	catalog.Row
 	model *model
@@ -100,19 +100,19 @@ type entry struct {
 
 	phase    phase
 	id       policy.ID
-	bytes    int64 // charged: of its runs, or while in flight an upper bound; HeaderBytes likewise
+	bytes    int64 // space of its runs; an upper bound while in flight, as is HeaderBytes
 	used     time.Time
-	usedNews bool   // used is newer than in the catalogue
+	usedNews bool   // used is newer than the time in the catalogue
 	evicts   bool   // evictable: the policies track it
 	readers  int    // reads in progress
-	pins     int    // 1 while it is in flight or read, plus 1 for each child with pins
+	pins     int    // 1 while in flight, 1 while read, and 1 for each child with pins; not evictable if > 0
 	public   bool   // listed in Config.Held and the segment index
 	failures int    // value of mount.failures when its bytes were written
-	proven   bool   // its seal was compared, or created, since the directory was opened
-	write    *write // while in flight
+	proven   bool   // its seal was compared or created since the directory was opened
+	write    *write // nil unless in flight
 
 	parent      *entry
-	child       *entry // any one
+	child       *entry // the first of its children
 	children    int
 	older, next *entry // siblings in both directions
 }
@@ -143,13 +143,13 @@ func (e *entry) view() tier.Entry {
 	}
 }
 
-// charge returns what the tenant is charged: the entry's runs, and the header once more
-// for its rows in the catalogue. These contain the same as the header, most of all the
-// manifest with its token ids and digests. The header takes at least 8 KiB, which is also
-// several times the entry's heap.
+// charge returns the bytes that the tenant is charged for: the entry's runs, and the
+// header's size once more for its rows in the catalogue. The rows contain the same data
+// as the header, mostly the manifest with its token ids and digests. A header takes at
+// least 8 KiB, several times the entry's size in memory.
 func (e *entry) charge() int64 { return e.bytes + int64(e.HeaderBytes) }
 
-// forgotten reports whether the entry is neither in flight nor found any more.
+// forgotten reports whether the entry was removed, or its directory was closed.
 func (e *entry) forgotten() bool { return e.phase >= dropped || e.pool.closed }
 
 func (e *entry) name() tier.Name { return tierName(e.Name) }

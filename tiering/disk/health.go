@@ -13,21 +13,21 @@ import (
 // State is the state of the tier.
 type State uint8
 
-// The states. In the first four entries are found and read; in those after StateFailed
-// there are none.
+// The states. In the first four, up to StateFailed, the directory is open, and entries
+// are found and read. In the remaining states there are no entries.
 const (
 	StateOK     State = iota
 	StateFull         // the file system has no room to grow: new entries replace old ones
 	StatePaused       // writes fail: nothing is admitted until they work again
-	StateFailed       // the catalogue accepts no rows: like paused, until it can be opened again
+	StateFailed       // the catalogue accepts no rows: like paused, until the catalogue can be opened again
 
 	StateOpening    // not opened yet, or being opened
-	StateMissing    // the directory does not exist, or no longer
-	StateRefused    // its file system has no room to open it, is read-only, or fails
+	StateMissing    // the directory does not exist, or no longer exists
+	StateRefused    // the file system has no room to open the directory, is read-only, or fails
 	StateLocked     // locked by another process
 	StateVersion    // written by another version
-	StateUnreadable // its catalogue is damaged: to be repaired, or deleted
-	StateForeign    // it, or something in it, belongs to another user or is not part of a tier
+	StateUnreadable // the catalogue is damaged: an operator has to repair or delete it
+	StateForeign    // the directory, or a file in it, belongs to another user or is not part of a tier
 	StateClosed
 )
 
@@ -43,8 +43,8 @@ func States(f func(State)) {
 	}
 }
 
-// open reports whether the directory is open and entries are found and read, writable
-// whether objects are admitted, syncable whether the catalogue accepts rows.
+// open reports whether the directory is open, so that entries are found and read. writable
+// reports whether objects are admitted, and syncable whether the catalogue accepts rows.
 func (s State) open() bool     { return s <= StateFailed }
 func (s State) writable() bool { return s <= StateFull }
 func (s State) syncable() bool { return s <= StatePaused }
@@ -57,8 +57,8 @@ func (s State) leadsTo(to State) bool {
 	case to == StateClosed:
 		return true
 	case s.open() && to.open():
-		// A lesser problem does not replace a graver one. Only opening the directory
-		// again clears the gravest.
+		// A lesser problem does not replace a graver one. StateFailed, the gravest, ends
+		// only when the directory is opened again.
 		return to > s || to == StateOK && s != StateFailed
 	case s.open():
 		return to == StateOpening || to == StateMissing
@@ -66,7 +66,7 @@ func (s State) leadsTo(to State) bool {
 	return to == StateOK || !to.open()
 }
 
-// health is the state and its cause. Guarded by the tier's lock.
+// health is the state of the tier and its cause. The tier's lock guards it.
 type health struct {
 	state   State
 	cause   error
@@ -74,7 +74,8 @@ type health struct {
 	breaker breaker
 }
 
-// enterLocked is the only function that changes the state. It reports whether it did.
+// enterLocked changes the state if the current one may be followed by to, and reports
+// whether it did. No other function changes the state.
 func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 	h := &t.health
 	if !h.state.leadsTo(to) {
@@ -91,18 +92,19 @@ func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 // Health describes the health of the tier.
 type Health struct {
 	State State
-	Cause string    // why it is not OK
+	Cause string    // error that led to the state; empty if OK
 	Since time.Time // when the state was entered
-	Reads bool      // reads are tried; also false after too many failures in a row, or while a read hangs
+	Reads bool      // reads are tried; false while the directory is not open, for a while after too many failures in a row, and while a read hangs
 
-	// Entries that are kept but not found, because the files of their profiles cannot be
-	// used, which is retried; and the cause for one of these.
+	// Dormant is the number of entries that are kept but not found, because the files of
+	// their profiles cannot be used; the tier retries that. DormantCause is the error of
+	// one such file.
 	Dormant      int
 	DormantCause string
 
-	// How long an operation has been running, once that reaches volume.StallAfter; else
-	// 0. While a read hangs, lookups find nothing; while a write or sync hangs, nothing
-	// is admitted.
+	// ReadStalled and WriteStalled are how long the oldest running operation of each kind
+	// has been running, or 0 if that is less than volume.StallAfter. While a read hangs,
+	// lookups find nothing; while a write or sync hangs, nothing is admitted.
 	ReadStalled, WriteStalled time.Duration
 }
 
@@ -121,7 +123,8 @@ func (t *Tier) Health() Health {
 	return h
 }
 
-// stalledLocked returns how long reads and writes of the open directory have hung.
+// stalledLocked returns how long a read and a write of the open directory have hung; 0 =
+// none hangs.
 func (t *Tier) stalledLocked() (reads, writes time.Duration) {
 	if t.mount == nil {
 		return 0, 0
@@ -135,7 +138,7 @@ func (t *Tier) readsOffLocked() bool {
 	return !b.closed() && b.open(t.cfg.Now()) || t.mount != nil && t.mount.Reads.Stalled() > 0
 }
 
-// trouble enters the state for an error of the disk.
+// trouble enters a state that an error of the disk has caused, and logs it.
 func (t *Tier) trouble(s State, cause error) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -146,7 +149,7 @@ func (t *Tier) trouble(s State, cause error) {
 	}
 }
 
-// recovered returns to StateOK, unless the state has changed.
+// recovered enters StateOK if the state is still from.
 func (t *Tier) recovered(from State) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -157,15 +160,15 @@ func (t *Tier) recovered(from State) {
 	}
 }
 
-// missing enters StateMissing. Callers that wait for a sync are notified now: what was
-// written is lost with the directory.
+// missing enters StateMissing. Callers that wait for a sync are notified now: their bytes
+// are lost with the directory.
 func (t *Tier) missing(err error) {
 	t.trouble(StateMissing, err)
 	t.answerRaising(tier.ErrGone)
 }
 
-// afterSync returns the state after a failed sync. Even a lack of room counts as a disk
-// that refuses writes: what cannot be synced is not worth writing.
+// afterSync returns the state after a failed sync. Even if the disk is only full, writes
+// are paused, since bytes that cannot be synced are not worth writing.
 func afterSync(err error) State {
 	if errors.Is(err, slab.ErrMissing) {
 		return StateMissing
@@ -186,7 +189,7 @@ func noSpace(err error) bool {
 	return errors.Is(err, slab.ErrNoSpace) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// answer returns the kind of a disk error that the store sees.
+// answer returns the error kind that the store gets for a disk error.
 func answer(err error) error {
 	if noSpace(err) {
 		return tier.ErrFull
@@ -194,15 +197,16 @@ func answer(err error) error {
 	return tier.ErrUnavailable
 }
 
-// breaker stops reads after many failures in a row, so that a dying disk does not delay
-// each of them. Guarded by the tier's lock.
+// breaker stops reads for a while after many failures in a row, so that a dying disk does
+// not delay each read. The tier's lock guards it.
 type breaker struct {
 	failures int
 	pause    time.Duration
 	until    time.Time
 }
 
-// Guesses: one bad sector is read only a few times in a row.
+// Guesses: a single bad sector causes fewer failures in a row than this, because its
+// entry is forgotten.
 const (
 	breakerFailures = 8
 	breakerMin      = time.Second
@@ -213,7 +217,7 @@ func (b *breaker) open(now time.Time) bool {
 	return b.failures >= breakerFailures && now.Before(b.until)
 }
 
-// closed is the cheap check, which does not read the clock.
+// closed is a cheap check that does not read the clock: reads are certainly tried.
 func (b *breaker) closed() bool { return b.failures < breakerFailures }
 
 func (b *breaker) failed(now time.Time) {

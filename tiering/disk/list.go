@@ -14,7 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Filter selects entries; zero fields select all.
+// Filter selects the entries that match all of its fields; a zero field matches every entry.
 type Filter struct {
 	Kinds       func(tier.CheckpointKind) bool // nil = all
 	Tenant      *tier.TenantID
@@ -22,7 +22,7 @@ type Filter struct {
 	Prefix      string // lower-case hex digits that the key begins with
 }
 
-// Info is one entry.
+// Info describes one entry for operators.
 type Info struct {
 	tier.Entry
 	Model      string
@@ -44,9 +44,9 @@ type Detail struct {
 }
 
 // List returns up to limit entries in ascending order of kind and key, starting after a
-// name (nil = from the start). It scans all entries, a few of them under the lock at a
-// time, so a page is not a snapshot: it may or may not include entries that are added or
-// removed meanwhile.
+// name (nil = from the start). It scans all entries and releases the lock after every
+// few, so the result is not a snapshot: an entry that is added or removed during the scan
+// may be listed or not.
 func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
 	found := make([]Info, 0, rowsAtOnce)
@@ -63,7 +63,8 @@ func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	return page
 }
 
-// look lists the entries between two names in a range of the table.
+// look appends to found the matching entries between after and last (nil = no bound), from
+// rowsAtOnce places of the table from first on. It returns false when no places are left.
 func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,8 @@ func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) (
 	return found, true
 }
 
-// insert inserts an entry in order if it is among the first limit.
+// insert inserts an entry into a sorted page of at most limit entries. It drops the last
+// one of a full page, or info itself if that would come last.
 func insert(page []Info, info Info, limit int) []Info {
 	i, twice := slices.BinarySearchFunc(page, &info.Name, func(a Info, n *tier.Name) int { return compareNames(&a.Name, n) })
 	if i == limit || twice {
@@ -104,8 +106,8 @@ func (f *Filter) match(e *entry) bool {
 		hasHexPrefix(&e.Key, f.Prefix)
 }
 
-// hasHexPrefix compares digit by digit, so that a filter over many entries allocates no
-// strings.
+// hasHexPrefix reports whether a key in hex begins with some digits. It compares digit by
+// digit, so that a filter over many entries allocates no strings.
 func hasHexPrefix(key *[32]byte, digits string) bool {
 	if len(digits) > 2*len(key) {
 		return false
@@ -129,9 +131,8 @@ func (e *entry) info() Info {
 	}
 }
 
-// Detail returns an entry with its manifest from the catalogue. ErrGone if there is no
-// such entry, ErrUnavailable if the catalogue does not respond. It does not count as a
-// use.
+// Detail returns an entry with its manifest from the catalogue. It does not count as a
+// use. ErrGone: there is no such entry. ErrUnavailable: the manifest cannot be read.
 func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)
@@ -157,7 +158,7 @@ func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	return d, ctx.Err()
 }
 
-// PoolUsage is the account of one pool in bytes of space, whole granules.
+// PoolUsage is the use of one pool. Its bytes are those of whole granules.
 type PoolUsage struct {
 	Name        string
 	BudgetBytes int64
@@ -170,19 +171,20 @@ type PoolUsage struct {
 // configured now.
 type TenantUsage struct {
 	Tenant
-	UsedBytes int64 // charged: space, and the header of each entry once more for its rows
+	UsedBytes int64 // charged bytes: the space of each entry, and its header once more for its rows
 }
 
 // Usage is the space used by each pool, and the space available.
 type Usage struct {
 	Pools        []PoolUsage
-	LeavingBytes int64 // forgotten, not yet free
-	FreeBytes    int64 // inside slab files
+	LeavingBytes int64 // of forgotten entries whose space is not free yet
+	FreeBytes    int64 // free space inside slab files
 	SlabBytes    int64 // of slab files
 	Slabs        []slab.SlabInfo
 }
 
-// Usage returns a snapshot of each pool. It counts the tenants one after another.
+// Usage returns a snapshot of each pool. It reads a few tenants at a time, so their sum
+// may differ from the pool's UsedBytes.
 func (t *Tier) Usage() Usage {
 	t.mu.Lock()
 	u := Usage{LeavingBytes: t.leaving}

@@ -8,25 +8,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/volume"
 )
 
-// mount is an open directory and its counts. A new one is created when the directory is
-// opened again, after all users of the previous one are done.
+// mount is an open directory and its counts. A new mount is created when the directory is
+// opened again, after all users of the previous mount are done.
 type mount struct {
 	*volume.Volume
 	growing sync.Mutex // held while a slab is created
 
 	// Guarded by the tier's lock.
-	capacity int64             // usable by entries
+	capacity int64             // bytes that entries can use in the slabs
 	frees    uint64            // number of times that space was freed
-	dirty    map[uint32]bool   // slabs written since the last sync
-	lost     int64             // bytes given up after failed writes; not part of capacity
+	dirty    map[uint32]bool   // numbers of the slabs written since the last sync
+	lost     int64             // bytes not used any more after failed writes; not part of capacity
 	bad      int               // failed writes in a row
-	failures int               // failed syncs of data
+	failures int               // number of failed syncs of slabs
 	highest  uint64            // highest generation seen
 	opened   uint64            // generation up to which bytes were synced at opening
-	unproven bool              // there are suspects that no one has tried to read
+	unproven bool              // proveLoop has to read the suspects (again)
 	flying   map[*write]uint64 // writes without a row yet, each with a lower bound of its generation
 	dormant  map[profile.Fingerprint]*dormancy
-	writers  int // running
+	writers  int // number of running workers
 	stopping bool
 }
 

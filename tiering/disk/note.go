@@ -10,8 +10,8 @@ import (
 const maxNoteBytes = 32 << 20
 
 // KeepNote stores a small file under a name in the directory and syncs it. It replaces
-// the previous content atomically. ErrUnavailable: the directory is not open. It may hang
-// with the disk.
+// the previous content atomically. ErrUnavailable: the directory is not open. The call
+// hangs as long as the disk does.
 func (t *Tier) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
 		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
@@ -27,8 +27,8 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 	return nil
 }
 
-// Note reads what KeepNote stored last. fs.ErrNotExist: there is none; other errors as
-// for KeepNote.
+// Note returns the content that KeepNote stored last. fs.ErrNotExist: there is no note of
+// that name. ErrUnavailable is as for KeepNote.
 func (t *Tier) Note(name string) ([]byte, error) {
 	m, done, err := t.useMount()
 	if err != nil {

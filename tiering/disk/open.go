@@ -20,7 +20,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// attach opens the directory, loads its entries, and enters the resulting state.
+// attach opens the directory, loads its entries, and enters the resulting state. It
+// reports success.
 func (t *Tier) attach() bool {
 	began := time.Now()
 	v, err := volume.Open(t.volume())
@@ -36,7 +37,7 @@ func (t *Tier) attach() bool {
 		return false
 	}
 	entries := len(o.index)
-	for _, e := range o.index { // before the table is shared, since it may be long
+	for _, e := range o.index { // before the table is shared, since the index may be long
 		o.publish(e, e.phase.live())
 	}
 	t.store = v.Format.ID
@@ -55,9 +56,9 @@ func (t *Tier) attach() bool {
 	return true
 }
 
-// volume returns the options for opening the directory. A directory that was open before
-// must be the same one: an empty directory in its place may be the mount point of a disk
-// that is gone.
+// volume returns the options for opening the directory. If a directory was open before,
+// only the same directory is accepted: an empty one at its path may be the mount point of
+// a disk that is gone.
 func (t *Tier) volume() volume.Options {
 	o := t.cfg.volume()
 	o.Store = t.store
@@ -73,7 +74,7 @@ func (t *Tier) useGranule(granule int64) {
 	t.cfg.SlabBytes = max(t.cfg.SlabBytes&^(granule-1), 2*granule)
 }
 
-// refusal returns the state after a failed opening.
+// refusal returns the state that the tier enters when opening fails with err.
 func refusal(err error) State {
 	switch {
 	case errors.Is(err, volume.ErrLocked):
@@ -86,7 +87,7 @@ func refusal(err error) State {
 		return StateUnreadable
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, catalog.ErrFailed):
 		return StateMissing
-	case noSpace(err), ioError(err): // no damage, even if the catalogue failed
+	case noSpace(err), ioError(err): // not damaged, even if the catalogue failed
 		return StateRefused
 	case errors.Is(err, catalog.ErrFailed):
 		return StateUnreadable
@@ -108,14 +109,13 @@ type opening struct {
 	removed map[tier.Name]uint64
 	log     zerolog.Logger
 	wrong   []catalog.Change // rows to drop
-	doubted []catalog.Change // rows to mark as possibly unsynced
+	doubted []catalog.Change // rows to rewrite as doubted: their bytes may not be synced
 
 	evicted, evictedBytes uint64
 }
 
-// load creates entries from the rows, as far as they are plausible; it reads nothing of
-// the entries themselves. Rows that are dropped are deleted, and that is synced, before
-// anything is written to their space.
+// load creates entries from the plausible rows; it does not read their extents. It deletes
+// the other rows and syncs the deletion before anything is written to their space.
 func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	o := &opening{table: t.newTable(), mount: newMount(v), models: map[profile.Fingerprint]*model{}, removed: t.removed.from(v.Format.ID), log: t.log}
 	profiles, unread, err := v.Profiles()
@@ -146,7 +146,7 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 			return nil, fmt.Errorf("catalogue: %w", err)
 		}
 	}
-	if err := v.SyncNames(); err != nil { // a killed process may not have done this
+	if err := v.SyncNames(); err != nil { // a killed process may not have synced them
 		return nil, err
 	}
 	for _, s := range beyond {
@@ -158,7 +158,8 @@ func (t *Tier) load(v *volume.Volume) (*opening, error) {
 	return o, nil
 }
 
-// lastUses returns the time of the last use in each slab that rows name.
+// lastUses returns, for each slab that rows name, the latest last use of its entries in
+// nanoseconds since 1970.
 func lastUses(rows []catalog.Row) map[uint32]int64 {
 	used := map[uint32]int64{}
 	for i := range rows {
@@ -169,11 +170,11 @@ func lastUses(rows []catalog.Row) map[uint32]int64 {
 	return used
 }
 
-// restore adopts slabs with a damaged header: all of a header is known from elsewhere,
-// and the contents of the slab are checked at each read. An unfinished slab holds
-// nothing, unless rows say otherwise. A slab of another store is foreign and left alone.
-// One of another version or granule, or that cannot be read now, prevents opening, since
-// continuing would delete the rows of everything in it.
+// restore handles the refused slabs. It adopts a slab with a damaged header: all fields
+// of a header are known from elsewhere, and the contents of a slab are checked at each
+// read. It removes an unfinished slab unless rows name it. It ignores a slab of another
+// store. A slab of another version or granule, or one that cannot be read now, prevents
+// opening: without it, the rows of all entries in it would be deleted.
 func (o *opening) restore(used map[uint32]int64) error {
 	v := o.mount
 	for _, r := range v.Refused() {
@@ -201,8 +202,8 @@ func (o *opening) restore(used map[uint32]int64) error {
 	return nil
 }
 
-// slabs adds the slabs that fit the budget, and returns the others, which are the least
-// recently used.
+// slabs adds the slabs that fit the budget, most recently used first, and returns the
+// remaining ones.
 func (o *opening) slabs(budget int64, used map[uint32]int64) (beyond []slab.SlabInfo) {
 	m := o.mount
 	all := m.Slabs()
@@ -219,8 +220,8 @@ func (o *opening) slabs(budget int64, used map[uint32]int64) (beyond []slab.Slab
 	return beyond
 }
 
-// tenants finds the accounts of the names in the catalogue, and assigns numbers to the
-// others.
+// tenants gives every account its number in the catalogue. It opens accounts for tenants that
+// only the catalogue has, and assigns numbers to tenants that only the configuration has.
 func (o *opening) tenants(eviction func() policy.Eviction) error {
 	byName := map[string]*account{}
 	for _, a := range o.accounts {
@@ -246,8 +247,8 @@ func (o *opening) tenants(eviction func() policy.Eviction) error {
 	return nil
 }
 
-// take creates entries from rows, youngest first: if two claim the same space, the one
-// written last gets it.
+// take creates entries from rows, highest generation first: if two rows claim the same
+// space, the entry that was written last gets it.
 func (o *opening) take(rows []catalog.Row) {
 	owners := map[uint32]*account{}
 	for _, a := range o.accounts {
@@ -276,9 +277,9 @@ func (o *opening) take(rows []catalog.Row) {
 	o.linkAll(kept)
 }
 
-// entry returns the entry of a row. Entries of generations that may not have been synced
-// are suspect. The others count as logged until the next sync: after a process was
-// killed, the kernel may not have written everything yet.
+// entry returns the entry of a row. It is dormant if its profile is not known, and
+// suspect if its generation may not have been synced. Otherwise it is logged until the
+// next sync: after a process was killed, the kernel may not have written all bytes yet.
 func (o *opening) entry(r *catalog.Row, owner *account) (*entry, error) {
 	if owner == nil {
 		return nil, fmt.Errorf("tenant %d is not known: %w", r.Tenant, tier.ErrCorrupt)
@@ -304,8 +305,7 @@ func (m *mount) firstPhase(e *entry) phase {
 	return logged
 }
 
-// fits checks a row's kind and lengths against its model. Reading relies on
-// them.
+// fits checks that a row's kind and lengths agree with its model. Reads rely on that.
 func fits(r *catalog.Row, m *model) error {
 	if !tier.CheckpointKind(r.Kind).Known(m.Profile) {
 		return fmt.Errorf("kind %d is not known: %w", r.Kind, tier.ErrCorrupt)
@@ -325,8 +325,9 @@ func (o *opening) drop(name extent.Name, err error) {
 	o.log.Debug().Str("tier", "disk").Hex("segment", name.Key[:8]).Err(err).Msg("a row is dropped")
 }
 
-// dropOrphans drops checkpoints without a root, and their descendants. Chains in a
-// catalogue that we wrote have no cycles; in a damaged one they are orphans.
+// dropOrphans drops the checkpoints whose chain of parents does not end in a checkpoint
+// without a parent. A chain is cut where a parent is missing. In a damaged catalogue it
+// may also be a cycle.
 func (o *opening) dropOrphans(kept map[tier.Name]*entry) {
 	rooted := make(map[*entry]bool)
 	for _, e := range kept {
@@ -343,8 +344,8 @@ func (o *opening) dropOrphans(kept map[tier.Name]*entry) {
 	}
 }
 
-// pathToRoot lists an entry and its ancestors, up to one that is known to be rooted. ok
-// reports that the path ends there or in a root.
+// pathToRoot lists an entry and its ancestors, up to a root (an entry without a parent,
+// not listed) or an entry in rooted. ok is false if it reaches neither.
 func pathToRoot(e *entry, kept map[tier.Name]*entry, rooted map[*entry]bool) (path []*entry, ok bool) {
 	for at := e; at.Parent != (extent.Name{}) && !rooted[at]; {
 		path = append(path, at)
@@ -357,7 +358,8 @@ func pathToRoot(e *entry, kept map[tier.Name]*entry, rooted map[*entry]bool) (pa
 	return path, true
 }
 
-// linkAll counts the entries and adds them to the policies, least recently used first.
+// linkAll links the entries to the table and their parents, and adds them to the eviction
+// policies, least recently used first.
 func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	list := make([]*entry, 0, len(kept))
 	for _, e := range kept {
@@ -383,7 +385,8 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 			d.model.dormant++
 		}
 		if e.phase == dormant && e.Generation > o.mount.opened && !e.doubted() {
-			// It may wait for long, and syncs in the meantime advance the mark.
+			// The entry may stay dormant for long, and syncs in the meantime advance the
+			// synced generation past it. So its row says that its bytes are doubted.
 			e.Level = uint8(tier.LevelMemory)
 			row := e.Row
 			o.doubted = append(o.doubted, catalog.Change{Row: &row})
@@ -413,7 +416,7 @@ func (o *opening) linkAll(kept map[tier.Name]*entry) {
 	})
 }
 
-// shrink evicts entries over budgets that were reduced.
+// shrink evicts entries until the pools fit their budgets, which may be smaller than before.
 func (o *opening) shrink() {
 	for _, p := range o.pools {
 		for p.used > p.budget {

@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// proveLoop reads the suspects, which a killed process wrote in its last seconds: first
-// those that exist, then those whose profiles become known, until the mount stops.
+// proveLoop reads the suspects, until the mount stops. These are the entries that a killed
+// process wrote in its last seconds. Dormant ones are read once their profiles become known.
 func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,14 +55,14 @@ func (t *Tier) proveAll(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	t.suspects = left
 	t.mu.Unlock()
-	t.wantSync() // of those that are no longer suspect
+	t.wantSync() // of the entries that are no longer suspect
 }
 
-// unproven reports whether no sync may count the entry's bytes before they were read.
+// unproven reports whether the entry's bytes may not count as synced before they were read.
 func (e *entry) unproven() bool { return e.phase == suspect || e.phase == dormant }
 
-// doubted reports whether the entry's row says that its bytes may not be synced, whatever
-// its generation.
+// doubted reports whether the entry's row says that its bytes may not be synced. That
+// overrides the synced generation.
 func (e *entry) doubted() bool { return e.Level == uint8(tier.LevelMemory) }
 
 // skipSuspectsLocked removes entries from the front of the list that are no longer
@@ -76,8 +76,9 @@ func (t *Tier) skipSuspectsLocked() {
 	}
 }
 
-// prove reads one entry, which is held, and trusts or forgets it. One that cannot be read
-// now stays suspect.
+// prove reads and verifies one held entry, and releases it. If the bytes are right, the
+// entry is trusted; if they are wrong, it is forgotten. If they cannot be read now, it
+// stays suspect.
 func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 	x, err := payload.ReadExtent(m, e.Runs)
 	if err == nil {
@@ -104,8 +105,8 @@ func (t *Tier) prove(ctx context.Context, m *mount, e *entry) {
 	t.letGo(m, e)
 }
 
-// trustLocked marks an entry as no longer suspect: its bytes were there. The next sync
-// counts.
+// trustLocked makes a suspect entry logged, after its bytes were read and verified. The
+// next sync makes it synced.
 func (t *Tier) trustLocked(e *entry) {
 	if e.phase == suspect {
 		t.become(e, logged)

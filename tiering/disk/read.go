@@ -12,8 +12,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Read implements tiering.Tier. It runs in the caller's goroutine and up to
-// Config.Workers others.
+// Read implements tier.Tier. It runs in the caller's goroutine and up to Config.Workers
+// others. If the disk fails, it tries once more.
 func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*tier.Content, error) {
 	began := t.cfg.Now()
 	e, m, key, err := t.beginRead(want, dst, began)
@@ -35,9 +35,10 @@ func (t *Tier) Read(ctx context.Context, want *tier.Entry, dst []gpuipc.Ref) (*t
 	return &tier.Content{Publisher: manifest.Publisher, Tokens: manifest.Tokens, Digests: manifest.Digests}, nil
 }
 
-// beginRead holds an entry, so that its space is not reused. If it returns a key, the
-// seal has to be compared. That is done once per entry: the directory is closed to
-// others, and a process that could change its files could read the key as well.
+// beginRead finds an entry and holds it, so that its space is not reused. If it returns a
+// key, the read has to verify the entry's seal with it. That is done once per entry after
+// opening: other users cannot access the directory, and a process that can change its
+// files can also read the key.
 func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*entry, *mount, *extent.Key, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +65,7 @@ func (t *Tier) beginRead(want *tier.Entry, dst []gpuipc.Ref, now time.Time) (*en
 	return e, t.mount, key, nil
 }
 
-// holdLocked keeps an entry's space, and the mount, for a read.
+// holdLocked keeps an entry's space and the mount from being released during a read.
 func (t *Tier) holdLocked(e *entry) {
 	e.readers++
 	if e.readers == 1 {
@@ -73,7 +74,8 @@ func (t *Tier) holdLocked(e *entry) {
 	t.reading++
 }
 
-// letGo undoes holdLocked, and frees the space of an entry that was removed meanwhile.
+// letGo undoes holdLocked. If the entry was removed meanwhile and no other reads are
+// left, it frees the space.
 func (t *Tier) letGo(m *mount, e *entry) {
 	t.mu.Lock()
 	e.readers--
@@ -91,7 +93,7 @@ func (t *Tier) letGo(m *mount, e *entry) {
 	}
 }
 
-// endUseLocked ends a use of the mount.
+// endUseLocked ends one use of the mount.
 func (t *Tier) endUseLocked() {
 	if t.reading--; t.reading == 0 {
 		t.idle.Broadcast()
@@ -110,7 +112,8 @@ func checkDestination(e *entry, dst []gpuipc.Ref) error {
 	return nil
 }
 
-// endRead releases an entry and handles the result of its read.
+// endRead counts the result of a read, forgets the entry if it was corrupt or unreadable,
+// and releases it.
 func (t *Tier) endRead(m *mount, e *entry, err error, began time.Time) {
 	now := t.cfg.Now()
 	b := &t.health.breaker

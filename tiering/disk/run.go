@@ -23,7 +23,7 @@ const (
 	ending        // Run has to return
 )
 
-// advanceLocked moves a tier to a later phase and wakes everything that waits for it.
+// advanceLocked moves the tier to a later phase and wakes all waiters.
 func (t *Tier) advanceLocked(to life) {
 	if to > t.life {
 		t.life = to
@@ -31,8 +31,8 @@ func (t *Tier) advanceLocked(to life) {
 	}
 }
 
-// Run does the work of the tier until Close, or until its context ends: it writes what
-// was admitted, syncs it, and retries what failed. It is called once.
+// Run does the work of the tier until Close, or until its context ends: it writes and syncs
+// the started objects, and opens the directory again after failures. It is called once.
 func (t *Tier) Run(ctx context.Context) error {
 	t.mu.Lock()
 	if t.running || t.life == ending {
@@ -41,7 +41,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	}
 	t.running = true
 	t.mu.Unlock()
-	// Wakes all waiters.
+	// When the context ends, so does Run.
 	defer context.AfterFunc(ctx, func() {
 		t.mu.Lock()
 		t.advanceLocked(ending)
@@ -55,7 +55,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveAll opens the directory, again whenever necessary, and serves it.
+// serveAll opens the directory and serves it, and opens it again whenever necessary.
 func (t *Tier) serveAll(ctx context.Context) {
 	wait := t.cfg.RetryMin
 	for !t.ending() {
@@ -63,8 +63,7 @@ func (t *Tier) serveAll(ctx context.Context) {
 		open := t.mount != nil
 		t.mu.Unlock()
 		if open || t.attach() {
-			// A directory that fails soon after each opening is opened less and less
-			// often.
+			// A directory that fails soon after each opening is opened at growing intervals.
 			began := time.Now()
 			t.serve(ctx, wait)
 			if time.Since(began) > max(t.cfg.RetryMax, 2*wait) {
@@ -84,7 +83,7 @@ func (t *Tier) ending() bool {
 	return t.life == ending
 }
 
-// pause waits for a duration or for the end.
+// pause waits for a duration, or until the tier is ending.
 func (t *Tier) pause(d time.Duration) {
 	over := false
 	timer := time.AfterFunc(d, func() {
@@ -101,8 +100,8 @@ func (t *Tier) pause(d time.Duration) {
 	}
 }
 
-// serve works on the open volume until the tier is closed or the volume has to be opened
-// again, which happens only after a while.
+// serve runs the workers on the open volume until the tier is closed or the volume has to
+// be opened again. In the latter case it waits for while before it stops them.
 func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,8 +131,8 @@ func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	}
 }
 
-// keep maintains the volume while others work: at intervals it requests a sync, saves
-// uses, and probes a disk that had problems.
+// keep maintains the volume while the workers run: at intervals it requests a sync, saves
+// the times of last uses, and probes the directory. It returns when the volume is stopping.
 func (t *Tier) keep(m *mount, while time.Duration) {
 	wait, probe := t.cfg.RetryMin, time.Now().Add(t.cfg.RetryMin)
 	synced := time.Now()
@@ -171,9 +170,9 @@ func (t *Tier) wantSync() {
 	t.mu.Unlock()
 }
 
-// probe checks whether the directory still exists and whether a problem has ended. again:
-// it has not. reopen: the directory at its path has to be opened; or the catalogue has
-// failed, and the disk accepts what opening it again would write.
+// probe checks whether the directory still exists and whether its problem has ended.
+// again means that the problem persists. reopen means that the directory has to be opened
+// again: it is missing, or its catalogue has failed and the disk has room for opening it.
 func (t *Tier) probe(m *mount) (again, reopen bool) {
 	if err := m.Present(); errors.Is(err, slab.ErrMissing) {
 		t.missing(err)
@@ -200,7 +199,7 @@ func (t *Tier) probe(m *mount) (again, reopen bool) {
 	return again, reopen
 }
 
-// stop ends the work on a volume; queued writes fail.
+// stop makes the workers of a volume return; queued writes fail.
 func (t *Tier) stop(m *mount) {
 	t.mu.Lock()
 	m.stopping = true
@@ -213,8 +212,8 @@ func (t *Tier) stop(m *mount) {
 	}
 }
 
-// drained reports whether the tier is closing and nothing is left to do, or there is no
-// time for it. Then the volume is stopping.
+// drained reports whether the tier is ending, after Close has waited for started writes.
+// If so, it stops the volume.
 func (t *Tier) drained(m *mount) bool {
 	t.mu.Lock()
 	done := t.life == ending
@@ -225,8 +224,8 @@ func (t *Tier) drained(m *mount) bool {
 	return done
 }
 
-// detach closes a mount so that the directory can be opened again. Lookups find nothing
-// until then; reads in progress are waited for.
+// detach closes a mount so that the directory can be opened again. It waits for reads in
+// progress. Lookups find nothing until the directory is open again.
 func (t *Tier) detach(m *mount) {
 	t.mu.Lock()
 	t.enterLocked(StateOpening, t.health.cause, t.cfg.Now())
@@ -238,7 +237,8 @@ func (t *Tier) detach(m *mount) {
 		t.idle.Wait()
 	}
 	t.mu.Unlock()
-	// Rows that were to be deleted may still exist: the next opening must not load them.
+	// Some rows of forgotten entries may not be deleted yet. The next opening must not
+	// load them.
 	left := t.forgetAll()
 	t.mu.Each(len(left), rowsAtOnce, func(i int) { t.removed.add(m, left[i]) })
 	t.mu.Lock()
@@ -249,8 +249,8 @@ func (t *Tier) detach(m *mount) {
 	}
 }
 
-// forgetAll ends every entry without changing the disk, and notifies their waiters. It
-// returns the entries whose rows were to be deleted.
+// forgetAll forgets all entries without changing the disk, and notifies their waiters. It
+// returns the entries whose rows may not be deleted on disk yet.
 func (t *Tier) forgetAll() (left []*entry) {
 	fresh := t.newTable()
 	t.mu.Lock()
@@ -280,7 +280,7 @@ func (t *Tier) forgetAll() (left []*entry) {
 	return append(old.deleting, old.deleted...)
 }
 
-// usesAtOnce bounds the use times in one batch.
+// usesAtOnce is the most use times in one batch.
 const usesAtOnce = 4096
 
 // saveUses saves the last uses of entries in the catalogue.

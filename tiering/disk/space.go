@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// takeSpace allocates space, and waits while the space of forgotten entries is not free
-// yet. Room was counted at admission, so space becomes free unless growing has failed
-// since.
+// takeSpace allocates space for an entry. It creates a slab or waits until the space of
+// forgotten entries is free. Admit has counted the room, so there will be space unless a
+// slab could not be created since.
 func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 	for {
 		t.mu.Lock()
@@ -36,7 +36,8 @@ func (t *Tier) takeSpace(m *mount, e *entry, bytes int64) ([]slab.Run, error) {
 	}
 }
 
-// waitSpace returns when space was freed since seen.
+// waitSpace waits until mount.frees differs from seen, which means that space was freed.
+// It evicts an entry if no space is about to become free.
 func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +50,8 @@ func (t *Tier) waitSpace(m *mount, e *entry, seen uint64) error {
 		if m.stopping {
 			return fmt.Errorf("disk: closing: %w", tier.ErrUnavailable)
 		}
-		// Growth was expected and has failed, or the free space is in too many runs.
+		// No space is about to become free: a slab that Admit counted on could not be
+		// created, or the free space is in too many runs.
 		if t.leaving == 0 && !t.evictForRoomLocked(e.pool) {
 			return fmt.Errorf("disk: no space for %x: %w", e.Key[:8], tier.ErrFull)
 		}
@@ -76,7 +78,7 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 	}
 	m.Space.Free(e.Runs)
 	t.mu.Lock()
-	if t.mount == m { // otherwise the account is a new one
+	if t.mount == m { // otherwise t.leaving counts for a new mount
 		t.leaving -= e.bytes
 	}
 	m.frees++
@@ -85,7 +87,8 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 }
 
 // grow creates one more slab, if the budget and the file system allow it. Only one worker
-// does so; the others find the new slab.
+// does so at a time. grown reports that there may be new space, also if it came from
+// elsewhere since seen.
 func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	m.growing.Lock()
 	defer m.growing.Unlock()
@@ -132,7 +135,8 @@ func (t *Tier) growableLocked(m *mount) int64 {
 	return max(t.cfg.PublicBytes+t.cfg.PrivateBytes-m.SlabBytes(), 0) / t.cfg.SlabBytes
 }
 
-// spaceLimitLocked returns the bytes available to all entries together.
+// spaceLimitLocked returns the bytes available to all entries together, including slabs
+// that may still be created.
 func (t *Tier) spaceLimitLocked() int64 {
 	return t.mount.capacity + t.growableLocked(t.mount)*(t.cfg.SlabBytes-t.cfg.GranuleBytes)
 }

@@ -10,9 +10,9 @@ import (
 
 // syncing holds the requests to the syncer.
 type syncing struct {
-	raising     []waiter // waiting for a level
-	spaceWanted int      // workers that wait for the space of deleted entries
-	due         bool     // by the clock
+	raising     []waiter // callers that wait for a level
+	spaceWanted int      // number of workers that wait for the space of deleted entries
+	due         bool     // a sync was requested because SyncEvery has passed
 }
 
 // syncRound is the work of one sync.
@@ -20,13 +20,13 @@ type syncRound struct {
 	slabs    map[uint32]bool
 	logged   []*entry
 	deleted  []*entry
-	failures int    // value of mount.failures when it began
-	synced   uint64 // generation up to which all bytes are synced afterwards
+	failures int    // value of mount.failures when the sync began
+	synced   uint64 // generation up to which all bytes are synced after this sync
 }
 
 // syncLoop syncs when requested, until the mount stops. It runs concurrently with the
-// committer, so that writers that need no sync do not wait for one, and the others share
-// one.
+// committer, so that writers that need no sync do not wait for one. Writers that need a
+// sync share it.
 func (t *Tier) syncLoop(m *mount) {
 	for {
 		t.mu.Lock()
@@ -43,8 +43,9 @@ func (t *Tier) syncLoop(m *mount) {
 	}
 }
 
-// syncDueLocked reports whether a caller waits for a level, or for space that a synced
-// deletion would free, or it is time. A failed catalogue is not synced.
+// syncDueLocked reports whether to sync now: a caller waits for a level, a worker waits
+// for space that a synced deletion would free, or a sync is due by the clock. A failed
+// catalogue is not synced.
 func (t *Tier) syncDueLocked() bool {
 	s := &t.syncing
 	if !t.health.state.syncable() {
@@ -61,7 +62,7 @@ func (t *Tier) beginSyncLocked(m *mount) syncRound {
 }
 
 // syncedLocked returns a generation up to which all bytes will be synced by a sync that
-// begins now. Entries above it are suspect when the directory is opened.
+// begins now. Entries of higher generations are suspect when the directory is opened next.
 func (t *Tier) syncedLocked(m *mount) uint64 {
 	synced := m.highest
 	for _, g := range m.flying {
@@ -74,8 +75,9 @@ func (t *Tier) syncedLocked(m *mount) uint64 {
 	return synced
 }
 
-// sync performs a round, raises the levels of what was synced, frees space, and notifies
-// the waiters.
+// sync performs a round. If it succeeds, the logged entries become synced, and the space
+// of deleted ones is freed. It notifies the waiters in any case. data and rows are the
+// errors of the slabs and of the catalogue.
 func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	data, rows = m.Sync(slices.Sorted(maps.Keys(r.slabs)), r.synced)
 	why := error(tier.ErrGone)
@@ -94,8 +96,8 @@ func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	return data, rows
 }
 
-// answerRaising answers the callers that wait for a sync and have a result. why is the
-// reason given for forgotten entries.
+// answerRaising answers the callers that wait for a sync, or makes them wait for the next
+// one. why is the reason that callers get if their entry is forgotten.
 func (t *Tier) answerRaising(why error) {
 	t.mu.Lock()
 	waiting := t.syncing.raising
@@ -115,7 +117,7 @@ func (t *Tier) answerRaising(why error) {
 func (t *Tier) awaitLevelLocked(w waiter) {
 	level := w.entry.phase.level()
 	if t.health.state == StateMissing {
-		level = tier.LevelMemory // the next opening does not look where the row is
+		level = tier.LevelMemory // the next opening will not find the row, which is in another directory
 	}
 	switch {
 	case level >= w.level:
@@ -128,7 +130,8 @@ func (t *Tier) awaitLevelLocked(w waiter) {
 	}
 }
 
-// answerLocked calls a waiter back without the lock, as the interface promises.
+// answerLocked calls a waiter back from another goroutine without the lock, as tier.Write
+// promises.
 func (t *Tier) answerLocked(w waiter, reached tier.Level, err error) {
 	t.answers++
 	go func() {
@@ -144,7 +147,7 @@ func (t *Tier) answered() {
 	t.mu.Unlock()
 }
 
-// synced updates the entries after a successful sync.
+// synced updates the entries of a round after a successful sync.
 func (t *Tier) synced(m *mount, r *syncRound) {
 	var unsure, free []*entry
 	t.mu.Each(len(r.logged), rowsAtOnce, func(i int) {
@@ -179,9 +182,10 @@ func (t *Tier) synced(m *mount, r *syncRound) {
 	t.mu.Unlock()
 }
 
-// syncFailed forgets entries that can never be called synced: after an error the kernel
-// drops what it could not write, and reports success for the next sync. Such an entry
-// could stay logged only until the next opening, which does not know of the error.
+// syncFailed forgets the logged entries of a failed round, because they can never count
+// as synced: after an error the kernel drops the data that it could not write, and
+// reports success for the next sync. They cannot stay logged either, since the next
+// opening would not know of the error.
 func (t *Tier) syncFailed(m *mount, r *syncRound) {
 	t.mu.Lock()
 	m.failures++
@@ -208,7 +212,8 @@ func (t *Tier) forgetUnsure(list []*entry) {
 	}
 }
 
-// keepDeleted leaves deletions that could not be synced to the next sync, or opening.
+// keepDeleted leaves the deletions that could not be synced to the next sync, or to the
+// next opening.
 func (t *Tier) keepDeleted(r *syncRound) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

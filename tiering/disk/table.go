@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// account is the use of one tenant, in bytes of charges. Names that are not configured
-// now have one too, with id 0.
+// account is what one tenant uses, in charged bytes (entry.charge). A tenant of the
+// catalogue that is not configured now also has an account, with id 0.
 type account struct {
 	Tenant
 	number uint32 // in the catalogue
 	used   [poolCount]int64
 	pinned int64
-	owed   int64 // part of used that starting entries will evict
+	owed   int64 // part of used that Start will evict for writes already counted
 	evict  policy.Eviction
 }
 
@@ -29,19 +29,19 @@ const (
 	poolCount
 )
 
-// pool is a budget. Its policies track the evictable entries: those with a row, not being
-// read, and without children. Foreign entries, of tenants that are not configured, are
-// evicted first.
+// pool is a budget and the entries that share it. Its policies track the evictable
+// entries: those that have a row, have no children and are not being read. Foreign
+// entries, which belong to tenants that are not configured, are evicted first.
 type pool struct {
 	name    string
 	number  int
 	budget  int64
-	used    int64 // by entries in flight and live
-	pinned  int64 // of these, by entries that are not evictable
+	used    int64 // by entries in flight, dormant and live
+	pinned  int64 // part of used: by entries with pins
 	entries int
 	evict   policy.Eviction
 	foreign policy.Eviction
-	closed  bool // with the directory: its entries are forgotten
+	closed  bool // the directory was closed, and all entries of the pool are forgotten
 }
 
 func poolOf(kind tier.CheckpointKind) int {
@@ -51,22 +51,22 @@ func poolOf(kind tier.CheckpointKind) int {
 	return private
 }
 
-// table is the tier's state about entries. It has no lock: each method needs the tier's
-// lock, or a table that is not shared yet. A new one is created when the directory is
-// opened again.
+// table holds all entries of an open directory. It has no lock: callers of its methods
+// hold the tier's lock, unless the table is not shared yet. A new table is created when
+// the directory is opened again.
 //
 // Invariant: index holds the entries in flight and those that have a row.
 type table struct {
 	index    map[tier.Name]*entry
 	ids      policy.Table[entry]
 	owners   map[tier.TenantID]*account
-	accounts []*account // by all names
+	accounts []*account // of all names, also those with id 0
 	pools    [poolCount]*pool
-	leaving  int64 // of forgotten entries whose space is not free yet
+	leaving  int64 // bytes of forgotten entries whose space is not free yet
 	find     *find.Index
 	held     *held.Set
 
-	// Entries with pending work; some may have changed since.
+	// Entries with pending work. The phase of some may have changed since they were added.
 	logged   []*entry // to be synced
 	fresh    []*entry // whose last use is not in the catalogue
 	suspects []*entry // to be read, lowest generation first, doubted ones last
@@ -107,8 +107,8 @@ func (t *table) link(e *entry, parent *entry) {
 	}
 }
 
-// publish adds an entry to Config.Held and the segment index, or removes it. They list
-// live entries of configured tenants.
+// publish adds an entry to Config.Held and the segment index if it is live, and otherwise
+// removes it. Both list only live entries of configured tenants.
 func (t *table) publish(e *entry, live bool) {
 	if e.public == live || e.owner.ID == 0 {
 		return
@@ -131,8 +131,8 @@ func (t *table) publish(e *entry, live bool) {
 	}
 }
 
-// count adds to what an entry takes of its pool, to its tenant's charges, and to the
-// pinned bytes.
+// count adds bytes to the use of e's pool, and charge to that of its tenant. If e is
+// pinned, it adds the same to their pinned bytes.
 func (t *table) count(e *entry, bytes, charge int64) {
 	e.pool.used += bytes
 	e.owner.used[e.pool.number] += charge
@@ -142,14 +142,14 @@ func (t *table) count(e *entry, bytes, charge int64) {
 	}
 }
 
-// resize sets an entry's size and how much of it is header.
+// resize sets an entry's size and the size of its header, in bytes.
 func (t *table) resize(e *entry, bytes int64, header int) {
 	t.count(e, bytes-e.bytes, bytes+int64(header)-e.charge())
 	e.bytes, e.HeaderBytes = bytes, header
 }
 
-// pin changes the pins of e and, if that pins or unpins it, of its ancestors. It walks
-// the chain, whose length the store bounds.
+// pin adds d, 1 or -1, to the pins of e. If that makes e pinned or unpinned, its parent
+// gets or loses a pin too, and so on up the chain, whose length the store bounds.
 func (t *table) pin(e *entry, d int) {
 	for ; e != nil; e = e.parent {
 		was := e.pins
@@ -167,11 +167,11 @@ func (t *table) pin(e *entry, d int) {
 	}
 }
 
-// rank updates the policies with whether e is evictable.
+// rank adds e to the eviction policies if it is evictable, and otherwise removes it.
 //
-// A parent is not tracked before its last child is removed, so that finding a victim
-// costs the same however long the chains are. It is then added as used now, which keeps
-// roots, which serve more requests, longer.
+// A parent is added only after its last child is removed, so that finding a victim takes
+// the same time however long the chains are. Adding it counts as a use, which keeps roots
+// longer; they serve more requests.
 func (t *table) rank(e *entry) {
 	may := e.phase.kept() && e.pins == 0 && e.child == nil
 	if may == e.evicts {
@@ -196,7 +196,7 @@ func (e *entry) ranking() policy.Eviction {
 	return e.pool.evict
 }
 
-// touch counts a use.
+// touch counts a use of an entry.
 func (t *table) touch(e *entry, now time.Time) {
 	e.used = now
 	if !e.usedNews && e.phase.live() {
@@ -221,7 +221,7 @@ func (t *table) victim(p *pool) *entry {
 
 func anyID(policy.ID) bool { return true }
 
-// forget hides an entry without children from lookups and policies. Its space becomes
+// forget removes an entry without children from lookups and policies. Its space becomes
 // free later.
 func (t *table) forget(e *entry) {
 	switch {

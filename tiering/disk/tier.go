@@ -17,19 +17,19 @@ import (
 
 // Tier is a disk below memory. It implements tier.Tier.
 type Tier struct {
-	cfg   Config // its granule and slabs are adopted from the directory
+	cfg   Config // GranuleBytes and SlabBytes are replaced with those of the directory
 	log   zerolog.Logger
 	coder *payload.Encoder
-	store slab.StoreID // of the directory, once it was opened; owned by the goroutine that opens it, Open and then Run
+	store slab.StoreID // id of the directory, zero until it was opened; used only by the goroutine that opens it (Open, later Run)
 
-	// Conditions of mu, by waiter.
-	jobs  *sync.Cond // workers waiting for the queue
-	rows  *sync.Cond // the committer waiting for rows to write or delete
+	// Conditions on mu. Each comment says who waits for it.
+	jobs  *sync.Cond // workers wait for a queued write
+	rows  *sync.Cond // the committer waits for rows to write or delete
 	syncs *sync.Cond // the syncer
-	space *sync.Cond // workers waiting for space
-	idle  *sync.Cond // waiting for the end of reads, writes or Run
+	space *sync.Cond // workers wait for free space
+	idle  *sync.Cond // others wait for the end of reads, writes or Run
 
-	mu lockhold.Mutex // guards what follows
+	mu lockhold.Mutex // guards the fields below
 	table
 	mount    *mount // nil while the directory is not open
 	health   health
@@ -49,14 +49,14 @@ type Tier struct {
 
 var _ tier.Tier = (*Tier)(nil)
 
-// removals are the rows that the next opening of a store has to delete: names with their
-// highest generation.
+// removals lists the rows that must be deleted when a store is opened again: the name of
+// each removed entry with its highest generation.
 type removals struct {
 	of   slab.StoreID
 	rows map[tier.Name]uint64
 }
 
-// from returns what was removed from a store.
+// from returns the removals of the store with this id; nil if r is about another store.
 func (r *removals) from(id slab.StoreID) map[tier.Name]uint64 {
 	if r.of != id {
 		return nil
@@ -71,16 +71,16 @@ func (r *removals) add(m *mount, e *entry) {
 	r.rows[e.name()] = max(r.rows[e.name()], e.Generation)
 }
 
-// model is a profile of entries, and the name of its model for output.
+// model is the profile that entries share, and the model's name for output.
 type model struct {
-	*profile.Profile // nil: unknown, and its entries are dormant
+	*profile.Profile // nil: the profile is unknown, and its entries are dormant
 	name             string
 	dormant          int // number of dormant entries; guarded by the tier's lock
 }
 
 func newModel(p *profile.Profile) *model { return &model{Profile: p, name: p.Identity().Model} }
 
-// modelLocked returns the model of a profile, which it creates if necessary.
+// modelLocked returns the model of a profile, and creates it if necessary.
 func (t *Tier) modelLocked(p *profile.Profile) *model {
 	m := t.models[p.Fingerprint()]
 	if m == nil {
@@ -90,9 +90,9 @@ func (t *Tier) modelLocked(p *profile.Profile) *model {
 	return m
 }
 
-// Open creates a tier and, unless Config.OpenLater is set, opens its directory. A failure
-// to open it is not an error: Health reports why, and Run retries. An error lists the
-// problems of the configuration.
+// Open creates a tier and, unless Config.OpenLater is set, opens its directory. If the
+// directory cannot be opened, Open still succeeds: Health reports the reason, and Run
+// retries. Open returns an error only for a bad configuration, and lists all its problems.
 func Open(cfg Config) (*Tier, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -118,8 +118,8 @@ func (t *Tier) newTable() table {
 	return newTable(budgets(&t.cfg), t.cfg.Tenants, t.cfg.Eviction, t.cfg.Find, t.cfg.Held)
 }
 
-// budgets divides the usable space of the slabs that fit in the ratio of the configured
-// budgets. The header of a slab takes a granule.
+// budgets divides the usable bytes of all slabs that fit the configured budgets between
+// the two pools, in the ratio of these budgets. The header of each slab takes one granule.
 func budgets(cfg *Config) (b [poolCount]int64) {
 	total := cfg.PublicBytes + cfg.PrivateBytes
 	usable := total / cfg.SlabBytes * (cfg.SlabBytes - cfg.GranuleBytes)
@@ -132,7 +132,7 @@ func budgets(cfg *Config) (b [poolCount]int64) {
 	return b
 }
 
-// round returns the space of an entry with a number of bytes.
+// round rounds a number of bytes up to whole granules.
 func (t *Tier) round(bytes int64) int64 {
 	return (bytes + t.cfg.GranuleBytes - 1) &^ (t.cfg.GranuleBytes - 1)
 }
@@ -144,12 +144,14 @@ func (t *Tier) wakeLocked() {
 	}
 }
 
-// rowsAtOnce bounds how many entries are handled while the lock is held, since lookups
-// wait for it, and for the store's lock with it. An eviction, the most expensive step for
-// one entry, takes 1.3 µs among 100,000 entries (measured).
+// rowsAtOnce is the most entries that are handled before the lock is released. Lookups
+// wait for the tier's lock while they hold the store's lock, so it must be held briefly.
+// An eviction, the most expensive step for one entry, takes 1.3 µs among 100,000 entries
+// (measured).
 const rowsAtOnce = 8
 
-// findLocked returns a live entry that Read would try.
+// findLocked returns the live entry of a name; nil if there is none or the directory is
+// not open.
 func (t *Tier) findLocked(n *tier.Name) *entry {
 	e := t.index[*n]
 	if e == nil || !e.phase.live() || !t.health.state.open() {
@@ -225,9 +227,9 @@ func (t *table) notIn(names []tier.Name) func(policy.ID) bool {
 	return func(id policy.ID) bool { return !spared[t.ids.Get(id)] }
 }
 
-// Remove implements tier.Tier. The descendants of the entry are removed with it, and
-// writes in flight are given up. After the next sync, at the latest after
-// Config.SyncEvery, the entry does not reappear after a crash.
+// Remove implements tier.Tier. It also removes the entry's descendants and abandons its
+// write if that is in flight. After a crash before the next sync, the entry may reappear.
+// The next sync comes at the latest after Config.SyncEvery.
 func (t *Tier) Remove(n *tier.Name) bool {
 	t.mu.Lock()
 	e := t.index[*n]
@@ -244,7 +246,8 @@ func (t *Tier) Remove(n *tier.Name) bool {
 	return true
 }
 
-// forgetTree forgets an entry and its descendants, unless that has already happened.
+// forgetTree forgets an entry and its descendants, unless the entry is already forgotten.
+// It releases the lock in between.
 func (t *Tier) forgetTree(e *entry) {
 	turns := t.mu.Turns()
 	for left := true; left; {
@@ -278,7 +281,7 @@ func (t *Tier) forgetTreeLocked(e *entry) (left bool) {
 // forgetLocked forgets an entry without children.
 func (t *Tier) forgetLocked(e *entry) {
 	t.forget(e)
-	if e.phase == gone { // its write had not started
+	if e.phase == gone { // its write was not started
 		t.counters.WritesDropped++
 		t.unqueueLocked(e)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// writeLoop writes what is queued until the mount stops.
+// writeLoop writes queued objects until the mount stops. Each worker runs one.
 func (t *Tier) writeLoop(ctx context.Context, m *mount) {
 	for {
 		w := t.nextWrite(m)
@@ -30,7 +30,7 @@ func (t *Tier) writeLoop(ctx context.Context, m *mount) {
 	}
 }
 
-// nextWrite waits for a write; nil = stop.
+// nextWrite waits for a queued write; nil = the mount stops.
 func (t *Tier) nextWrite(m *mount) *write {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *Tier) nextWrite(m *mount) *write {
 	return w
 }
 
-// writableLocked returns why an entry cannot be written now.
+// writableLocked returns why an entry cannot be written now; nil = it can.
 func (t *Tier) writableLocked(e *entry) error {
 	if e.forgotten() {
 		return fmt.Errorf("disk: %x left before it was written: %w", e.Key[:8], tier.ErrGone)
@@ -62,8 +62,8 @@ func (t *Tier) writableLocked(e *entry) error {
 	return nil
 }
 
-// writeObject writes an object into space that no row names. When it returns, the
-// object's memory is no longer used.
+// writeObject writes an object's header and payload to free space. Its row is written
+// later. When writeObject returns, the object's memory is no longer used.
 func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	e := w.entry
 	t.mu.Lock()
@@ -100,7 +100,7 @@ func (t *Tier) writeObject(ctx context.Context, m *mount, w *write) error {
 	return nil
 }
 
-// makeHeader gives an entry a generation and its space.
+// makeHeader assigns a generation and space to an entry, and returns a header with both.
 func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header, error) {
 	h := extent.Header{Name: e.Name, Coded: p.Coded, PayloadBytes: p.Bytes, HeaderBytes: extent.HeaderBytes(len(p.Manifest))}
 	end := m.Writes.Begin()
@@ -114,7 +114,7 @@ func (t *Tier) makeHeader(m *mount, e *entry, p *payload.Encoded) (extent.Header
 	return h, err
 }
 
-// locate records the location of an entry.
+// locate records the generation and location of an entry before its bytes are written.
 func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) error {
 	e := w.entry
 	t.mu.Lock()
@@ -136,7 +136,8 @@ func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) 
 	return nil
 }
 
-// written passes a write to the committer, which may answer at once.
+// written passes a write whose bytes are in slabs to the committer, which may answer its
+// waiters at once. It holds the write back until its parent's is ready.
 func (t *Tier) written(m *mount, w *write) {
 	e := w.entry
 	t.mu.Lock()
@@ -154,7 +155,7 @@ func (t *Tier) written(m *mount, w *write) {
 	t.readyLocked(w)
 }
 
-// readyLocked passes a write, and those that wait for it, to the committer.
+// readyLocked passes a write, and the writes that wait for it, to the committer.
 func (t *Tier) readyLocked(w *write) {
 	w.ready = true
 	t.queue.ready = append(t.queue.ready, w)
@@ -165,21 +166,24 @@ func (t *Tier) readyLocked(w *write) {
 	t.rows.Signal()
 }
 
-// writeTrouble enters the state for a failed write and returns its error.
+// writeTrouble enters the state that a failed write leads to, and returns the error for
+// its waiters.
 func (t *Tier) writeTrouble(err error) error {
 	t.trouble(afterWrite(err), err)
 	return fmt.Errorf("disk: %w: %w", err, answer(err))
 }
 
-// The space of a failed write is lost until the next opening, so that the next write does
-// not hit the same bad block. Only a part of all space is given up like this, since the
-// disk itself may be bad, which several failures in a row mean.
+// The space of a failed write is not used again until the directory is opened again, so
+// that the next write does not hit the same bad block. At most 1/lostPart of the space is
+// given up like this. After failuresToPause failures in a row the disk itself counts as
+// bad, and writes pause.
 const (
 	failuresToPause = 3
 	lostPart        = 16
 )
 
-// writeFailed decides whether some blocks are bad, or the disk.
+// writeFailed decides whether a failed write is due to a few bad blocks or to the disk as
+// a whole.
 func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 	if !errors.Is(err, unix.EIO) {
 		return t.writeTrouble(err)
@@ -190,7 +194,7 @@ func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 	if !e.forgotten() && m.lost+bytes <= m.capacity/lostPart {
 		m.lost += bytes
 		m.capacity -= bytes
-		e.Runs = nil // never freed
+		e.Runs = nil // so that it is never freed
 	}
 	pause := m.bad >= failuresToPause
 	t.mu.Unlock()
@@ -201,7 +205,7 @@ func (t *Tier) writeFailed(m *mount, e *entry, err error) error {
 	return fmt.Errorf("disk: %w: %w", err, tier.ErrUnavailable)
 }
 
-// failWrite ends a write that has no row.
+// failWrite ends a write that has no row, and forgets its entry.
 func (t *Tier) failWrite(m *mount, w *write, err error) {
 	e := w.entry
 	t.mu.Lock()
@@ -225,7 +229,8 @@ func (t *Tier) failWrite(m *mount, w *write, err error) {
 	}
 }
 
-// endWriteLocked answers the waiters of a write.
+// endWriteLocked ends a write. With an error it answers the waiters. Without one, they
+// get the level that the entry has, or wait for the level they asked for.
 func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
 	for _, waiter := range w.waiters {
 		if err != nil {
@@ -235,7 +240,7 @@ func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
 		}
 	}
 	for _, f := range w.followers {
-		t.readyLocked(f) // to be dropped
+		t.readyLocked(f) // the committer drops them
 	}
 	w.waiters, w.followers = nil, nil
 	t.unqueueLocked(w.entry)

@@ -22,8 +22,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// client is the connection to one bucket. It never retries: its callers handle failures,
-// under deadlines.
+// client sends requests to one bucket. It never retries: its callers handle failures and
+// set deadlines.
 type client struct {
 	core      minio.Core
 	bucket    string
@@ -91,7 +91,7 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	t.requests.Add(1)
 	r, err := t.base.RoundTrip(q)
 	if err == nil && (q.Header.Get("Range") == "" || r.StatusCode >= http.StatusMultipleChoices) {
-		// The bytes of an object are read into buffers of the caller.
+		// This excludes the bytes of objects, which get reads into buffers of fixed size.
 		moved, _ := q.Context().Value(movedKey{}).(func())
 		r.Body = &boundedBody{ReadCloser: r.Body, left: maxAnswerBytes, moved: moved}
 	}
@@ -103,16 +103,16 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r, err
 }
 
-// maxAnswerBytes bounds an answer that is not an object: a page of a listing has at most
-// 1,000 names of 1 KiB and about 500 bytes for each, an error far less.
+// maxAnswerBytes is the most bytes of an answer that is not an object. A page of a listing has
+// at most 1,000 names of 1 KiB, with about 500 bytes more for each; an error is far smaller.
 const maxAnswerBytes = 4 << 20
 
-// boundedBody returns an error if an answer is longer than any should be. It reports
-// progress before every pieceBytes, like fill.
+// boundedBody returns an error if an answer is longer than maxAnswerBytes. Like fill, it
+// calls moved before every pieceBytes.
 type boundedBody struct {
 	io.ReadCloser
 	left  int64
-	piece int64  // bytes until progress is reported
+	piece int64  // bytes until moved is called again
 	moved func() // nil = the request is not watched
 }
 
@@ -132,7 +132,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // serverNow returns the time of the server's clock, estimated from its last answer.
 func (t *transport) serverNow() time.Time { return t.now().Add(time.Duration(t.ahead.Load())) }
 
-// fileCredentials are the credentials in a file, which is read again after a change.
+// fileCredentials provides the credentials in a file, which is read again after a change.
 type fileCredentials struct {
 	path string
 
@@ -167,8 +167,8 @@ func (f *fileCredentials) Retrieve() (credentials.Value, error) {
 	return f.RetrieveWithCredContext(nil)
 }
 
-// IsExpired reports whether the file has changed. It is called before each request: a
-// stat of data that the kernel has in memory.
+// IsExpired reports whether the file has changed. It is called before each request, which
+// is cheap: the kernel answers the stat from memory.
 func (f *fileCredentials) IsExpired() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,25 +177,26 @@ func (f *fileCredentials) IsExpired() bool {
 		(!os.SameFile(f.seen, now) || !f.seen.ModTime().Equal(now.ModTime()) || f.seen.Size() != now.Size())
 }
 
-// authorities are the certificate authorities in a file, which is read again after a
-// change, for new connections.
+// authorities provides the certificate authorities in a file for new connections. The
+// file is read again after a change.
 type authorities struct {
 	path   string
 	dialer *dialer
-	name   string // of the server
+	name   string // host name of the server
 
 	mu   sync.Mutex
 	seen os.FileInfo
 	last *x509.CertPool
 }
 
-// maxCredentials bounds a file of credentials, which has a few lines per profile.
+// maxCredentials is the most bytes of a credentials file, which has a few lines per profile.
 const maxCredentials = 1 << 20
 
-// maxCA bounds a file of authorities: those of a system have 200 KiB.
+// maxCA is the most bytes of a file of authorities; a system's file has 200 KiB.
 const maxCA = 4 << 20
 
-// pool returns the contents of the file; if it can no longer be read, its last contents.
+// pool returns the authorities in the file, or the last ones if the file cannot be read
+// any more.
 func (a *authorities) pool() (*x509.CertPool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -253,14 +254,14 @@ var (
 func (c *client) failure(ctx context.Context, what string, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		if cause := context.Cause(ctx); !errors.Is(cause, ended) {
-			return fmt.Errorf("object: %s: %w: %w", what, cause, tier.ErrUnavailable) // from watch
+			return fmt.Errorf("object: %s: %w: %w", what, cause, tier.ErrUnavailable) // the cause is errStalled, from watch
 		}
 		return fmt.Errorf("object: %s: %w", what, ended)
 	}
 	var r minio.ErrorResponse
 	if !errors.As(err, &r) {
-		// An error of the network may be of a context that has ended meanwhile, or wrap a
-		// deadline of the transport, which is not the caller's.
+		// A network error is formatted with %v, not wrapped: it may contain a deadline of
+		// the transport, which callers would take for their own.
 		return fmt.Errorf("object: %s: %v: %w", what, err, tier.ErrUnavailable)
 	}
 	kind := tier.ErrUnavailable
@@ -274,7 +275,7 @@ func (c *client) failure(ctx context.Context, what string, err error) error {
 	case r.StatusCode == http.StatusNotImplemented:
 		kind = errUnconditional
 	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable:
-		kind = tier.ErrCorrupt // shorter than its description states
+		kind = tier.ErrCorrupt // the object is shorter than its description states
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("object: %s: our clock is %v behind the server's: %w", what, time.Duration(c.transport.ahead.Load()).Round(time.Second), kind)
 	}
@@ -286,8 +287,9 @@ var errStalled = errors.New("no progress")
 // movedKey is the key of moved in a watched context.
 type movedKey struct{}
 
-// watch ends a context when a request makes no progress. The caller calls moved when it
-// does.
+// watch returns a context that ends when a request makes no progress: no answer within
+// c.answer, or then no call of moved within c.stall. The caller calls moved at each
+// progress, and stop at the end.
 func (c *client) watch(ctx context.Context) (watched context.Context, moved, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(c.answer, func() { cancel(errStalled) })
@@ -298,7 +300,7 @@ func (c *client) watch(ctx context.Context) (watched context.Context, moved, sto
 	}
 }
 
-// pause waits during a watched request, which counts as progress.
+// pause waits for d during a watched request. The wait counts as progress.
 func (c *client) pause(ctx context.Context, d time.Duration, moved func()) error {
 	for d > 0 {
 		step := min(d, c.stall/2)
@@ -312,16 +314,17 @@ func (c *client) pause(ctx context.Context, d time.Duration, moved func()) error
 	return nil
 }
 
-// span describes a read of an object.
+// span is the result of a get.
 type span struct {
 	etag        string
-	total       int64 // bytes of the object
+	total       int64 // size of the object in bytes
 	n           int64
 	first, rest time.Duration
 }
 
-// get reads bytes of an object from off into buffers: all of them, unless short allows
-// the object to end earlier. With an etag it reads that version, or returns tier.ErrGone.
+// get reads bytes of an object from off into buffers. It fills all of them, unless short
+// is set and the object ends earlier. If etag is not empty and the object has another
+// one, the error is tier.ErrGone.
 func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs [][]byte, short bool) (span, error) {
 	var s span
 	want := int64(0)
@@ -368,7 +371,7 @@ func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs []
 	return s, nil
 }
 
-// totalOf returns an object's length according to an answer.
+// totalOf returns the size of an object, from the headers of the answer to a get at off.
 func totalOf(h http.Header, length, off int64) (int64, error) {
 	r := h.Get("Content-Range")
 	if r == "" {
@@ -387,10 +390,10 @@ func totalOf(h http.Header, length, off int64) (int64, error) {
 	return total, nil
 }
 
-// pieceBytes has to arrive within the time for progress.
+// pieceBytes is the size of one read of a body. Each piece has to arrive within client.stall.
 const pieceBytes = 256 << 10
 
-// fill reads n bytes into buffers.
+// fill reads n bytes into buffers, and calls moved before each piece.
 func fill(from io.Reader, bufs [][]byte, n int64, moved func()) (got int64, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 && got < n {
@@ -406,8 +409,7 @@ func fill(from io.Reader, bufs [][]byte, n int64, moved func()) (got int64, err 
 	return got, nil
 }
 
-// put writes an object, only if there is none unless replace is set. errThere: there is
-// one.
+// put writes an object. Unless replace is set, it returns errThere if the object exists.
 func (c *client) put(ctx context.Context, t tag, body io.Reader, size int64, replace bool) error {
 	o := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true, DisableContentSha256: true}
 	if !replace {
@@ -420,7 +422,7 @@ func (c *client) put(ctx context.Context, t tag, body io.Reader, size int64, rep
 	return nil
 }
 
-// exists checks whether there is an object.
+// exists reports whether an object exists.
 func (c *client) exists(ctx context.Context, t tag) (bool, error) {
 	watched, _, stop := c.watch(ctx)
 	defer stop()
@@ -434,15 +436,15 @@ func (c *client) exists(ctx context.Context, t tag) (bool, error) {
 	return false, err
 }
 
-// close closes all connections. No request is running.
+// close closes all connections. No request may be running.
 func (c *client) close() {
 	c.transport.base.CloseIdleConnections()
 	c.transport.dialer.close()
 }
 
-// dialer is a net.Dialer that can close the connections it has made. A transport goes on
-// dialing for a request that another connection has served meanwhile, and keeps the result:
-// closing idle connections misses it.
+// dialer is a net.Dialer that can close all its connections. If a request is served by
+// another connection while the transport dials for it, the transport continues to dial
+// and keeps the new connection, which CloseIdleConnections may miss.
 type dialer struct {
 	net.Dialer
 	mu     sync.Mutex
@@ -483,7 +485,7 @@ func (c *dialed) Close() error {
 	return c.Conn.Close()
 }
 
-// close closes the connections; later ones are closed as soon as they are made.
+// close closes all connections. Connections that are still being made are closed at once.
 func (d *dialer) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

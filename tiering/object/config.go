@@ -25,7 +25,7 @@ type Tenant struct {
 	Salt []byte
 }
 
-// Keys are fixed credentials. Token is empty for those of a user.
+// Keys are fixed credentials. Token is only needed for temporary ones.
 type Keys struct {
 	ID, Secret, Token string
 }
@@ -33,58 +33,59 @@ type Keys struct {
 // MinSecret is the minimum length of the secret, in bytes.
 const MinSecret = 16
 
-// Config configures a Store. Zero values take the stated default.
+// Config configures a Store. A zero field that is not required takes its default, which
+// its comment states after a semicolon.
 type Config struct {
 	Endpoint string // required: https://HOST[:PORT], or http:// if Plain allows it
 	Bucket   string // required; it must exist
-	Prefix   string // of all names, "spliced/"; it belongs to one cluster
-	Region   string // "us-east-1"
+	Prefix   string // prefix of all names, of one cluster only; "spliced/"
+	Region   string // of the server; "us-east-1"
 	// Credentials is the path of a file in AWS's format (aws_access_key_id,
 	// aws_secret_access_key, optionally aws_session_token; profile "default"). It is read
 	// again after a change. Empty = Keys.
 	Credentials string
 	Keys        Keys // required without Credentials
-	// CA is the path of a PEM file with the authorities of the server's certificate. It
-	// is read again after a change. Empty = those of the system.
+	// CA is the path of a PEM file with the authorities for the server's certificate. It
+	// is read again after a change. Empty = the system's authorities.
 	CA string
-	// Plain allows http:// to another host: anyone with access to the network between can
-	// read the traffic. Loopback needs no permission.
+	// Plain allows http:// to another host. Then anyone with access to the network in
+	// between can read the traffic. Loopback is always allowed.
 	Plain  bool
-	Secret []byte // of the cluster, at least MinSecret bytes; required
+	Secret []byte // secret of the cluster, at least MinSecret bytes; required
 
 	Tenants []Tenant      // required, at least one
-	Device  gpuipc.Device // of the memory that is read and written; required
+	Device  gpuipc.Device // device of the memory that is read and written; required
 	// Profile finds a registered profile; objects of other profiles are not found.
 	// Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	Coded   []profile.PartKind // parts that are stored by codec.Planes; none
+	Coded   []profile.PartKind // kinds of parts that are compressed with codec.Planes; none
 
-	Bytes          int64         // bound of the prefix, for all nodes together; 0 = no bound
-	Life           time.Duration // maximum age of an object; 0 = no bound
-	BytesPerSecond int64         // of writes; 0 = no bound
-	QueueBytes     int64         // of objects admitted and not written yet; 256 MiB. One object may be larger
-	QueueLen       int           // number of these objects; 1024
+	Bytes          int64         // most bytes in the prefix, of all nodes together; 0 = no limit
+	Life           time.Duration // maximum age of an object; 0 = no limit
+	BytesPerSecond int64         // rate of writes; 0 = no limit
+	QueueBytes     int64         // most bytes admitted and not written yet, unless one object is larger; 256 MiB
+	QueueLen       int           // most objects admitted and not written yet; 1024
 	Writers        int           // concurrent uploads; 2
 
 	IndexBytes   int64         // memory of the index of objects, 8 bytes each; 64 MiB
-	ListEvery    time.Duration // from one listing's end to the next; 5 minutes
-	ListRequests float64       // per second during a listing, a thousand objects each; 2. The first listing has ten times that
+	ListEvery    time.Duration // pause between two listings; 5 minutes
+	ListRequests float64       // requests per second during a listing, ten times as many in the first; each lists a thousand objects; 2
 
 	Requests   int   // concurrent reads; 32
-	Streams    int   // of one object, concurrent; 4
-	RangeBytes int64 // of one read, whole blocks of 4 KiB; 8 MiB
+	Streams    int   // concurrent requests of one read; 4
+	RangeBytes int64 // bytes of one request, whole blocks of 4 KiB; 8 MiB
 
-	AnswerTime time.Duration // until an answer begins; 5 seconds
-	StallTime  time.Duration // without a byte of a body, in either direction; 5 seconds
-	// After BreakerFailures in a row the server is not asked for BreakerMin, doubled each
-	// time, up to BreakerMax; 3, 1 and 30 seconds.
+	AnswerTime time.Duration // timeout until an answer begins; 5 seconds
+	StallTime  time.Duration // longest time without progress of a body, in either direction; 5 seconds
+	// After BreakerFailures failures in a row the server is not asked for BreakerMin, a
+	// time that doubles each time up to BreakerMax; 3, 1 second and 30 seconds.
 	BreakerFailures        int
 	BreakerMin, BreakerMax time.Duration
 	FullTime               time.Duration // pause of writes after the server was full; 1 minute
-	SuspectTime            time.Duration // how long an object that was wrong is not asked for; 10 minutes
-	AbsentTime             time.Duration // how long one that was absent is not asked for; 30 seconds
+	SuspectTime            time.Duration // how long an object with wrong bytes is not asked for; 10 minutes
+	AbsentTime             time.Duration // how long an absent object is not asked for; 30 seconds
 
-	Now func() time.Time // time.Now
+	Now func() time.Time // clock; time.Now
 	Log zerolog.Logger
 }
 
@@ -153,7 +154,8 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// CheckEndpoint checks whether a Config may have an endpoint. tier.ErrInvalid otherwise.
+// CheckEndpoint returns tier.ErrInvalid if a Config must not have this endpoint. plain is
+// Config.Plain.
 func CheckEndpoint(endpoint string, plain bool) error {
 	_, err := (&Config{Endpoint: endpoint, Plain: plain}).endpoint()
 	return err
@@ -185,7 +187,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// CheckBucket returns what is wrong with the name of a bucket.
+// CheckBucket returns an error if a bucket must not have this name.
 func CheckBucket(name string) error {
 	if err := s3utils.CheckValidBucketNameStrict(name); err != nil {
 		return fmt.Errorf("%.64q is not 3 to 63 lower-case letters, digits, dots and hyphens as S3 wants them: %w", name, err)

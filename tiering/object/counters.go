@@ -73,14 +73,14 @@ func (s *Store) Gauges() Gauges {
 	}
 }
 
-// Counters returns pointers to all counters and gauges, always of the same types. The
-// caller must not write the counters.
+// Counters returns pointers to the structs of all counters and gauges, always of the same
+// types. The caller must not modify the counters.
 func (s *Store) Counters() []any {
 	g := s.Gauges()
 	return []any{&s.counters, &g}
 }
 
-// Counts calls f with all counters and gauges by name.
+// Counts calls f with the name and value of each counter and gauge.
 func (s *Store) Counts(f func(name string, value uint64)) {
 	metric.Each(&s.counters, f)
 	g := s.Gauges()

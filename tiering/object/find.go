@@ -15,16 +15,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// firstBytes is the size of the first read of an object: it contains the description of
-// most (that of a segment of 12,000 tokens has about 50 KiB).
+// firstBytes is the size of the first read of an object. It contains the whole description
+// of most objects: a segment of 12,000 tokens has a description of about 50 KiB.
 const firstBytes = 64 << 10
 
-// findsAtOnce bounds the concurrent requests of one Find.
+// findsAtOnce is the most concurrent requests of one Find.
 const findsAtOnce = 16
 
-// Find implements tier.Remote: one request for each object that the index cannot rule
-// out, all in parallel. An object that is there but invalid is not found. It fails only
-// if all requests failed.
+// Find implements tier.Remote. It sends one request for each object that the index cannot
+// rule out, in parallel. An invalid object counts as not found. Find fails only if all
+// requests failed.
 func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("object: find: %w", err)
@@ -60,7 +60,7 @@ func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error
 	return rows, nil
 }
 
-// each calls do for 0 to n-1, with up to atOnce calls in parallel.
+// each calls do with 0 to n-1, up to atOnce calls in parallel.
 func each(n, atOnce int, do func(i int)) {
 	if n == 1 {
 		do(0)
@@ -91,7 +91,7 @@ func (s *Store) mayBeThere(w *tier.Want) bool {
 	return known == present || known == unknown
 }
 
-// find asks for one object. If it returns neither a copy nor an error, the object is
+// find asks the server for one object. If it returns nil and no error, the object is
 // absent or invalid.
 func (s *Store) find(ctx context.Context, w *tier.Want) (*found, error) {
 	t, _ := s.keys.tagOf(w)
@@ -118,7 +118,7 @@ func (s *Store) find(ctx context.Context, w *tier.Want) (*found, error) {
 	return nil, err
 }
 
-// corrupt records that an object is invalid.
+// corrupt records that an object is invalid, so that it is not asked for and will be replaced.
 func (s *Store) corrupt(t tag, err error) {
 	s.counters.Corrupt.Add(1)
 	now := s.cfg.Now()
@@ -126,8 +126,8 @@ func (s *Store) corrupt(t tag, err error) {
 	s.cfg.Log.Warn().Str("tier", "object").Str("object", t.name()).Err(err).Msg("an object is wrong")
 }
 
-// describe reads an object's block and extent header: in one request, or two if the
-// header is long.
+// describe reads an object's block and extent header, in one request or in two if the
+// header is long. It returns the object's row and etag.
 func (s *Store) describe(ctx context.Context, t tag, w *tier.Want, p *profile.Profile) (*catalog.Row, string, error) {
 	done, err := s.read(ctx)
 	if err != nil {
@@ -157,7 +157,8 @@ func (s *Store) describe(ctx context.Context, t tag, w *tier.Want, p *profile.Pr
 	return row, got.etag, err
 }
 
-// found is an object with its description. It is read only if it has not changed since.
+// found is a tier.Copy: an object with its description. Read fails if the object has
+// changed since the description was read.
 type found struct {
 	store   *Store
 	tag     tag
@@ -210,7 +211,7 @@ func (f *found) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, erro
 		Workers: s.cfg.Streams, Piece: s.cfg.RangeBytes,
 	})
 	if first := from.failure(); first != nil {
-		err = first // others ended because of it
+		err = first // the other requests were canceled because of it
 	}
 	if err = f.outcome(ctx, err); err != nil {
 		return nil, err
@@ -220,7 +221,8 @@ func (f *found) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, erro
 	return &tier.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
 }
 
-// outcome returns an error of a read with a single kind, and updates health and index.
+// outcome updates health and index after a read, and returns the read's error with a
+// single kind.
 func (f *found) outcome(ctx context.Context, err error) error {
 	s := f.store
 	if err == nil {
@@ -244,14 +246,14 @@ func (f *found) outcome(ctx context.Context, err error) error {
 	return err
 }
 
-// ranges is an object as the source of its extent's bytes.
+// ranges is the payload.Source of a read: it requests ranges of the object.
 type ranges struct {
 	*found
 	ctx    context.Context
 	cancel func()
 
 	mu  sync.Mutex
-	err error // the first
+	err error // the first error
 }
 
 // Read implements payload.Source.

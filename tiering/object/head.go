@@ -34,20 +34,21 @@ const (
 	blockUsed  = sumOff + 8
 	blockBytes = extent.BlockBytes
 
-	// maxHeaderBytes bounds an extent header here: that of a million token ids and 32 GiB
-	// of states is smaller. Larger objects are not stored.
+	// maxHeaderBytes is the most bytes of an extent header in the bucket. The header of
+	// an object with a million token ids and 32 GiB of states is smaller. Objects with
+	// larger headers are not stored.
 	maxHeaderBytes = 8 << 20
 	// maxObjectBytes is the largest PUT of S3.
 	maxObjectBytes = 5 << 30
 )
 
-// head is the part of an object before its payload.
+// head has the lengths in an object's block.
 type head struct {
 	headerBytes int
 	objectBytes int64
 }
 
-// bytes returns the length of block and extent header.
+// bytes returns the length of block and extent header together.
 func (h *head) bytes() int64 { return blockBytes + int64(h.headerBytes) }
 
 func (k *keys) mac(block, header []byte) []byte {
@@ -57,8 +58,8 @@ func (k *keys) mac(block, header []byte) []byte {
 	return m.Sum(nil)
 }
 
-// putHead returns block and extent header of an object; x must be complete except for its
-// lengths and seal.
+// putHead returns block and extent header of an object. It sets the runs, lengths and
+// seal of x; all other fields must be set.
 func (k *keys) putHead(t tag, x *extent.Header, manifest, tags []byte) ([]byte, error) {
 	headerBytes := extent.HeaderBytes(len(manifest))
 	total := blockBytes + int64(headerBytes) + x.PayloadBytes
@@ -75,7 +76,7 @@ func (k *keys) putHead(t tag, x *extent.Header, manifest, tags []byte) ([]byte, 
 	return b, nil
 }
 
-// sign fills the block before an extent header.
+// sign fills the block at the start of b, which has the extent header after the block.
 func (k *keys) sign(t tag, b []byte, total int64) {
 	le := binary.LittleEndian
 	copy(b, magic)
@@ -92,8 +93,9 @@ func wholeRun(headerBytes int, payloadBytes int64) slab.Run {
 	return slab.Run{Len: int64(headerBytes) + payloadBytes}
 }
 
-// parseBlock parses an object's first block. Only lengths, within bounds, are used before
-// the HMAC is verified. tier.ErrCorrupt otherwise.
+// parseBlock parses an object's first block. The HMAC is not verified yet, so callers may
+// use only the lengths, whose bounds are checked. tier.ErrCorrupt: it is not a block of
+// tag t in an object of objectBytes.
 func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 	le := binary.LittleEndian
 	switch {
@@ -122,8 +124,8 @@ func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 }
 
 // parseHead parses block and extent header of a requested object, and checks everything
-// that can be checked without the payload. tier.ErrCorrupt: a member of this cluster
-// would not have written this.
+// that can be checked without the payload. tier.ErrCorrupt: no node of this cluster would
+// have written this object.
 func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profile) (*catalog.Row, error) {
 	if !hmac.Equal(k.mac(b, b[blockBytes:h.bytes()]), b[macOff:sumOff]) {
 		return nil, fmt.Errorf("description has not the HMAC of this cluster: %w", tier.ErrCorrupt)
@@ -147,8 +149,8 @@ func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profi
 	}, nil
 }
 
-// fits returns how an extent differs from the request, or from the shapes that the
-// profile allows. Payload.Read compares bytes with digests.
+// fits returns an error if an extent is not what was requested, or has a shape that the
+// profile does not allow. payload.Read verifies its bytes later.
 func (k *keys) fits(x *payload.Extent, w *tier.Want, p *profile.Profile) error {
 	m := x.Manifest
 	if x.Name != extentName(w.Name) || m.Fingerprint != w.Fingerprint || m.Tenant != k.tenants[w.Tenant].label {
@@ -195,7 +197,7 @@ func fitsSegment(m *extent.Manifest, w *tier.Want, p *profile.Profile, salt []by
 	return nil
 }
 
-// memory is a byte slice as a source of runs.
+// memory is a payload.Source that reads from a byte slice.
 type memory []byte
 
 func (m memory) Read(_ []slab.Run, off int64, bufs [][]byte) error {

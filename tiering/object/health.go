@@ -9,20 +9,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// health tracks the server's failures and speed.
+// health tracks the failures and the speed of the server.
 type health struct {
 	cfg *Config
 
-	open atomic.Bool // openUntil is set
+	open atomic.Bool // openUntil is set, so alone has to check it
 
 	mu        sync.Mutex
-	failures  int           // in a row
+	failures  int           // failures in a row
 	wait      time.Duration // duration of the last pause
-	openUntil time.Time     // end of the pause; open reports that there was one
+	openUntil time.Time     // end of the pause; zero = none since the last answer
 	fullUntil time.Time     // end of the pause of writes
 	last      string        // last failure
-	first     float64       // seconds until an answer, smoothed; 0 = unknown
-	rate      float64       // bytes per second after that, of one request, smoothed
+	first     float64       // smoothed seconds until an answer begins; 0 = unknown
+	rate      float64       // smoothed bytes per second of one request after that; 0 = unknown
 	running   int           // ranges being read
 }
 
@@ -48,7 +48,8 @@ func (h *health) full(now time.Time) error {
 	return nil
 }
 
-// failed counts a failure of the server; opened reports that it is not asked from now on.
+// failed counts a failure of the server. opened reports that the server is not asked for
+// a while, from now on.
 func (h *health) failed(err error, now time.Time) (opened bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,15 +83,16 @@ func (h *health) answered() {
 	h.open.Store(false)
 }
 
-// Health is the health of the object store. Nothing in it keeps this node from serving.
+// Health is the health of the object store. No trouble of it keeps this node from serving.
 type Health struct {
 	// Trouble names the problem, its consequence and its cause; empty if there is none.
 	Trouble string
-	// ClockAhead is the difference of the server's clock to ours, by its last answer.
+	// ClockAhead is how much the server's clock was ahead of ours in its last answer.
 	ClockAhead time.Duration
 }
 
-// maxSkew bounds the difference of the clocks: above 15 minutes S3 refuses signatures.
+// maxSkew is the difference of the clocks above which Health reports trouble. Above 15
+// minutes S3 refuses signatures.
 const maxSkew = 5 * time.Minute
 
 // Health returns the health of the object store.
@@ -117,7 +119,8 @@ func (s *Store) Health() Health {
 
 const smooth = 0.2 // weight of the newest measurement (guess)
 
-// measured records the time of a range. Rates of short ones are not meaningful.
+// measured records the times of a request: until its answer began, and for the bytes
+// after that. It ignores the rate of short ranges.
 func (h *health) measured(first, rest time.Duration, bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,7 +138,7 @@ func blend(to *float64, v float64) {
 	*to += smooth * (v - *to)
 }
 
-// begin counts a running range until end is called.
+// begin counts a running request until end is called.
 func (h *health) begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,8 +150,9 @@ func (h *health) begin() (end func()) {
 	}
 }
 
-// hint returns the expectation for a read: two answers, for the description and for the
-// first bytes, and the rate of its streams while others read too.
+// hint returns the expected latency and rate of a read. The latency is that of two
+// answers: the description, and the first bytes. The rate is that of the streams which
+// the read gets next to the requests running now.
 func (h *health) hint() tier.Hint {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,35 +7,34 @@ import (
 	"time"
 )
 
-// shards is the number of parts of the index, by the first byte of a tag.
+// shards is the number of parts of the index. The first byte of a tag chooses the part.
 const shards = 256
 
-// maxNotes bounds what a shard knows besides its listing; above it some notes are
-// dropped.
+// maxNotes is the most notes of a shard. When it is reached, some notes are dropped.
 const maxNotes = 1024
 
-// index is the believed content of the bucket, in memory: for each shard the listing, and
-// notes of later events.
+// index is the believed content of the bucket. Each shard has a list from the last
+// listing, and notes about later events.
 type index struct {
 	shards [shards]shard
 	most   int         // maximum entries of a shard
-	listed atomic.Bool // a pass has ended
+	listed atomic.Bool // at least one pass has ended
 	cut    atomic.Int64
 }
 
 type shard struct {
 	list atomic.Pointer[[]uint64] // sorted short tags; never changed
-	cut  atomic.Bool              // not all listed objects are in it
+	cut  atomic.Bool              // list does not have all listed objects
 
 	mu    sync.Mutex
 	notes map[uint64]note
-	// passes counts the listings of the shard that have begun, one at a time. A note from
-	// before the last but one began is reflected in its list: the page that a listing of
-	// a shard begins with may have been requested a little earlier.
+	// passes counts the listings of the shard that have begun. A listing may use a page that
+	// was requested shortly before it began, so its list may miss an event noted just before.
+	// A note is certain to be reflected in a list if one more listing has begun in between.
 	passes int
 }
 
-// note records the state of one object. A zero until is the next listing.
+// note is the state of one object. It holds until a time; zero = until a listing reflects it.
 type note struct {
 	what  what
 	pass  int
@@ -45,7 +44,7 @@ type note struct {
 type what uint8
 
 const (
-	unknown what = iota // possible: neither listed nor ruled out
+	unknown what = iota // not listed, but the index may be incomplete
 	present
 	absent
 	wrong // its bytes are wrong
@@ -57,7 +56,7 @@ func newIndex(bytes int64) *index {
 
 func (x *index) shard(t tag) *shard { return &x.shards[t[0]] }
 
-// look returns the state of an object. It does no I/O.
+// look returns the believed state of an object. It does no I/O.
 func (x *index) look(t tag, now time.Time) what {
 	s := x.shard(t)
 	s.mu.Lock()
@@ -77,7 +76,7 @@ func (x *index) look(t tag, now time.Time) what {
 	return unknown
 }
 
-// note records what was seen of an object.
+// note records the state of an object.
 func (x *index) note(t tag, w what, until, now time.Time) {
 	s := x.shard(t)
 	s.mu.Lock()
@@ -99,7 +98,8 @@ func (x *index) forget(t tag) {
 	delete(s.notes, t.short())
 }
 
-// forgetLocked makes room for a note by dropping expired ones, or otherwise any.
+// forgetLocked makes room for a note. It drops expired notes, and others if that is not
+// enough.
 func (s *shard) forgetLocked(now time.Time) {
 	for k, n := range s.notes {
 		if !n.until.IsZero() && !now.Before(n.until) {
@@ -122,8 +122,8 @@ func (x *index) begin(i int) {
 	s.mu.Unlock()
 }
 
-// settle adopts a listing for which begin was called. Notes since the previous listing
-// stay, and notes of wrong objects until they expire.
+// settle adopts the list of a shard for which begin was called. It drops the notes that
+// the list reflects; notes about wrong objects stay until they expire.
 func (x *index) settle(i int, list []uint64, now time.Time) {
 	s := &x.shards[i]
 	if !slices.IsSorted(list) {

@@ -14,11 +14,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// listPage is the number of objects that a request lists or deletes, S3's bound.
+// listPage is the most objects that one request lists or deletes, which is S3's limit.
 const listPage = 1000
 
-// firstFaster is the factor by which the first pass lists faster than later ones: until
-// it has ended, nothing is known.
+// firstFaster is the factor by which the first pass lists faster than later ones, because
+// the index is incomplete until it has ended.
 const firstFaster = 10
 
 // list runs passes until ctx ends.
@@ -31,7 +31,8 @@ func (s *Store) list(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// It continues where it stopped. An open breaker has closed by then.
+			// The next run continues where this one stopped, after a wait in which an
+			// open breaker closes.
 			s.cfg.Log.Warn().Str("tier", "object").Err(err).Msg("the bucket cannot be listed")
 			s.counters.ListErrors.Add(1)
 			wait = min(wait, s.cfg.BreakerMax)
@@ -51,8 +52,8 @@ func (s *Store) list(ctx context.Context) {
 	}
 }
 
-// finish adopts the result of a pass; again reports that the prefix is over its budget
-// and the oldest objects have to be deleted at once.
+// finish adopts the result of a pass. again reports that the prefix is over its budget,
+// so another pass has to delete the oldest objects at once.
 func (s *Store) finish(p *pass) (again bool) {
 	s.index.listed.Store(true)
 	s.counters.Passes.Add(1)
@@ -70,22 +71,22 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pass is one listing of the whole prefix, in the order of tags. A failed one is
-// continued with the shard in which it failed.
+// pass is one listing of the whole prefix, in the order of tags. After an error, run
+// continues it with the shard in which it failed.
 type pass struct {
 	store *Store
-	shard int      // being listed; earlier ones are settled
-	list  []uint64 // of it
-	doom  []string // to be deleted, at most a page
+	shard int      // the shard being listed; earlier ones are settled
+	list  []uint64 // short tags of this shard
+	doom  []string // names to be deleted, at most a page
 
-	bytes int64 // of remaining objects
+	bytes int64 // of objects that are not deleted
 	ages  ages
-	// For the shard, until it is settled.
+	// bytes and ages of the current shard, until it is settled.
 	shardBytes int64
 	shardAges  ages
 }
 
-// run lists until the end, or an error. One pass runs at a time.
+// run lists until the end of the prefix, or an error. It waits if another pass is running.
 func (p *pass) run(ctx context.Context) error {
 	s := p.store
 	select {
@@ -141,7 +142,7 @@ func (p *pass) reset() {
 	p.list, p.doom, p.shardBytes, p.shardAges = nil, nil, 0, ages{}
 }
 
-// rest waits before the next request.
+// rest waits before the next request, as long as Config.ListRequests demands.
 func (p *pass) rest(ctx context.Context, moved func()) error {
 	rate := p.store.cfg.ListRequests
 	if !p.store.index.listed.Load() {
@@ -175,7 +176,7 @@ func (p *pass) see(ctx context.Context, o *minio.ObjectInfo) error {
 	}
 	p.shardBytes += o.Size
 	p.shardAges.add(age, o.Size)
-	// One more than fits shows that not all do.
+	// The list may have one entry too many, by which the index sees that not all fit.
 	if len(p.list) <= s.index.most {
 		p.list = append(p.list, t.short())
 	}
@@ -193,7 +194,7 @@ func (p *pass) doomed(ctx context.Context, t tag, o *minio.ObjectInfo) error {
 	return p.sweep(ctx)
 }
 
-// settle ends a shard, and begins the next.
+// settle ends the current shard and begins the next one.
 func (p *pass) settle() {
 	x := p.store.index
 	x.settle(p.shard, p.list, p.store.cfg.Now())
@@ -230,11 +231,12 @@ func (p *pass) sweep(ctx context.Context) error {
 	return nil
 }
 
-// room tracks the bytes in the prefix, by the last pass and what was written since.
+// room tracks the bytes in the prefix: those that the last pass has counted, and those
+// that this node has written since.
 type room struct {
 	mu     sync.Mutex
 	bytes  int64
-	cutoff time.Time // objects written before, by the server's clock, are deleted for room
+	cutoff time.Time // objects written before this time of the server's clock are deleted for room
 	excess int64     // bytes still to be deleted
 }
 
@@ -250,10 +252,10 @@ func (r *room) add(n int64) {
 	r.bytes += n
 }
 
-// fits reports whether more bytes fit into a budget; 0 = no bound.
+// fits reports whether n more bytes fit into a budget; 0 = no limit.
 func (r *room) fits(n, budget int64) bool { return budget == 0 || r.held()+n <= budget }
 
-// goes reports whether an object has to be deleted for room.
+// goes reports whether an object of n bytes has to be deleted for room, and counts its bytes.
 func (r *room) goes(written time.Time, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,15 +266,15 @@ func (r *room) goes(written time.Time, n int64) bool {
 	return true
 }
 
-// Above fullPercent of its budget, the oldest objects of a prefix are deleted until it is
-// at leftPercent, so that writes need not wait for every pass (guesses).
+// If a prefix has more than fullPercent of its budget, the oldest objects are deleted
+// until it has leftPercent, so that there is room for writes between passes (guesses).
 const (
 	fullPercent = 95
 	leftPercent = 85
 )
 
 // settle adopts the result of a pass. again reports that another pass has to delete the
-// oldest objects at once.
+// oldest objects.
 func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,7 +287,7 @@ func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again 
 	return true
 }
 
-// ages counts bytes by age: 16 steps per doubling of seconds.
+// ages counts bytes by age, in logarithmic steps: 16 for each doubling of the age in seconds.
 type ages [ageSteps]int64
 
 const ageSteps = 16 * 30
@@ -303,7 +305,7 @@ func (a *ages) join(b *ages) {
 	}
 }
 
-// oldest returns the minimum age of the oldest objects that have a number of bytes
+// oldest returns an age: the objects that are at least that old have some number of bytes
 // together.
 func (a *ages) oldest(bytes int64) time.Duration {
 	for i, n := range slices.Backward(a[:]) {
@@ -314,8 +316,8 @@ func (a *ages) oldest(bytes int64) time.Duration {
 	return 0
 }
 
-// List runs a pass at once, and another one if that has to make room, and returns when it
-// has ended: for callers that have to see what others have just written.
+// List runs a pass at once, and a second one if that has to make room. It is for callers
+// that must see objects that other nodes have just written.
 func (s *Store) List(ctx context.Context) error {
 	for range 2 {
 		p := &pass{store: s}

@@ -13,10 +13,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// tag identifies an object outside of the cluster.
+// tag identifies an object in the bucket.
 type tag [16]byte
 
-// short returns the tag's key in the index. Two objects with the same one cost a request.
+// short returns the tag's key in the index. If two objects have the same key, a request
+// may be wasted.
 func (t tag) short() uint64 { return binary.BigEndian.Uint64(t[:]) }
 
 const formatDir = "v1/"
@@ -37,7 +38,7 @@ func parseName(s string) (t tag, ok bool) {
 	return t, err == nil
 }
 
-// keys are derived from the cluster's secret and the tenants. They do not change.
+// keys holds the keys derived from the cluster's secret and the tenants. It does not change.
 type keys struct {
 	head    [sha256.Size]byte
 	seal    *extent.Key
@@ -47,7 +48,7 @@ type keys struct {
 type tenant struct {
 	Tenant
 	key   [sha256.Size]byte // key for the tags of its objects
-	label string            // in manifests
+	label string            // the tenant's name in manifests
 }
 
 func newKeys(secret []byte, tenants []Tenant) *keys {
@@ -76,9 +77,9 @@ func derive(secret []byte, parts ...string) (key [sha256.Size]byte) {
 	return key
 }
 
-// tagBytes is the length of a tag's input. It is fixed, and tags are truncated, so a
-// plain hash that starts with the key cannot be computed without it. Two blocks of
-// SHA-256.
+// tagBytes is the length of the hash input of a tag, two blocks of SHA-256. The input
+// starts with a secret key. Since its length is fixed and tags are truncated, a plain
+// hash is enough: nobody can compute a tag without the key.
 const tagBytes = sha256.Size + len(profile.Fingerprint{}) + 1 + 32
 
 // tag returns the tag of a tenant's object; false if the tenant is unknown.

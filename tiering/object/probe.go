@@ -22,18 +22,16 @@ type Step struct {
 	Err  error
 }
 
-// probeDir is the directory of probes in the prefix. Listings neither treat its contents
-// as objects nor delete them.
+// probeDir is the directory of probes below the prefix. Passes ignore and keep its contents.
 const probeDir = "probe/"
 
 // probeBytes is the size of a probe's object.
 const probeBytes = 64 << 10
 
-// Probe performs the operations of a Store on a separate object: it lists, writes, tries
-// to write again, which has to be refused, reads all and a range, and deletes. Steps that
-// are meaningless after a failure are left out; the object is deleted in any case. Each
-// step is bounded by the time for an answer. The breaker neither prevents the requests
-// nor counts them.
+// Probe performs the operations of a Store on an object of its own, and returns the results.
+// It lists, writes, tries to overwrite (which has to fail), reads all bytes and a range, and
+// deletes. If listing fails, it stops. If writing fails, it only deletes. Each step has the
+// timeout Config.AnswerTime. The breaker neither prevents nor counts the requests.
 func (s *Store) Probe(ctx context.Context) []Step {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -89,7 +87,7 @@ func (p *probe) put(ctx context.Context, replace bool) error {
 	return nil
 }
 
-// write writes where there is no object.
+// write writes the object, which does not exist yet.
 func (p *probe) write(ctx context.Context) error {
 	err := p.put(ctx, false)
 	if errors.Is(err, errUnconditional) {
@@ -98,7 +96,7 @@ func (p *probe) write(ctx context.Context) error {
 	return err
 }
 
-// overwrite must be refused.
+// overwrite checks that the server refuses to overwrite the object.
 func (p *probe) overwrite(ctx context.Context) error {
 	switch err := p.put(ctx, false); {
 	case errors.Is(err, errThere):

@@ -21,8 +21,8 @@ type Store struct {
 	room     room
 	queue    queue
 	counters counters
-	requests chan struct{} // one entry per running read
-	listing  chan struct{} // one entry while a pass runs
+	requests chan struct{} // has one entry per running read
+	listing  chan struct{} // has one entry while a pass runs
 }
 
 var (
@@ -53,9 +53,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Run lists the bucket repeatedly, and writes what Admit has accepted, until ctx ends.
-// Then it returns when all of that has ended: uploads are interrupted, and what is still
-// queued is not written. It is called once.
+// Run lists the bucket repeatedly and writes admitted objects, until ctx ends. Then it
+// interrupts running uploads, fails queued writes, and returns. It is called once.
 func (s *Store) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.list(ctx) })
@@ -80,8 +79,8 @@ func (s *Store) Hint(w *tier.Want) (tier.Hint, bool) {
 // Expect implements tier.Sink.
 func (s *Store) Expect() tier.Hint { return s.health.hint() }
 
-// settle updates the server's health after a request. Errors about a single object, or
-// because the caller's context ended, do not count.
+// settle updates the server's health after a request with result err. Errors about a
+// single object do not count as failures, and neither do errors because ctx has ended.
 func (s *Store) settle(ctx context.Context, err error) {
 	switch {
 	case err == nil, errors.Is(err, tier.ErrGone), errors.Is(err, errThere), errors.Is(err, errUnconditional):
@@ -98,7 +97,7 @@ func (s *Store) settle(ctx context.Context, err error) {
 	}
 }
 
-// read acquires one of the slots of reads.
+// read waits for one of Config.Requests slots for reads. The caller returns it with done.
 func (s *Store) read(ctx context.Context) (done func(), err error) {
 	select {
 	case s.requests <- struct{}{}:

@@ -14,18 +14,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// queue holds what was admitted and is not written yet.
+// queue counts the objects that are admitted and not written yet, and holds the started ones.
 type queue struct {
 	mu     sync.Mutex
 	objs   int
 	bytes  int64
 	names  map[tag]bool
 	closed bool
-	idle   *sync.Cond // signals that nothing is admitted
+	idle   *sync.Cond // signals that objs is 0
 
 	most   int64
 	length int
-	ready  chan *write // capacity = maximum length
+	ready  chan *write // started writes; the capacity is length
 	pace   pace
 }
 
@@ -49,11 +49,12 @@ type write struct {
 var _ tier.Write = (*write)(nil)
 
 // Admit accepts an object to be written asynchronously. It reads memory only, never waits
-// and never calls back. ErrExists: it is there, or in flight. ErrBusy: too much is
-// queued, or the bucket was not listed yet. ErrFull: the prefix or the server has no
-// room. ErrUnavailable: the server is not asked now, or Run has ended. ErrInvalid: its
-// tenant is unknown, or it is too large. The object's memory is read until done is
-// called, with LevelSynced if the server has the object, written by this node or another.
+// and never calls back. tier.ErrExists: the object is in the bucket, or in flight.
+// ErrBusy: too much is queued, or the bucket was not listed yet. ErrFull: the prefix or
+// the server has no room. ErrUnavailable: the server is not asked now, or Run has ended.
+// ErrInvalid: the tenant is unknown, or the object has no bytes or is too large. The
+// object's memory is read until the write's done is called. done gets LevelSynced if the
+// server has the object, no matter which node has written it.
 func (s *Store) Admit(o *tier.Object) (tier.Write, error) {
 	f := o.Profile.Fingerprint()
 	t, ok := s.keys.tag(o.Tenant, &f, &tier.Name{Kind: o.Kind, Key: o.Key})
@@ -104,7 +105,7 @@ func (s *Store) admit(w *write) error {
 	return nil
 }
 
-// leave releases a write's place.
+// leave removes a write from the queue.
 func (q *queue) leave(w *write) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -119,7 +120,7 @@ func (q *queue) leave(w *write) {
 // Cancel implements tier.Write.
 func (w *write) Cancel() { w.queue.leave(w) }
 
-// Start implements tier.Write. It does not wait: every admitted write has a place.
+// Start implements tier.Write. It does not wait: the queue has room for every admitted write.
 func (w *write) Start(_ tier.Level, done func(tier.Level, error)) {
 	w.done = done
 	q := &w.queue
@@ -134,7 +135,7 @@ func (w *write) Start(_ tier.Level, done func(tier.Level, error)) {
 	}
 }
 
-// close ends queued writes, and refuses new ones.
+// close fails queued writes, and refuses new ones.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -145,7 +146,7 @@ func (q *queue) close() {
 	}
 }
 
-// Drain waits until all admitted writes have ended, or ctx does.
+// Drain waits until all admitted writes have ended. It fails if ctx ends earlier.
 func (s *Store) Drain(ctx context.Context) error {
 	q := &s.queue
 	stop := context.AfterFunc(ctx, func() {
@@ -217,9 +218,10 @@ func (w *write) run(ctx context.Context) error {
 	return nil
 }
 
-// upload writes an object if there is none. A wrong object is replaced.
+// upload writes an object unless the bucket has it; there reports that. It replaces a
+// wrong object. size is the number of bytes sent.
 func (w *write) upload(ctx context.Context, known what) (there bool, size int64, err error) {
-	if known == unknown { // its bytes need not be sent to find out
+	if known == unknown { // find out without sending the bytes
 		if there, err = w.client.exists(ctx, w.tag); there || err != nil {
 			return there, 0, err
 		}
@@ -245,8 +247,9 @@ func (w *write) upload(ctx context.Context, known what) (there bool, size int64,
 		err = w.put(ctx, bufs, size, true)
 	}
 	if errors.Is(err, tier.ErrUnavailable) && known != wrong && ctx.Err() == nil {
-		// Servers that refuse a body may close the connection before their answer is
-		// read, and an answer may be lost after a write.
+		// The object may be there in spite of the error: a server that refuses a body may
+		// close the connection before its answer is read, and after a write the answer
+		// may be lost.
 		if there, e := w.client.exists(ctx, w.tag); e == nil && there {
 			return true, 0, nil
 		}
@@ -271,7 +274,7 @@ func (w *write) put(ctx context.Context, bufs [][]byte, size int64, replace bool
 	return w.client.put(watched, w.tag, &body{ctx: watched, client: w.client, rest: bufs, pace: &w.queue.pace, moved: moved}, size, replace)
 }
 
-// body reads buffers one after the other.
+// body is the body of an upload. It reads buffers one after another, at a pace.
 type body struct {
 	ctx    context.Context
 	client *client
@@ -280,7 +283,7 @@ type body struct {
 	moved  func()
 }
 
-// paceBytes is sent at once if there is a pace.
+// paceBytes is the most bytes of one Read.
 const paceBytes = 64 << 10
 
 func (b *body) Read(p []byte) (int, error) {
@@ -309,7 +312,7 @@ type pace struct {
 	next time.Time
 }
 
-// take books n bytes and returns the delay before they may be sent.
+// take reserves time for n bytes and returns the delay before they may be sent.
 func (p *pace) take(n int, now time.Time) time.Duration {
 	if p.rate == 0 {
 		return 0

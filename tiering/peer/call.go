@@ -9,20 +9,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Call is a request to one member that is not about an object's bytes.
+// Call is a request to one member, for other packages.
 type Call struct {
 	Path string
 	Body []byte
-	// Within bounds the time until the answer begins, and again the time until it is
-	// complete.
+	// Within is the timeout until the answer begins, and again until it is complete.
 	Within time.Duration
-	Most   int // maximum bytes of the answer; more is an error
+	Most   int // most bytes of the answer; a longer one is an error
 }
 
-// Call sends a request to a member and returns its answer. It uses a separate connection
-// while it waits. It has no effect on the member's breaker, since a call may wait for
-// events there. Errors wrap tier.ErrUnavailable (not a member, not asked now, or no valid
-// answer), tier.ErrBusy, tier.ErrGone, or the context's.
+// Call sends a request to a member and returns its answer. It occupies one connection
+// meanwhile. It has no effect on the member's breaker, since a call may wait for events
+// at the member. Errors wrap tier.ErrUnavailable (not a member, not to be asked now, or
+// no valid answer), tier.ErrBusy, tier.ErrGone, or the context's error.
 func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, err error) {
 	m := p.member(node)
 	if m == nil || m.silent.Load() || !m.breaker.may(p.cfg.Now()) {
@@ -48,7 +47,7 @@ func (p *Peers) Call(ctx context.Context, node Node, q *Call) (answer []byte, er
 }
 
 // Reach returns the measured round trip to a member and its rate in bytes per second. 0 =
-// unknown, or no such member.
+// not measured, or no such member.
 func (p *Peers) Reach(node Node) (rtt time.Duration, bytesPerSecond float64) {
 	if m := p.member(node); m != nil {
 		return m.speed.get()

@@ -57,11 +57,11 @@ type MemberInfo struct {
 	Node           Node
 	Addr           string
 	TLS            bool
-	RoundTrip      time.Duration // measured for a find; 0 = not yet
-	BytesPerSecond float64       // measured; 0 = not yet
+	RoundTrip      time.Duration // measured time of a find; 0 = not measured yet
+	BytesPerSecond float64       // measured rate; 0 = not measured yet
 	QueuedBytes    int64         // requested and not received yet
 	Reads          int           // copies being read
-	Open           bool          // it failed and is not asked until LeftAlone, or is silent until it answers
+	Open           bool          // not asked now: it failed, and is asked again at LeftAlone, or it is silent
 	LeftAlone      time.Time
 }
 

@@ -1,37 +1,37 @@
 // Package peer fetches segments and checkpoints from other daemons, and serves them to
-// other daemons. Peers is a tier.Remote over the members of a cluster; Server answers
-// them from a store.
+// other daemons. Peers is a tier.Remote over the members of a cluster. Server answers the
+// requests of members from a store.
 //
-// Peers asks an Index which member may have an object, looks it up there (find), and
-// reads its bytes in ranges over several connections directly into the given memory
-// (read). A find pins the digests of one source: every received chunk is compared with
-// these, and another member may continue only if it has exactly the same digests.
-// Whatever can be checked of a member's answer is checked: the shape is that of the
-// profile, token ids have the segment's key, bytes have their digests. What a member
-// computed from these tokens cannot be checked, so members have to be trusted to that
-// extent.
+// Peers looks up in an Index which members may have an object, asks one of them for its
+// description (find), and reads its bytes in ranges over several connections directly
+// into the given memory (read). A find fixes the digests that one member reports: every
+// received chunk is compared with them, and another member may continue a read only if it
+// has exactly the same digests. Of a member's answer, everything possible is checked: the
+// shape agrees with the profile, the token ids have the segment's key, and the bytes have
+// their digests. It cannot be checked that a member has computed the state correctly from
+// these tokens, so members are trusted in that.
 //
 // Requests are HTTP/1.1 with binary bodies (wire.go):
 //
-//	POST /peer/v1/find     names ─► for each: not here, later, or its description
-//	POST /peer/v1/read     name, digests' pin, rank, range ─► these bytes
-//	POST /peer/v1/holders  tags ─► who is believed to hold each (learn.go)
+//	POST /peer/v1/find     names ─► for each: not here, ask later, or its description
+//	POST /peer/v1/read     name, hash of the digests, rank, range ─► the bytes
+//	POST /peer/v1/holders  tags ─► members believed to hold each (learn.go)
 //
 // Connections use TLS as configured for the member, and plain TCP only if Config.Insecure
-// allows it. Who may connect to a Server is decided by the listener.
+// allows it. The listener of a Server decides who may connect.
 //
-// A checkpoint that extends others is sent as one node that begins where the client's
-// base ends (flatten.go), or at the first token: rows of all, states of the last.
+// A checkpoint that extends others is sent as a single checkpoint (flatten.go). It begins
+// where the client's base checkpoint ends, or at the first token. It has the rows of the
+// whole chain, and the states of its last checkpoint.
 //
-// A Server reads under leases of a session, so that objects stay in memory until they are
-// sent, and promotes objects that are only on disk. Both sides are bounded: in concurrent
-// requests, requested bytes, time without progress, and message sizes.
+// A Server leases objects in a session of its own, so that they stay in memory until they
+// are sent. It reads objects that are only on disk into memory first. Both sides limit
+// concurrent requests, requested bytes, time without progress, and message sizes.
 //
 // The server is a fasthttp handler: with net/http instead, 64 MiB arrived at 0.92 of the
-// rate (median of five alternating runs, 0.62 to 1.05, on a busy machine). Where TLS is
-// terminated, tls.Config.DynamicRecordSizingDisabled should be set, since bodies are
-// long.
+// rate (median of five alternating runs, 0.62 to 1.05, on a busy machine). Listeners
+// should set tls.Config.DynamicRecordSizingDisabled, since bodies are long.
 //
-// Memory belongs to the caller of Read and to the store; neither side keeps any of it.
-// All methods may be called concurrently.
+// Memory belongs to the caller of Read and to the store. This package keeps no reference
+// to it after a call. All methods may be called concurrently.
 package peer

@@ -14,21 +14,22 @@ import (
 // MaxWants is the maximum number of objects in one Find.
 const MaxWants = 4096
 
-// search is one want and the members that may have it.
+// search is the state of the search for one want.
 type search struct {
 	want    *tier.Want
 	name    name
 	profile *profile.Profile
 	tag     uint64
-	left    []*member // not asked yet, best first
+	left    []*member // members that may have it and were not asked yet, best first
 	found   *copyOf
 	busy    bool // a member was busy
 	failed  bool // a member did not answer, or answered wrongly
 	absent  bool // a member does not have it
 }
 
-// Find implements tier.Remote. It asks the best holders concurrently, one request each,
-// then the next best ones for what these did not have. Each round takes at most FindTime.
+// Find implements tier.Remote. It asks the best holder of each object, then the next best
+// holder of each object not found, and so on. Holders are asked concurrently; each
+// request to one has the timeout FindTime.
 func (p *Peers) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("peer: find: %w", err)
@@ -66,8 +67,8 @@ func (p *Peers) search(w *tier.Want) search {
 	return s
 }
 
-// found builds the rows. It returns an error only if nothing was found and no member
-// could say that the objects are absent.
+// found returns the rows of Find. It returns an error only if no object was found, no
+// member has said that an object is absent, and some member failed or was busy.
 func (p *Peers) found(searches []search) ([]tier.Copy, error) {
 	rows := make([]tier.Copy, len(searches))
 	known, busy, failed := false, false, false
@@ -107,7 +108,7 @@ func (p *Peers) round(ctx context.Context, searches []search) bool {
 	var asking sync.WaitGroup
 	for m, group := range groups {
 		asking.Go(func() {
-			for len(group) > 0 { // at most 16 times
+			for len(group) > 0 { // at most MaxWants/maxNames = 16 times
 				n := min(len(group), maxNames)
 				p.ask(ctx, m, group[:n])
 				group = group[n:]
@@ -207,14 +208,14 @@ func (p *Peers) suspect(m *member, tag uint64, err error) {
 	p.cfg.Log.Warn().Uint16("peer", uint16(m.Node)).Err(err).Msg("a peer's object is wrong")
 }
 
-// avoid stops asking a member for a moment for an object that it could not send.
+// avoid stops asking a member for an object that it could not send, for BreakerMin.
 func (p *Peers) avoid(m *member, tag uint64) {
 	now := p.cfg.Now()
 	p.bad.add(m.Node, tag, now.Add(p.cfg.BreakerMin), now)
 }
 
-// settle reports the result of a request to the breaker. A member that is busy, or does
-// not have the object, has answered.
+// settle reports the result of a request to the member's breaker. Being busy, or not
+// having the object, counts as an answer.
 func (p *Peers) settle(ctx context.Context, m *member, of asked, err error) {
 	o := answered
 	switch {
@@ -230,7 +231,7 @@ func (p *Peers) settle(ctx context.Context, m *member, of asked, err error) {
 	}
 }
 
-// believe checks a description against the want and its profile.
+// believe checks the description of an object that a member sent, and returns the copy.
 func (p *Peers) believe(m *member, s *search, b []byte) (*copyOf, error) {
 	var layout profile.Layout
 	d, err := decodeDescription(b)

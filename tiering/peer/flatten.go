@@ -12,13 +12,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A checkpoint that extends others is sent as one node: the rows after the client's base,
-// and the states of the last node. The states of earlier nodes, which have no use, are
-// not transferred, and may have been evicted here. It takes one round trip, however long
-// the chain. No bytes are copied: the node refers to the parts where they are. Its
-// chunks, and so its digests, differ from those of the nodes and are computed once.
+// A checkpoint that extends others is the last of a chain of checkpoints. It is sent as a
+// single checkpoint, the flattened chain, in one round trip: with the rows of all
+// checkpoints after the client's base, and the states of the last one. The client has no
+// use for the states of earlier checkpoints, which may be evicted here. No bytes are
+// copied: the flattened chain refers to the parts where they are. Its chunks and digests
+// differ from those of the checkpoints, so its digests are computed once.
 
-// flatten returns a chain as one node, which begins where chain[0] begins.
+// flatten returns a chain as a single object, which begins where chain[0] begins.
 func flatten(ctx context.Context, dev gpuipc.Device, chain []*tier.Object) (*tier.Object, error) {
 	first, last := chain[0], chain[len(chain)-1]
 	o := *last
@@ -34,7 +35,8 @@ func flatten(ctx context.Context, dev gpuipc.Device, chain []*tier.Object) (*tie
 	return &o, nil
 }
 
-// flatShare returns one rank's share of the node.
+// flatShare returns one rank's share of the flattened chain, with its digests. l is the
+// layout of a share.
 func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain []*tier.Object, rank int) (tier.Share, error) {
 	last := chain[len(chain)-1]
 	out := tier.Share{Ref: gpuipc.Ref{Region: last.Shares[rank].Ref.Region}}
@@ -59,7 +61,7 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 		}
 		out.Digests = append(out.Digests, digests...)
 		out.Ref.Extents = append(out.Ref.Extents, part.Extents...)
-		// The bytes between parts are undefined: the reader clears them.
+		// Bytes between parts are undefined, so any bytes are sent; the receiver clears them.
 		if gap := -l.Parts[k].Len & (profile.PartAlign - 1); gap > 0 {
 			out.Ref.Extents = append(out.Ref.Extents, last.Shares[rank].Ref.Slice(0, gap).Extents...)
 		}
@@ -68,22 +70,24 @@ func flatShare(ctx context.Context, dev gpuipc.Device, l *profile.Layout, chain 
 }
 
 const (
-	// maxFlats bounds the flattened nodes that are kept, with one lease each, since a
-	// peer reads one in several requests. Further ones are built for each request.
+	// maxFlats is the most flattened chains that are kept, with one lease each. They are
+	// kept because a peer reads a chain in several requests. Further chains are flattened
+	// for each request.
 	maxFlats = 16
-	// flatTTL is the time for which an unused one is kept, longer than a peer waits
+	// flatTTL is how long an unused flattened chain is kept: longer than a peer waits
 	// between two ranges (a guess).
 	flatTTL = 10 * time.Second
-	// flatMost is the maximum time for which one is kept, shorter than a lease.
+	// flatMost is how long a flattened chain is kept at most; it is shorter than a lease.
 	flatMost = 40 * time.Second
 )
 
-// flat is a flattened chain, under a lease of its head.
+// flat is a flattened chain, under a lease of its last checkpoint, which leases the whole
+// chain.
 type flat struct {
 	object *tier.Object
 	lease  tier.LeaseID
 	users  int
-	until  time.Time // when it is released, unless it is used
+	until  time.Time // when it is released, unless it has users
 	end    time.Time // when it is no longer given to new users
 	gone   bool      // removed from the table: the last user releases the lease
 }
@@ -94,10 +98,10 @@ type flats struct {
 
 	mu    sync.Mutex
 	of    map[name]*flat
-	timer *time.Timer // for sweeps; nil = none are kept
+	timer *time.Timer // for sweeps; nil = no chain is kept
 }
 
-// use returns one for a user, who calls leave.
+// use returns the flattened chain for a name, and counts a user, who calls leave; nil = none.
 func (f *flats) use(n *name, now time.Time) *flat {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,8 +114,8 @@ func (f *flats) use(n *name, now time.Time) *flat {
 	return one
 }
 
-// add keeps one for a user, who calls leave. If it cannot be kept, the lease belongs to
-// the user alone.
+// add keeps a flattened chain and counts its first user, who calls leave. If it cannot be
+// kept, leave releases the lease.
 func (f *flats) add(n *name, o *tier.Object, lease tier.LeaseID, now time.Time) *flat {
 	one := &flat{object: o, lease: lease, users: 1, until: now.Add(flatTTL), end: now.Add(flatMost)}
 	f.sweep(now)
@@ -141,7 +145,7 @@ func (f *flats) leave(one *flat) {
 	}
 }
 
-// sweep releases expired ones.
+// sweep releases expired chains.
 func (f *flats) sweep(now time.Time) {
 	f.drop(func(one *flat) bool { return !now.Before(one.end) || one.users == 0 && !now.Before(one.until) })
 	f.mu.Lock()
@@ -174,7 +178,7 @@ func (f *flats) drop(which func(*flat) bool) {
 	}
 }
 
-// close releases all of them; none is in use.
+// close releases all chains. None may be in use.
 func (f *flats) close() {
 	f.drop(func(*flat) bool { return true })
 	f.mu.Lock()
@@ -185,8 +189,8 @@ func (f *flats) close() {
 	}
 }
 
-// asOneNode replaces the last node of a leased checkpoint with the flattened chain after
-// the client's base.
+// asOneNode replaces a leased checkpoint with the flattened chain after the client's
+// base, if they differ.
 func (s *Server) asOneNode(ctx context.Context, n *name, h *held) error {
 	if h.object.Begin == 0 || h.object.Parent == n.base {
 		return nil

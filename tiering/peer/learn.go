@@ -18,39 +18,40 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A node that has just started knows little of the others' sets. Learning them takes up
-// to half a minute among 1,000 nodes. Meanwhile it asks a node that knows them which
-// nodes have the requested objects:
+// A node that has just started does not know which objects the other nodes have. Its
+// index takes up to half a minute to learn that among 1,000 nodes. Meanwhile, the node
+// asks another node which nodes have the objects that its engines request:
 //
 //	holders  count u16 | tags u64
-//	answer   knows u8: 1 = all sets | members: count u16, each: length u8, address
-//	         | rows: count u8, each: u16 index into members, tellSelf = the sender
+//	answer   knows u8: 1 = it knows the objects of all nodes | members: count u16, each: length u8, address
+//	         | rows: count u8, each: u16 index into members, or tellSelf for the sender
 //
-// The answer is a hint like any other, about members that the node knows itself, and is
-// forgotten after learntTTL.
+// The answer is only a hint, like those of the index. Members that the asking node does
+// not know are ignored. The hint is forgotten after learntTTL.
 const (
 	maxTags   = 512
-	maxNamed  = 4 // maximum members per tag
+	maxNamed  = 4 // most members per tag
 	tellSelf  = 1<<16 - 1
 	maxAddr   = 255
-	maxTelled = 64 << 10 // maximum bytes of an answer
+	maxTelled = 64 << 10 // most bytes of an answer
 
-	// learntTTL is longer than a node takes to learn by itself which objects the others hold:
-	// 30 s in a simulation of 1,000 nodes.
+	// learntTTL is how long an answer is used. It is longer than the index takes to learn
+	// which objects the others hold: 30 s in a simulation of 1,000 nodes.
 	learntTTL = time.Minute
-	// LearnTime bounds a whole Learn, and so the wait of a match.
+	// LearnTime is the timeout of a whole Learn, for which a match waits.
 	LearnTime = 50 * time.Millisecond
-	// toldTTL bounds a member's unsolicited hint: an index follows within seconds.
+	// toldTTL is how long an unsolicited hint (Tell) is used; the index has the object
+	// within seconds.
 	toldTTL = 10 * time.Second
-	// askedTTL is the time for which a tag without holders is not asked for again.
+	// askedTTL is how long a tag is not asked for again if it had no holders.
 	askedTTL = time.Second
 )
 
-// maxLearnt bounds the tags that are kept; the oldest are forgotten first.
+// maxLearnt is the most tags that are kept; the oldest are forgotten first.
 const maxLearnt = 1 << 16
 
-// learnt holds hints from other nodes about tags, in addition to the index: answers to
-// requests, and unsolicited ones.
+// learnt holds hints from other nodes about the holders of tags, in addition to the
+// index: answers to Learn, and hints given to Tell.
 type learnt struct {
 	n    atomic.Int64
 	mu   sync.Mutex
@@ -83,7 +84,8 @@ func (l *learnt) holders(tag uint64, dst []Node, now time.Time) []Node {
 	return dst
 }
 
-// asked reports whether a tag was asked for recently.
+// asked reports whether there is a hint about a tag that has not expired, even one
+// without holders.
 func (l *learnt) asked(tag uint64, now time.Time) bool {
 	if l.n.Load() == 0 {
 		return false
@@ -113,8 +115,8 @@ func (l *learnt) note(tag uint64, nodes []Node, until time.Time) {
 	l.n.Store(int64(len(l.of)))
 }
 
-// Tell records that a member has an object, before the index shows it: a node reports
-// when it has something that it was asked for.
+// Tell records that a member has an object, before the index shows it. Nodes report this
+// when they get an object that this node asked them for.
 func (p *Peers) Tell(w *tier.Want, node Node) {
 	if tag, ok := p.cfg.Names.Tag(w); ok {
 		p.learnt.note(tag, []Node{node}, p.cfg.Now().Add(toldTTL))
@@ -128,8 +130,8 @@ func (p *Peers) Learning() bool {
 	return p.cfg.Learning != nil && p.cfg.Learning()
 }
 
-// Learn implements tier.Learner. It asks a member, and another one if that one is
-// learning as well, within LearnTime in total.
+// Learn implements tier.Learner. It asks a random member, and a second one if the first
+// fails or is learning as well. In total it takes at most LearnTime.
 func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
 	tags := p.unknown(wants)
 	if len(tags) == 0 {
@@ -150,8 +152,7 @@ func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
 	}
 }
 
-// unknown returns the tags about which nothing is known, and that were not asked for
-// recently.
+// unknown returns the tags without known holders that were not asked for recently.
 func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
 	now := p.cfg.Now()
 	for i := range wants {
@@ -194,7 +195,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 		return nil, fmt.Errorf("peer: node %d is left alone: %w", m.Node, tier.ErrUnavailable)
 	}
 	err = m.exchange(ctx, &request{
-		path: HoldersPath, body: appendTags(nil, tags), time: p.cfg.FindTime, // the context ends first
+		path: HoldersPath, body: appendTags(nil, tags), time: p.cfg.FindTime, // the context's deadline is shorter
 		consume: func(ctx context.Context, l *link, n int) error {
 			if n > maxTelled {
 				return fmt.Errorf("%w: node %d tells holders in %d bytes, at most %d", errFailed, m.Node, n, maxTelled)
@@ -209,7 +210,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 			return nil
 		},
 	})
-	// A short timeout is not a failure of the member.
+	// If the short deadline of Learn has passed, that is not a failure of the member.
 	if ctx.Err() == nil || err == nil {
 		p.settle(ctx, m, finds, err)
 	} else {
@@ -223,7 +224,7 @@ func (p *Peers) askHolders(ctx context.Context, m *member, tags []uint64) (answe
 	return answer, err
 }
 
-// believeHolders records a member's answer, as far as it is about members known here.
+// believeHolders records a member's answer. It ignores members that are not known here.
 func (p *Peers) believeHolders(m *member, tags []uint64, answer *holdersAnswer) {
 	now := p.cfg.Now()
 	at := map[string]Node{}
@@ -293,8 +294,8 @@ func (a *holdersAnswer) append(b []byte) []byte {
 	return b
 }
 
-// decodeHolders decodes an answer with one row per requested tag, and checks that its
-// members exist.
+// decodeHolders decodes an answer that must have count rows, and checks that the rows'
+// indexes are inside its list of members.
 func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	r := reader{b: b}
 	knows, n := r.u8(), int(r.u16())
@@ -320,15 +321,15 @@ func decodeHolders(b []byte, count int) (*holdersAnswer, error) {
 	return a, r.end("holders' answer")
 }
 
-// Known is a node's knowledge of holders, for nodes that know less.
+// Known is a node's knowledge about holders, which a Server tells other nodes.
 type Known struct {
-	Own   interface{ Has(tag uint64) bool } // *index.Own
+	Own   interface{ Has(tag uint64) bool } // this node's objects; an *index.Own
 	Peers *Peers
 }
 
 var _ interface{ Has(uint64) bool } = (*index.Own)(nil)
 
-// holders answers which nodes have the objects with some tags.
+// holders answers a request of HoldersPath: which nodes have the objects with some tags.
 func (s *Server) holders(ctx *fasthttp.RequestCtx) error {
 	body := ctx.PostBody()
 	if !ctx.IsPost() || s.cfg.Known == nil {

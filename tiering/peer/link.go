@@ -20,19 +20,18 @@ import (
 // link is a connection to a member.
 type link struct {
 	net.Conn
-	br    *bufio.Reader // small: bodies bypass it and are read directly into their destination
+	br    *bufio.Reader // small buffer; bodies are read directly into their destination
 	since time.Time     // time of its last use
 	used  bool          // its first request was answered
 }
 
 const (
 	headerBytes = 4 << 10
-	// idleTime is the maximum time that a connection may be unused; servers close theirs
-	// later (guess).
+	// idleTime is how long an unused connection is kept; servers close theirs later (guess).
 	idleTime = 30 * time.Second
 )
 
-// pool keeps idle connections, last used first.
+// pool keeps idle connections. The one used last is reused first.
 type pool struct {
 	poolMu sync.Mutex
 	idle   []*link // at most MaxIdle
@@ -80,14 +79,14 @@ func (p *pool) drain() {
 	p.idle = nil
 }
 
-// dial opens a connection. The dialer gets the caller's cancellation, not its deadline:
-// it would reach the deadline a moment before the context does, which looks like a
-// failure of the member.
+// dial opens a connection. The dialer gets the caller's cancellation, but not its
+// deadline: otherwise it would time out a moment before the context ends, which would
+// look like a failure of the member.
 func (m *member) dial(caller context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), m.cfg.DialTime)
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
-	if err := caller.Err(); err != nil { // AfterFunc comes too late for a context that has ended
+	if err := caller.Err(); err != nil { // AfterFunc runs too late if the context has already ended
 		return nil, err
 	}
 	var d net.Dialer
@@ -107,8 +106,9 @@ func (m *member) dial(caller context.Context) (*link, error) {
 	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
 }
 
-// expect gives the other side time for the next step. It returns the error of a context that
-// has ended, whose own deadline it may have replaced.
+// expect sets the connection's deadline for the next step to d from now. If the context
+// has ended, it returns that error: expect may have overwritten the deadline that onLink
+// sets at the end of the context.
 func (l *link) expect(ctx context.Context, d time.Duration) error {
 	if err := l.SetDeadline(time.Now().Add(d)); err != nil {
 		return err
@@ -116,36 +116,36 @@ func (l *link) expect(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// errFailed: the member did not give a valid answer. It wraps tier.ErrUnavailable.
+// errFailed reports that a member gave no valid answer. It wraps tier.ErrUnavailable.
 var errFailed = fmt.Errorf("peer: no answer: %w", tier.ErrUnavailable)
 
-// busyError is a member's request to be asked later.
+// busyError reports that a member is busy and wants to be asked again later.
 type busyError struct{ after time.Duration }
 
 func (e *busyError) Error() string { return fmt.Sprintf("peer: busy, again in %v", e.after) }
 func (e *busyError) Unwrap() error { return tier.ErrBusy }
 
-// maxRetryAfter bounds the delay that a member can request.
+// maxRetryAfter is the longest delay that a member can ask for.
 const maxRetryAfter = time.Second
 
-// request is a path, a body, and a consumer of the answer's body.
+// request is a request to a member, with the consumer of the answer's body.
 type request struct {
 	path string
 	body []byte
-	time time.Duration // until the answer begins
+	time time.Duration // timeout until the answer begins
 	// consume reads exactly n bytes of the answer from l.br.
 	consume func(ctx context.Context, l *link, n int) error
 }
 
-// exchange sends a request and reads the answer. The error is the member's (busyError,
-// tier.ErrGone, errChanged), errFailed, consume's, or the context's.
+// exchange sends a request and reads the answer. Its error is one that the member reports
+// (busyError, tier.ErrGone, errChanged), errFailed, consume's error, or the context's.
 func (m *member) exchange(ctx context.Context, q *request) error {
 	if l := m.take(time.Now()); l != nil {
 		stale, err := m.onLink(ctx, l, q)
 		if !stale {
 			return err
 		}
-		m.drain() // the other side closed it while it was idle, as it may have closed all
+		m.drain() // the member has closed the idle connection, and may have closed the others too
 	}
 	l, err := m.dial(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func (m *member) onLink(ctx context.Context, l *link, q *request) (stale bool, e
 	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
 	keep, stale, err := m.talk(ctx, l, q)
 	if !stop() {
-		keep = false // its deadline may be set at any time
+		keep = false // AfterFunc may still set its deadline
 	}
 	if keep {
 		m.give(l, time.Now(), m.cfg.MaxIdle)
@@ -169,7 +169,8 @@ func (m *member) onLink(ctx context.Context, l *link, q *request) (stale bool, e
 	return stale, err
 }
 
-// talk does an exchange on one connection; keep reports that it can be reused.
+// talk does an exchange on one connection. keep reports that the connection can be
+// reused, and stale that the member had closed it while it was idle.
 func (m *member) talk(ctx context.Context, l *link, q *request) (keep, stale bool, err error) {
 	if err := l.expect(ctx, q.time); err != nil {
 		return false, false, m.failure(ctx, err)
@@ -211,7 +212,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// failure returns the error of a connection, or that of the context if it has ended.
+// failure returns the context's error if it has ended, and otherwise errFailed with err.
 func (m *member) failure(ctx context.Context, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return fmt.Errorf("peer: node %d at %s: %w", m.Node, m.Addr, ended)
@@ -219,7 +220,7 @@ func (m *member) failure(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: node %d at %s: %w", errFailed, m.Node, m.Addr, err)
 }
 
-// refused returns the error of a status.
+// refused returns the error for an HTTP status and the member's retryHeader.
 func (m *member) refused(status int, after []byte) error {
 	switch status {
 	case fasthttp.StatusNotFound:
@@ -236,12 +237,12 @@ func (m *member) refused(status int, after []byte) error {
 	return fmt.Errorf("%w: node %d says %d", errFailed, m.Node, status)
 }
 
-// pieceBytes has to arrive within StallTime, at least one byte at a time through the
-// buffers in between.
+// pieceBytes is the size of one read of a body. Each piece has to arrive within StallTime.
+// It is larger than the buffers on the way, so a full piece shows progress of the sender.
 const pieceBytes = 256 << 10
 
-// fill reads into runs of memory and gives up at a given time, whatever the connection
-// delivers.
+// fill reads bytes of a body into runs of memory. It fails when a piece takes longer than
+// StallTime, or at end.
 func (m *member) fill(ctx context.Context, l *link, runs [][]byte, end time.Time) error {
 	for _, run := range runs {
 		for len(run) > 0 {

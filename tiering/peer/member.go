@@ -15,10 +15,10 @@ type member struct {
 	Member
 	cfg *Config
 
-	slots  slots        // one per concurrent range
+	slots  slots        // one for each concurrent range
 	queued atomic.Int64 // bytes requested and not received
 	reads  atomic.Int64 // copies being read, or waiting
-	busy   atomic.Int64 // end of its requested pause, in unix nanoseconds
+	busy   atomic.Int64 // end of the pause that the member asked for, in unix nanoseconds
 	speed  speed
 	breaker
 	pool
@@ -29,13 +29,13 @@ func newMember(cfg *Config, m Member) *member {
 	return &member{Member: m, cfg: cfg, slots: slots{free: cfg.Streams}, silence: newSilence()}
 }
 
-// open reports whether it may be asked now.
+// open reports whether the member may be asked now.
 func (m *member) open(now time.Time) bool {
 	return !m.silent.Load() && m.breaker.may(now) && m.busy.Load() <= now.UnixNano()
 }
 
-// expect returns the expected time until an object arrives, and the seconds for one of
-// assumedBytes.
+// expect returns the expected latency and rate of the member, and the seconds in which an
+// object of assumedBytes would arrive.
 func (m *member) expect() (h tier.Hint, seconds float64) {
 	rtt, rate := m.speed.get()
 	h.BytesPerSecond = rate
@@ -47,7 +47,7 @@ func (m *member) expect() (h tier.Hint, seconds float64) {
 	return h, h.Latency.Seconds() + assumedBytes/rate
 }
 
-// enterRead counts a copy of a number of bytes that is going to be read.
+// enterRead counts a copy that will be read from the member, and its bytes.
 func (m *member) enterRead(bytes int64) error {
 	if n := m.reads.Add(1); n > int64(m.cfg.MaxReads) {
 		m.reads.Add(-1)
@@ -57,7 +57,7 @@ func (m *member) enterRead(bytes int64) error {
 	return nil
 }
 
-// leaveRead undoes enterRead, for the bytes that have not arrived.
+// leaveRead undoes enterRead. bytes are those that have not arrived.
 func (m *member) leaveRead(bytes int64) {
 	m.reads.Add(-1)
 	m.queued.Add(-bytes)
@@ -68,8 +68,8 @@ func (m *member) leaveAlone(now time.Time, after time.Duration) {
 	m.busy.Store(now.Add(after).UnixNano())
 }
 
-// breaker stops requests to a member that has failed several times in a row, for a time
-// that doubles; then one request tries again.
+// breaker stops requests to a member that has failed several times in a row. After a
+// time, which doubles with each opening, one request tries again.
 //
 //	closed ── BreakerFailures failures ──► open ── time is over ──► half open
 //	   ▲                                    ▲                          │  │
@@ -79,7 +79,7 @@ type breaker struct {
 	until atomic.Int64 // unix nanoseconds; 0 = closed
 
 	mu       sync.Mutex
-	failures [2]int        // in a row, by kind of request
+	failures [2]int        // failures in a row, by kind of request
 	wait     time.Duration // duration of the last opening
 	probing  bool          // half open, and a request is trying
 }
@@ -101,8 +101,8 @@ func (b *breaker) begin(now time.Time) bool {
 	return true
 }
 
-// asked is the kind of a request. A member that answers finds, but sends no bytes, is not
-// asked either.
+// asked is the kind of a request. Failures are counted for each kind, so that a member
+// that answers finds but sends no bytes is not asked either.
 type asked uint8
 
 const (
@@ -114,12 +114,13 @@ const (
 type outcome uint8
 
 const (
-	answered outcome = iota // whatever the answer was
+	answered outcome = iota // any valid answer, even a refusal
 	failed                  // no answer, too slow, or invalid
-	neither                 // its caller gave up
+	neither                 // the caller gave up
 )
 
-// settle records an outcome; opened reports that the member is not asked from now on.
+// settle records the outcome of a request. opened reports that the breaker has opened:
+// the member is not asked for a while.
 func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,8 +144,8 @@ func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opene
 	return false
 }
 
-// speed is the measured performance of a member: the time until it answers, and the bytes
-// per second while any are requested.
+// speed is the measured performance of a member: the time until it answers a find, and
+// the bytes per second while ranges arrive.
 type speed struct {
 	rtt  atomic.Uint64 // float64 bits of seconds; 0 = unknown
 	rate atomic.Uint64 // float64 bits of bytes per second
@@ -156,11 +157,13 @@ type speed struct {
 }
 
 const (
-	// Weight of a new measurement (guess: about ten measurements count).
+	// speedWeight is the weight of a new measurement (a guess: about ten measurements count).
 	speedWeight = 0.2
-	// Smaller transfers measure the round trip rather than the rate.
+	// speedBytes is the least transfer that is measured; smaller ones measure the round
+	// trip rather than the rate.
 	speedBytes = 256 << 10
-	// Busy periods are split after this time, so that the rate follows long transfers.
+	// speedWindow is the longest measurement: longer busy periods are divided, so that
+	// the rate is updated during long transfers.
 	speedWindow = 100 * time.Millisecond
 )
 

@@ -21,12 +21,12 @@ type Tenant struct {
 // MinSecret is the minimum length of a cluster's secret, in bytes.
 const MinSecret = 16
 
-// tenantTag identifies a tenant between nodes. It reveals nothing of its name or salt to
-// outsiders, and differs between clusters.
+// tenantTag identifies a tenant between nodes. It reveals nothing about the tenant's name
+// or salt to outsiders, and differs between clusters.
 type tenantTag [16]byte
 
-// Names derives the tags of tenants and objects between the nodes of a cluster. It does
-// not change.
+// Names derives the tags by which the nodes of a cluster identify tenants and objects. It
+// does not change.
 type Names struct {
 	key     [sha256.Size]byte
 	tags    map[tier.TenantID]tenantTag
@@ -68,8 +68,8 @@ func (n *Names) Tag(w *tier.Want) (tag uint64, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	// The key comes first and the length is fixed, so a plain hash is a sufficient MAC.
-	// HMAC costs four times as much, and a match computes one of these per key.
+	// The secret key comes first and the input has a fixed length, so a plain hash is a
+	// sufficient MAC. HMAC takes four times as long, and a match computes one tag per key.
 	var b [sha256.Size + namedBytes]byte
 	copy(b[:], n.key[:])
 	putNamed(b[sha256.Size:], &name{Name: w.Name, fingerprint: w.Fingerprint, tenant: tenant})

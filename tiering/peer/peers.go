@@ -17,60 +17,61 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Node is the number of a member.
+// Node is the number of a cluster member on this node.
 type Node = index.Node
 
 // Index reports which members are believed to have an object, like index.Index.
 type Index interface {
-	// Prefetch makes the processor load what Holders will read.
+	// Prefetch makes the processor load into its cache the memory that Holders will read.
 	Prefetch(tags []uint64)
-	// Holders fills dst with these members and returns their number, which may be more
-	// than fit. It takes no lock, never waits and allocates nothing.
+	// Holders fills dst with the members believed to have the object with a tag, and
+	// returns their number, which may exceed len(dst). It takes no lock, never waits and
+	// allocates nothing.
 	Holders(tag uint64, dst []Node) int
 }
 
 var _ Index = (*index.Index)(nil)
 
-// Config configures Peers. Zero values take the stated default.
+// Config configures Peers. A zero field that is not required takes its default, which its
+// comment states after a semicolon.
 type Config struct {
 	Index  Index         // required
 	Names  *Names        // required
-	Device gpuipc.Device // of the destination memory; required
+	Device gpuipc.Device // device of the destination memory; required
 	// Profile finds a registered profile; objects of other profiles are not found.
 	// Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	// Learning reports whether the Index does not know all sets yet; nil = it always
-	// does.
+	// Learning reports whether the Index does not yet know the objects of all members;
+	// nil = it always knows them.
 	Learning func() bool
 	// Insecure allows members without TLS: anyone with access to the network between them
 	// can read and modify the traffic.
 	Insecure bool
 
 	// Streams is the number of concurrent ranges per member, each on a separate
-	// connection; 4. RangeBytes is their length, up to one chunk more; 4 MiB. The product
-	// bounds the bytes requested from a member at once.
+	// connection; 4. RangeBytes is the length of a range, up to one chunk more; 4 MiB.
+	// Their product limits the bytes requested from a member at once.
 	Streams    int
 	RangeBytes int64
-	MaxReads   int // copies of one member being read, or waiting; 64
-	MaxIdle    int // open idle connections per member; twice Streams
+	MaxReads   int // most copies from one member that are being read or wait to be; 64
+	MaxIdle    int // most idle connections per member; twice Streams
 	Candidates int // maximum members asked for an object; 4
 
-	DialTime time.Duration // until a connection is open, handshake included; 2 seconds
-	FindTime time.Duration // until a find is answered; longer than the server's PromoteTime; 5 seconds
-	// SilentTime is the time without an answer after which a find's member is probed, and
-	// the time without an answer to the probe after which the member is suspected; 500
-	// ms.
+	DialTime time.Duration // timeout for opening a connection, including the TLS handshake; 2 seconds
+	FindTime time.Duration // timeout of a find; longer than the server's PromoteTime; 5 seconds
+	// If a find is unanswered for SilentTime, its member is probed. If the probe is
+	// unanswered for SilentTime too, the member counts as silent; 500 ms.
 	SilentTime time.Duration
-	StallTime  time.Duration // without receiving a requested byte; 5 seconds
-	// MinBytesPerSecond is the minimum rate of a range after StallTime; slower is a
-	// failure. 256 KiB.
+	StallTime  time.Duration // longest time without receiving a requested byte; 5 seconds
+	// MinBytesPerSecond is the minimum rate of a range: it fails if it takes longer than
+	// StallTime and its length at this rate; 256 KiB.
 	MinBytesPerSecond int64
 
-	BreakerFailures        int           // failures in a row after which a member is not asked; 3
-	BreakerMin, BreakerMax time.Duration // for this time, doubled each time; 1 and 30 seconds
-	SuspectTime            time.Duration // how long a member is not asked for an object that was wrong; 1 minute
+	BreakerFailures        int           // failures in a row after which a member is not asked for a while; 3
+	BreakerMin, BreakerMax time.Duration // that time: doubled from BreakerMin to BreakerMax; 1 and 30 seconds
+	SuspectTime            time.Duration // how long a member is not asked for an object that it sent wrong; 1 minute
 
-	Now func() time.Time // time.Now
+	Now func() time.Time // clock; time.Now
 	Log zerolog.Logger
 }
 
@@ -146,7 +147,7 @@ type Member struct {
 	TLS *tls.Config
 }
 
-// Set adds a member, or changes its address, which resets its state.
+// Set adds a member, or replaces the member of the same number and resets its state.
 func (p *Peers) Set(m Member) error {
 	if m.TLS == nil && !p.cfg.Insecure {
 		return fmt.Errorf("peer: node %d at %s without TLS: %w", m.Node, m.Addr, tier.ErrInvalid)
@@ -158,7 +159,7 @@ func (p *Peers) Set(m Member) error {
 	return nil
 }
 
-// Remove removes a member. Reads from it may fail.
+// Remove removes a member. Running reads from it may fail.
 func (p *Peers) Remove(n Node) { p.replace(n, nil) }
 
 func (p *Peers) replace(n Node, m *member) {
@@ -176,8 +177,8 @@ func (p *Peers) replace(n Node, m *member) {
 	}
 }
 
-// Close removes all members. Running finds and reads fail or end; then nothing is left
-// open.
+// Close removes all members and closes their idle connections. Running finds and reads
+// may fail.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	old := *p.table.Load()
@@ -197,18 +198,19 @@ func (p *Peers) member(n Node) *member {
 	return nil
 }
 
-// maxHolders is the maximum number of holders of an object that are considered.
+// maxHolders is the most holders of an object that are considered.
 const maxHolders = 8
 
-// assumedBytes is used as the size of an object of unknown size to choose between its
-// holders; assumedRate as a rate that is not measured yet (guesses).
+// Holders of an object are compared as if its size were assumedBytes, since the size is
+// not known. assumedRate is the rate in bytes per second of a member that is not measured
+// yet. Both are guesses.
 const (
 	assumedBytes = 1 << 20
 	assumedRate  = 100e6
 )
 
-// holders appends to dst, as far as there is room, the members reported to have the
-// object with a tag, and those in the index.
+// holders appends to dst, up to its capacity, the holders of the object with a tag: first
+// those that other nodes have reported, then those in the index.
 func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
 	dst = p.learnt.holders(tag, dst, now)
 	told := len(dst)
@@ -221,8 +223,9 @@ func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
 	return dst
 }
 
-// Holders fills dst with the members that are believed to have an object, or to be what a
-// name such as Workers stands for, and returns how many it found, as many as fit.
+// Holders fills dst with members that are believed to have an object, and returns their
+// number, at most len(dst). w may also be a name like that of Workers, which members
+// publish in the index like an object.
 func (p *Peers) Holders(w *tier.Want, dst []Node) int {
 	tag, ok := p.cfg.Names.Tag(w)
 	if !ok {
@@ -233,7 +236,7 @@ func (p *Peers) Holders(w *tier.Want, dst []Node) int {
 
 // eachHolder calls f with the members that may be asked for an object now.
 func (p *Peers) eachHolder(tag uint64, now time.Time, f func(*member)) {
-	holders := p.scratch.Get().(*[maxHolders]Node) // escapes through an interface
+	holders := p.scratch.Get().(*[maxHolders]Node) // pooled, since it escapes through an interface
 	defer p.scratch.Put(holders)
 	for _, node := range p.holders(tag, now, holders[:0]) {
 		if m := p.member(node); m != nil && m.open(now) && !p.bad.is(node, tag, now) {
@@ -275,7 +278,7 @@ func (p *Peers) Hint(w *tier.Want) (tier.Hint, bool) {
 	return best, found
 }
 
-// candidates lists the members to ask for an object, in order of expected delivery.
+// candidates lists up to Config.Candidates members to ask for an object, fastest first.
 func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
 	type ranked struct {
 		*member
@@ -293,12 +296,13 @@ func (p *Peers) candidates(tag uint64, now time.Time) (list []*member) {
 	return list
 }
 
-// suspects records wrong answers of members for a while.
+// suspects records for which objects a member is not asked for a while, after it sent
+// wrong bytes or failed.
 type suspects struct {
 	n     atomic.Int64
 	mu    sync.Mutex
-	at    map[suspect]time.Time // when each expires; at most maxSuspects
-	swept time.Time             // time of the last search for expired ones
+	at    map[suspect]time.Time // time when each expires; at most maxSuspects
+	swept time.Time             // last time when expired entries were removed
 }
 
 type suspect struct {
@@ -306,7 +310,7 @@ type suspect struct {
 	tag  uint64
 }
 
-// maxSuspects bounds the suspects; above it half of them are dropped at random.
+// maxSuspects is the most suspects. When it is reached, half of them are dropped at random.
 const maxSuspects = 4096
 
 func (s *suspects) add(node Node, tag uint64, until, now time.Time) {

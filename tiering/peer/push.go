@@ -16,28 +16,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TakePath asks a member to take a copy of an object, which it fetches before it answers:
+// A request to TakePath asks a member to take a copy of an object. The member fetches the
+// object before it answers:
 //
 //	take    name | bytes of all ranks u64
 //	answer  verdict u8
 //
-// A member decides by itself (see Taker). Its room is not known before it is asked: room
-// changes with each publication, and a number in the membership's metadata or the index
-// would be outdated when it matters, and cost every node bytes for few requests. Two
-// random members are asked, which finds room nearly as well as complete knowledge, and
-// one without room is not asked for a while.
+// A member decides by itself whether it takes the copy (see Taker). Members do not
+// publish how much room they have: it changes with each publication, so the number would
+// be outdated when it is needed, and would cost every node bytes for few requests.
+// Instead, two random members are asked, which finds room nearly as well as complete
+// knowledge. A member without room is not asked again for a while.
 const TakePath = "/peer/v1/take"
 
 const takeBytes = nameBytes + 8
 
-// taking is the verdict of a member.
+// taking is a member's answer to TakePath.
 type taking uint8
 
 const (
 	taken    taking = 0 // it has a copy now
 	noRoom   taking = 1
 	takeBusy taking = 2 // it is fetching enough already
-	notTaken taking = 3 // unknown there, not worth it, or the fetch failed
+	notTaken taking = 3 // profile or tenant unknown there, not worth a fetch, or the fetch failed
 	takings  taking = 4
 )
 
@@ -57,14 +58,16 @@ func decodeTake(b []byte) (n name, bytes int64, err error) {
 	return n, bytes, nil
 }
 
-// PushConfig configures Neighbours. Zero values take the stated default.
+// PushConfig configures Neighbours. A zero field that is not required takes its default,
+// which its comment states after a semicolon.
 type PushConfig struct {
 	Peers *Peers // required
-	Bytes int64  // of objects being taken, unless one object is larger; 64 MiB
-	Most  int    // maximum number of these objects; 16
+	Bytes int64  // most bytes in flight, unless a single object is larger; 64 MiB
+	Most  int    // most objects in flight; 16
 	Asked int    // members asked per object; 2
-	// TakeTime bounds a member's fetch; 10 seconds. RestTime is the pause before a member
-	// without room, or that did not answer, is asked again; 5 seconds.
+	// TakeTime is the timeout of a request, which includes the member's fetch; 10
+	// seconds. RestTime is the pause before a member that had no room, was busy or did
+	// not answer is asked again; 5 seconds.
 	TakeTime, RestTime time.Duration
 }
 
@@ -77,10 +80,10 @@ type PushCounters struct {
 	Unplaced    uint64 `count:"copies_unplaced" prom:"peer_copies_total,result=unplaced"`
 }
 
-// Neighbours is a tier.Sink over the members of a cluster: a copy of what this node may
-// lose is sent to a member with room. The object has to stay a hit here until done is
-// called, since the member fetches it like any other. All methods may be called
-// concurrently.
+// Neighbours is a tier.Sink over the members of a cluster: it gives copies of objects
+// that this node may evict to members with room. The object has to stay a hit here until
+// the write's done is called, since the member fetches it like any other object. All
+// methods may be called concurrently.
 type Neighbours struct {
 	cfg    PushConfig
 	ctx    context.Context // ended by Close
@@ -91,7 +94,7 @@ type Neighbours struct {
 	closed  bool
 	bytes   int64
 	n       int
-	rests   map[*member]time.Time // when their pauses end; only members in the table
+	rests   map[*member]time.Time // when a member may be asked again; only members in the table
 	running sync.WaitGroup
 }
 
@@ -129,8 +132,8 @@ func (n *Neighbours) Counters() PushCounters {
 	}
 }
 
-// Expect implements tier.Sink. It returns the expectation of the fastest member, as far
-// as measured.
+// Expect implements tier.Sink. It returns the values of the fastest measured member; zero
+// if none is measured.
 func (n *Neighbours) Expect() (best tier.Hint) {
 	least := 0.0
 	now := n.cfg.Peers.cfg.Now()
@@ -150,7 +153,7 @@ type push struct {
 	*Neighbours
 	name    name
 	bytes   int64
-	members []*member // to ask, in order
+	members []*member // members to ask, in order
 }
 
 // Admit implements tier.Sink.
@@ -189,8 +192,8 @@ func (n *Neighbours) Admit(o *tier.Object) (tier.Write, error) {
 	return w, nil
 }
 
-// candidatesLocked lists the members that may be asked now; some reports whether there
-// are any at all. It drops the pauses of former members.
+// candidatesLocked lists the members that may be asked now. some reports whether there are
+// any if pauses are ignored. It drops pauses that are over, and those of former members.
 func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool) {
 	table := *n.cfg.Peers.table.Load()
 	for m, until := range n.rests {
@@ -210,8 +213,8 @@ func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool)
 	return list, some
 }
 
-// preferParents puts members first that are believed to have the parents of a checkpoint:
-// a chain is most useful in one place.
+// preferParents sorts members: those believed to have the parent of a checkpoint come
+// first, since a chain is most useful in one place.
 func (n *Neighbours) preferParents(o *tier.Object, members []*member) {
 	if o.Parent == (tier.Name{}) {
 		return
@@ -257,7 +260,7 @@ func (w *push) Start(_ tier.Level, done func(tier.Level, error)) {
 	}()
 }
 
-// run asks the members, each for up to TakeTime.
+// run asks the members one after another, until one takes the copy.
 func (w *push) run() error {
 	for _, m := range w.members {
 		v, err := w.ask(m)
@@ -274,7 +277,7 @@ func (w *push) run() error {
 		} else {
 			w.counts.refused.Add(1)
 		}
-		if err != nil || v != notTaken { // otherwise it says nothing about the next object
+		if err != nil || v != notTaken { // notTaken says nothing about other objects
 			w.rest(m)
 		}
 	}
@@ -288,8 +291,8 @@ func (n *Neighbours) rest(m *member) {
 	n.rests[m] = n.cfg.Peers.cfg.Now().Add(n.cfg.RestTime)
 }
 
-// ask asks one member. The result says nothing about fetches from it, so the breaker is
-// not informed.
+// ask asks one member to take the copy. The result says nothing about fetches from this
+// member, so its breaker is not informed.
 func (w *push) ask(m *member) (v taking, err error) {
 	ctx, cancel := context.WithTimeout(w.ctx, w.cfg.TakeTime)
 	defer cancel()
@@ -316,7 +319,7 @@ func (w *push) ask(m *member) (v taking, err error) {
 	return v, err
 }
 
-// Copies returns how many members are believed to have an object.
+// Copies returns how many members the index believes to have an object.
 func (p *Peers) Copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) int {
 	tag, ok := p.cfg.Names.Tag(&tier.Want{Name: n, Fingerprint: f, Tenant: t})
 	if !ok {

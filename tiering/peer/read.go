@@ -14,7 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// copyOf is an object as described by one member. It does not change.
+// copyOf is a tier.Copy: an object as one member describes it. It does not change.
 type copyOf struct {
 	peers   *Peers
 	want    tier.Want
@@ -28,14 +28,14 @@ type copyOf struct {
 	entry   tier.Entry
 }
 
-// Entry implements tier.Copy, as do the following.
+// Entry implements tier.Copy, like Close and Read.
 func (c *copyOf) Entry() *tier.Entry { return &c.entry }
 
 // Close does nothing: members keep no state between requests.
 func (c *copyOf) Close() {}
 
-// Read requests ranges on several connections at once. Correct bytes from one member are
-// kept if another one continues.
+// Read requests ranges on several connections at once. If a member fails, another one
+// continues with the ranges that have not arrived.
 func (c *copyOf) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, error) {
 	if len(dst) != len(c.content.Digests) {
 		return nil, fmt.Errorf("peer: read %v of %d ranks to %d: %w", c.want.Name, len(c.content.Digests), len(dst), tier.ErrInvalid)
@@ -92,18 +92,19 @@ func (c *copyOf) readAll(ctx context.Context, to *target) error {
 	}
 }
 
-// minRange is the smallest range worth a request (a guess: about 0.1 ms at 25 Gbit/s).
+// minRange is the smallest range that is worth a request, in bytes (a guess: it takes
+// about 0.1 ms at 25 Gbit/s).
 const minRange = 256 << 10
 
-// rangeBytes returns the length of ranges: an object is spread over all streams, so that
-// the oldest copy can use the whole link.
+// rangeBytes returns the length of ranges. It is short enough that the ranges of an
+// object occupy all streams, so that the oldest copy can use the whole link.
 func (c *copyOf) rangeBytes() int64 {
 	cfg := &c.peers.cfg
 	each := (c.entry.Bytes + int64(cfg.Streams) - 1) / int64(cfg.Streams)
 	return min(max(each, minRange), cfg.RangeBytes)
 }
 
-// final returns the error when no member is left to ask.
+// final returns the error of readAll when no member is left to ask.
 func (c *copyOf) final(ctx context.Context, gone bool, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -114,7 +115,8 @@ func (c *copyOf) final(ctx context.Context, gone bool, err error) error {
 	return fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
 }
 
-// another finds the next member that has the object with the same digests; nil = none.
+// another asks further members until one has the object with the same digests, and
+// returns that member; nil = none.
 func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	for _, m := range c.peers.candidates(c.tag, c.peers.cfg.Now()) {
 		if slices.Contains(*asked, m.Node) || len(*asked) >= c.peers.cfg.Candidates {
@@ -130,8 +132,8 @@ func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	return nil
 }
 
-// readFrom reads the remaining spans from one member, and leaves in left those that have
-// not arrived.
+// readFrom reads the spans in left from one member. On return, left has the spans that
+// have not arrived.
 func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *target) error {
 	bytes := int64(0)
 	for i := range *left {
@@ -159,24 +161,24 @@ func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *targ
 		}
 	}
 	if *left = rest; len(rest) > 0 && r.err == nil {
-		r.err = ctx.Err() // it ended before any request
+		r.err = ctx.Err() // the context ended before any request
 	}
 	m.leaveRead(still)
 	c.peers.settle(ctx, m, reads, r.err)
 	return r.err
 }
 
-// reading is a read of several workers from one member.
+// reading is a read from one member by several workers.
 type reading struct {
 	*copyOf
 	member *member
 	to     *target
-	order  uint64 // of the copy, among those being read
+	order  uint64 // start order of the copy among all copies
 	spans  []span
-	came   []bool // by span; each is written by one worker
+	came   []bool // whether each span has arrived; one worker writes each element
 	next   atomic.Int64
 	once   sync.Once
-	err    error // the first one; read after all have ended
+	err    error // the first error; valid after all workers have ended
 }
 
 func (r *reading) work(ctx context.Context, stop func()) {
@@ -195,7 +197,7 @@ func (r *reading) work(ctx context.Context, stop func()) {
 	}
 }
 
-// maxBusy bounds the repeated requests for a range to a busy member.
+// maxBusy is the most requests for a range to a member that is busy.
 const maxBusy = 8
 
 // span reads one range, and retries later if the member is busy.

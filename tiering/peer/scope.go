@@ -5,17 +5,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TenantTag identifies a tenant between nodes, as in requests for objects.
+// TenantTag identifies a tenant in messages between nodes, for other packages.
 type TenantTag = [16]byte
 
-// TenantTag returns the tag of a tenant; false for one that is not configured.
+// TenantTag returns the tag of a tenant; false if the tenant is not configured.
 func (n *Names) TenantTag(id tier.TenantID) (TenantTag, bool) {
 	tag, ok := n.tags[id]
 	return TenantTag(tag), ok
 }
 
-// TenantOf returns the tenant of a tag; false if this node has none with that name and
-// salt.
+// TenantOf returns the tenant with a tag; false if this node has no tenant of that name
+// and salt.
 func (n *Names) TenantOf(tag TenantTag) (tier.TenantID, bool) {
 	t, ok := n.tenants[tenantTag(tag)]
 	if !ok {
@@ -24,11 +24,11 @@ func (n *Names) TenantOf(tag TenantTag) (tier.TenantID, bool) {
 	return t.ID, true
 }
 
-// workerKind distinguishes the names of nodes' engines from those of objects.
+// workerKind is the kind in names of Workers, which no object has.
 const workerKind tier.CheckpointKind = 0xff
 
-// Workers returns the name in a node's index that means: it has engines that compute
-// segments of a profile and tenant for others.
+// Workers returns a name that a node publishes in its index, like that of an object, if
+// it has engines that compute segments of a profile and tenant for other nodes.
 func Workers(of profile.Fingerprint, tenant tier.TenantID) tier.Want {
 	return tier.Want{Name: tier.Name{Kind: workerKind}, Fingerprint: of, Tenant: tenant}
 }

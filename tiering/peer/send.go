@@ -14,7 +14,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// read leases the requested object and returns its range as a body.
+// read leases the requested object and returns the requested range as a body.
 func (s *Server) read(ctx *fasthttp.RequestCtx) (*body, error) {
 	if !ctx.IsPost() {
 		return nil, fmt.Errorf("peer: %s: %w", ctx.Method(), tier.ErrInvalid)
@@ -48,13 +48,13 @@ type body struct {
 
 	of     held
 	unpin  func()
-	runs   [][]byte // not sent yet
+	runs   [][]byte // bytes that are not sent yet
 	n      int64
-	sent   int64 // or held back by a cork
+	sent   int64 // bytes sent, or held back by a cork
 	failed bool
 }
 
-// open checks a range against its object, and finds its bytes.
+// open checks the request against the leased object, and finds the bytes of the range.
 func (b *body) open(q *readRequest, h *held) error {
 	switch {
 	case h.later:
@@ -78,7 +78,7 @@ func (b *body) open(q *readRequest, h *held) error {
 	if !errors.Is(err, gpuipc.ErrUnavailable) {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
 	}
-	copied := make([]byte, q.n) // memory without an address: at most maxRange for each of MaxRequests
+	copied := make([]byte, q.n) // a copy of memory that the CPU cannot address; at most MaxRequests copies of maxRange bytes
 	if err := b.server.cfg.Device.Load(b.server.ctx, copied, part); err != nil {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)
 	}
@@ -86,11 +86,12 @@ func (b *body) open(q *readRequest, h *held) error {
 	return nil
 }
 
-// sendBytes has to be accepted within StallTime.
+// sendBytes is the size of one write. The peer has to accept each within StallTime.
 const sendBytes = 1 << 20
 
-// WriteTo sends the rest. It bypasses w, which would copy, and the server's timeout for a
-// whole response: a peer may be slow, but must not stall.
+// WriteTo sends the remaining bytes. It writes to the connection instead of w, which
+// would copy, and replaces the server's timeout for a whole response with one for each
+// write: a peer may be slow, but must not stall.
 func (b *body) WriteTo(w io.Writer) (int64, error) {
 	cork := corkOf(b.conn)
 	cork.Cork()
@@ -127,15 +128,15 @@ func (b *body) send(w io.Writer) error {
 			return err
 		}
 	}
-	return b.allow() // time to accept what is corked
+	return b.allow() // so that the corked bytes have StallTime too
 }
 
-// allow extends the write deadline.
+// allow sets the write deadline to StallTime from now.
 func (b *body) allow() error {
 	return b.conn.SetWriteDeadline(time.Now().Add(b.server.cfg.StallTime))
 }
 
-// cut returns the next n bytes, or the rest.
+// cut returns the next n bytes, or all if fewer are left.
 func (b *body) cut(n int) (piece [][]byte) {
 	for n > 0 && len(b.runs) > 0 {
 		k := min(n, len(b.runs[0]))
@@ -148,7 +149,7 @@ func (b *body) cut(n int) (piece [][]byte) {
 	return piece
 }
 
-// Read is for readers of the body without a connection.
+// Read implements io.Reader, for callers that do not use WriteTo.
 func (b *body) Read(p []byte) (int, error) {
 	if len(b.runs) == 0 {
 		return 0, io.EOF
@@ -161,7 +162,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is called when the body was sent, or cannot be sent.
+// Close ends the request, after the body was sent or sending failed.
 func (b *body) Close() error {
 	b.once.Do(func() {
 		if b.sent < b.n || b.failed {

@@ -18,23 +18,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ServerConfig configures a Server. Zero values take the stated default.
+// ServerConfig configures a Server. A zero field that is not required takes its default,
+// which its comment states after a semicolon.
 type ServerConfig struct {
 	Store  *tiering.Store // required
-	Device gpuipc.Device  // of the store's arena; required
+	Device gpuipc.Device  // device of the store's arena; required
 	Names  *Names         // required
-	// Known is reported to nodes that know less; nil = nothing is.
+	// Known answers requests of HoldersPath; nil = they are refused.
 	Known *Known
 
-	MaxRequests int // concurrent, of all peers; 64
-	MaxPerPeer  int // concurrent, of one peer; 16
-	// PeerOf identifies the peer of a request; by its address.
+	MaxRequests int // concurrent requests of all peers together; 64
+	MaxPerPeer  int // concurrent requests of one peer; 16
+	// PeerOf identifies the peer of a request; ByAddress.
 	PeerOf func(*fasthttp.RequestCtx) string
-	// PromoteTime bounds the wait of a request for objects that are only on disk; after
-	// that the peer has to ask again. 2 seconds.
+	// PromoteTime is how long a request waits for objects that are only on disk. After
+	// that the peer has to ask again; 2 seconds.
 	PromoteTime time.Duration
-	// StallTime is the maximum time without a byte accepted by a peer before its
-	// connection is closed; 10 seconds.
+	// StallTime is how long a peer may accept no byte before its connection is closed; 10
+	// seconds.
 	StallTime time.Duration
 	Log       zerolog.Logger
 }
@@ -93,7 +94,8 @@ type Server struct {
 	idle    sync.Cond
 }
 
-// NewServer returns a server. It starts nothing: Handler is for a fasthttp.Server.
+// NewServer returns a server. It starts nothing: the caller gives Handler to a
+// fasthttp.Server.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Store == nil || cfg.Device == nil || cfg.Names == nil || cfg.MaxRequests < 0 || cfg.MaxPerPeer < 0 || cfg.PromoteTime < 0 || cfg.StallTime < 0 {
@@ -106,9 +108,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// Close refuses new requests, waits for running ones (at most StallTime for each megabyte
-// that a peer does not accept) and releases all leases. It is called once, before the
-// store closes.
+// Close refuses new requests, waits for running ones and releases all leases. A running
+// request takes at most StallTime for each MiB of its answer. Close is called once,
+// before the store closes.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -137,16 +139,17 @@ func Serves(path []byte) bool {
 	return string(path) == FindPath || string(path) == ReadPath || string(path) == HoldersPath
 }
 
-// retryHeader is the delay before the next attempt, in milliseconds.
+// retryHeader is the response header with the delay before the next attempt, in milliseconds.
 const retryHeader = "Retry-After-Ms"
 
-// retryAfter is the delay in a refusal: a range of maxRange takes about 10 ms (guess).
+// retryAfter is the delay that a refusal asks for. In this time a range of maxRange is
+// sent, which takes about 10 ms (guess).
 const retryAfter = 20 * time.Millisecond
 
-// errChanged: the object exists with other bytes.
+// errChanged reports that the object exists, but with other digests than requested.
 var errChanged = errors.New("peer: changed")
 
-// Handler answers a request. It waits for the disk for at most PromoteTime.
+// Handler answers one request. It waits at most PromoteTime for the disk.
 func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
 	peer := s.cfg.PeerOf(ctx)
 	if err := s.enter(peer); err != nil {
@@ -169,7 +172,7 @@ func (s *Server) Handler(ctx *fasthttp.RequestCtx) {
 			s.refuse(ctx, err)
 			break
 		}
-		body.leave = leave // after its bytes are sent
+		body.leave = leave // called after its bytes are sent
 		ctx.Response.SetBodyStream(body, int(body.n))
 		return
 	default:
@@ -207,7 +210,8 @@ func (s *Server) leave(peer string) {
 	}
 }
 
-// refuse is the only place where errors become statuses.
+// refuse answers a request with the HTTP status for an error. No other function maps
+// errors to statuses.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, code, count := fasthttp.StatusServiceUnavailable, "unavailable", (*atomic.Uint64)(nil)
 	switch {
@@ -231,7 +235,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.SetBodyString(code + ": " + err.Error() + "\n")
 }
 
-// wait returns the context that bounds how long a request waits for the disk.
+// wait returns a context that ends when a request has waited for the disk long enough.
 func (s *Server) wait() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.ctx, s.cfg.PromoteTime)
 }
@@ -261,7 +265,8 @@ func (s *Server) find(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// alike returns how many names, from the first, fit into one acquire.
+// alike returns how many names at the front one acquire can lease: segments of one tenant
+// and profile, or a single name.
 func alike(names []name) int {
 	n := 1
 	for n < len(names) && names[0].Kind == 0 && names[n].Kind == 0 &&
@@ -273,8 +278,8 @@ func alike(names []name) int {
 
 // held is an object under a lease, or a miss.
 type held struct {
-	lease  tier.LeaseID // zero if the lease belongs to flat
-	flat   *flat        // set if it was built from a chain
+	lease  tier.LeaseID // zero if flat has the lease
+	flat   *flat        // set if the object was built from a chain
 	object *tier.Object
 	later  bool
 }
@@ -287,7 +292,7 @@ func (s *Server) letGo(h *held) {
 	}
 }
 
-// findAlike answers names that fit into one acquire.
+// findAlike appends the rows for names that one acquire can lease.
 func (s *Server) findAlike(ctx context.Context, names []name, out []byte) ([]byte, error) {
 	list, err := s.acquire(ctx, names)
 	if err != nil {
@@ -324,9 +329,8 @@ func (s *Server) release(id tier.LeaseID) {
 	}
 }
 
-// acquire leases the objects of names of one tenant and profile: segments, or a single
-// name. An object that is not here, or whose tenant is not shared by both nodes, has no
-// lease.
+// acquire leases the objects of names that are alike. An object has no lease if it is not
+// here, or if this node has no tenant of that name and salt.
 func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 	list := make([]held, len(names))
 	tenant := s.cfg.Names.tenants[names[0].tenant]
@@ -340,7 +344,7 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 		err = s.acquireSegments(ctx, id, tenant.ID, names, list)
 	case tier.Exact, tier.Spliced:
 		err = s.acquireCheckpoint(ctx, id, tenant.ID, &names[0], &list[0])
-	case tier.Rows: // not sent: its states would have to be rebuilt first
+	case tier.Rows: // not sent: the states would have to be rebuilt first
 	default:
 		return nil, fmt.Errorf("peer: object of kind %d: %w", names[0].Kind, tier.ErrInvalid)
 	}
@@ -349,7 +353,7 @@ func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 			continue
 		}
 		if list[i].object, _ = s.session.Leased(list[i].lease); list[i].object == nil {
-			s.release(list[i].lease) // the acquire took so long that it expired
+			s.release(list[i].lease) // acquiring the others took so long that the lease has expired
 			list[i] = held{}
 		}
 	}
@@ -390,8 +394,9 @@ func (s *Server) acquireCheckpoint(ctx context.Context, id tier.ProfileID, tenan
 	return nil
 }
 
-// ofStore marks an error of the store, such as for a profile that was forgotten
-// meanwhile, so that it is not reported as the peer's fault.
+// ofStore turns tier.ErrInvalid from the store into tier.ErrUnavailable, so that it is
+// not reported as the peer's fault. It occurs, for example, if the profile was forgotten
+// meanwhile.
 func ofStore(err error) error {
 	if errors.Is(err, tier.ErrInvalid) {
 		return fmt.Errorf("peer: %w: %w", tier.ErrUnavailable, err)

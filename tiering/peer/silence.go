@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// silence suspects a member that has stopped answering altogether: a stopped process, a
-// hung machine, a network that drops packets. Its connections stay open, so each find
-// would run into the waiting engine's timeout. A find that is unanswered after SilentTime
-// has the member probed by a question that it can answer from memory. If that also gets no
-// byte back, the member is silent: the find fails, and the member is no candidate and
-// appears in no hint until a probe in the background is answered.
+// silence detects a member that has stopped answering altogether: its process is stopped,
+// its machine hangs, or the network drops packets. Connections to it stay open, so each
+// find would run into the timeout of the waiting engine. If a find is unanswered after
+// SilentTime, the member is probed: it gets a request that it can answer from memory. If
+// the probe brings no byte back either, the member is silent. The find then fails, and the
+// member is not asked and appears in no hint until it answers a probe in the background.
 //
 //	answers ── a find and a probe unanswered ──► silent
 //	   ▲                                           │
@@ -23,11 +23,11 @@ type silence struct {
 	heard  atomic.Uint64 // grows whenever something is received from the member
 	silent atomic.Bool
 
-	ctx     context.Context // ended by close
+	ctx     context.Context // canceled by close
 	end     context.CancelFunc
-	shared  sync.Mutex // held during a probe: concurrent finds share its result
+	shared  sync.Mutex // held during a probe, so that concurrent finds share its result
 	running sync.WaitGroup
-	starts  sync.Mutex // guards running against close
+	starts  sync.Mutex // no goroutine is added to running after close
 }
 
 // silentPause is the time between probes of a silent member.
@@ -70,7 +70,7 @@ func (p *Peers) watch(m *member, cancel func()) (stop func()) {
 	return done
 }
 
-// after waits; it returns false if the context ends before.
+// after waits for a duration; it returns false if the context ends earlier.
 func after(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -82,7 +82,8 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// fellSilent probes a member unless it is known to be silent.
+// fellSilent reports whether a member is silent. It probes the member, unless the answer
+// is known without a probe.
 func (p *Peers) fellSilent(m *member) bool {
 	before := m.heard.Load()
 	m.shared.Lock()

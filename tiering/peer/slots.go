@@ -6,26 +6,27 @@ import (
 	"sync"
 )
 
-// slots are rights to read a range of a member. They are given in the order in which the
-// copies were started. So several objects arrive one after another at full link speed,
-// and an engine can continue with the first while the others are in flight.
+// slots are rights to read a range from a member. Waiting ranges get them in the order in
+// which the reads of their copies were started. So several objects arrive one after
+// another at full link speed, and an engine can continue with the first object while the
+// others are in flight.
 type slots struct {
 	mu      sync.Mutex
 	free    int
 	waiting waiters // at most one per worker of a read
 }
 
-// waiter waits for a slot. It has one once got is closed.
+// waiter waits for a slot. It has a slot when got is closed.
 type waiter struct {
-	order uint64 // of the copy
+	order uint64 // start order of its copy
 	at    int    // index in waiters; -1 = removed
 	got   chan struct{}
 }
 
-// take waits for a slot; the caller returns it. The error is the context's.
+// take waits for a slot, which the caller returns with give. The error is the context's.
 func (s *slots) take(ctx context.Context, order uint64) error {
 	s.mu.Lock()
-	if s.free > 0 { // then none is waiting
+	if s.free > 0 { // then nobody is waiting
 		s.free--
 		s.mu.Unlock()
 		return nil
@@ -60,7 +61,7 @@ func (s *slots) give() {
 	close(heap.Pop(&s.waiting).(*waiter).got)
 }
 
-// waiters implements heap.Interface: the copy started first comes first.
+// waiters implements heap.Interface. The copy that was started first comes first.
 type waiters []*waiter
 
 func (w waiters) Len() int           { return len(w) }

@@ -13,16 +13,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TakerConfig configures a Taker. Zero values take the stated default.
+// TakerConfig configures a Taker. A zero field that is not required takes its default,
+// which its comment states after a semicolon.
 type TakerConfig struct {
 	Store  *tiering.Store                    // required
 	Names  *Names                            // required
-	PeerOf func(*fasthttp.RequestCtx) string // identifies the peer of a request; by its address
+	PeerOf func(*fasthttp.RequestCtx) string // identifies the peer of a request; ByAddress
 
-	Bytes        int64         // being fetched; 256 MiB
-	BytesPerPeer int64         // of these for one peer, unless one object is larger; 64 MiB
-	Most         int           // concurrent objects; 32
-	Time         time.Duration // timeout of a fetch; shorter than the client's TakeTime; 8 seconds
+	Bytes        int64         // most bytes being fetched, unless one object is larger; 256 MiB
+	BytesPerPeer int64         // the same for one peer; 64 MiB
+	Most         int           // most objects being fetched; 32
+	Time         time.Duration // timeout of a fetch, shorter than the peer's TakeTime; 8 seconds
 }
 
 // TakerCounters counts events since NewTaker.
@@ -34,10 +35,10 @@ type TakerCounters struct {
 	NotTaken   uint64 `count:"copies_not_taken" prom:"peer_copies_total,result=not_taken"`
 }
 
-// Taker takes copies that members offer to this node, if memory has room without evicting
-// anything. It fetches them like an engine's acquire: from the holders in the index, by
-// the cost model, verified. The requester's claims are used only to refuse. All methods
-// may be called concurrently.
+// Taker takes copies that members offer to this node, if memory has room without
+// evictions. It fetches them like an engine's acquire does: from the holders in the index,
+// if the cost model finds that worthwhile, and with verification. The size that the
+// requester states is only used to refuse copies. All methods may be called concurrently.
 type Taker struct {
 	cfg     TakerConfig
 	session *tiering.Session
@@ -49,7 +50,7 @@ type Taker struct {
 	closed  bool
 	bytes   int64
 	n       int
-	peers   map[string]int64 // bytes, by peer; at most Most entries
+	peers   map[string]int64 // bytes being fetched, by peer; at most Most entries
 	running sync.WaitGroup
 }
 
@@ -151,8 +152,8 @@ func (t *Taker) take(peer string, n *name, bytes int64) taking {
 	return taken
 }
 
-// enter books an object's bytes, if they fit into the budgets together with what is being
-// taken already, without evicting anything from memory.
+// enter counts an object's bytes if they and those of the copies being fetched fit into the
+// limits and into the free room of memory. The caller calls leave. Otherwise v says why not.
 func (t *Taker) enter(peer string, kind tier.CheckpointKind, tenant tier.TenantID, bytes int64) (leave func(), v taking) {
 	spare := t.cfg.Store.Spare(kind, tenant)
 	t.mu.Lock()

@@ -20,20 +20,20 @@ const (
 //
 //	name         fingerprint 32 | tenant 16 | kind u8 | key 32 | base's kind u8 | base's key 32
 //	find         count u16 | names
-//	answer       count u16 | rows: status u8 | when here: length u32 | description
+//	answer       count u16 | rows: status u8 | if here: length u32 | description
 //	description  kind u8 | key 32 | role u8 | tokens u32 | head u32 | tail u32 | begin u32 | end u32
 //	             | parent's kind u8 | parent's key 32 | ranks u16 | bytes of a rank u64
 //	             | publisher: length u16, bytes | token ids: count u32, each u32
 //	             | digests of a rank: count u32, each u64, rank by rank
-//	             | of a segment with a primer: 32
-//	             | of a segment with packed parts, to the end: their layout
+//	             | if the segment has a primer: its id 32
+//	             | if the segment has packed parts: their layout, to the end
 //	read         name | pin 16 | rank u16 | offset u64 | length u64
 //
-// A segment with a primer has bit 7 of its role set: nodes without support for primers
-// refuse the role.
+// A segment with a primer has bit 7 of its role set, so that nodes without support for
+// primers refuse it.
 //
-// Bounds: a segment has at most profile.MaxTokens ids; an answer longer than maxAnswer is
-// returned with fewer rows.
+// A segment has at most profile.MaxTokens ids. If an answer would exceed maxAnswer bytes,
+// rows that do not fit have the status later.
 const (
 	namedBytes   = 32 + 16 + 1 + 32 // a name without the base
 	nameBytes    = namedBytes + 1 + 32
@@ -52,10 +52,10 @@ type name struct {
 	tier.Name
 	fingerprint profile.Fingerprint
 	tenant      tenantTag
-	base        tier.Name // for a checkpoint: one that the client has; only what comes after it is sent; zero = none
+	base        tier.Name // of a checkpoint: one that the client has, so that only the rows after it are sent; zero = none
 }
 
-// putNamed writes exactly namedBytes.
+// putNamed writes a name without its base, which takes namedBytes.
 func putNamed(b []byte, n *name) {
 	copy(b, n.fingerprint[:])
 	copy(b[32:], n.tenant[:])
@@ -96,12 +96,11 @@ type status uint8
 const (
 	notHere  status = 0
 	here     status = 1
-	later    status = 2 // on its way into memory, or no room in this answer: to be asked for again
+	later    status = 2 // on its way into memory, or the answer has no room: the client asks again
 	statuses status = 3
 )
 
-// description is a source's description of an object. The slices of a decoded one are
-// copies.
+// description is a source's description of an object. Decoding copies all bytes.
 type description struct {
 	tier.Name
 	spec       profile.SegmentSpec
@@ -110,7 +109,7 @@ type description struct {
 	rankBytes  int64
 	publisher  string
 	tokens     []uint32
-	digests    [][]uint64 // by rank; at least one rank, equally many each
+	digests    [][]uint64 // by rank; at least one rank, the same number each
 	packed     profile.Packed
 }
 
@@ -131,7 +130,7 @@ func (d *description) size() int {
 	return 33 + 13 + 8 + 33 + 2 + 8 + 2 + len(d.publisher) + 4 + 4*len(d.tokens) + 4 + 8*len(d.digests)*len(d.digests[0]) + len(d.primer()) + len(d.packed)
 }
 
-// primer returns the primer's bytes, empty without one.
+// primer returns the id of the segment's primer; nil = none.
 func (d *description) primer() []byte {
 	if d.spec.Primer == (profile.PrimerID{}) {
 		return nil
@@ -204,13 +203,13 @@ func decodeDescription(b []byte) (*description, error) {
 	return d, r.end("description")
 }
 
-// row is one row of an answer; description is nil unless the status is here.
+// row is one row of an answer. description is nil unless the status is here.
 type row struct {
 	status      status
 	description []byte // encoded
 }
 
-// appendRow appends a row to an answer that begins with its count.
+// appendRow appends a row to an answer. d is only used if s is here.
 func appendRow(b []byte, s status, d *description) []byte {
 	b = append(b, byte(s))
 	if s != here {
@@ -220,7 +219,7 @@ func appendRow(b []byte, s status, d *description) []byte {
 	return d.append(b)
 }
 
-// decodeAnswer decodes an answer with one row per name. Descriptions are slices of b.
+// decodeAnswer decodes an answer that must have count rows. Descriptions are slices of b.
 func decodeAnswer(b []byte, count int) ([]row, error) {
 	r := reader{b: b}
 	if n := int(r.u16()); n != count {
@@ -239,11 +238,12 @@ func decodeAnswer(b []byte, count int) ([]row, error) {
 	return rows, r.end("answer")
 }
 
-// pin covers all that a reader relies on: the shape and the digests.
+// pin is a hash of everything in a description that a reader relies on: shape and
+// digests. A member sends bytes only if its object has the same pin.
 type pin [16]byte
 
-// pinOf hashes a description except publisher and token ids: the key determines the
-// latter.
+// pinOf returns the pin of a description. It leaves out the publisher, and the token ids,
+// which the key determines.
 func pinOf(d *description) pin {
 	shape := *d
 	shape.publisher, shape.tokens = "", nil
@@ -279,18 +279,18 @@ func decodeRead(b []byte) (readRequest, error) {
 	return q, nil
 }
 
-// reader decodes a message. After the end it returns zeros and sets short.
+// reader decodes a message. If the message ends too early, it returns zeros and sets short.
 type reader struct {
 	b     []byte
 	short bool
 }
 
-// take returns the next n bytes, or zeros in a new slice.
+// take returns the next n bytes. If there are fewer, it returns zeros in a new slice.
 func (r *reader) take(n int) []byte {
 	if n > len(r.b) {
 		r.short, r.b = true, nil
 		if n > nameBytes {
-			n = 0 // nothing of a fixed length is longer
+			n = 0 // no field of fixed length is longer, so callers accept fewer bytes
 		}
 		return make([]byte, n)
 	}
@@ -326,7 +326,8 @@ func (r *reader) name() (n name) {
 	return n
 }
 
-// count reads a number of elements of a size, and checks that all of them follow.
+// count reads a number of elements, and checks that the message has that many more
+// elements of size bytes each.
 func (r *reader) count(size int) int {
 	n := int64(r.u32())
 	if n*int64(size) > int64(len(r.b)) {

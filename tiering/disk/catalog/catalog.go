@@ -20,15 +20,15 @@ import (
 
 // Options configures a Catalog.
 type Options struct {
-	// StoreID must match that of the catalogue; a new catalogue adopts it. The zero id
-	// opens any catalogue, and a new one then gets the zero id.
+	// StoreID must match the catalogue's id; zero = any. A new catalogue gets this id,
+	// also if it is zero.
 	StoreID slab.StoreID
 	Log     zerolog.Logger
-	// CloseWithin bounds Close; 0 = 10 seconds, a guess: a disk that takes longer is not
-	// responding.
+	// CloseWithin is the longest time that Close waits for the disk; 0 = 10 seconds (a
+	// guess: a disk that takes longer is not responding).
 	CloseWithin time.Duration
 
-	memTable uint64 // in bytes, for tests; 0 = memTableBytes
+	memTable uint64 // size of Pebble's memory tables in bytes, for tests; 0 = memTableBytes
 }
 
 // Catalog is an open index.
@@ -46,13 +46,13 @@ type Catalog struct {
 		sync.Mutex
 		calls  int
 		closed bool
-		idle   chan struct{} // closed when calls reaches 0; nil while nothing waits for that
+		idle   chan struct{} // closed when calls reaches 0; nil until Close
 	}
 }
 
 // Open opens the catalogue in dir, or creates one if there is none. It may take as long
-// as the disk does; after an error nothing is left open. tiering.ErrCorrupt: the
-// directory has to be repaired, or deleted.
+// as the disk does. After an error nothing is left open. tier.ErrCorrupt: an operator has
+// to repair or delete the directory.
 func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 	if o.CloseWithin == 0 {
 		o.CloseWithin = 10 * time.Second
@@ -68,14 +68,14 @@ func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 		err = c.start(o.StoreID)
 	}
 	if err != nil {
-		_ = c.Close() // it failed for the same reason, or has nothing to lose
+		_ = c.Close() // Close may fail for the same reason; nothing can be lost
 		return nil, fmt.Errorf("open catalogue %s: %w", dir, marked(err))
 	}
 	return c, nil
 }
 
-// compareMark runs before Pebble is opened, which would drop everything after the damage,
-// and then the log.
+// compareMark checks the directory before Pebble is opened. Pebble would drop all records
+// after a damaged one, and then delete the log.
 func (c *Catalog) compareMark(dir string) error {
 	if err := c.g.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -95,17 +95,17 @@ func (c *Catalog) compareMark(dir string) error {
 	return nil
 }
 
-// Bounds of files that are read whole, or record by record, when the catalogue is opened.
-// Pebble starts a new log after each memory table and a new MANIFEST after 128 MiB; its
-// options are about 2 KiB of text.
+// The largest sizes in bytes of the files that Pebble reads completely when the catalogue
+// is opened: its options (about 2 KiB of text), and all other files except tables. Pebble
+// starts a new log for each memory table, and a new MANIFEST after 128 MiB.
 const (
 	optionsMost = 1 << 20
 	fileMost    = 1 << 30
 )
 
-// checkFiles refuses files that are too large to be the catalogue's, before any is read:
-// reading them would exhaust the memory of the process. Tables are read by blocks,
-// whatever their size.
+// checkFiles refuses a directory with files that are too large for a catalogue, because
+// reading them could exhaust the memory of the process. Tables may have any size, since
+// they are read by blocks.
 func checkFiles(fsys vfs.FS, dir string) error {
 	names, err := fsys.List(dir)
 	if err != nil {
@@ -145,7 +145,8 @@ func (c *Catalog) openDB(dir string, o *pebble.Options) (err error) {
 	return err
 }
 
-// start reads everything except entries.
+// start checks the format row, or writes it in a new catalogue. It loads tenants, the
+// next generation and counters, but no entries.
 func (c *Catalog) start(id slab.StoreID) error {
 	if err := c.checkFormat(id); err != nil {
 		return err
@@ -182,11 +183,11 @@ func (c *Catalog) checkFormat(id slab.StoreID) error {
 	return nil
 }
 
-// Sizes are small because rows are: 100,000 entries take about 30 MiB.
+// Pebble's sizes. They are small because rows are small: 100,000 entries take about 30 MiB.
 const (
 	memTableBytes = 4 << 20
-	waitingBytes  = 16 << 20 // of memtables, at which commits wait for a flush
-	waitingTables = 100      // overlapping in L0, at which they wait for a compaction
+	waitingBytes  = 16 << 20 // bytes of memory tables at which commits wait for a flush
+	waitingTables = 100      // overlapping tables in level 0 at which commits wait for a compaction
 	cacheBytes    = 8 << 20
 	openFiles     = 200
 )
@@ -201,10 +202,11 @@ func (c *Catalog) options(memTable uint64) *pebble.Options {
 		CacheSize:                   cacheBytes,
 		MaxOpenFiles:                openFiles,
 		DisableTableStats:           true,
-		// Older than FormatWALSyncChunks: from that format on, a log record states how
-		// much before it was synced. That is not true here, and a hole there would count
-		// as corruption: Pebble would not open after a power cut. The mark records what
-		// was really synced, also of the MANIFEST, which no format of Pebble covers.
+		// This format is older than FormatWALSyncChunks. In newer ones a log record
+		// states how much of the log before it was synced. Here Pebble only believes that
+		// it syncs, so the statement would be wrong, and after a power cut Pebble would
+		// take missing bytes for corruption and not open. The mark records what was
+		// really synced, also in the MANIFEST, for which Pebble records nothing.
 		FormatMajorVersion: pebble.FormatVirtualSSTables,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { c.g.fail(fmt.Errorf("in the background: %w", err)) },
@@ -213,7 +215,7 @@ func (c *Catalog) options(memTable uint64) *pebble.Options {
 			},
 		},
 	}
-	// No compression: keys and digests do not shrink, manifests are compressed.
+	// No compression: keys and digests do not shrink, and manifests are compressed already.
 	for i := range o.Levels {
 		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 	}
@@ -228,16 +230,16 @@ func (l logger) Infof(format string, args ...any) { l.c.log.Debug().Msgf("pebble
 
 func (l logger) Errorf(format string, args ...any) { l.c.log.Warn().Msgf("pebble: "+format, args...) }
 
-// Fatalf is called when Pebble cannot continue, often with locks held. Returning,
-// panicking or ending the goroutine would lead to code that does not expect it. So the
-// catalogue fails, and the goroutine blocks forever.
+// Fatalf is called when Pebble cannot continue, often with locks held. Pebble's code does
+// not expect Fatalf to return, panic or end the goroutine. So the catalogue fails, and
+// the goroutine blocks forever.
 func (l logger) Fatalf(format string, args ...any) {
 	l.c.g.fail(&pebbleError{fmt.Sprintf("pebble: "+format, args...), args})
 	select {}
 }
 
-// pebbleError keeps the errors that a message was formatted from, or the value of a
-// panic.
+// pebbleError is a message of Pebble with its arguments, or with the value of a panic. It
+// unwraps to the errors among them.
 type pebbleError struct {
 	text string
 	of   []any
@@ -258,8 +260,9 @@ func panicked(with any) error {
 	return &pebbleError{fmt.Sprintf("pebble: panic: %v", with), []any{with}}
 }
 
-// call runs f, which may call Pebble, and returns at the latest when the catalogue fails.
-// f may then still be running, and its result is dropped.
+// call runs f, which may call Pebble, in another goroutine and returns its result. If the
+// catalogue fails meanwhile, call returns that error at once. f may then still be
+// running, and its result is dropped.
 func call[T any](c *Catalog, f func() (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -318,14 +321,14 @@ func (c *Catalog) StoreID() slab.StoreID { return c.store }
 // Syncs counts the syncs of Pebble's logs that were really performed.
 func (c *Catalog) Syncs() int64 { return c.g.syncs.Load() }
 
-// failedWithin bounds Close of a failed catalogue, which has nothing to lose. If it does
-// not finish in this time, a commit is waiting forever for room that a flush would have
-// to make.
+// failedWithin is the longest time that Close waits if the catalogue has failed. Nothing
+// can be lost by then. If Pebble does not close in this time, a commit waits forever for
+// room that no flush will make.
 const failedWithin = 200 * time.Millisecond
 
-// Close closes the catalogue, within about Options.CloseWithin. Commits are on the disk
-// unless it returns an error. In any case no new change of the directory begins after it;
-// the directory stays locked while an earlier one is running.
+// Close closes the catalogue. It waits about Options.CloseWithin at most. Unless it returns an
+// error, all commits are on the disk. In any case no new change of the directory begins after
+// Close; if an earlier one is still running, the directory stays locked until that ends.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {
@@ -344,13 +347,14 @@ func (c *Catalog) Close() error {
 	go c.closeDB(idle, done)
 	err := c.windUp(done)
 	if failure := c.Failed(); failure != nil {
-		err = failure // a consequence of it adds nothing
+		err = failure // other errors are consequences of it
 	}
 	c.abandon()
 	return err
 }
 
-// windUp waits for done, for a bounded time.
+// windUp waits until Pebble is closed, and returns the error sent to done. If that takes
+// too long, it fails the catalogue.
 func (c *Catalog) windUp(done <-chan error) error {
 	late := time.NewTimer(c.within)
 	defer late.Stop()
@@ -371,8 +375,8 @@ func (c *Catalog) windUp(done <-chan error) error {
 	}
 }
 
-// closeDB closes Pebble once no call is running in it, since it frees memory that they
-// use.
+// closeDB closes Pebble after the last running call has ended, because closing frees
+// memory that calls use. It sends the result to done.
 func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -391,9 +395,9 @@ func (c *Catalog) closeDB(idle <-chan struct{}, done chan<- error) {
 	done <- err
 }
 
-// abandon detaches the rest of Pebble from the directory. An operation that hangs in the
-// kernel may still complete. Until then the lock stays, so that no other catalogue opens
-// the directory.
+// abandon ends all access of Pebble's remaining goroutines to the directory. Only an
+// operation that hangs in the kernel may still complete. Until then the directory stays
+// locked, so that no other catalogue opens it.
 func (c *Catalog) abandon() {
 	idle := c.g.kill()
 	late := time.NewTimer(c.within)

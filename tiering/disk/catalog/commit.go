@@ -13,7 +13,7 @@ import (
 // Change puts or deletes one entry.
 type Change struct {
 	Row      *Row         // put; replaces an entry of the same name
-	Manifest []byte       // with Row: as the extent stores it; nil = unchanged
+	Manifest []byte       // only with Row: the manifest as stored in the extent; nil = unchanged
 	Delete   *extent.Name // instead of Row: the entry, its manifest and its last use
 }
 
@@ -24,11 +24,11 @@ type Use struct {
 }
 
 // Commit makes changes in their order, all or none. An unsynced commit returns when the
-// kernel has it; a synced one when the disk has it and everything committed before it
-// began, so Commit(nil, true) syncs what there is.
+// kernel has the changes. A synced commit returns when the disk has them and all earlier
+// commits; Commit(nil, true) only syncs.
 //
-// After an error it is unknown whether the changes were made, except after
-// tiering.ErrInvalid: then none was.
+// After tier.ErrInvalid no change was made. After any other error it is unknown whether
+// the changes were made.
 func (c *Catalog) Commit(changes []Change, synced bool) error {
 	for i := range changes {
 		if err := changes[i].check(); err != nil {
@@ -87,10 +87,11 @@ func (ch *Change) apply(b *pebble.Batch) error {
 	return b.Set(nameKey(spaceManifest, &ch.Row.Name), value, nil)
 }
 
-// write commits what fill puts into a batch.
+// write commits the batch that fill fills. If synced, it returns when the disk has the
+// batch, and otherwise when the kernel has it.
 func (c *Catalog) write(synced bool, fill func(b *pebble.Batch) error) error {
-	// With pebble.NoSync the record would stay in the process until the next sync. The
-	// guard prevents a real sync here.
+	// With pebble.NoSync the record would stay in the process until the next sync. With
+	// pebble.Sync Pebble writes it to the kernel; the guard skips the sync itself.
 	if err := c.apply(pebble.Sync, fill); err != nil {
 		return err
 	}
@@ -119,8 +120,8 @@ func (c *Catalog) apply(how *pebble.WriteOptions, fill func(b *pebble.Batch) err
 	return nil
 }
 
-// SyncNow returns when everything that was committed is on the disk. Concurrent callers
-// share a sync.
+// SyncNow returns when everything committed before the call is on the disk. Concurrent
+// callers share a sync.
 func (c *Catalog) SyncNow() error {
 	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.syncLogs() })
 	if err != nil {
@@ -129,16 +130,16 @@ func (c *Catalog) SyncNow() error {
 	return nil
 }
 
-// Present checks that the files to which commits are written are found in the directory.
-// slab.ErrMissing: they were removed or renamed.
+// Present checks that the files that Pebble is writing are still found under their names.
+// slab.ErrMissing: one was removed or renamed.
 func (c *Catalog) Present() error {
 	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.present() })
 	return err
 }
 
-// SaveUses saves last uses, cheaply: they reach the disk with the next commit, or
-// whenever Pebble decides. Uses not saved when the process ends are lost, and so are uses
-// of entries that do not exist.
+// SaveUses saves last uses cheaply: they reach the disk with the next commit, or whenever
+// Pebble decides. If the process ends before that, they are lost. The next Load deletes
+// uses of entries that do not exist.
 func (c *Catalog) SaveUses(uses []Use) error {
 	if len(uses) == 0 {
 		return c.Failed()

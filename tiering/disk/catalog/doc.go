@@ -1,23 +1,22 @@
-// Package catalog is the index of a disk tier: its entries, where they are and when they
-// were used last. Pebble stores it in a separate directory. It makes no decisions;
-// writing slabs, and in which order, is left to the tier.
+// Package catalog is the index of a disk tier: it records the entries, their locations
+// and their last uses. Pebble stores it in a separate directory. The package makes no
+// decisions: the tier writes the slabs and decides the order of writes.
 //
-// A commit is one batch of Pebble. When an unsynced one returns, the kernel has it: it
-// survives the end of the process, not that of the machine. When a synced one returns,
-// the disk has it, and everything that was committed before it. After a crash the rows
-// are those of a prefix of the commits, in the order in which they were made; a commit is
-// there as a whole or not at all.
+// A commit is one batch of Pebble. When an unsynced commit returns, the kernel has it: it
+// survives a crash of the process, but not of the machine. When a synced commit returns, the
+// disk has it and all earlier commits. After a crash, the catalogue holds all commits up to
+// some point in their order and none after it; each is there as a whole or not at all.
 //
 // The file SYNCED next to Pebble's files distinguishes damage from a crash (mark.go): if
-// synced bytes of the log or of the MANIFEST are missing or changed, the directory is
-// refused as tiering.ErrCorrupt, before Pebble cuts them off.
+// synced bytes of Pebble's log or MANIFEST are missing or changed, Open returns
+// tier.ErrCorrupt before Pebble truncates the file.
 //
-// Problems end a catalogue, never the process. When its disk is full, read-only or
-// broken, it has failed: every call returns ErrFailed with the cause, and nothing more
-// reaches the disk. Close it and open another one; everything acknowledged as synced is
-// there again. If commits were waiting for Pebble to make room, it cannot be closed
-// properly, and about 30 MiB of it stay in memory.
+// An error of the disk ends the catalogue, never the process. When the disk is full,
+// read-only or broken, the catalogue fails: every call returns ErrFailed with the cause,
+// and nothing more reaches the disk. The caller closes the catalogue and opens it again;
+// everything acknowledged as synced is then there. If commits were waiting for Pebble to
+// make room, Pebble cannot be closed properly, and about 30 MiB of memory are never freed.
 //
-// All methods may be called concurrently, Close only after the others. The caller makes
-// sure that only one process at a time has a directory open.
+// All methods may be called concurrently. The caller makes sure that only one process at
+// a time has a directory open.
 package catalog

@@ -10,17 +10,17 @@ import (
 
 var (
 	// ErrFailed is returned with the cause by every call once the catalogue has failed.
-	// Only opening another one helps.
+	// The catalogue has to be closed and opened again.
 	ErrFailed = errors.New("catalog: failed")
 	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("catalog: closed")
-	// ErrVersion reports a catalogue, or a row of it, of another version.
+	// ErrVersion reports that a catalogue, or one of its rows, has another version.
 	ErrVersion = errors.New("catalog: another version")
-	// ErrStore reports a catalogue that belongs to another directory's slabs.
+	// ErrStore reports that a catalogue belongs to the slabs of another directory.
 	ErrStore = errors.New("catalog: another store")
 )
 
-// checkVersion checks the byte that every row begins with.
+// checkVersion checks the first byte of a row, which is its version.
 func checkVersion(b []byte, want byte, what string) error {
 	switch {
 	case len(b) == 0:
@@ -31,7 +31,7 @@ func checkVersion(b []byte, want byte, what string) error {
 	return nil
 }
 
-// marked adds tiering.ErrCorrupt to errors that Pebble reports as corruption.
+// marked adds tier.ErrCorrupt to errors that Pebble reports as corruption.
 func marked(err error) error {
 	if err != nil && pebble.IsCorruptionError(err) {
 		return fmt.Errorf("%w: %w", tier.ErrCorrupt, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Create never fails for files that Pebble depends on.
+// Create implements vfs.FS. It never fails for logs, MANIFESTs and markers, on which
+// Pebble depends.
 func (g *guard) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	base := g.PathBase(name)
 	switch {
@@ -25,9 +26,9 @@ func (g *guard) Create(name string, category vfs.DiskWriteCategory) (vfs.File, e
 	return q, nil
 }
 
-// syncParent runs before a marker is created. A marker is an empty file whose name says
-// which MANIFEST is current: Pebble syncs the directory only after both names are in it,
-// and could not open one in which a power cut left only the marker.
+// syncParent syncs the directory before a marker is created in it. A marker is an empty file
+// whose name says which MANIFEST is current. Pebble syncs the directory only after both
+// files exist. If a power cut left only the marker, Pebble could not open the directory.
 func (g *guard) syncParent(name string) {
 	parent := g.PathDir(name)
 	g.changeQuietly("sync directory "+parent, func() error {
@@ -39,8 +40,8 @@ func (g *guard) syncParent(name string) {
 	})
 }
 
-// openFile opens for reading in the same way as for writing: the rest of Pebble in a dead
-// catalogue must not open files either.
+// openFile opens a file for reading or writing. Opening counts as a change even for
+// reading, so that Pebble's remaining goroutines open no files in a dead catalogue.
 func (g *guard) openFile(open func() (vfs.File, error)) (vfs.File, error) {
 	w := &file{g: g}
 	err := g.change(func() (err error) {
@@ -55,15 +56,16 @@ func (g *guard) openFile(open func() (vfs.File, error)) (vfs.File, error) {
 	return w, nil
 }
 
-// ReuseForWrite does not reuse files. So a log never begins with the records of another,
-// and Pebble, which checks the old file's length, cannot fail at that.
+// ReuseForWrite implements vfs.FS. It does not reuse a log, but removes it and creates
+// the new one. So a log never holds records of an older log, and Pebble's check of the
+// old file's length cannot fail.
 func (g *guard) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if !g.isLog(newname) {
 		return g.openFile(func() (vfs.File, error) { return g.FS.ReuseForWrite(oldname, newname, category) })
 	}
 	if g.tryEnter() {
 		if g.mark.forget(g.PathBase(oldname)) == nil {
-			_ = g.FS.Remove(oldname) // if this fails, the next opening removes it
+			_ = g.FS.Remove(oldname) // if this fails, the next opening removes the file
 		}
 		g.leave()
 	}
@@ -195,7 +197,7 @@ func (f *file) SyncTo(length int64) (full bool, err error) {
 	return full, err
 }
 
-// directory is opened to be synced, which does not fail for Pebble.
+// directory is an open directory, whose Sync never fails for Pebble.
 type directory struct {
 	*file
 	name string

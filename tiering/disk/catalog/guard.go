@@ -12,28 +12,29 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// guard is the file system between Pebble and the real one. It decides which syncs are
-// performed, and keeps Pebble from ending the process.
+// guard is the file system that Pebble uses; it passes operations to the real one. It
+// decides which syncs are performed, and keeps Pebble from ending the process.
 //
-// Pebble cannot handle errors of its log, of its MANIFEST and of a directory's sync. It
-// panics, in two places with a mutex unlocked that a deferred call unlocks again, which
-// cannot be recovered from; or it calls Logger.Fatalf. So the guard hides these errors:
-// it keeps the first one, the catalogue has failed with it, and from then on nothing that
-// Pebble does reaches the disk, which is as safe as the crash that Pebble asks for.
+// Pebble cannot handle errors of its log, of its MANIFEST and of a directory's sync: it
+// panics or calls Logger.Fatalf. Two of the panics cannot be recovered from, because a
+// deferred call then unlocks a mutex that is not locked. So the guard hides these errors from
+// Pebble. It keeps the first one, with which the catalogue fails, and from then on nothing
+// that Pebble does reaches the disk. That is as safe as the crash that Pebble asks for.
 //
 //	working ──fail──► failed ──release──► released ──kill──► dead
 //	   └──────────────────────── kill ───────────────────────►┘
 //
-// What is done to files:   working   failed           released   dead
+// Operation, by state:     working   failed           released   dead
 //
 //	log, MANIFEST, marker,  is done   is said to be done, but is not
 //	sync of a directory
 //	anything else           is done   waits            error      waits for ever
 //	(reading                is done   is done          is done    waits for ever)
 //
-// Waiting in failed keeps Pebble from repeating, as fast as it can, a flush that cannot
-// succeed. released lets Close shut it down. dead makes sure that the rest of it changes
-// no file that the next catalogue may have opened.
+// In failed, operations wait, so that Pebble does not repeat, as fast as it can, a flush
+// that cannot succeed. In released, they fail, so that Close can shut Pebble down. In
+// dead, Pebble's remaining goroutines block, so that they change no file that the next
+// catalogue may have opened.
 type guard struct {
 	vfs.FS
 
@@ -42,17 +43,17 @@ type guard struct {
 	cause   error         // of the failure
 	changed chan struct{} // closed and replaced on every state change
 	running int           // operations on files
-	idle    chan struct{} // closed when running reaches 0; nil while nothing waits for that
+	idle    chan struct{} // closed when running reaches 0; nil until kill
 	logs    map[*logFile]struct{}
-	open    map[any]io.Closer // open files and locks, by Pebble's handle, to be closed in the end
+	open    map[any]io.Closer // open files and locks by Pebble's handle; closeAll closes the remaining ones
 
 	mark   *mark         // set before Pebble opens
 	failed chan struct{} // closed when the catalogue fails
 	syncs  atomic.Int64  // performed syncs of logs
 }
 
-// releasedPause is the interval at which a failing flush that cannot be stopped is
-// retried.
+// releasedPause is how long each operation takes to fail in state released. It slows down
+// a flush that Pebble retries and that cannot be stopped.
 const releasedPause = 5 * time.Millisecond
 
 type guardState uint8
@@ -74,7 +75,7 @@ func newGuard(fs vfs.FS) *guard {
 	}
 }
 
-// fail records why the catalogue has failed; only the first cause counts.
+// fail makes the catalogue fail. Only the first cause is kept.
 func (g *guard) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +137,8 @@ func (g *guard) closeAll() {
 	}
 }
 
-// enter waits until a change may be made, and counts it.
+// enter begins an operation that changes files: it waits while the state is failed, and
+// fails or blocks in later states. The caller ends the operation with leave.
 func (g *guard) enter() error {
 	g.mu.Lock()
 	for g.state == failed {
@@ -160,8 +162,8 @@ func (g *guard) enter() error {
 	return nil
 }
 
-// enterRead is enter for operations that change nothing. They also have to end before
-// files are closed under them.
+// enterRead is enter for operations that only read. It blocks only in state dead. Reads
+// are counted too, because files must not be closed while they are read.
 func (g *guard) enterRead() {
 	g.mu.Lock()
 	if g.state == dead {
@@ -172,8 +174,8 @@ func (g *guard) enterRead() {
 	g.mu.Unlock()
 }
 
-// tryEnter is enter for operations that must not fail: it reports whether to perform them
-// at all.
+// tryEnter is enter for operations that must not fail for Pebble. If it returns false,
+// the caller skips the operation.
 func (g *guard) tryEnter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +202,8 @@ func (g *guard) change(op func() error) error {
 	return op()
 }
 
-// changeQuietly performs an operation whose failure Pebble cannot handle.
+// changeQuietly performs an operation whose failure Pebble cannot handle. An error makes
+// the catalogue fail and is not returned.
 func (g *guard) changeQuietly(what string, op func() error) {
 	if !g.tryEnter() {
 		return
@@ -211,15 +214,16 @@ func (g *guard) changeQuietly(what string, op func() error) {
 	}
 }
 
-// keep records the open file of w until closeKept or closeAll.
+// keep records f, the open file behind Pebble's handle w, until closeKept or closeAll
+// closes it.
 func (g *guard) keep(w any, f io.Closer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[w] = f
 }
 
-// present checks that the files being written are found under their names. A file that
-// was closed meanwhile may have been removed.
+// present checks that the files that Pebble is writing are found under their names.
+// slab.ErrMissing: one is not, although Pebble still has it open.
 func (g *guard) present() error {
 	g.mu.Lock()
 	written := make([]*quietFile, 0, 4)
@@ -231,7 +235,7 @@ func (g *guard) present() error {
 	g.mu.Unlock()
 	for _, q := range written {
 		if q.Fd() == vfs.InvalidFd {
-			continue // a test's file system
+			continue // the file system of a test
 		}
 		err := slab.Present(q.name, int(q.Fd()))
 		if err == nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The first byte of a key is the type of its row. Names have the same order in all types
-// that use them, so that two types can be iterated in parallel.
+// The first byte of a key is the type of its row. Row types that are keyed by an entry's
+// name (kind and key) have the same order, so that two types can be iterated in parallel.
 //
 //	0                     format:     u8 1 | u32 format version | 16 B store id
 //	1 kind key            entry:      see Row
 //	2 kind key            manifest:   u8 1 | bytes as in the extent
 //	3 kind key            last use:   u8 1 | i64 nanoseconds since 1970
 //	4 name                tenant:     u8 1 | u32 number, from 1
-//	5                     generation: u8 1 | u64, all smaller ones may be in use
+//	5                     generation: u8 1 | u64 generation; all smaller ones may be in use
 //	6 name                counter:    u8 1 | u64
 const (
 	spaceFormat byte = iota

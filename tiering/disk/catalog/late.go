@@ -6,30 +6,30 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// lateScheduler delays compactions until Pebble is open. Opening flushes the logs that it
-// replays, which triggers compactions, and has files left to write after that. When one
-// of these fails, Pebble closes what a compaction is using, and the compaction panics in
-// a goroutine that does not recover.
+// lateScheduler delays Pebble's compactions until opening has ended. While Pebble opens,
+// it flushes the logs that it replays, which triggers compactions, and then writes more
+// files. If one of these writes fails, Pebble closes files that a compaction is using,
+// and the compaction panics in a goroutine that does not recover.
 //
-// Otherwise it is Pebble's own scheduler. Pebble's default one also has a clock, which
-// keeps running after a failed opening; it serves a variable limit of compactions. Here
-// the limit is always one.
+// Otherwise it is Pebble's own scheduler. Pebble's default scheduler also has a timer,
+// which keeps running after a failed opening. The timer is only needed if the limit of
+// parallel compactions changes; here the limit is always one.
 type lateScheduler struct {
 	*pebble.ConcurrencyLimitScheduler
 	opened atomic.Bool
 	db     pebble.DBForCompaction
-	cores  int // per compaction
+	cores  int // cores for each compaction
 }
 
 func newLateScheduler() *lateScheduler {
 	return &lateScheduler{ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()}
 }
 
-// Register is called while Pebble opens, before anything else.
+// Register is called first, while Pebble opens.
 func (s *lateScheduler) Register(cores int, db pebble.DBForCompaction) { s.cores, s.db = cores, db }
 
-// open starts the compaction that was requested while Pebble opened. Pebble has recorded
-// that one is waiting, and would not ask again.
+// open starts the compaction that was requested while Pebble opened. Pebble would not
+// request it again, since it has recorded that a compaction is waiting.
 func (s *lateScheduler) open() {
 	s.ConcurrencyLimitScheduler.Register(s.cores, s.db)
 	s.opened.Store(true)
@@ -46,7 +46,8 @@ func (s *lateScheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	return s.ConcurrencyLimitScheduler.TrySchedule()
 }
 
-// UpdateGetAllowedWithoutPermission is called when a flush may have moved the limit.
+// UpdateGetAllowedWithoutPermission is called when a flush may have changed the limit of
+// compactions.
 func (s *lateScheduler) UpdateGetAllowedWithoutPermission() {
 	if s.opened.Load() {
 		s.ConcurrencyLimitScheduler.UpdateGetAllowedWithoutPermission()

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	loadRows   = 512   // passed between the goroutines at once; a guess
-	maxOrphans = 10000 // last uses without an entry that one Load deletes
+	loadRows   = 512   // rows passed between the goroutines at once; a guess
+	maxOrphans = 10000 // most last uses without an entry that one Load deletes
 )
 
 // Load calls fn with every entry in key order. It stops at fn's first error, or at the
@@ -69,11 +69,12 @@ func (c *Catalog) forget(keys [][]byte) error {
 	})
 }
 
-// scan reads entries and last uses in parallel.
+// scan iterates over the entries and the last uses side by side, and sends the entries to
+// rows.
 type scan struct {
 	rows    chan []Row
-	stop    chan struct{} // closed when no more rows are wanted
-	orphans [][]byte      // valid after run
+	stop    chan struct{} // closed when Load wants no more rows
+	orphans [][]byte      // keys of last uses without an entry; valid after run
 }
 
 var errStopped = errors.New("stopped")
@@ -132,7 +133,8 @@ func readRow(entries *pebble.Iterator) (Row, error) {
 	return parseRow(n, value)
 }
 
-// lastUse advances uses to the entry with the given key.
+// lastUse advances uses to the row of the entry with the given key, and returns the last
+// use; created if there is none. Last uses that it skips are orphans.
 func (s *scan) lastUse(uses *pebble.Iterator, entry []byte, created int64) (int64, error) {
 	for uses.Valid() {
 		switch bytes.Compare(uses.Key()[1:], entry[1:]) {
@@ -172,7 +174,8 @@ func (s *scan) send(rows []Row) error {
 	}
 }
 
-// refuseRows makes sure that a catalogue without a format row is new.
+// refuseRows returns an error if the catalogue has any rows. It is called if the format
+// row is missing, which is right only in a new catalogue.
 func (c *Catalog) refuseRows() error {
 	_, err := call(c, func() (_ struct{}, err error) {
 		it, err := c.db.NewIter(nil)
@@ -188,7 +191,7 @@ func (c *Catalog) refuseRows() error {
 	return err
 }
 
-// names calls fn with the rows of one type, by the rest of their keys.
+// names calls fn with each row of one type: the part of its key after the type, and its value.
 func (c *Catalog) names(space byte, fn func(name string, value []byte) error) error {
 	_, err := call(c, func() (_ struct{}, err error) {
 		it, err := c.db.NewIter(within(space))

@@ -7,20 +7,20 @@ import (
 	"github.com/cockroachdb/pebble/v2/wal"
 )
 
-// logFile is a write-ahead log of Pebble. A sync by Pebble only writes the log: Pebble
-// holds back what it is not asked to sync, so every commit asks for a sync to have its
-// record written. A caller that needs the record on the disk then calls syncLogs. So
-// callers that do not need it never wait for a disk, and those that do share their syncs.
+// logFile is a write-ahead log of Pebble. Its Sync does nothing. Pebble holds records back
+// until a sync is requested, so every commit requests one to have its record written to
+// the kernel. A caller that needs the record on the disk then calls syncLogs. So callers
+// that do not need that never wait for the disk, and the others share their syncs.
 //
-// Invariant: a log is synced to its end before it is closed. Pebble creates the next one
-// only after that, so at most the last log has a torn end, which Pebble treats as a crash
-// and not as corruption.
+// Invariant: a log is synced to its end before it is closed. Pebble creates the next log
+// only after that. So only the last log may have a torn end, which Pebble takes for the
+// result of a crash and not for corruption.
 type logFile struct {
 	quietFile
 
-	mu sync.Mutex // held across a sync, by design: all that wait want that sync or the next
+	mu sync.Mutex // held across a sync, by design: all waiting callers need that sync or the next one
 	// Guarded by mu.
-	synced int64 // in bytes; -1 = not even the file's length of 0
+	synced int64 // number of synced bytes; -1 = the new file was not synced yet
 	closed bool
 }
 
@@ -69,7 +69,7 @@ func (l *logFile) syncLocked() {
 	})
 }
 
-// Close performs the syncs that were skipped.
+// Close syncs the log to its end and closes it.
 func (l *logFile) Close() error {
 	l.mu.Lock()
 	if l.synced < l.written() {
@@ -83,8 +83,8 @@ func (l *logFile) Close() error {
 	return l.quietFile.Close()
 }
 
-// syncLogs returns when every record written before the call is on the disk. A log that
-// Pebble closes meanwhile was synced by that.
+// syncLogs returns when every record written before the call is on the disk. If Pebble
+// closes a log meanwhile, that also syncs it.
 func (g *guard) syncLogs() error {
 	g.mu.Lock()
 	logs := make([]*logFile, 0, len(g.logs))

@@ -19,21 +19,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// markName is the file that records what was synced of the log and of the MANIFEST:
+// markName is the file that records which part of the log and of the MANIFEST was synced:
 //
 //	spliced synced 1
 //	000007.log 00000000000000012345 6f1f23aa90c14e5b
 //	MANIFEST-000005 00000000000000000789 0c44e2d18a7f3b96
 //	sum 83d1f0a2c9b7e645
 //
-// For each file it has the number of bytes from the start and their xxh3; the last line
-// is the xxh3 of all lines before. Pebble treats damage in its last log or in its
-// MANIFEST as the place where a crash cut the file off, and drops everything after it. So
-// both are compared with this file before Pebble opens them: a crash neither cuts off nor
-// changes bytes that were synced.
+// A line for a file has its name, the number of synced bytes from its start, and their
+// xxh3. The last line has the xxh3 of all lines before it. Pebble takes damage in its
+// last log or in its MANIFEST for the place where a crash cut the file off, and drops
+// everything after it. But a crash does not change synced bytes. So both files are
+// compared with SYNCED before Pebble opens them, and a difference is damage.
 //
-// The mark is overwritten after each sync, and is synced only occasionally: after a power
-// cut it may cover less than was synced, never more.
+// The mark file is overwritten after each sync of a log or MANIFEST, and is itself synced only
+// occasionally. After a power cut it may cover fewer bytes than were synced, but never more.
 const (
 	markName = "SYNCED"
 	markHead = "spliced synced 1\n"
@@ -47,12 +47,12 @@ type syncedPart struct {
 	sum   uint64
 }
 
-// mark is an open mark file.
+// mark is an open SYNCED file.
 type mark struct {
 	fs  vfs.FS
 	dir string
 
-	mu    sync.Mutex // held while the mark is written, which waits for no disk
+	mu    sync.Mutex // held while the mark is written to the kernel, which does not wait for the disk
 	file  vfs.File
 	parts map[string]syncedPart // by fileKind
 	text  []byte
@@ -72,9 +72,9 @@ func fileKind(base string) (kind string, number uint64) {
 	return "", 0
 }
 
-// openMark compares the files of a directory with its mark, and opens the mark for
-// writing. If it is missing or torn, nothing is known and nothing is compared; torn
-// returns that. tier.ErrCorrupt: synced bytes are gone.
+// openMark compares the files of a directory with its mark, and opens the mark for writing.
+// If the mark is missing or torn, it is not known what was synced, and no file is compared;
+// for a torn mark, torn says why. tier.ErrCorrupt: synced bytes are missing or changed.
 func openMark(fsys vfs.FS, dir string) (m *mark, torn error, err error) {
 	m = &mark{fs: fsys, dir: dir, parts: map[string]syncedPart{}}
 	path := fsys.PathJoin(dir, markName)
@@ -111,7 +111,8 @@ func readMark(fsys vfs.FS, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, markMost))
 }
 
-// parseMark parses the text of a mark. An empty one, which a crash leaves, has no parts.
+// parseMark parses the text of a mark. An empty text, which a crash may leave, has no
+// parts. tier.ErrCorrupt: the mark is torn.
 func parseMark(text []byte) (parts []syncedPart, err error) {
 	if len(bytes.Trim(text, "\x00")) == 0 {
 		return nil, nil
@@ -157,8 +158,8 @@ func (p *syncedPart) text() string {
 	return fmt.Sprintf("%s %020d %s\n", p.name, p.bytes, sumText(p.sum))
 }
 
-// compare checks that a file begins with its synced part. A file that Pebble has replaced
-// may be gone, but then a younger one exists.
+// compare checks that a file begins with its synced part. If Pebble has replaced the
+// file, it may be gone, but then a younger file of its kind must exist.
 func (p *syncedPart) compare(fsys vfs.FS, dir string) error {
 	f, err := fsys.Open(fsys.PathJoin(dir, p.name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,10 +196,11 @@ func (p *syncedPart) replaced(fsys vfs.FS, dir string) error {
 	return fmt.Errorf("%s is lost, of which %d bytes were synced: %w", p.name, p.bytes, tier.ErrCorrupt)
 }
 
-// note records the synced part of a file. Of the files of a kind only the youngest
-// counts: Pebble tolerates damage in no other. With a MANIFEST, which is rarely synced,
-// the mark is synced too, and the directory before it: Pebble syncs that only later, and
-// a crash in between could keep the mark and lose the name of the file.
+// note records the synced part of a file. The mark covers only the youngest file of a
+// kind, since Pebble itself reports damage in older ones. After a sync of a MANIFEST,
+// which is rare, the mark is synced too. Before a new MANIFEST enters the mark, the
+// directory is synced: Pebble does that only later, and a crash in between could keep the
+// mark and lose the name of the file.
 func (m *mark) note(p syncedPart) error {
 	kind, number := fileKind(p.name)
 	if kind == "MANIFEST" && !m.vouches(p.name) {
@@ -237,8 +239,8 @@ func (m *mark) syncDir() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// forget runs before a file is removed: after it the mark on the disk no longer covers
-// the file.
+// forget is called before a file is removed. When it returns, the mark on the disk no
+// longer covers the file.
 func (m *mark) forget(name string) error {
 	kind, _ := fileKind(name)
 	changed, err := m.change(kind != "", func() bool {
@@ -254,7 +256,8 @@ func (m *mark) forget(name string) error {
 	return m.sync()
 }
 
-// change rewrites the mark if f has changed it.
+// change calls f, which may change m.parts, and rewrites the mark if f returns true. If
+// marked is false, it does nothing.
 func (m *mark) change(marked bool, f func() bool) (changed bool, err error) {
 	if !marked {
 		return false, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// tenants assigns permanent numbers to names.
+// tenants assigns permanent numbers to tenant names.
 type tenants struct {
 	sync.Mutex
 	numbers map[string]uint32
@@ -43,8 +43,8 @@ func (c *Catalog) loadTenants() error {
 	return nil
 }
 
-// TenantNumber returns the number of a tenant, from 1. A new name gets the next number,
-// which is in the log before any row of a later commit that uses it.
+// TenantNumber returns the number of a tenant, from 1. A new name gets the next number.
+// Its row is in the log before the row of any later commit that uses the number.
 func (c *Catalog) TenantNumber(name string) (uint32, error) {
 	if len(name) > extent.MaxNameBytes {
 		return 0, fmt.Errorf("tenant name of %d bytes: %w", len(name), tier.ErrInvalid)
@@ -71,7 +71,7 @@ func (c *Catalog) TenantNumber(name string) (uint32, error) {
 	return n, nil
 }
 
-// Tenants lists the names that have a number.
+// Tenants returns all assigned numbers with their names.
 func (c *Catalog) Tenants() map[uint32]string {
 	c.tenants.Lock()
 	defer c.tenants.Unlock()
@@ -82,8 +82,8 @@ func (c *Catalog) Tenants() map[uint32]string {
 	return out
 }
 
-// generationsAhead is the number of generations reserved by one synced row. Those not
-// used when the process ends are lost, out of 2^64.
+// generationsAhead is the number of generations that one synced row reserves. Those not
+// used when the process ends are lost, which does not matter among 2^64.
 const generationsAhead = 1 << 16
 
 // generations assigns numbers that no two extents share, even after a crash.
@@ -108,11 +108,11 @@ func (c *Catalog) loadGeneration() error {
 	return nil
 }
 
-// NextGenerations returns the first of n generations that were never assigned before, at
-// least 1. About one call in 65,536 waits for the disk.
+// NextGenerations assigns n consecutive new generations and returns the first, which is
+// at least 1. About one call in 65,536 waits for the disk.
 func (c *Catalog) NextGenerations(n int) (first uint64, err error) {
 	g := &c.gens
-	g.Lock() // held across the sync: others would need it, too
+	g.Lock() // held across the sync, which other callers would need too
 	defer g.Unlock()
 	if n < 1 || uint64(n) > math.MaxUint64-generationsAhead-g.next {
 		return 0, fmt.Errorf("%d generations after %d: %w", n, g.next, tier.ErrInvalid)

@@ -12,8 +12,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// quietFile is written sequentially and never fails for Pebble: its first error ends the
-// catalogue, and later operations claim to succeed.
+// quietFile is a file that Pebble writes sequentially and depends on: a log, a MANIFEST
+// or a marker. Its operations never fail for Pebble. The first error makes the catalogue
+// fail, and later operations claim to succeed.
 type quietFile struct {
 	g    *guard
 	name string
@@ -26,12 +27,12 @@ type quietFile struct {
 	}
 }
 
-// end returns the part that is written by now.
+// end returns the part of the file that is written by now.
 func (q *quietFile) end() syncedPart {
 	q.tail.Lock()
 	bytes, sum := q.tail.bytes, q.tail.sum
 	q.tail.Unlock()
-	return syncedPart{name: q.g.PathBase(q.name), bytes: bytes, sum: sum.Sum64()} // Sum64 makes a new hasher ready
+	return syncedPart{name: q.g.PathBase(q.name), bytes: bytes, sum: sum.Sum64()} // Sum64 also initializes a hasher without input
 }
 
 // written returns the number of bytes written by now.
@@ -66,7 +67,7 @@ func (q *quietFile) Write(p []byte) (int, error) {
 	length := len(p)
 	q.change("write", func() error {
 		sum := q.tail.sum   // without the lock: nothing else changes it
-		_, _ = sum.Write(p) // before the file, which may modify its argument
+		_, _ = sum.Write(p) // before f.Write, which may modify its argument
 		n, err := q.f.Write(p)
 		q.tail.Lock()
 		q.tail.bytes, q.tail.sum = q.tail.bytes+int64(n), sum
@@ -103,7 +104,7 @@ func (q *quietFile) SyncTo(length int64) (full bool, err error) {
 	return full, nil
 }
 
-// Preallocate may fail: nothing depends on it.
+// Preallocate may return an error: nothing depends on it.
 func (q *quietFile) Preallocate(off, length int64) error {
 	if q.f == nil || !q.g.tryEnter() {
 		return nil

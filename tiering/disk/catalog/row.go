@@ -11,15 +11,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Row is the location of an entry and what a lookup needs of it.
+// Row is the row of an entry: its location, and the metadata that lookups need.
 type Row struct {
 	extent.Name
-	Generation   uint64 // of its extent, never 0
+	Generation   uint64 // generation of its extent, never 0
 	Runs         []slab.Run
 	HeaderBytes  int
 	PayloadBytes int64
 	Coded        bool
-	Level        uint8  // as the tier numbers levels; stored, not interpreted
+	Level        uint8  // a tier.Level; stored, not interpreted here
 	Tenant       uint32 // from TenantNumber
 	Fingerprint  profile.Fingerprint
 	Spec         profile.SegmentSpec
@@ -32,21 +32,21 @@ type Row struct {
 	Created      int64  // nanoseconds since 1970
 	ManifestSum  uint64 // xxh3 of the manifest as stored
 
-	// Used is the last use in nanoseconds since 1970. Load fills it from the rows that
-	// SaveUses wrote, or with Created; Commit does not write it.
+	// Used is the last use in nanoseconds since 1970. Load sets it to the time that
+	// SaveUses saved, or else to Created. Commit does not write it.
 	Used int64
 }
 
-// An entry's row, little-endian. It has version 4 with a primer, otherwise version 3 with
-// packed parts, otherwise version 2 with a hash, otherwise version 1:
+// The layout of an entry's row, little-endian. The version depends on the content: 4 for
+// an entry with a primer; else 3 with packed parts; else 2 with a hash; else 1.
 //
 //	u8 version | u64 generation | u32 header bytes | u64 payload bytes | u8 flags: 1 = coded | u8 level
 //	u32 tenant | 32 B fingerprint | u8 role | u32 head, tail, tokens | u32 begin, end
 //	u8 parent kind | 32 B parent key | u16 ranks | u64 rank bytes | i64 created | u64 manifest sum
 //	versions 2 to 4: u64 lead hash, whole hash
-//	versions 3, 4: u16 length | what packed parts are laid out by
+//	versions 3, 4: u16 length | Row.Packed
 //	version 4: 32 B primer
-//	u8 runs, each 12 B as in an extent's header
+//	u8 number of runs | 12 B each, as in an extent's header
 const (
 	rowVersion       = 1
 	rowHashedVersion = 2
@@ -60,7 +60,7 @@ const (
 	flagCoded = 1
 )
 
-// check returns what makes the row invalid.
+// check returns why the row is invalid; nil = it is valid.
 func (r *Row) check() error {
 	in := func(n, most int) bool { return n >= 0 && n <= most }
 	switch {
@@ -102,7 +102,7 @@ func (r *Row) version() byte {
 	return rowVersion
 }
 
-// append adds the row, which has been checked.
+// append appends the encoded row to b. The caller has checked the row.
 func (r *Row) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, r.version())

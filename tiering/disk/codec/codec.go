@@ -27,7 +27,7 @@ func (id ID) String() string {
 	return fmt.Sprintf("codec %d", uint8(id))
 }
 
-// Parse returns the codec with a name that String returns.
+// Parse returns the codec whose String method returns name.
 func Parse(name string) (ID, error) {
 	if i := slices.Index(names[:], name); i >= 0 {
 		return ID(i), nil
@@ -37,12 +37,13 @@ func Parse(name string) (ID, error) {
 
 // The kinds of failure.
 var (
-	ErrInvalid = errors.New("codec: invalid") // the call can never be right
-	ErrCorrupt = errors.New("codec: corrupt") // not a stream of this package, or not of these bytes
+	ErrInvalid = errors.New("codec: invalid") // wrong arguments
+	ErrCorrupt = errors.New("codec: corrupt") // not a stream of this package, or not of the expected length and type
 )
 
-// DefaultChunk is the raw size of a chunk: 64 Ki exponents of a half type. Twice that
-// gains 0.02 % and no speed; a quarter loses 0.1 % and a tenth of the speed (measured).
+// DefaultChunk is the default raw size of a chunk in bytes: 64 Ki numbers of a 16-bit
+// type. Twice that size saves 0.02 % more and is not faster; a quarter saves 0.1 % less
+// and is a tenth slower (measured).
 const DefaultChunk = 128 << 10
 
 const (
@@ -53,11 +54,11 @@ const (
 // Options configures encoding and decoding. The zero value is one worker and
 // DefaultChunk.
 type Options struct {
-	// Workers is the number of chunks processed concurrently, including the caller's
-	// goroutine; 0 is 1. More than the number of chunks has no effect.
+	// Workers is the number of goroutines, including the caller's; 0 = 1. Each processes
+	// one chunk at a time.
 	Workers int
-	// Chunk is the raw size of a chunk when encoding, a multiple of 4096 up to 256 KiB; 0
-	// is DefaultChunk. Decoding reads it from the stream.
+	// Chunk is the raw size of a chunk when encoding: a multiple of 4096 bytes up to 256
+	// KiB; 0 = DefaultChunk. Decoding takes the size from the stream.
 	Chunk int
 }
 
@@ -78,15 +79,15 @@ func (o Options) validate() error {
 	return nil
 }
 
-// MaxEncodedBytes bounds what Encode appends for n raw bytes.
+// MaxEncodedBytes returns the most bytes that Encode appends for n raw bytes.
 func MaxEncodedBytes(n int, o Options) int {
 	c := o.chunk()
 	return headerBytes + (n+c-1)/c*entryBytes + n
 }
 
-// Encode appends the stream of src to dst and returns the extended slice. With
-// MaxEncodedBytes of spare capacity in dst it does not allocate for it. src may have any
-// length and alignment; it must not overlap dst's spare capacity. ErrInvalid: an unknown
+// Encode appends the stream of src to dst and returns the extended slice. If dst has
+// MaxEncodedBytes of spare capacity, Encode does not reallocate dst. src may have any
+// length and alignment, but must not overlap dst's spare capacity. ErrInvalid: an unknown
 // element type, or options out of range.
 func Encode(dst, src []byte, dt kernel.DType, o Options) ([]byte, error) {
 	if dt.Size() == 0 {
@@ -110,9 +111,9 @@ func Encode(dst, src []byte, dt kernel.DType, o Options) ([]byte, error) {
 	return dst[:at+body], nil
 }
 
-// Decode fills dst with the decoded bytes. The stream must be one of len(dst) raw bytes
-// of type dt, and src must hold it and nothing else; anything else is ErrCorrupt, and
-// then the contents of dst are undefined. It never writes outside dst.
+// Decode fills dst with the decoded bytes. src must be exactly one stream, of len(dst)
+// raw bytes of type dt. Otherwise the error is ErrCorrupt and the contents of dst are
+// undefined. Decode never writes outside dst.
 func Decode(dst, src []byte, dt kernel.DType, o Options) error {
 	h, err := parse(src)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 // useAVX2 reports whether the processor has AVX2. Only tests change it.
 var useAVX2 = cpu.X86.HasAVX2
 
-// vectorNumbers is the number of elements per step of the assembly; plain Go does the
-// rest.
+// vectorNumbers is the number of elements per step of the assembly. Plain Go processes
+// the remaining elements.
 const vectorNumbers = 32
 
 func split(p *planes, src []byte, dt kernel.DType) {

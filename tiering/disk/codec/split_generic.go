@@ -7,7 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// planes holds the planes of a chunk, one per byte of an element, all of the same length.
+// planes holds the planes of a chunk. There is one for each byte of an element, and all
+// have the same length.
 type planes [maxPlanes][]byte
 
 // splitGeneric writes len(p[0]) numbers of src into planes.

@@ -13,8 +13,8 @@ type Stats struct {
 	Raw       int64 // bytes before encoding
 	Stored    int64 // bytes of the stream
 	Chunks    int
-	Unsplit   int // chunks stored as they were, since they did not become smaller
-	Constants int // chunks with one exponent throughout
+	Unsplit   int // chunks stored unchanged, since splitting did not make them smaller
+	Constants int // chunks in which all exponents are equal
 }
 
 // Ratio returns raw over stored bytes, 1 for an empty stream.
@@ -34,8 +34,8 @@ func (s *Stats) Add(o Stats) {
 	s.Constants += o.Constants
 }
 
-// Inspect reads the header and the table of a stream. It checks that its chunks are
-// there, not their contents. ErrCorrupt: it is not a stream.
+// Inspect reads the header and the table of a stream. It checks the lengths of the
+// chunks, but not their contents. ErrCorrupt: it is not a stream.
 func Inspect(stream []byte) (Stats, error) {
 	h, err := parse(stream)
 	if err != nil {

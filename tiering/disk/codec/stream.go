@@ -38,10 +38,10 @@ func (e entry) stored() int     { return int(e & 0xffffff) }
 func (e entry) form(p int) form { return form(e >> (24 + 2*p) & 3) }
 func (e entry) verbatim() bool  { return e>>24 == 0 }
 
-// header precedes the table.
+// header is the header of a stream, which precedes the table.
 type header struct {
 	dt    kernel.DType
-	chunk int // raw bytes
+	chunk int // raw bytes of each chunk except the last
 	raw   int
 }
 
@@ -58,7 +58,7 @@ func (h header) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[8:], uint64(h.raw))
 }
 
-// parse reads the header and checks that the table is there.
+// parse reads the header of a stream and checks that the whole table follows it.
 func parse(b []byte) (header, error) {
 	if len(b) < headerBytes || string(b[:4]) != magic {
 		return header{}, fmt.Errorf("no stream: %w", ErrCorrupt)
@@ -68,7 +68,8 @@ func parse(b []byte) (header, error) {
 	if h.dt.Size() == 0 || b[5] != 0 || h.chunk == 0 || h.chunk > maxChunk {
 		return header{}, fmt.Errorf("element type %d, chunk of %d bytes: %w", h.dt, h.chunk, ErrCorrupt)
 	}
-	// A table of len(b) cannot describe more: larger values would overflow below.
+	// A table that fits in b cannot describe more raw bytes. Larger values would overflow
+	// below.
 	if raw > uint64(len(b))/entryBytes*uint64(h.chunk) {
 		return header{}, fmt.Errorf("%d raw bytes in %d: %w", raw, len(b), ErrCorrupt)
 	}
@@ -87,7 +88,7 @@ func putEntry(table []byte, i int, e entry) {
 	binary.LittleEndian.PutUint32(table[i*entryBytes:], uint32(e))
 }
 
-// plain returns how many bytes of a split chunk are not the huff0 block.
+// plain returns the stored size of a split chunk without its huff0 block, if it has one.
 func (h header) plain(e entry, raw int) int {
 	n, sum := raw/h.dt.Size(), raw%h.dt.Size()
 	for p := range h.dt.Size() {
@@ -101,7 +102,7 @@ func (h header) plain(e entry, raw int) int {
 	return sum
 }
 
-// check refuses an entry that no chunk of that raw length can have.
+// check returns an error if no chunk of the given raw length can have this table entry.
 func (h header) check(e entry, raw int) error {
 	if e.verbatim() {
 		if e.stored() != raw {
@@ -122,8 +123,8 @@ func (h header) check(e entry, raw int) error {
 	return nil
 }
 
-// walk checks the table of a stream whose header was parsed, and calls visit for each
-// chunk with its offset.
+// walk checks the table of a stream, and calls visit for each chunk with its table entry
+// and its offset in the stream.
 func (h header) walk(stream []byte, visit func(i int, e entry, from int)) error {
 	at := h.bodyBytes()
 	for i := range h.chunks() {

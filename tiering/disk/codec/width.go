@@ -15,7 +15,7 @@ type encoding struct {
 func (e *encoding) chunk(i int) []byte { return e.src[i*e.header.chunk:][:e.rawBytes(i)] }
 
 // inTurn encodes the chunks one by one, each directly after the previous one, and returns
-// their total size.
+// their total size in bytes.
 func (e *encoding) inTurn() int {
 	w := workers.Get().(*worker)
 	defer workers.Put(w)
@@ -28,8 +28,9 @@ func (e *encoding) inTurn() int {
 	return at
 }
 
-// atOnce encodes chunks in parallel, each to the offset that it would have without any
-// saving, then moves them together: the copy costs a few per cent of encoding.
+// atOnce encodes chunks in parallel. It writes each to the offset that it would have
+// uncompressed, then moves all chunks together (a few per cent of the encoding time), and
+// returns their total size.
 func (e *encoding) atOnce(width int) int {
 	_ = each(e.chunks(), width, func(w *worker, i int) error {
 		putEntry(e.table, i, w.encode(e.body[i*e.header.chunk:], e.chunk(i), e.dt))
@@ -48,7 +49,7 @@ type decoding struct {
 	dst, src []byte
 }
 
-// run checks the whole table before it writes any byte.
+// run decodes all chunks. It checks the whole table before it writes any byte.
 func (d *decoding) run(width int) error {
 	at := make([]int, d.chunks())
 	if err := d.walk(d.src, func(i int, _ entry, from int) { at[i] = from }); err != nil {
@@ -65,8 +66,8 @@ func (d *decoding) run(width int) error {
 	})
 }
 
-// each calls do for 0 to n-1, at most width at once, and waits. After an error no new
-// calls start; one of the errors is returned.
+// each calls do with 0 to n-1, at most width calls at once, and waits for them. After an
+// error it starts no more calls, and returns one of the errors.
 func each(n, width int, do func(w *worker, i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]

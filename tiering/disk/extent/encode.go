@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A manifest has version 2 if a segment has packed parts: a string after its token ids
-// gives their layout. It has version 3 if a segment has a primer, whose 32 bytes follow
-// that string, which may then be empty.
+// The version of a manifest depends on its content. Version 2 is for a segment with packed
+// parts: a string after the token ids gives their layout. Version 3 is for a segment with
+// a primer: its 32 bytes follow that string, which is empty if no parts are packed.
 const (
 	manifestVersion = 1
 	manifestPacked  = 2
@@ -27,7 +27,7 @@ func (m *Manifest) version() uint16 {
 	return manifestVersion
 }
 
-// Encode appends the manifest to dst as it is stored.
+// Encode appends the manifest to dst in its stored form, compressed.
 func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return dst, fmt.Errorf("manifest: %s: %w", err, tier.ErrInvalid)
@@ -39,7 +39,7 @@ func (m *Manifest) Encode(dst []byte) ([]byte, error) {
 	return compress(dst, content), nil
 }
 
-// append appends the content of a manifest, before compression. It has been checked.
+// append appends the uncompressed content of a manifest, which the caller has checked.
 func (m *Manifest) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, m.version())
@@ -167,7 +167,7 @@ func (r *reader) coded(m *Manifest, ranks int) {
 		r.odd = true
 		return
 	}
-	const leastBytes = 1 + 8 + 4 // least size of a part
+	const leastBytes = 1 + 8 + 4 // smallest size of a part
 	n := int(r.u32())
 	if !r.has(ranks, n, leastBytes) {
 		return
@@ -189,7 +189,7 @@ func (r *reader) coded(m *Manifest, ranks int) {
 type reader struct {
 	b     []byte
 	short bool
-	odd   bool // a value that no writer writes
+	odd   bool // a value was found that no writer writes
 }
 
 func (r *reader) take(n int) []byte {
@@ -216,8 +216,9 @@ func (r *reader) u32() uint32 { return uint32(r.number(4)) }
 func (r *reader) u64() uint64 { return r.number(8) }
 func (r *reader) str() string { return string(r.take(int(r.u16()))) }
 
-// has reports whether rows x n items of a size can follow. It is checked before any count
-// is used, so that no count causes an allocation larger than the input.
+// has reports whether the input has rows x n more items of some bytes each; if not, it
+// sets short. It is called before a count is used, so that no count causes an allocation
+// larger than the input.
 func (r *reader) has(rows, n, bytes int) bool {
 	if rows < 1 || rows > profile.MaxTPSize || n > len(r.b)/bytes/rows {
 		r.b, r.short = nil, true

@@ -11,20 +11,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ErrVersion reports a header or manifest of another version. Anything else that cannot
-// be decoded is tiering.ErrCorrupt, what cannot be encoded tiering.ErrInvalid.
+// ErrVersion reports a header or manifest of another version. Any other input that cannot be
+// decoded is tier.ErrCorrupt. A header or manifest that cannot be encoded is tier.ErrInvalid.
 var ErrVersion = errors.New("extent: another version")
 
 // Sizes that are part of the format.
 const (
 	Version    = 2       // with a seal; extents without one have version 1
 	BlockBytes = 4096    // unit of headers and payloads
-	ChunkBytes = 1 << 20 // covered by one digest
+	ChunkBytes = 1 << 20 // bytes covered by one digest
 	MaxRuns    = 64
 
-	// MaxHeaderBytes bounds a header with the largest possible manifest.
+	// MaxHeaderBytes is the length of a header with the largest possible manifest.
 	MaxHeaderBytes = (manifestOff + MaxStoredManifestBytes + BlockBytes - 1) / BlockBytes * BlockBytes
-	// MaxPayloadBytes is a guess with room to spare; it keeps sums from overflowing.
+	// MaxPayloadBytes is far above any use (a guess); it keeps sums from overflowing.
 	MaxPayloadBytes = 1 << 44
 )
 
@@ -40,7 +40,7 @@ const (
 	flagCoded = 1
 )
 
-// Name identifies an entry: a kind, 0 for segments, and a key.
+// Name identifies an entry by its kind (0 = segment) and key.
 type Name struct {
 	Kind uint8
 	Key  [32]byte
@@ -48,12 +48,12 @@ type Name struct {
 
 func (n Name) String() string { return fmt.Sprintf("%d/%x", n.Kind, n.Key[:8]) }
 
-// Header names an entry and gives its location.
+// Header is the content of a header, without the manifest.
 type Header struct {
 	Name
-	Generation   uint64 // of the name, never 0
+	Generation   uint64 // number of the write, never 0
 	Coded        bool
-	HeaderBytes  int // as HeaderBytes returns it for the manifest
+	HeaderBytes  int // as the function HeaderBytes returns it for the manifest
 	PayloadBytes int64
 	Runs         []slab.Run // whole blocks; together at least header and payload
 
@@ -65,13 +65,13 @@ type Header struct {
 	ManifestSum   uint64
 }
 
-// HeaderBytes returns the length of a header for the length of a stored manifest.
+// HeaderBytes returns the length of a header whose stored manifest has some length, in bytes.
 func HeaderBytes(manifestBytes int) int {
 	return int(Padded(int64(manifestOff + manifestBytes)))
 }
 
-// Append appends the header's blocks, manifest included, to dst. The manifest is as
-// Manifest.Encode returned it.
+// Append appends the header's blocks, which include the manifest, to dst. manifest is
+// what Manifest.Encode returned.
 func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
 	h.describe(manifest)
 	if err := h.check(); err != nil {
@@ -128,8 +128,8 @@ func (h *Header) putFixed(b []byte, tableSum uint64) {
 	le.PutUint64(b[sumOff:], xxh3.Hash(b[:sumOff]))
 }
 
-// Parse parses a header from its first block, which is all that it needs: the manifest
-// may extend beyond b. The header shares no memory with b.
+// Parse parses a header. It needs only the first block, without most of the manifest. The
+// result shares no memory with b.
 func Parse(b []byte) (Header, error) {
 	var h Header
 	if err := checkFixed(b); err != nil {
@@ -176,7 +176,7 @@ func checkFixed(b []byte) error {
 	if string(b[:8]) != magic {
 		return fmt.Errorf("header begins with %x: %w", b[:8], tier.ErrCorrupt)
 	}
-	// The version is checked before the checksum, which another version may have in
+	// The version is checked first, because another version may have the checksum in
 	// another place.
 	v := le.Uint32(b[8:])
 	if v != 1 && v != Version {
@@ -191,7 +191,7 @@ func checkFixed(b []byte) error {
 	return nil
 }
 
-// check returns what makes a header invalid in this version.
+// check returns why a header is invalid; nil = it is valid.
 func (h *Header) check() error {
 	switch {
 	case h.Generation == 0:
@@ -213,7 +213,7 @@ func (h *Header) check() error {
 	return nil
 }
 
-// Manifest returns the stored manifest in a header's blocks; it is part of b.
+// Manifest returns the stored manifest in the blocks b of a header, as a part of b.
 func (h *Header) Manifest(b []byte) ([]byte, error) {
 	if len(b) < h.HeaderBytes {
 		return nil, fmt.Errorf("header of %v: %d bytes of %d: %w", h.Name, len(b), h.HeaderBytes, tier.ErrCorrupt)

@@ -7,11 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Bounds of a manifest, in addition to those of package profile. They are guesses with
-// room to spare.
+// Bounds of a manifest, in addition to those of package profile. They are far above any
+// use (guesses).
 const (
-	MaxNameBytes = 1 << 10 // tenant, publisher
-	MaxDigests   = 1 << 20 // of all ranks together: 1 TiB
+	MaxNameBytes = 1 << 10 // of a tenant's or publisher's name
+	MaxDigests   = 1 << 20 // of all ranks together; they cover 1 TiB
 	MaxParts     = 1 << 18 // of all ranks together
 	MaxChunks    = 1 << 22 // stored chunks of all parts together
 )
@@ -23,23 +23,23 @@ type Manifest struct {
 	Publisher   string
 	Created     int64               // nanoseconds since 1970
 	Spec        profile.SegmentSpec // segments
-	Begin, End  int                 // segments: the interior; checkpoints: the rows stored
-	Parent      Name                // checkpoints: the node that this one extends; zero = none
+	Begin, End  int                 // token range: a segment's interior, or a checkpoint's stored rows
+	Parent      Name                // checkpoints: the checkpoint that this one extends; zero = none
 	Tokens      []uint32            // segments: token ids
 	Packed      profile.Packed      // segments: layout of their packed parts
 
-	RankBytes int64      // of each rank, as in memory
-	Digests   [][]uint64 // by rank, equally many each: xxh3 of each chunk of each part as published
+	RankBytes int64      // bytes of each rank, as in memory
+	Digests   [][]uint64 // by rank, the same number each: xxh3 of each chunk of each part, as published
 
 	Coded         bool
-	Parts         [][]Part // coded: by rank, equally many each
+	Parts         [][]Part // coded: by rank, the same number each
 	StoredDigests []uint64 // coded: xxh3 of each MiB of the payload
 }
 
 // Part is one part of one rank in a coded payload.
 type Part struct {
 	Codec  uint8    // 0 = unchanged bytes
-	Bytes  int64    // as in memory
+	Bytes  int64    // size in memory
 	Chunks []uint32 // stored bytes of each chunk; none with codec 0
 }
 
@@ -69,7 +69,7 @@ func (m *Manifest) PayloadBytes() int64 {
 	return Padded(n)
 }
 
-// check returns what makes a manifest invalid.
+// check returns why a manifest is invalid; nil = it is valid.
 func (m *Manifest) check() error {
 	in := func(n, most int) bool { return n >= 0 && n <= most }
 	switch {

@@ -30,7 +30,7 @@ func Run(b []byte) slab.Run {
 	}
 }
 
-// CheckRuns checks that runs can be written, and that a reader accepts them.
+// CheckRuns checks that runs can be encoded, and that a reader accepts them.
 func CheckRuns(runs []slab.Run) error {
 	_, err := checkRuns(runs)
 	return err
@@ -65,7 +65,7 @@ func RankOffset(rank int, rankBytes int64) int64 {
 	return int64(rank) * Padded(rankBytes)
 }
 
-// Chunks returns the number of digests of n bytes.
+// Chunks returns the number of chunks in n bytes; each has a digest.
 func Chunks(n int64) int {
 	return int((n + ChunkBytes - 1) / ChunkBytes)
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Key seals the extents of one store. An extent that verifies cannot be created or
-// modified without the key. Digests alone do not prevent that: xxh3 has no key, and other
-// bytes with the same digest are easily found.
+// Key seals the extents of one store. Without the key nobody can create or modify an
+// extent so that its seal verifies. Digests alone do not prevent that: xxh3 has no key,
+// and it is easy to find other bytes with the same digest.
 //
 // A seal is an HMAC-SHA-256 over the header, the manifest and a tag of each chunk. A tag
-// is a universal hash: nh over blocks, and a polynomial (the GMAC of AES-GCM) over these
-// hashes, with separate secrets. Universal hashes are safe as long as they stay secret.
-// They are used in the HMAC only, so they do not need different nonces.
+// is a universal hash of a chunk in three levels, each with its own secret: nh over
+// blocks of 4 KiB, and polynomials (the GMAC of AES-GCM) over the hashes of a unit and
+// over the tags of a chunk. Universal hashes are secure as long as nobody sees them. Here
+// only the HMAC uses them, so all can have the same nonce.
 type Key struct {
 	from          uint64
 	secret        [32]byte
@@ -26,16 +27,17 @@ type Key struct {
 	units, chunks cipher.AEAD
 }
 
-// Lengths: of a tag, of a seal, and of the part of a chunk that is hashed at once.
+// Lengths in bytes: of a tag, of a seal, and of a unit, the part of a chunk that has a
+// tag of its own.
 const (
 	TagBytes  = 16
 	SealBytes = sha256.Size
-	UnitBytes = 64 << 10 // of a chunk
+	UnitBytes = 64 << 10 // a chunk has up to 16 units
 
 	nonceBytes = 12
 )
 
-// NewKey returns the key of a secret. Extents of generations below from were written
+// NewKey returns the key for a secret. Extents of generations below from were written
 // before the store had a key, and have no seal.
 func NewKey(secret [32]byte, from uint64) *Key {
 	k := &Key{from: from, secret: secret}
@@ -66,8 +68,8 @@ func (k *Key) polynomial(use string) cipher.AEAD {
 
 var noNonce [nonceBytes]byte
 
-// Tag appends the tag of a chunk, stored in some runs, to dst. It does not depend on how
-// the runs are divided. It modifies the list of runs.
+// Tag appends the tag of a chunk to dst. runs are the chunk's bytes in memory; their
+// division does not affect the tag. Tag modifies the elements of runs, but not their bytes.
 func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
 	tags := make([]byte, 0, ChunkBytes/UnitBytes*TagBytes)
 	for {
@@ -78,8 +80,9 @@ func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
 	}
 }
 
-// Unit appends the tag of one unit of a chunk to dst. Join appends the tag of a chunk,
-// given the tags of its units in order. Together they are Tag.
+// Unit appends the tag of one unit of a chunk to dst, and modifies runs like Tag. Join
+// appends the tag of a chunk, given the tags of its units in order. Calling Unit for all
+// units and then Join has the same result as Tag.
 func (k *Key) Unit(dst []byte, runs [][]byte) []byte {
 	dst, _ = k.unit(dst, runs)
 	return dst
@@ -88,8 +91,8 @@ func (k *Key) Unit(dst []byte, runs [][]byte) []byte {
 // Join is documented at Unit.
 func (k *Key) Join(dst, tags []byte) []byte { return k.chunks.Seal(dst, noNonce[:], nil, tags) }
 
-// unit appends the tag of the first unit of runs, computed from the hashes of its blocks
-// and its length. It appends nothing if runs are empty.
+// unit appends the tag of the first unit in runs, computed from the hashes of its blocks
+// and its length, and returns the remaining runs. It appends nothing if runs are empty.
 func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
 	var scratch [nhBlock]byte
 	sums := make([]byte, 0, UnitBytes/nhBlock*nhSum+8)
@@ -109,8 +112,8 @@ func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
 	return k.units.Seal(dst, noNonce[:], nil, sums), runs
 }
 
-// nextBlock returns the next block from the front of runs: in place, or in scratch if it
-// spans several.
+// nextBlock returns the first block of runs: in place, or copied to scratch if it spans
+// several runs. rest are the runs after it.
 func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]byte) {
 	for len(runs) > 0 && len(runs[0]) == 0 {
 		runs = runs[1:]
@@ -133,32 +136,32 @@ func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]by
 	return scratch[:got], runs
 }
 
-// seal returns the seal of a header, given its bytes before the seal and the run table,
-// its manifest and its tags.
+// seal returns the seal of an extent. header is what Header.unsealed returns, and tags
+// are the tags of all chunks.
 func (k *Key) seal(header, manifest, tags []byte) (sum [SealBytes]byte) {
 	secret := k.derive("seal")
 	m := hmac.New(sha256.New, secret[:])
-	m.Write(header) // of fixed length; it contains that of the manifest
+	m.Write(header) // it has a fixed length, and contains the manifest's length
 	m.Write(manifest)
 	m.Write(tags)
 	m.Sum(sum[:0])
 	return sum
 }
 
-// Sign seals a header; tags has the tag of each chunk, in the order of their digests.
-// Append then writes the seal.
+// Sign computes the seal of a header, which Append then writes. tags has the tags of all
+// chunks in the order of their digests.
 func (h *Header) Sign(k *Key, manifest, tags []byte) {
 	h.describe(manifest)
 	h.Sealed = true
 	h.Seal = k.seal(h.unsealed(), manifest, tags)
 }
 
-// Seals reports whether a generation has to be sealed. A store without a key has no
-// seals.
+// Seals reports whether extents of a generation must have a seal. Without a key (nil)
+// none does.
 func (k *Key) Seals(generation uint64) bool { return k != nil && generation >= k.from }
 
-// Proven checks that the seal of a parsed header matches its stored manifest and the tags
-// of its chunks.
+// Proven checks that the seal of a parsed header matches the stored manifest and the tags
+// of all chunks. It returns nil if extents of this generation have no seal.
 func (h *Header) Proven(k *Key, manifest, tags []byte) error {
 	if !k.Seals(h.Generation) {
 		return nil
@@ -173,8 +176,8 @@ func (h *Header) Proven(k *Key, manifest, tags []byte) error {
 	return nil
 }
 
-// unsealed returns the part of a header that a seal covers: everything before it, and the
-// runs.
+// unsealed returns the part of a header that the seal covers: the fields before the seal,
+// and the run table.
 func (h *Header) unsealed() []byte {
 	b := make([]byte, manifestOff)
 	table := h.putTable(b)

@@ -10,15 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of a manifest's bytes: the token ids of the longest segment, and the maximum of
-// all digests, parts and chunks.
+// The most bytes of a manifest, before and after compression. There is room for the token
+// ids of the longest segment, and for the maximum of digests, parts and chunks.
 const (
 	MaxManifestBytes       = 4*profile.MaxTokens + 48<<20
 	MaxStoredManifestBytes = MaxManifestBytes + MaxManifestBytes/128 + 1024 // zstd adds 3 bytes to each incompressible 128 KiB
 )
 
-// One encoder and one decoder are shared: both keep a pool of states, and are safe for
-// concurrent use in the calls made here. Headers carry checksums, so frames do not.
+// All calls share one encoder and one decoder. Both keep a pool of states, and EncodeAll and
+// DecodeAll may be called concurrently. Frames have no checksums, because headers have them.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
 		e, err := zstd.NewWriter(nil,
@@ -48,8 +48,8 @@ func compress(dst, content []byte) []byte {
 	return encoder().EncodeAll(content, dst)
 }
 
-// decompress returns the content of a single frame. It allocates the size that the frame
-// states, at most MaxManifestBytes.
+// decompress returns the content of a single frame. It allocates as many bytes as the
+// frame states, at most MaxManifestBytes.
 func decompress(b []byte) ([]byte, error) {
 	if len(b) > MaxStoredManifestBytes {
 		return nil, fmt.Errorf("stored manifest of %d bytes: %w", len(b), tier.ErrCorrupt)

@@ -22,8 +22,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Place is a directory that no tier has open. Dir is enough; the file systems are for
-// tests.
+// Place is a directory that no tier has open. Only Dir is required; Slabs and Index are
+// the file systems of tests.
 type Place struct {
 	Dir   string
 	Slabs slab.FS
@@ -33,9 +33,9 @@ type Place struct {
 // CheckOptions sets how thorough a check is.
 type CheckOptions struct {
 	Deep bool // reads all payloads, compares every digest, and looks for extents without a row
-	All  bool // for Repair: adopts extents that verify and have no row
-	// Progress is called from time to time, with entries, or with bytes while the
-	// catalogue is rebuilt. It may be nil.
+	All  bool // only for Repair: also adopts extents that verify and have no row
+	// Progress is called from time to time. done and total count entries, or bytes while
+	// slabs are searched for extents. nil = not called.
 	Progress func(done, total int64)
 }
 
@@ -45,17 +45,17 @@ func (o *CheckOptions) progress(done, total int64) {
 	}
 }
 
-// directory is an open directory and the findings about it.
+// directory is an open directory with the findings about it.
 type directory struct {
 	*volume.Volume
 	profiles map[profile.Fingerprint]*profile.Profile
 	report   *Report
-	// Slabs with a header of zeros, as left by an interrupted creation.
+	// Numbers of slabs with a header of zeros, which an interrupted creation leaves.
 	unfinished []uint32
 }
 
 // open locks a directory and opens everything that does not depend on the catalogue.
-// volume.ErrNotTier, ErrLocked, ErrVersion: it was not examined.
+// volume.ErrNotTier, ErrLocked or ErrVersion: the directory was not opened.
 func open(p Place) (*directory, error) {
 	v, err := volume.OpenExisting(volume.Options{
 		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
@@ -69,8 +69,8 @@ func open(p Place) (*directory, error) {
 }
 
 // take adds slabs and profiles to the report. A slab of another version, or one that
-// cannot be opened now, is not damage but ends the check: otherwise everything in it
-// would seem lost.
+// cannot be opened now, is not damage. It ends the check with an error: otherwise all
+// entries in it would seem lost.
 func (o *directory) take() error {
 	for _, s := range o.Slabs() {
 		o.AddSlab(s)
@@ -78,7 +78,7 @@ func (o *directory) take() error {
 	}
 	for _, r := range o.Refused() {
 		switch {
-		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds anything, its rows report it missing
+		case errors.Is(r.Err, slab.ErrUnfinished): // if it holds entries, checkRows reports them as lost
 		case damagedSlab(r.Err), errors.Is(r.Err, slab.ErrStore):
 			o.report.problem(Problem{Slab: r.Number, What: r.Err.Error()})
 		case errors.Is(r.Err, slab.ErrVersion), errors.Is(r.Err, slab.ErrGranule):
@@ -99,7 +99,7 @@ func (o *directory) take() error {
 			o.report.problem(Problem{What: u.Err.Error()})
 		case errors.As(u.Err, &errno):
 			return u.Err
-		default: // its bytes match its name
+		default: // the file is intact, but this version cannot parse it
 			return fmt.Errorf("%w: %w", u.Err, volume.ErrVersion)
 		}
 	}
@@ -110,7 +110,7 @@ func (o *directory) take() error {
 	return nil
 }
 
-// damagedSlab reports whether a slab is refused for damage that Repair fixes.
+// damagedSlab reports whether a slab is refused because of damage that Repair fixes.
 func damagedSlab(err error) bool {
 	for _, damage := range [...]error{slab.ErrUnfinished, slab.ErrHeader, slab.ErrSize, unix.EIO} {
 		if errors.Is(err, damage) {
@@ -120,16 +120,16 @@ func damagedSlab(err error) bool {
 	return false
 }
 
-// done returns the report with the free bytes.
+// done completes the report with the free bytes and returns it.
 func (o *directory) done() *Report {
 	o.report.FreeBytes = o.Space.FreeBytes()
 	return o.report
 }
 
-// Check compares everything in a directory: slabs, rows, headers and manifests, and with
-// Deep the payloads. It needs the lock, so it fails while a daemon runs (ErrLocked).
-// Opening the catalogue replays its log; nothing else is changed. An error means that the
-// directory was not examined, or not completely; problems in it are in the report.
+// Check checks that slabs, rows, headers and manifests in a directory agree; with Deep also
+// the payloads. It needs the lock, so it returns volume.ErrLocked while a daemon runs.
+// Opening the catalogue replays its log; Check changes nothing else. Problems of the
+// directory are in the report. An error means that it was not, or not completely, examined.
 func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return CheckPlace(ctx, Place{Dir: dir}, opts)
 }
@@ -137,7 +137,7 @@ func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) 
 // CheckPlace is Check for any Place.
 func CheckPlace(ctx context.Context, p Place, opts CheckOptions) (_ *Report, err error) {
 	o, err := open(p)
-	if errors.Is(err, tier.ErrCorrupt) { // without FORMAT and KEY nothing else can be examined
+	if errors.Is(err, tier.ErrCorrupt) { // FORMAT or KEY is unusable, so nothing else can be examined
 		r := &Report{}
 		r.problem(Problem{What: err.Error()})
 		return r, nil
@@ -180,8 +180,8 @@ func (o *directory) countRowless(ctx context.Context, rows []catalog.Row, opts C
 // errBroken is wrapped with the reason why a catalogue is unusable.
 var errBroken = errors.New("broken")
 
-// rows opens the catalogue and reads all of it. errBroken: it has to be rebuilt. Any
-// other error says nothing about it.
+// rows opens the catalogue and reads all rows. errBroken: the catalogue has to be
+// rebuilt. After any other error it is not known to be damaged.
 func (o *directory) rows() (rows []catalog.Row, err error) {
 	if err = o.OpenCatalog(); err == nil {
 		rows, err = o.ReadRows()
@@ -189,7 +189,7 @@ func (o *directory) rows() (rows []catalog.Row, err error) {
 	return rows, o.judge(err)
 }
 
-// judge classifies an error of the catalogue as damage or not.
+// judge wraps an error of the catalogue as errBroken if it means damage.
 func (o *directory) judge(err error) error {
 	var errno unix.Errno
 	switch {
@@ -203,9 +203,10 @@ func (o *directory) judge(err error) error {
 	return fmt.Errorf("%w: %w", errBroken, err)
 }
 
-// checkRows checks every row, and reports and returns the wrong ones. Only correct rows
-// claim their space, younger ones first. After them come rows whose extents cannot be
-// read or whose profiles are missing: they are reported, but not known to be wrong.
+// checkRows checks every row. It reports the wrong rows and returns their names. Correct
+// rows claim their space, the highest generation first. Then the rows claim theirs whose
+// extents cannot be read or whose profiles are missing: they are reported, but are not
+// known to be wrong.
 func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.Catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))
@@ -248,11 +249,11 @@ func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts Chec
 	return bad, nil
 }
 
-// errDormant is returned for a row that cannot be checked because its profile is missing.
-// The daemon keeps such a row until an engine registers the profile.
+// errDormant reports that a row cannot be checked because its profile is missing. The
+// daemon keeps such a row until an engine registers the profile.
 var errDormant = errors.New("it is kept until an engine registers that")
 
-// errCatalog is wrapped in errors of the catalogue, as opposed to errors of a row.
+// errCatalog marks errors of the catalogue, as opposed to problems of one row.
 var errCatalog = errors.New("catalogue")
 
 func (o *directory) checkRow(ctx context.Context, r *catalog.Row, tenants map[uint32]string, there map[extent.Name]bool, opts CheckOptions) error {

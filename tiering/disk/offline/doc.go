@@ -1,4 +1,4 @@
-// Package offline works on the directory of a disk tier while no daemon has it open: it
-// checks, dumps and repairs it, and rebuilds its rows from the extents. Meanwhile it
-// holds the directory's lock.
+// Package offline checks, dumps and repairs the directory of a disk tier while no daemon
+// has it open, and rebuilds its catalogue from the extents. Each function holds the
+// directory's lock while it runs.
 package offline

@@ -23,7 +23,7 @@ type DumpRow struct {
 	Begin       int        `json:"begin"`
 	End         int        `json:"end"`
 	Tokens      int        `json:"tokens,omitempty"` // tokens of the whole segment
-	Primer      string     `json:"primer,omitempty"` // the primer after which it was captured
+	Primer      string     `json:"primer,omitempty"` // id of the primer after which the segment was captured
 	Parent      string     `json:"parent,omitempty"`
 	Ranks       int        `json:"ranks"`
 	RankBytes   int64      `json:"rank_bytes"`
@@ -50,8 +50,8 @@ func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
 	return d
 }
 
-// Dump calls fn with every row of the catalogue, in the order of kind and key. Like Check
-// it needs the lock.
+// Dump calls fn with every row of the catalogue, in ascending order of kind and key. Like
+// Check, it needs the lock.
 func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
 	return DumpPlace(ctx, Place{Dir: dir}, fn)
 }

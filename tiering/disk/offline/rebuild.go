@@ -45,8 +45,8 @@ func highest(list []*payload.Extent, rows []catalog.Row) (last uint64) {
 	return last
 }
 
-// scan finds all extents that verify. A header proves nothing, since it may belong to an
-// extent that was forgotten and partly overwritten: only payloads that verify count.
+// scan finds all extents whose payloads verify. An intact header is not enough, since its
+// extent may have been forgotten and partly overwritten.
 func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payload.Extent, err error) {
 	bad := func(at slab.Run, err error) {
 		o.report.problem(Problem{Slab: at.Slab, Off: at.Off, What: err.Error()})
@@ -66,9 +66,9 @@ func (o *directory) scan(ctx context.Context, opts CheckOptions) (list []*payloa
 	return list, err
 }
 
-// rowless finds the extents that verify, have no row and do not overlap the space of a
-// row. They belong to entries that were removed and whose space was not reused, or that
-// were lost with a part of the catalogue. The two cannot be distinguished.
+// rowless finds the extents that verify, have no row and do not overlap the space of any
+// row. Their entries were either removed, and the space was not reused, or were lost with
+// a part of the catalogue. The two cases cannot be distinguished.
 func (o *directory) rowless(ctx context.Context, rows []catalog.Row, opts CheckOptions) (list []*payload.Extent, err error) {
 	there := namesOf(rows)
 	err = o.eachHeader(ctx, opts, func(slab.Run, error) {}, func(at slab.Run) {
@@ -92,7 +92,7 @@ func namesOf(rows []catalog.Row) map[extent.Name]bool {
 	return names
 }
 
-// takeUp adds rows for extents that have none.
+// takeUp adds rows for the extents that have none.
 func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOptions) error {
 	list, err := o.rowless(ctx, rows, opts)
 	if err != nil {
@@ -103,8 +103,8 @@ func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOp
 	return o.fill(ctx, highest(list, rows), kept)
 }
 
-// eachHeader calls f with every granule that begins with a header, and bad with
-// unreadable ones.
+// eachHeader calls f for every granule that begins with a header, with the run from there
+// to the end of the slab, and bad for every granule that cannot be read.
 func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(slab.Run, error), f func(slab.Run)) error {
 	var done int64
 	for _, s := range o.Slabs() {
@@ -123,11 +123,11 @@ func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(
 	return ctx.Err()
 }
 
-// window is the number of bytes of a slab read at once in the search for headers.
+// window is the number of bytes read at once while a slab is searched for headers.
 const window = 8 << 20
 
-// starts finds the granules of a window that begin with a header. If the window cannot be
-// read as a whole, each of its granules is read separately.
+// starts returns the offsets of the granules that begin with a header, in the n bytes of
+// a slab from at on. If it cannot read them at once, it reads each granule separately.
 func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, error)) (offs []int64) {
 	buf := slab.AlignedBuffer(int(n &^ (slab.BlockBytes - 1)))
 	whole := o.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}) == nil
@@ -147,8 +147,8 @@ func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, erro
 	return offs
 }
 
-// candidate returns why an extent cannot become an entry: it has no known profile or
-// kind, or does not verify.
+// candidate returns why an extent cannot become an entry: its profile or kind is not
+// known, or it does not verify. nil = it can.
 func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	p := o.profiles[f.Manifest.Fingerprint]
 	if p == nil {
@@ -163,10 +163,10 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	return nil
 }
 
-// choose decides which extents become entries. Of one name the youngest does. Two extents
-// that verify cannot share space, unless a payload contains the image of another extent:
-// an extent that begins inside another one is such an image. Some names already have
-// rows.
+// choose decides which extents become entries, and reports the others. Among extents of
+// one name it keeps the highest generation. Extents that verify share no space, unless a
+// payload contains bytes that look like an extent; so it drops an extent that begins
+// inside another one. there has the names that already have rows.
 func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (kept []*payload.Extent) {
 	inside := images(list)
 	slices.SortFunc(list, func(a, b *payload.Extent) int { return cmp.Compare(b.Generation, a.Generation) })
@@ -198,7 +198,7 @@ func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (
 	return kept
 }
 
-// images returns the extents that begin inside the space of another.
+// images tells for each extent whether it begins inside the space of another one.
 func images(list []*payload.Extent) map[*payload.Extent]bool {
 	type place struct {
 		slab.Run
@@ -207,7 +207,7 @@ func images(list []*payload.Extent) map[*payload.Extent]bool {
 	var runs []place
 	for _, f := range list {
 		for i, r := range f.Runs {
-			if i == 0 { // its own start is not inside
+			if i == 0 { // an extent does not begin inside itself
 				r.Off, r.Len = r.Off+1, r.Len-1
 			}
 			runs = append(runs, place{r, f})
@@ -233,7 +233,8 @@ func images(list []*payload.Extent) map[*payload.Extent]bool {
 	return inside
 }
 
-// rooted reports whether a chain ends in a root or a row. A cycle does not.
+// rooted reports whether the chain of parents of an extent ends in a root or in an entry
+// with a row, and not in a missing parent or a cycle.
 func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map[extent.Name]bool) bool {
 	for steps := 0; f.Manifest.Parent != (extent.Name{}) && !there[f.Manifest.Parent]; steps++ {
 		if f = byName[f.Manifest.Parent]; f == nil || steps > len(byName) {
@@ -243,11 +244,11 @@ func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map
 	return true
 }
 
-// rowsAtOnce bounds the rows in one batch of a new catalogue.
+// rowsAtOnce is the most rows in one batch.
 const rowsAtOnce = 1000
 
-// fill writes rows. Generations continue after the highest one seen, including that of
-// extents that are not kept.
+// fill writes rows for the kept extents and syncs them. New generations will begin above
+// highest, which includes extents that are not kept.
 func (o *directory) fill(ctx context.Context, highest uint64, kept []*payload.Extent) error {
 	for last := highest; last > 0; {
 		n := min(last, 1<<40)

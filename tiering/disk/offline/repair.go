@@ -16,21 +16,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Repair changes a directory so that Check finds no problems, and forgets as few entries
-// as possible. A damaged FORMAT and damaged headers of slabs are rewritten, since their
-// contents are known; slab files that were never finished are removed. Rows that a deep
-// check finds wrong are deleted. If the catalogue itself is damaged, a new one is created
-// from the contents of the slabs, and the old one is kept in a folder next to it. Entries
-// that were forgotten, but whose space was not reused, then reappear, since nothing on
-// the disk distinguishes them. With CheckOptions.All such entries are also added to an
-// intact catalogue.
+// Repair changes a directory so that Check finds no problems, and forgets as few entries as
+// possible. It rewrites a damaged FORMAT and damaged headers of slabs, since their contents
+// are known, and removes slab files that were never finished. It deletes rows that a deep
+// check finds wrong. If the catalogue itself is damaged, it creates a new one from the
+// contents of the slabs, and keeps the old one in a folder next to it. Removed entries
+// whose space was not reused then reappear, since nothing on the disk distinguishes them.
+// With CheckOptions.All such entries are also added to an intact catalogue.
 //
-// Parts that the disk cannot read are reported and left unchanged: a daemon forgets such
-// an entry when it needs it and still cannot read it. The same holds for rows whose
-// profile is damaged or missing, but a new catalogue does not include extents of such a
-// profile. An error means that the state of the catalogue or of a slab could not be
-// determined, and that it is unchanged. Like Check, Repair needs the lock. The report
-// lists the problems found before the repair.
+// Entries that the disk cannot read are reported and kept: a daemon forgets such an entry
+// when it needs it and still cannot read it. Rows whose profile is damaged or missing are
+// also reported and kept, but a new catalogue does not include extents of such a profile.
+// An error means that the state of the catalogue or of a slab could not be determined,
+// and that it is unchanged. Like Check, Repair needs the lock. The report lists the
+// problems found before the repair.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return RepairPlace(ctx, Place{Dir: dir}, opts)
 }
@@ -89,7 +88,7 @@ func (o *directory) repair(ctx context.Context, opts CheckOptions) error {
 	return o.rebuild(ctx, opts)
 }
 
-// uncount resets the space that rows were found to own.
+// uncount resets the space and the counts of the entries found so far.
 func (o *directory) uncount() {
 	o.ForgetSpace()
 	r := o.report
@@ -97,9 +96,9 @@ func (o *directory) uncount() {
 	r.Segments, r.SegmentBytes, r.Checkpoints, r.CheckpointBytes = 0, 0, 0, 0
 }
 
-// mend restores the headers of slabs, so that their contents can be examined. This
-// includes slabs that may never have been finished, since the zeros may also be damage. A
-// file too short to hold anything is removed.
+// mend rewrites damaged headers of slabs, so that their contents can be examined. This
+// includes headers of zeros: the slab may never have been finished, but the zeros may
+// also be damage. It removes files that are too short to hold an entry.
 func (o *directory) mend() error {
 	for _, r := range o.Refused() {
 		if !damagedSlab(r.Err) {
@@ -126,8 +125,7 @@ func (o *directory) mend() error {
 	return nil
 }
 
-// removeUnfinished removes slabs that were never finished: those in which nothing was
-// found.
+// removeUnfinished removes the slabs with a header of zeros in which no extent was found.
 func (o *directory) removeUnfinished() error {
 	for _, n := range o.unfinished {
 		if !o.Space.RemoveSlab(n) {
@@ -147,7 +145,7 @@ func (o *directory) removeUnfinished() error {
 	return nil
 }
 
-// dropBad deletes the wrong rows, and then their descendants. It returns the others.
+// dropBad deletes the wrong rows and their descendants. It returns the remaining rows.
 func (o *directory) dropBad(ctx context.Context, rows []catalog.Row, opts CheckOptions) (left []catalog.Row, err error) {
 	names, err := o.checkRows(ctx, rows, opts)
 	if err != nil {

@@ -16,7 +16,7 @@ type Report struct {
 	GranuleBytes int64  `json:"granule_bytes"`
 	Slabs        int    `json:"slabs"`
 	SlabBytes    int64  `json:"slab_bytes"`
-	UsedBytes    int64  `json:"used_bytes"` // in runs of entries
+	UsedBytes    int64  `json:"used_bytes"` // in the runs of entries
 	FreeBytes    int64  `json:"free_bytes"` // inside slabs
 	Profiles     int    `json:"profiles"`
 
@@ -26,8 +26,8 @@ type Report struct {
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	PayloadBytes    int64 `json:"payload_bytes_verified"` // read and compared
 
-	// Extents that verify and have no row: of entries that were removed, or that a
-	// damaged catalogue has lost. A deep check of a readable catalogue looks for them.
+	// Extents that verify and have no row: their entries were removed, or lost by a
+	// damaged catalogue. A deep check looks for them if the catalogue is readable.
 	Rowless      int   `json:"without_row"`
 	RowlessBytes int64 `json:"without_row_bytes"`
 
@@ -35,17 +35,17 @@ type Report struct {
 	MoreProblems int       `json:"more_problems,omitempty"` // number of problems not listed
 	Unread       int       `json:"unread,omitempty"`        // entries that the disk cannot read, or whose profiles are missing; Repair keeps them
 
-	// By Repair.
+	// Results of Repair.
 	Format    bool   `json:"format,omitempty"`     // FORMAT was rewritten
 	Restored  int    `json:"restored,omitempty"`   // rewritten headers of slabs
 	Removed   int    `json:"removed,omitempty"`    // slab files that held nothing
 	Rebuilt   bool   `json:"rebuilt,omitempty"`    // the catalogue was rebuilt from slabs
-	KeptIndex string `json:"kept_index,omitempty"` // folder of the old one
+	KeptIndex string `json:"kept_index,omitempty"` // folder of the old catalogue
 	Forgotten int    `json:"forgotten,omitempty"`  // rows deleted, or extents not adopted
 	TakenUp   int    `json:"taken_up,omitempty"`   // extents that got a row in an existing catalogue
 }
 
-// Problem is one problem and its location, as far as known.
+// Problem is one problem, with its location as far as known.
 type Problem struct {
 	Name tier.Name `json:"-"`
 	Kind string    `json:"kind,omitempty"`
@@ -68,7 +68,7 @@ func (p Problem) String() string {
 // Clean reports whether there are no problems.
 func (r *Report) Clean() bool { return len(r.Problems) == 0 }
 
-// maxProblems bounds the list of problems in a report.
+// maxProblems is the most problems that a report lists.
 const maxProblems = 10000
 
 func (r *Report) problem(p Problem) {

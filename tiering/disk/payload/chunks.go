@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/extent"
 )
 
-// chunk is the bytes of one digest and their place in a rank's layout.
+// chunk is the place in a rank's layout of the bytes that one digest covers.
 type chunk struct {
 	rank int
 	part *profile.Part
@@ -30,7 +30,7 @@ func chunksOf(l *profile.Layout, ranks int) []chunk {
 	return list
 }
 
-// storedChunk is the bytes of one digest in a payload.
+// storedChunk is a chunk and its place in the payload.
 type storedChunk struct {
 	chunk
 	codec codec.ID
@@ -38,8 +38,8 @@ type storedChunk struct {
 	bytes int64 // stored size
 }
 
-// codedChunks lists the location of each chunk of a coded payload, or returns how the
-// manifest disagrees with the layout.
+// codedChunks lists the chunks of a coded payload with their locations. It returns an
+// error if the manifest does not agree with the layout.
 func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
 	var list []storedChunk
 	at := int64(0)
@@ -70,10 +70,11 @@ func codedChunks(m *extent.Manifest, l *profile.Layout) ([]storedChunk, error) {
 	return list, nil
 }
 
-// span is a range of chunks.
+// span is a range of indexes: first <= i < end.
 type span struct{ first, end int }
 
-// grouped groups neighboring chunks that are read together, up to a number of bytes.
+// grouped divides a list into groups of neighboring chunks that are read together. A
+// group has at most the given number of bytes, or a single chunk.
 func grouped(list []storedChunk, bytes int64) (groups []span) {
 	for i := 0; i < len(list); {
 		g := span{i, i + 1}

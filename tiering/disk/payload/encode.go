@@ -18,12 +18,12 @@ import (
 type Encoder struct {
 	device  gpuipc.Device
 	coded   [profile.PartV + 1]bool
-	any     bool    // some kind of part is coded
+	any     bool    // at least one kind of part is coded
 	staging *budget // bytes of coded payloads in memory
 }
 
-// NewEncoder returns an encoder that codes some kinds of parts, using at most
-// stagingBytes of memory unless a single object needs more.
+// NewEncoder returns an encoder that compresses the kinds of parts in coded. Concurrent
+// calls together use at most stagingBytes of memory, unless a single object needs more.
 func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int64) *Encoder {
 	enc := &Encoder{device: device, any: len(coded) > 0, staging: newBudget(stagingBytes)}
 	for _, kind := range coded {
@@ -32,9 +32,8 @@ func NewEncoder(device gpuipc.Device, coded []profile.PartKind, stagingBytes int
 	return enc
 }
 
-// HeaderBound returns an upper bound of an object's header, with an incompressible
-// manifest. Space is counted before the manifest is built, since that takes longer than a
-// lock may be held.
+// HeaderBound returns an upper bound of the bytes of an object's header. It is called when
+// room is counted, under a lock that must not be held long enough to build the manifest.
 func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
 	const fixed = 512 // all fields of known length
 	n := int64(fixed + len(tenant) + len(o.Publisher) + len(o.Packed) + 4*len(o.Tokens))
@@ -42,7 +41,8 @@ func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
 		n += 8 * int64(len(o.Shares[i].Digests))
 	}
 	if enc.any {
-		// Per part its codec and length, per chunk its stored length, per MiB a digest.
+		// Each part adds its codec and length, each chunk its stored length, each MiB a
+		// digest.
 		for i := range o.Shares {
 			n += codedPartBytes*int64(len(o.Shares[i].Digests)) + 8*int64(extent.Chunks(o.Shares[i].Ref.Len())+1)
 		}
@@ -51,25 +51,26 @@ func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
 	return int64(extent.HeaderBytes(int(n)))
 }
 
-// codedPartBytes is the size that a part with one chunk adds to a manifest; further
-// chunks add less each. A part without bytes has no chunk, so there is a margin.
+// codedPartBytes is twice the size that a part with one chunk adds to a manifest. Further
+// chunks add less. The factor 2 covers parts without bytes, which have no digest to be
+// counted by.
 const codedPartBytes = 2 * (1 + 8 + 4 + 4)
 
 // Encoded is the payload of an object and its manifest.
 type Encoded struct {
 	Manifest []byte // as stored
-	Bytes    int64  // of the payload
+	Bytes    int64  // size of the payload
 	Coded    bool
 	Buffers  [][]byte
 	Release  func() // releases the memory of Buffers
-	Tags     []byte // of all chunks, for the seal
+	Tags     []byte // tags of all chunks, for the seal
 
-	// Sizes of the coded parts before and after.
+	// Sizes of the coded parts before and after coding.
 	RawBytes, CodedBytes uint64
 }
 
-// Encode prepares the bytes of an object: in place, or coded in memory. An error of the
-// device is tier.ErrUnavailable, one of the object tier.ErrInvalid.
+// Encode prepares the bytes of an object for writing: in place, or coded in new memory.
+// tier.ErrUnavailable: the device failed. tier.ErrInvalid: the object is invalid.
 func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, key *extent.Key) (*Encoded, error) {
 	m := manifestOf(o, tenant)
 	layout, err := o.Layout()
@@ -137,16 +138,16 @@ func (v *view) tags(dst []byte, l *profile.Layout, key *extent.Key) []byte {
 	return dst
 }
 
-// codedMargin is how much more than the raw bytes of a part coding may need before it is
-// given up for the part: the tables of its chunks.
+// codedMargin is extra room in the output buffer: a part that does not shrink may take
+// more than its raw bytes, because of chunk tables, before it is stored unchanged instead.
 const codedMargin = 64 << 10
 
-// encoding builds a coded payload in memory. Only then its length is known, and with it
-// the end of its header. staging bounds the memory of concurrent encodings.
+// encoding builds a coded payload in memory, because the header, which comes first, needs
+// its length. Encoder.staging limits the memory of concurrent encodings.
 type encoding struct {
 	*Encoder
 	key     *extent.Key
-	tags    []byte // so far
+	tags    []byte // tags of the chunks so far
 	out     []byte // so far
 	scratch []byte
 	raw     uint64 // of coded parts
@@ -214,9 +215,9 @@ func (w *encoding) rank(ctx context.Context, ref gpuipc.Ref, l *profile.Layout) 
 	return parts, nil
 }
 
-// part adds a part chunk by chunk, each a separate stream, so that a reader can decode
-// the bytes of every digest independently. A part that does not shrink is stored
-// unchanged.
+// part appends a coded part to the payload. Each chunk is a separate stream, so that a
+// reader can decode the bytes of each digest independently. If the part does not shrink,
+// it appends nothing and returns false.
 func (w *encoding) part(v *view, p *profile.Part, out *extent.Part) (ok bool, err error) {
 	start := len(w.out)
 	for at := int64(0); at < p.Len; at += extent.ChunkBytes {

@@ -14,20 +14,20 @@ import (
 // blocks rounds up to whole blocks.
 func blocks(n int64) int64 { return extent.Padded(n) }
 
-// piece is a run of whole blocks in memory that a transfer may touch. If the object ends
-// inside its last block, b is a temporary block and home is the object's part of it: the
-// disk gets zeros after it, not the contents of the arena.
+// piece is a run of whole blocks in memory, which transfers read or write. If the object
+// ends inside its last block, b is a temporary block, and home is the memory of the
+// object's bytes in it: the disk gets zeros after them, not the contents of the arena.
 type piece struct {
 	b    []byte
 	home []byte
 }
 
-// view is one rank's bytes as pieces. The code that opened it calls close, once.
+// view is one rank's bytes, divided into pieces. The caller of openView calls close, once.
 type view struct {
 	ref    gpuipc.Ref
 	parts  [][]byte // the object's bytes, in order
 	pieces []piece
-	staged []byte // all of it, if the memory itself cannot be transferred
+	staged []byte // a copy of all bytes, if transfers cannot use the memory itself; else nil
 	unpin  func()
 }
 
@@ -37,8 +37,9 @@ func (v *view) close() {
 	}
 }
 
-// openView prepares a rank's memory for transfers: in place if its pages have addresses
-// and are block aligned, otherwise in a copy.
+// openView prepares a rank's memory for transfers: in place if the CPU can address it and
+// it is block aligned, otherwise in a copy. write means that transfers fill the memory.
+// After an error the view may be nil; if it is not, the caller closes it.
 func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool) (*view, error) {
 	v := &view{ref: ref}
 	parts, unpin, err := dev.Pin(ref, write)
@@ -48,7 +49,7 @@ func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool
 		v.pieces = inPlace(parts)
 		if !write {
 			for _, p := range v.pieces {
-				copy(p.b, p.home) // has an effect only for the last one
+				copy(p.b, p.home) // home is nil except in the last, partial piece
 			}
 		}
 		return v, nil
@@ -70,8 +71,8 @@ func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool
 	return v, dev.Load(ctx, v.staged, ref)
 }
 
-// aligned reports whether all parts are block aligned and all but the last are whole
-// blocks.
+// aligned reports whether all parts are block aligned, and all except the last consist of
+// whole blocks.
 func aligned(parts [][]byte) bool {
 	for i, p := range parts {
 		if uintptr(unsafe.Pointer(unsafe.SliceData(p)))%slab.BlockBytes != 0 {
@@ -101,7 +102,8 @@ func inPlace(parts [][]byte) []piece {
 // window returns the bytes [off, off+n) of a rank, as runs in memory.
 func (v *view) window(off, n int64) [][]byte { return gpuipc.Window(v.parts, off, n) }
 
-// gather returns runs as one, in place if there is one, otherwise in scratch.
+// gather returns the bytes of runs as one slice: the run itself if there is only one,
+// otherwise a copy in scratch.
 func gather(runs [][]byte, scratch []byte) []byte {
 	if len(runs) == 1 {
 		return runs[0]
@@ -113,7 +115,7 @@ func gather(runs [][]byte, scratch []byte) []byte {
 	return scratch
 }
 
-// scatter copies one run to several.
+// scatter copies the bytes of from to several runs, in order.
 func scatter(runs [][]byte, from []byte) {
 	for _, r := range runs {
 		from = from[copy(r, from):]
@@ -123,7 +125,7 @@ func scatter(runs [][]byte, from []byte) {
 // cutter cuts pieces from the front of a list.
 type cutter struct{ rest []piece }
 
-// next cuts n bytes, whole blocks.
+// next cuts n bytes, which are whole blocks, from the front.
 func (c *cutter) next(n int64) (taken []piece) {
 	for n > 0 {
 		p := &c.rest[0]
@@ -145,8 +147,8 @@ func buffers(pieces []piece) [][]byte {
 	return bufs
 }
 
-// budget bounds bytes in use by several goroutines. A request for more than the whole
-// budget gets all of it.
+// budget limits the bytes that several goroutines use together. take waits until enough
+// bytes are free; a request for more than the whole budget takes all of it.
 type budget struct {
 	mu   sync.Mutex
 	cond *sync.Cond

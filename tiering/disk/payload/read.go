@@ -18,33 +18,34 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// pieceBytes is the size of one disk read. Smaller ones cost more calls, larger ones
-// leave less to do meanwhile (a guess: fio's usual block size).
+// pieceBytes is the size of one disk read. Smaller reads cost more calls; with larger
+// ones, less of the verification overlaps with reads (a guess: fio's usual block size).
 const pieceBytes = 1 << 20
 
-// Source reads runs, as slab.Set does.
+// Source reads runs like slab.Set.Read.
 type Source interface {
 	Read(runs []slab.Run, off int64, bufs [][]byte) error
 }
 
-// ErrUnread is a disk error while reading: the bytes may be right.
+// ErrUnread reports that the disk has failed to read. The bytes on it may be right.
 var ErrUnread = fmt.Errorf("cannot be read: %w", tier.ErrUnavailable)
 
-// Reading says what to read, and to where.
+// Reading says which entry to read, and into which memory.
 type Reading struct {
 	From    Source
 	Row     *catalog.Row
-	Profile *profile.Profile // of the row
-	Key     *extent.Key      // of the store, to verify the seal; nil = do not verify
+	Profile *profile.Profile // profile of the row
+	Key     *extent.Key      // key of the store, to verify the seal; nil = do not verify it
 	Device  gpuipc.Device
-	To      []gpuipc.Ref // by rank
+	To      []gpuipc.Ref // destination by rank
 	Workers int
-	// Piece is the size of one read of From, whole blocks; 0 = suited to a disk.
+	// Piece is the size of one read of From in bytes, whole blocks; 0 = a size that suits
+	// a disk.
 	Piece int64
 }
 
-// piece returns how many bytes of a total are read at once. Small payloads are divided
-// too, so that digests and tags are computed while other pieces are still being read.
+// piece returns the size of one read. Small payloads with a seal get smaller pieces, so
+// that digests and tags are computed while other pieces are still being read.
 func (r *reading) piece(total int64) int64 {
 	switch {
 	case r.Piece != 0:
@@ -55,9 +56,9 @@ func (r *reading) piece(total int64) int64 {
 	return pieceBytes
 }
 
-// Read fills the memory with an entry's bytes and verifies every digest. tier.ErrCorrupt:
-// something is not as it was written. ErrUnread: the disk has failed. After an error the
-// contents of the memory are undefined.
+// Read fills the memory with an entry's bytes and verifies every digest, and the seal if
+// there is a key. tier.ErrCorrupt: bytes are not as they were written. ErrUnread: the
+// disk has failed. After an error the contents of the memory are undefined.
 func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 	row := what.Row
 	r := &reading{Reading: what, header: slab.AlignedBuffer(row.HeaderBytes)}
@@ -104,8 +105,8 @@ type reading struct {
 	views   []*view
 	header  []byte
 	chunks  []chunk
-	digests []uint64 // of the bytes now in memory, by chunk
-	seal    tags     // of the same bytes
+	digests []uint64 // digests of the bytes now in memory, by chunk
+	seal    tags     // tags of the same bytes
 	found   *Extent  // set by manifest
 }
 
@@ -120,7 +121,8 @@ func (r *reading) transfer(off int64, bufs [][]byte) error {
 	return readRuns(r.From, r.Row.Runs, off, bufs)
 }
 
-// readRuns reads runs and distinguishes corrupt ones from a disk that fails.
+// readRuns reads runs. Its error is tier.ErrCorrupt for bytes that are lost, and
+// ErrUnread for a disk that fails.
 func readRuns(from Source, runs []slab.Run, off int64, bufs [][]byte) error {
 	err := from.Read(runs, off, bufs)
 	switch {
@@ -142,8 +144,8 @@ func Corrupt(err error) error {
 }
 
 // parallel runs do(i) for each i in [0, n) in up to workers goroutines. After the first
-// error it starts no further i and returns that error. All goroutines have ended when it
-// returns, since they use the caller's memory.
+// error it makes no more calls and returns that error. It waits for all goroutines, since
+// they use the caller's memory.
 func parallel(ctx context.Context, n, workers int, do func(i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
@@ -174,8 +176,8 @@ func parallel(ctx context.Context, n, workers int, do func(i int) error) error {
 	return nil
 }
 
-// plain reads header and payload to their destinations in one pass. The goroutine that
-// read the last piece of a chunk computes its digest, while others are still reading.
+// plain reads header and payload of an entry that is not coded, in one pass. The goroutine
+// that has read the last missing piece of a chunk computes its digest, while others read.
 func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	all := append(make([]piece, 0, 8), piece{b: r.header})
 	for _, v := range r.views {
@@ -212,14 +214,15 @@ func (r *reading) plain(ctx context.Context) (*extent.Manifest, error) {
 	return r.manifest()
 }
 
-// arrivals tracks which ranges have bytes in each piece of a transfer, and how many
-// pieces of each range have not arrived yet.
+// arrivals tracks a transfer of ranges (chunks or units) in pieces: which ranges have
+// bytes in each piece, and how many pieces of each range have not arrived yet.
 type arrivals struct {
 	byPiece []span
 	missing []atomic.Int32
 }
 
-// arrivals returns the arrivals of ranges, which are in the order of their offsets.
+// arrivals returns the state before a transfer of some pieces of size bytes. ranges are
+// in the order of their offsets.
 func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	a := &arrivals{byPiece: make([]span, pieces), missing: make([]atomic.Int32, len(ranges))}
 	for k := range ranges {
@@ -237,7 +240,7 @@ func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	return a
 }
 
-// arrived calls do for the ranges that are complete with piece i.
+// arrived records that piece i has arrived, and calls do for the ranges that this completes.
 func (a *arrivals) arrived(i int, do func(k int) error) error {
 	for k := a.byPiece[i].first; k < a.byPiece[i].end; k++ {
 		if a.missing[k].Add(-1) == 0 {
@@ -249,7 +252,7 @@ func (a *arrivals) arrived(i int, do func(k int) error) error {
 	return nil
 }
 
-// digest computes the digest of a chunk in memory.
+// digest computes the digest of chunk k in the destination.
 func (r *reading) digest(ctx context.Context, k int) error {
 	c := &r.chunks[k]
 	if v := r.views[c.rank]; v.staged == nil {
@@ -267,7 +270,7 @@ func (r *reading) digest(ctx context.Context, k int) error {
 	return nil
 }
 
-// staged reports whether transfers go to staging instead of the destination.
+// staged reports whether some transfers go to a copy instead of the destination.
 func (r *reading) staged() bool {
 	for _, v := range r.views {
 		if v.staged != nil {
@@ -296,7 +299,7 @@ func (r *reading) store(ctx context.Context) error {
 	return nil
 }
 
-// manifest checks that the header is the one that the row names.
+// manifest parses the header, checks that it belongs to the row, and returns its manifest.
 func (r *reading) manifest() (*extent.Manifest, error) {
 	x, err := parse(r.header)
 	if err != nil {
@@ -318,7 +321,7 @@ func (r *reading) manifest() (*extent.Manifest, error) {
 	return m, nil
 }
 
-// compare verifies every digest.
+// compare compares every digest with the manifest.
 func (r *reading) compare(m *extent.Manifest) error {
 	for k, got := range r.digests {
 		if err := compareDigest(m, k, got); err != nil {
@@ -337,8 +340,8 @@ func compareDigest(m *extent.Manifest, k int, got uint64) error {
 	return nil
 }
 
-// coded reads the header first, since only it says where each chunk is, and then decodes
-// chunks as they arrive.
+// coded reads a coded entry. It reads the header first, since only the header says where
+// each chunk is, and then decodes chunks as they arrive.
 func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifest, error) {
 	if err := r.transfer(0, [][]byte{r.header}); err != nil {
 		return nil, err
@@ -356,14 +359,15 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 		return r.group(ctx, list[groups[i].first:groups[i].end], groups[i].first)
 	})
 	if err == nil && r.staged() {
-		// The bytes between parts were not stored. They are zero in staging, as in the
+		// The bytes between parts are not stored. They are zero in the copy, as in the
 		// object that was written.
 		err = r.store(ctx)
 	}
 	return m, err
 }
 
-// group reads the blocks around some chunks and copies each chunk to its place.
+// group reads the blocks with some neighboring chunks, and copies or decodes each chunk
+// to its place. first is the index of list[0] among all chunks.
 func (r *reading) group(ctx context.Context, list []storedChunk, first int) error {
 	last := &list[len(list)-1]
 	begin := list[0].at &^ (slab.BlockBytes - 1)

@@ -2,13 +2,13 @@ package payload
 
 import "github.com/spliced-kv/spliced/tiering/disk/extent"
 
-// tags holds the tags of an entry's chunks during a read. They are computed per unit, as
-// the units arrive, so that the tag of the last chunk is mostly done when its last byte
-// arrives. The zero value is for an entry without a seal.
+// tags holds the tags of an entry's units during a read. They are computed as the units
+// arrive, so that little work is left for the last chunk when its last byte arrives. The
+// zero value is for an entry whose seal is not verified.
 type tags struct {
 	units []chunk
-	first []int  // index of each chunk's first unit
-	made  []byte // by unit
+	first []int  // for each chunk, the index of its first unit
+	made  []byte // the tags, by unit
 }
 
 func newTags(chunks []chunk) (t tags) {
@@ -22,7 +22,7 @@ func newTags(chunks []chunk) (t tags) {
 	return t
 }
 
-// ofChunk returns the units of a chunk.
+// ofChunk returns the units of chunk k.
 func (t *tags) ofChunk(k int) span {
 	switch {
 	case len(t.units) == 0:
@@ -33,7 +33,7 @@ func (t *tags) ofChunk(k int) span {
 	return span{t.first[k], len(t.units)}
 }
 
-// ofChunks returns the tags of the chunks, joined from those of their units.
+// ofChunks returns the tags of all chunks, computed from the tags of their units.
 func (t *tags) ofChunks(key *extent.Key) (joined []byte) {
 	for k := range t.first {
 		u := t.ofChunk(k)
@@ -42,7 +42,7 @@ func (t *tags) ofChunks(key *extent.Key) (joined []byte) {
 	return joined
 }
 
-// tagUnit computes the tag of a unit in memory.
+// tagUnit computes the tag of unit u from the bytes in memory.
 func (r *reading) tagUnit(u int) {
 	c, at := &r.seal.units[u], u*extent.TagBytes
 	r.Key.Unit(r.seal.made[at:at:at+extent.TagBytes], r.views[c.rank].window(c.off, c.n))

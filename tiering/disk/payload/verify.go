@@ -16,15 +16,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Extent is an extent in slabs, as it describes itself.
+// Extent is the description of an extent that its own header contains.
 type Extent struct {
 	extent.Header
 	Manifest *extent.Manifest
 	Stored   []byte // the manifest as stored
 }
 
-// ReadExtent reads the header of the extent at the start of some runs. tier.ErrCorrupt:
-// there is none, or it is not as it was written. ErrUnread: the disk has failed.
+// ReadExtent reads the header of the extent that begins at the start of runs.
+// tier.ErrCorrupt: there is none, or it is damaged. ErrUnread: the disk has failed.
 func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 	block := slab.AlignedBuffer(slab.BlockBytes)
 	if err := readRuns(from, runs, 0, [][]byte{block}); err != nil {
@@ -62,8 +62,8 @@ func parse(header []byte) (x *Extent, err error) {
 	return x, nil
 }
 
-// Agrees compares an extent with the row that points to it, and with the name of the
-// row's tenant.
+// Agrees compares an extent with the row that points to it and the name of the row's
+// tenant. It returns an error if they differ.
 func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 	m := x.Manifest
 	switch {
@@ -80,7 +80,7 @@ func (x *Extent) Agrees(r *catalog.Row, tenant string) error {
 	return nil
 }
 
-// Verify reads all of an extent and verifies every digest, and with a key the seal.
+// Verify reads a whole extent and verifies every digest, and the seal if there is a key.
 func (x *Extent) Verify(ctx context.Context, from Source, p *profile.Profile, key *extent.Key, workers int) error {
 	list, err := x.chunks(p)
 	if err != nil {
@@ -129,7 +129,8 @@ func (x *Extent) verify(from Source, list []storedChunk, g span, key *extent.Key
 	return nil
 }
 
-// Fits checks that an extent is possible for its profile.
+// Fits checks that the layout of an extent agrees with its profile. It does not read the
+// payload.
 func (x *Extent) Fits(p *profile.Profile) error {
 	if _, err := x.chunks(p); err != nil {
 		return Corrupt(err)

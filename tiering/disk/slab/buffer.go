@@ -6,7 +6,7 @@ import (
 )
 
 // AlignedBuffer returns n zero bytes at an address that File accepts. The garbage
-// collector frees them. n is rounded up to whole blocks in capacity only.
+// collector frees them. The capacity is n rounded up to whole blocks.
 func AlignedBuffer(n int) []byte {
 	whole := (n + BlockBytes - 1) &^ (BlockBytes - 1)
 	b := make([]byte, whole+BlockBytes)
@@ -14,15 +14,16 @@ func AlignedBuffer(n int) []byte {
 	return b[skip : skip+n : skip+whole]
 }
 
-// Buffers is a pool of aligned buffers of one size, for staging. It keeps a fixed number
-// of idle ones; more are allocated on demand and dropped when they are put back. So a
-// bound on the users bounds the memory.
+// Buffers is a pool of aligned buffers of one size, for staging. It keeps a limited
+// number of idle buffers. If none is idle, Get allocates one; Put drops a buffer if
+// enough are idle. So the number of concurrent users bounds the memory.
 type Buffers struct {
 	bytes int
 	idle  chan []byte
 }
 
-// NewBuffers returns an empty pool that keeps up to keep buffers of a size.
+// NewBuffers returns an empty pool of buffers of a size in bytes, which keeps at most
+// keep idle ones.
 func NewBuffers(bytes, keep int) *Buffers {
 	if bytes <= 0 || bytes%BlockBytes != 0 || keep < 0 {
 		panic(fmt.Sprintf("slab: %d buffers of %d bytes", keep, bytes))
@@ -40,7 +41,8 @@ func (p *Buffers) Get() []byte {
 	}
 }
 
-// Put returns a buffer from Get, in full length even if it was shortened at its end.
+// Put returns a buffer from Get to the pool. The buffer may have been shortened at its
+// end; the next Get returns it in full length.
 func (p *Buffers) Put(b []byte) {
 	if cap(b) < p.bytes {
 		panic(fmt.Sprintf("slab: buffer of %d bytes put among those of %d", cap(b), p.bytes))

@@ -15,9 +15,9 @@ type directory struct {
 	flags int // unix.O_DIRECT or 0
 }
 
-// OpenDir opens the files of an existing directory. They are used with O_DIRECT. If the
+// OpenDir returns the files of an existing directory. They are used with O_DIRECT. If the
 // file system refuses that, at open or at the first transfer, they are used through the
-// page cache, which is then asked to write early and to drop its copy.
+// page cache. The kernel is then asked to write dirty pages early and to drop cached ones.
 func OpenDir(path string) (FS, error) { return openDir(path, unix.O_DIRECT) }
 
 // OpenDirBuffered is OpenDir without trying O_DIRECT.
@@ -47,8 +47,8 @@ func (d *directory) Create(name string, bytes int64) (File, error) {
 	return f, nil
 }
 
-// allocate allocates the blocks of an empty file, so that no write into it can find the
-// disk full. A file system that cannot promise this gets a sparse file.
+// allocate allocates the blocks of an empty file, so that no later write can find the
+// disk full. If the file system does not support that, the file becomes sparse.
 func allocate(fd int, bytes int64) error {
 	err := retry(func() error { return unix.Fallocate(fd, 0, 0, bytes) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -57,7 +57,7 @@ func allocate(fd int, bytes int64) error {
 	return err
 }
 
-// KindOf names the file type of a mode.
+// KindOf returns the file type in a mode, for messages.
 func KindOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -81,7 +81,7 @@ func (d *directory) Open(name string) (File, error) {
 	if err := unix.Lstat(filepath.Join(d.path, name), &st); err != nil {
 		return nil, failed("open "+name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG { // checked before it is opened, which may have side effects
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // checked first, since opening a device may have side effects
 		return nil, fmt.Errorf("%s is %s: %w", name, KindOf(st.Mode), ErrKind)
 	}
 	f, err := d.open(name, unix.O_RDWR)
@@ -103,8 +103,9 @@ func (d *directory) Open(name string) (File, error) {
 	return f, nil
 }
 
-// open tries O_DIRECT first. File systems without it return EINVAL; in older kernels they
-// have created the file by then, hence the second attempt without O_EXCL.
+// open opens a file, with O_DIRECT if d.flags has it. A file system without O_DIRECT
+// returns EINVAL. Older kernels have created the file by then, so the second attempt is
+// without O_EXCL.
 func (d *directory) open(name string, flags int) (*dirFile, error) {
 	path := filepath.Join(d.path, name)
 	f := &dirFile{name: name, path: path, preadv: unix.Preadv, pwritev: unix.Pwritev}

@@ -8,33 +8,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoSpace is in an error's chain together with unix.ENOSPC or unix.EDQUOT: the file
-// system, or our quota of it, is full.
+// ErrNoSpace reports that the file system, or our quota on it, is full. unix.ENOSPC or
+// unix.EDQUOT is in the same error chain.
 var ErrNoSpace = errors.New("slab: no space left on the file system")
 
-// ErrFragmented is ErrFull although enough bytes are free: they are in more than MaxRuns
-// runs.
+// ErrFragmented is a tier.ErrFull: enough bytes are free, but in more than MaxRuns runs.
 var ErrFragmented = fmt.Errorf("slab: free space in too many pieces: %w", tier.ErrFull)
 
-// ErrMissing reports a file or directory in use whose name no longer leads to it: what is
-// written to it is lost with it, however often it is synced.
+// ErrMissing reports that an open file or directory is no longer found under its name.
+// All bytes written to it are lost, even if they are synced.
 var ErrMissing = errors.New("removed or renamed")
 
-// ErrKind reports a name of a slab that is not a file but a link, a FIFO or a device.
+// ErrKind reports that a slab's name leads to a link, a FIFO or a device instead of a file.
 var ErrKind = errors.New("not a slab file")
 
-// Why a file was refused as a slab. Any other error is one of the file system, and says
-// nothing about the bytes.
+// Why a file was refused as a slab. Any other error comes from the file system and says
+// nothing about the bytes in the file.
 var (
-	ErrUnfinished = errors.New("slab: never finished")  // its creation was interrupted: nothing in it was ever allocated
-	ErrHeader     = errors.New("slab: damaged header")  // not a slab, or no longer
-	ErrVersion    = errors.New("slab: another version") // intact, from another release
-	ErrStore      = errors.New("slab: another store")   // intact, from another directory
+	ErrUnfinished = errors.New("slab: never finished")  // its creation was interrupted: no entry was ever written to it
+	ErrHeader     = errors.New("slab: damaged header")  // the file is not a slab, or its header was overwritten
+	ErrVersion    = errors.New("slab: another version") // intact, but of another release
+	ErrStore      = errors.New("slab: another store")   // intact, but of another directory
 	ErrSize       = errors.New("slab: wrong size")      // the file's length is not the one in its header
-	ErrGranule    = errors.New("slab: another granule") // intact, with another granule size
+	ErrGranule    = errors.New("slab: another granule") // intact, but with another granule size
 )
 
-// failed adds what was tried, and marks a full file system as ErrNoSpace.
+// failed adds the failed operation to an error, and ErrNoSpace if the file system is full.
 func failed(what string, err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("%s: %w: %w", what, ErrNoSpace, err)

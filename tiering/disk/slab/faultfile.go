@@ -103,7 +103,8 @@ func (f *faultFile) writeTorn(r *Rule, bufs [][]byte, off int64) error {
 	return r.err(OpWrite, f.name, nil)
 }
 
-// writeReordered loses at least one block, and keeps at least one of several.
+// writeReordered leaves out at least one block. If there are several blocks, it writes at
+// least one.
 func (f *faultFile) writeReordered(r *Rule, bufs [][]byte, off int64) error {
 	blocks := length(bufs) / BlockBytes
 	if blocks == 0 {

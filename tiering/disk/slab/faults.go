@@ -15,7 +15,8 @@ import (
 // Op is an operation of FS or File that a fault can affect.
 type Op uint8
 
-// The operations. AnyOp counts and matches all of them; Bytes and Close never fail.
+// The operations. AnyOp stands for all of them. Bytes and Close are not operations; they
+// never fail.
 const (
 	AnyOp Op = iota
 	OpCreate
@@ -30,26 +31,25 @@ const (
 	opCount
 )
 
-// FaultKind is the effect of a fault.
+// FaultKind is what a fault does to a call.
 type FaultKind uint8
 
-// The kinds of fault. Short, Torn, Reordered and FlipRest transfer part of the bytes and
-// then return Errno. Without an Errno, writes claim success, like a disk that lied or a
-// crash before the error.
+// The kinds of fault. After a fault of a write, the call returns Rule.Errno. If that is 0,
+// the write claims success, like on a disk that lies, or like a crash before the error.
 const (
 	// FaultError does nothing and returns Errno (EIO if none is given).
 	FaultError FaultKind = iota
-	// FaultShort fills whole blocks of the first part of a read and leaves the rest of
-	// the buffers unchanged; io.ErrUnexpectedEOF if no Errno is given.
+	// FaultShort reads only some blocks at the beginning of the range and leaves the
+	// remaining buffers unchanged. It returns Errno (io.ErrUnexpectedEOF if none is given).
 	FaultShort
-	// FaultTorn writes only the first of the 512-byte sectors of a write.
+	// FaultTorn writes only some 512-byte sectors at the beginning of a write.
 	FaultTorn
-	// FaultReordered writes some 4 KiB blocks of a write and not the others.
+	// FaultReordered writes a random selection of the 4 KiB blocks of a write.
 	FaultReordered
-	// FaultFlipRead flips Bits bits in the result of a read; the disk keeps the right
-	// ones. It returns success.
+	// FaultFlipRead flips Bits bits in the result of a read and returns success. The
+	// bytes on disk stay right.
 	FaultFlipRead
-	// FaultFlipRest flips Bits bits on the disk after a write.
+	// FaultFlipRest writes everything, and then flips Bits of these bits on the disk.
 	FaultFlipRest
 	// FaultSlow sends on Entered, if set, and waits until Wait is closed; then the call
 	// continues with the next rule that matches.
@@ -57,27 +57,29 @@ const (
 	faultKinds
 )
 
-// Forever is a Last that is never reached.
+// Forever is a value of Rule.Last that no call number reaches.
 const Forever = math.MaxUint64
 
-// Rule says which calls get a fault: those of Op (and of Name, unless that is empty) from
-// the First to the Last, counted from 1 since the rule was set, each with probability
-// Rate. First 0 means all calls, Last 0 means First, Rate 0 means 1.
+// Rule says which calls get a fault. Calls match if they have its Op, and its Name unless
+// that is empty. Matching calls are counted from 1 since the rule was set. Those from
+// First to Last get the fault, each with probability Rate. First 0 means all matching
+// calls, Last 0 means First, Rate 0 means 1.
 type Rule struct {
 	Op          Op
-	Name        string // of a file; operations of the FS have the name they are called with, or none
+	Name        string // file name; "" for operations on the whole directory
 	First, Last uint64
 	Rate        float64
 
 	Kind    FaultKind
 	Errno   unix.Errno
-	Bits    int // to flip; 0 is 1
+	Bits    int // number of bits to flip; 0 = 1
 	Entered chan<- struct{}
 	Wait    <-chan struct{}
 }
 
-// Faults is an FS that forwards to another one and fails according to its rules. Rules
-// may be changed while it is used. With a single user, the seed determines everything.
+// Faults is an FS that forwards calls to another FS and injects faults according to its
+// rules. Rules may be changed while it is in use. If calls are not concurrent, the seed
+// determines all faults.
 type Faults struct {
 	fs       FS
 	calls    [opCount]atomic.Uint64
@@ -92,7 +94,7 @@ type Faults struct {
 
 type rule struct {
 	Rule
-	met uint64 // matching calls since it was set
+	met uint64 // number of matching calls since the rule was set
 }
 
 // NewFaults wraps fs; without rules nothing fails.
@@ -102,8 +104,8 @@ func NewFaults(fs FS, seed uint64) *Faults {
 	return f
 }
 
-// Set replaces all rules; without rules nothing fails any more. Calls that wait continue
-// to wait.
+// Set replaces all rules; without rules nothing fails any more. Calls that a FaultSlow
+// delays continue to wait.
 func (f *Faults) Set(rules ...Rule) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,11 +115,11 @@ func (f *Faults) Set(rules ...Rule) {
 	}
 }
 
-// Calls returns the number of calls of an operation, or with AnyOp of all.
+// Calls returns the number of calls of an operation, or of all operations for AnyOp.
 func (f *Faults) Calls(op Op) uint64 { return f.calls[op].Load() }
 
-// Injected returns the number of faults of a kind that took effect. A fault that cannot
-// change anything, such as half of one sector, does not count.
+// Injected returns the number of faults of a kind that took effect. Faults that cannot
+// change anything, such as a torn write of less than a block, do not count.
 func (f *Faults) Injected(k FaultKind) uint64 { return f.injected[k].Load() }
 
 // InjectedAll returns the sum over all kinds.
@@ -128,7 +130,7 @@ func (f *Faults) InjectedAll() (n uint64) {
 	return n
 }
 
-// Flip changes bits of a file at rest: the byte at off is XORed with mask.
+// Flip XORs the byte at off of a file with mask, like bits that flip on the disk.
 func (f *Faults) Flip(name string, off int64, mask byte) error {
 	file, err := f.fs.Open(name)
 	if err != nil {
@@ -140,7 +142,7 @@ func (f *Faults) Flip(name string, off int64, mask byte) error {
 	return errors.Join(flip(file, off, mask), file.Close())
 }
 
-// Create implements FS, as do the following.
+// Create implements FS, like the methods below.
 func (f *Faults) Create(name string, bytes int64) (File, error) {
 	if err := f.plain(OpCreate, name); err != nil {
 		return nil, err
@@ -192,7 +194,7 @@ func (f *Faults) wrap(name string) func(File, error) (File, error) {
 	}
 }
 
-// plain handles operations that can only fail or wait.
+// plain applies the rules to a call of an operation that can only fail or wait.
 func (f *Faults) plain(op Op, name string) error {
 	if r, ok := f.meet(op, name); ok {
 		return f.fail(&r, op, name)
@@ -218,8 +220,8 @@ func (r *Rule) err(op Op, name string, otherwise error) error {
 	return failed(fmt.Sprintf("%s %s (injected)", opNames[op], name), err)
 }
 
-// meet counts a call, waits if a rule says so, and returns the first matching rule of a
-// kind other than FaultSlow.
+// meet counts a call and waits for the matching rules of kind FaultSlow. It returns the
+// first matching rule of another kind.
 func (f *Faults) meet(op Op, name string) (first Rule, ok bool) {
 	f.calls[op].Add(1)
 	f.calls[AnyOp].Add(1)
@@ -273,7 +275,8 @@ func (f *Faults) draw(n int64) int64 {
 	return f.mu.rng.Int64N(n)
 }
 
-// drawBits returns distinct bit positions, since a bit flipped twice is unchanged.
+// drawBits returns count random bit positions (at least one) in some bytes. They are
+// distinct, since a bit that is flipped twice does not change.
 func (f *Faults) drawBits(count int, bytes int64) []int64 {
 	bits := make([]int64, 0, max(1, count))
 	for len(bits) < cap(bits) {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The mode of a file. untried becomes one of the other two at the first transfer: some
-// file systems accept O_DIRECT at open and refuse it later.
+// The mode of a file: whether O_DIRECT works. untried becomes direct or buffered at the
+// first transfer, because some file systems accept O_DIRECT at open and refuse it later.
 const (
 	untried uint32 = iota
 	direct
@@ -26,7 +26,7 @@ type dirFile struct {
 	readOnly bool
 	mode     atomic.Uint32
 
-	// The two calls, replaced in tests of kernel behavior.
+	// The system calls, which tests replace.
 	preadv, pwritev vectorCall
 }
 
@@ -45,8 +45,8 @@ func (f *dirFile) ReadAt(bufs [][]byte, off int64) error {
 		return failedTransfer("read", f.name, bytes, off, err)
 	}
 	if !f.Direct() {
-		// The bytes are in the arena now; a second copy would only evict what others
-		// need. This is a hint, so its error is ignored.
+		// The bytes are in the arena now. A second copy in the page cache would only
+		// displace pages that other processes need. This is a hint, so its error is ignored.
 		_ = unix.Fadvise(f.fd, off, bytes, unix.FADV_DONTNEED)
 	}
 	return nil
@@ -64,9 +64,9 @@ func (f *dirFile) WriteAt(bufs [][]byte, off int64) error {
 		return failedTransfer("write", f.name, bytes, off, err)
 	}
 	if !f.Direct() {
-		// Start writing now: dirty pages that accumulate are written in one burst that
-		// stalls everything. Without the WAIT flags this neither waits nor swallows an
-		// error that Sync has to see.
+		// Start writing to the disk now. If dirty pages accumulate, the kernel writes
+		// them in one burst that delays all other I/O. Without the WAIT flags this call
+		// neither waits nor takes an error that Sync has to see.
 		_ = unix.SyncFileRange(f.fd, off, bytes, unix.SYNC_FILE_RANGE_WRITE)
 	}
 	return nil
@@ -82,7 +82,8 @@ func (f *dirFile) Sync() error {
 	return Present(f.path, f.fd)
 }
 
-// Present checks that a path leads to an open file or directory. ErrMissing: it does not.
+// Present checks that a path leads to the file or directory that is open as fd.
+// ErrMissing: it does not.
 func Present(path string, fd int) error {
 	var named, open unix.Stat_t
 	if err := retry(func() error { return unix.Fstat(fd, &open) }); err != nil {
@@ -100,9 +101,10 @@ func Present(path string, fd int) error {
 	return nil
 }
 
-// transfer moves all buffers; short is the error for a call that moves nothing. A call
-// may move less than requested (a signal, 2 GiB, the end of the disk). A partial block at
-// the end of such a call is moved again, since O_DIRECT cannot continue inside a block.
+// transfer moves all buffers with as many system calls as it takes. A call may move less
+// than requested (a signal, 2 GiB, the end of the disk). If it ends inside a block, that
+// block is moved again, since O_DIRECT cannot continue inside a block. short is the error
+// if two calls in a row complete no block.
 func (f *dirFile) transfer(call vectorCall, short error, bufs [][]byte, off int64) error {
 	v := vector{bufs: bufs}
 	stalled := false
@@ -134,9 +136,9 @@ func (f *dirFile) transfer(call vectorCall, short error, bufs [][]byte, off int6
 	return nil
 }
 
-// fallBack continues through the page cache. Two transfers may get here at the same time.
-// If another transfer has proved that O_DIRECT works, nothing changes and the retry is
-// refused.
+// fallBack makes a file use the page cache, after a first transfer got EINVAL. Several
+// transfers may call it at the same time. If another transfer has meanwhile succeeded
+// with O_DIRECT, it changes nothing, and the retry returns EINVAL to the caller.
 func (f *dirFile) fallBack() error {
 	if f.mode.Load() == direct {
 		return nil

@@ -8,15 +8,15 @@ import (
 )
 
 // BlockBytes is the unit of every transfer: offsets, lengths and buffer addresses are
-// multiples of it. No known disk requires more; one that does refuses O_DIRECT and is
-// used through the page cache.
+// multiples of it. No known disk requires larger units; a disk that does refuses O_DIRECT
+// and is used through the page cache.
 const BlockBytes = 4096
 
 // FS is one directory of files. Names contain no folders.
 type FS interface {
-	// Create creates a file of allocated zero bytes. A name that exists is an error;
-	// after an error there is no such file. Neither file nor name is synced. ErrNoSpace:
-	// no room.
+	// Create creates a file of allocated zero bytes. If the name exists, that is an
+	// error. After any other error there is no such file. Neither the file nor its name
+	// is synced. ErrNoSpace: there is no room.
 	Create(name string, bytes int64) (File, error)
 	// Open opens a file for reading and writing, or only for reading if the file system
 	// is mounted read-only: a write then returns unix.EROFS.
@@ -30,19 +30,19 @@ type FS interface {
 	Sync() error
 }
 
-// File is an open file of fixed size. A range that is not whole blocks, or not in the
-// file, is tiering.ErrInvalid and nothing is done.
+// File is an open file of fixed size. For a range that is not whole blocks or not in the
+// file, calls return tier.ErrInvalid and transfer nothing.
 type File interface {
 	// ReadAt fills all buffers, in order, starting at off. io.ErrUnexpectedEOF: the file
 	// ended early. After an error the contents of the buffers are undefined.
 	ReadAt(bufs [][]byte, off int64) error
-	// WriteAt writes all buffers, in order, starting at off. After an error the range
-	// holds any mixture of old and new blocks.
+	// WriteAt writes all buffers, in order, starting at off. After an error the range may
+	// hold any mixture of old and new blocks.
 	WriteAt(bufs [][]byte, off int64) error
-	// Sync returns when everything that WriteAt accepted before is on the disk, in a file
-	// that its name leads to; otherwise the error is ErrMissing. After an error nothing
-	// written since the last Sync can be relied on, and retrying proves nothing: the
-	// kernel reports an error once.
+	// Sync returns when everything written before the call is on the disk. ErrMissing:
+	// the file is not found under its name any more. After an error, all bytes written
+	// since the last Sync may be lost, and the success of another Sync proves nothing:
+	// the kernel reports an error only once.
 	Sync() error
 	// Bytes returns the size of the file.
 	Bytes() int64
@@ -51,8 +51,8 @@ type File interface {
 	Close() error
 }
 
-// checkTransfer refuses what O_DIRECT would, on any file system: a caller that works on
-// one works on all.
+// checkTransfer returns tier.ErrInvalid for a transfer that O_DIRECT would refuse. All
+// file systems check this, so that a caller that works on one of them works on all.
 func checkTransfer(verb, name string, size int64, bufs [][]byte, off int64) (bytes int64, err error) {
 	if off < 0 || off%BlockBytes != 0 {
 		return 0, fmt.Errorf("%s %s: offset %d: %w", verb, name, off, tier.ErrInvalid)

@@ -19,7 +19,8 @@ type StoreID [16]byte
 
 func (id StoreID) String() string { return fmt.Sprintf("%x", id[:]) }
 
-// header is the first block of a slab, little-endian, with zeros in unused places:
+// header is the first block of a slab: offset, length and meaning of each field, in bytes
+// and little-endian. All other bytes are zero.
 //
 //	   0  8  magic "SPLCSLAB"
 //	   8  4  version
@@ -27,10 +28,10 @@ func (id StoreID) String() string { return fmt.Sprintf("%x", id[:]) }
 //	  16 16  store
 //	  32  8  bytes of the file
 //	  40  8  granule
-//	4088  8  xxh3 of all before
+//	4088  8  xxh3 of all bytes before it
 //
-// Invariant: magic, version and sum have these places in every version, so that another
-// version can be distinguished from damage.
+// Invariant: magic, version and sum are at these offsets in every version, so that a
+// header of another version can be distinguished from a damaged one.
 type header struct {
 	number  uint32
 	store   StoreID
@@ -87,8 +88,8 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// check compares an intact header with where it was found. The store comes first: the
-// size in another store's file does not matter.
+// check compares an intact header with the header expected in its file. It checks the
+// store first, because the other errors only matter for slabs of this store.
 func (h *header) check(want header) error {
 	switch {
 	case h.store != want.store:
@@ -108,7 +109,7 @@ func (h *header) check(want header) error {
 // fileName returns the name of a slab's file.
 func fileName(n uint32) string { return fmt.Sprintf("%06d.slab", n) }
 
-// fileNumber returns the number in a slab's name; false for every other name.
+// fileNumber returns the number in a slab's file name; false for any other name.
 func fileNumber(name string) (uint32, bool) {
 	digits, _ := strings.CutSuffix(name, ".slab")
 	n, err := strconv.ParseUint(digits, 10, 32)

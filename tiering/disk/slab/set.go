@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetOptions says which slabs belong to a Set and how new ones are created.
+// SetOptions says which slabs belong to a Set and how new slabs are created.
 type SetOptions struct {
 	StoreID   StoreID
-	SlabBytes int64 // of new slabs; a multiple of Granule, at least twice that. Existing ones may differ
+	SlabBytes int64 // size of new slabs: a multiple of Granule, at least 2 granules. Existing slabs may differ
 	Granule   int64 // power of two, MinGranule to MaxGranule
 	Width     int   // requests in flight per call; 0 = DefaultWidth
 }
@@ -33,24 +33,23 @@ func (o *SetOptions) Validate() error {
 	return errors.Join(errs...)
 }
 
-// SlabInfo describes a slab, available without I/O.
+// SlabInfo describes a slab. Getting it needs no I/O.
 type SlabInfo struct {
 	Number uint32
-	Name   string // of its file
+	Name   string // file name
 	Bytes  int64
-	Direct bool // whether O_DIRECT is used, as far as known
+	Direct bool // O_DIRECT is used, or was not tried yet
 }
 
-// Refusal is a file named like a slab that is not used. Its bytes are left unchanged; the
-// error's kind says whether removing it loses anything.
+// Refusal is a file that has the name of a slab but is not used. Its bytes are left
+// unchanged. Err says why, and so whether removing the file would lose entries.
 type Refusal struct {
 	Number uint32
 	Name   string
 	Err    error
 }
 
-// Set is the slab files of one directory. It does not know which space in them is free:
-// see Space.
+// Set is the slab files of one directory. Space tracks which parts of them are free.
 type Set struct {
 	fs    FS
 	opts  SetOptions
@@ -64,8 +63,8 @@ type Set struct {
 	}
 }
 
-// OpenSet opens the slabs of a directory and checks their headers. Refused lists slabs
-// that cannot be used; an error is one of the directory or of the options.
+// OpenSet opens the slabs of a directory and checks their headers. Slabs that cannot be used
+// are not an error: Refused lists them. An error is about the directory or the options.
 func OpenSet(fs FS, o SetOptions) (*Set, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -121,8 +120,8 @@ func (s *Set) checkHeader(f File, n uint32) error {
 	return h.check(header{number: n, store: s.opts.StoreID, bytes: f.Bytes(), granule: s.opts.Granule})
 }
 
-// Identify returns the store and granule that the intact headers of a directory's slabs
-// agree on. ErrHeader: none is intact, or they differ.
+// Identify returns the store id and granule that all intact slab headers in a directory
+// have. ErrHeader: no header is intact, or they differ.
 func Identify(fs FS) (id StoreID, granule int64, err error) {
 	names, err := fs.List()
 	if err != nil {
@@ -168,8 +167,8 @@ func readHeader(fs FS, name string) (h header, err error) {
 }
 
 // Grow creates one more slab. When it returns, the slab is allocated, and its header and
-// its name are synced. After an error there is none; ErrNoSpace if the file system has no
-// room for it.
+// its name are synced. After an error there is no new slab. ErrNoSpace: the file system
+// has no room.
 func (s *Set) Grow() (SlabInfo, error) {
 	s.mu.Lock()
 	n := s.mu.next
@@ -177,7 +176,7 @@ func (s *Set) Grow() (SlabInfo, error) {
 		s.mu.Unlock()
 		return SlabInfo{}, fmt.Errorf("slab number %d: %w", n, tier.ErrFull)
 	}
-	s.mu.next++ // a number that fails is not used again
+	s.mu.next++ // if creation fails, the number is not used again
 	s.mu.Unlock()
 
 	f, err := s.create(n)
@@ -190,8 +189,8 @@ func (s *Set) Grow() (SlabInfo, error) {
 	return info(n, f), nil
 }
 
-// create makes the file durable before any of its space is allocated: otherwise a crash
-// could leave rows of the catalogue that point into a missing file.
+// create creates and syncs a slab file and its name. That comes before any space in it is
+// allocated: otherwise a crash could leave catalogue rows that point into a missing file.
 func (s *Set) create(n uint32) (File, error) {
 	name := fileName(n)
 	f, err := s.fs.Create(name, s.opts.SlabBytes)
@@ -214,8 +213,8 @@ func (s *Set) create(n uint32) (File, error) {
 	return f, nil
 }
 
-// Remove deletes the file of a slab, used or refused, and syncs that. No call on the slab
-// may be running. After an error it is refused, as long as its file exists.
+// Remove deletes the file of a slab, used or refused, and syncs the directory. No other call
+// may use the slab meanwhile. If the file cannot be deleted, the slab counts as refused.
 func (s *Set) Remove(n uint32) error {
 	s.mu.Lock()
 	f, used := s.mu.slabs[n]
@@ -244,10 +243,10 @@ func (s *Set) Remove(n uint32) error {
 	return errors.Join(err, s.fs.Sync())
 }
 
-// Restore adopts a refused slab whose header is damaged, missing or unreadable:
-// everything in a header is known. If a second look finds nothing wrong, nothing is
-// written. A truncated file keeps its remaining bytes; ErrSize: less than two granules.
-// Slabs of other stores, versions and granules stay refused.
+// Restore adopts a refused slab whose header is damaged, missing or unreadable. It
+// rewrites the header, unless a second check finds it intact. A truncated file is adopted
+// with its remaining bytes; ErrSize: they are less than two granules. Slabs of other
+// stores, versions and granules stay refused.
 func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	name := fileName(n)
 	f, err := s.open(n, name)
@@ -267,7 +266,7 @@ func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	return info(n, f), nil
 }
 
-// rewrite writes the correct header to a file.
+// rewrite writes a new header to a slab file; all its fields are known from elsewhere.
 func (s *Set) rewrite(n uint32, name string) (File, error) {
 	f, err := s.fs.Open(name)
 	if err != nil {

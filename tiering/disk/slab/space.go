@@ -9,21 +9,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Granule sizes: no less than a transfer, no more than is acceptable as waste at the end
-// of an entry.
+// Bounds of the granule in bytes: at least the unit of transfers, and at most what an
+// entry may waste at its end.
 const (
 	MinGranule = BlockBytes
 	MaxGranule = 1 << 20
 )
 
-// MaxRuns bounds the runs of one allocation, so that they fit with the rest into the 4
-// KiB header of an entry and into a catalogue row that is read at every opening. An entry
-// of up to 64 granules always finds a place if enough bytes are free. A larger one may
-// get ErrFragmented; then more has to be evicted, since evicted entries once had long
-// runs.
+// MaxRuns is the most runs of one allocation. It is small enough that the runs fit into
+// the first 4 KiB of an entry's header, and into a catalogue row, which is read at every
+// opening. An entry of up to 64 granules always finds a place if enough bytes are free. A
+// larger entry may get ErrFragmented; then more entries have to be evicted.
 const MaxRuns = 64
 
-// Run is a piece of a slab, in bytes. Runs of Space are whole granules.
+// Run is a piece of a slab, in bytes. Space allocates runs of whole granules.
 type Run struct {
 	Slab uint32
 	Off  int64
@@ -41,35 +40,34 @@ func RunBytes(runs []Run) (bytes int64) {
 }
 
 // Space tracks which granules of the slabs are free. It does no I/O and stores nothing:
-// at opening, all slabs are added and the space in use is taken.
+// after opening, the caller adds all slabs (AddSlab) and marks the space in use (Take).
 //
-// An allocation is a single run if one is long enough, the shortest such, and otherwise
-// as few runs as possible. Freed runs are joined with their neighbors. Each step is
-// logarithmic in the number of free runs.
+// An allocation is one run if any free run is long enough: part of the shortest such run.
+// Otherwise it takes the longest free runs, so it has as few runs as possible. Freed runs are
+// joined with free neighbors. Each step takes logarithmic time in the number of free runs.
 //
-// Invariant: a granule apart from the first of a slab is either in exactly one free run
-// or in exactly one allocation, and no two free runs touch.
+// Invariant: each granule of a slab except the first is in exactly one free run or in
+// exactly one allocation. No two free runs touch.
 //
-// Invariant: an allocation has less than one granule more than requested, and space
-// outside allocations is free for any of them. So the waste is below one granule per
-// entry and one per slab.
+// Invariant: an allocation is less than one granule larger than requested, and any other
+// granule can be allocated. So less than one granule is wasted per entry, and one per slab.
 type Space struct {
 	granule int64
 
 	mu struct {
 		sync.Mutex
-		slabs map[uint32]int64 // granules, including the header's
-		free  int64            // granules
+		slabs map[uint32]int64 // number of granules by slab, including the header's
+		free  int64            // number of free granules
 		total int64            // granules that can be allocated
 		place *tree            // the free runs, by position
-		size  *tree            // the same, by length
+		size  *tree            // the free runs, by length
 	}
 }
 
 // SpaceUsage is a snapshot of a Space, in bytes.
 type SpaceUsage struct {
 	Slabs      int
-	TotalBytes int64 // that can be allocated
+	TotalBytes int64 // bytes that can be allocated, free or not
 	FreeBytes  int64
 	FreeRuns   int
 	LongestRun int64
@@ -92,11 +90,11 @@ func validGranule(g int64) bool { return g >= MinGranule && g <= MaxGranule && g
 // Granule returns the unit of allocation in bytes.
 func (s *Space) Granule() int64 { return s.granule }
 
-// Round returns the space of an entry with a number of bytes.
+// Round rounds a number of bytes up to whole granules.
 func (s *Space) Round(bytes int64) int64 { return (bytes + s.granule - 1) &^ (s.granule - 1) }
 
-// AddSlab adds a new slab, all of it free except the header's granule. Bytes at the end
-// that are not a whole granule stay unused.
+// AddSlab adds a slab. All of it is free except the first granule, which has the header.
+// A partial granule at the end stays unused.
 func (s *Space) AddSlab(n uint32, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,9 +125,9 @@ func (s *Space) RemoveSlab(n uint32) bool {
 	return true
 }
 
-// Alloc allocates whole granules for bytes, in at most MaxRuns runs. The error is
-// tiering.ErrFull, as ErrFragmented if only the number of runs prevents it; then nothing
-// is allocated.
+// Alloc allocates whole granules for bytes, in at most MaxRuns runs. On error nothing is
+// allocated. tier.ErrFull: too few bytes are free, or too many runs would be needed
+// (ErrFragmented).
 func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	if bytes <= 0 {
 		panic(fmt.Sprintf("slab: allocation of %d bytes", bytes))
@@ -145,7 +143,7 @@ func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	for rest > 0 && len(taken) < MaxRuns {
 		run, fits := s.mu.size.ceiling(span{len: rest})
 		if !fits {
-			run, _ = s.mu.size.last() // shorter than rest: used whole
+			run, _ = s.mu.size.last() // no run is long enough: use all of the longest
 		}
 		s.dropLocked(run)
 		if run.len > rest {
@@ -169,8 +167,8 @@ func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	return runs, nil
 }
 
-// Free frees runs, or parts of them. A run that is free already, or cannot be allocated,
-// is an accounting error and panics.
+// Free frees allocated runs, or parts of them. It panics if a run is free already or not
+// in a slab, since that is an accounting error.
 func (s *Space) Free(runs []Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +184,8 @@ func (s *Space) Free(runs []Run) {
 	}
 }
 
-// Take marks runs as in use that an earlier process allocated. A run that is not whole
-// granules of a slab, or not free, is tiering.ErrInvalid; then nothing is taken.
+// Take marks runs as in use that an earlier process allocated. tier.ErrInvalid: a run is
+// not free, or not whole granules of a slab; then nothing is marked.
 func (s *Space) Take(runs []Run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +261,7 @@ func (s *Space) usedLocked(p span) error {
 
 // takeLocked cuts p out of the free run around it.
 func (s *Space) takeLocked(p span) error {
-	// The greatest run that begins at or before p.
+	// n is the last free run that begins at or before p.
 	n, ok := s.mu.place.below(span{slab: p.slab, off: p.off + 1})
 	if !ok || n.slab != p.slab || n.end() < p.end() {
 		return fmt.Errorf("%v: not all of it is free: %w", s.run(p), tier.ErrInvalid)

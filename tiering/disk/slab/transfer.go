@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// How a transfer is divided. The width is a guess, and so is the size of a piece: 15
-// rounds alternating with fio, on a slab written before, on 2 cores kept busy by other
-// work (load 7 to 12; virtual disk, ext4, O_DIRECT), differ more between rounds than
-// between settings. Medians of 64 MiB in pieces of 1 MiB, MB/s, with the lowest and the
-// highest round:
+// How a transfer is divided: into pieces of pieceBytes, of which width are in flight at
+// once. Both values are guesses, since measurements differ more between rounds than between
+// settings. The setup: 15 rounds alternating with fio, a slab written before, a virtual
+// disk with ext4 and O_DIRECT, 2 cores kept busy by other work (load 7 to 12). The table
+// has MB/s for 64 MiB in pieces of 1 MiB: the median, and the lowest and highest round.
 //
 //	                        read                 write
 //	width 1             1026 (104-1594)      1445 (215-2182)
@@ -24,9 +24,9 @@ import (
 //	fio psync, 1 MiB    1001  (71-1866)      1121 (109-2768)
 //	fio libaio, 4 deep  1601 (897-2299)      1771 (629-3638)
 //
-// Eight keep something in flight when a worker is not scheduled. Pieces of 512 KiB and 2
-// MiB gave no clear order. All rows of that run agree that buffers in huge pages are
-// faster: a request then has few segments instead of 256.
+// With width 8, some requests are in flight even if a worker is not scheduled. Pieces of
+// 512 KiB or 2 MiB were not clearly faster or slower. Buffers in huge pages were faster
+// in all settings: a request then has few segments instead of 256.
 const (
 	DefaultWidth = 8
 	MaxWidth     = 64
@@ -53,8 +53,8 @@ func (s *Set) Read(runs []Run, off int64, bufs [][]byte) error {
 	return s.transfer(runs, off, bufs, File.ReadAt)
 }
 
-// Sync returns when everything written to these slabs before is on the disk. See
-// File.Sync for the meaning of an error.
+// Sync returns when everything written to these slabs before the call is on the disk.
+// File.Sync explains its errors.
 func (s *Set) Sync(slabs ...uint32) error {
 	files := make([]File, len(slabs))
 	for i, n := range slabs {
@@ -79,8 +79,8 @@ func (s *Set) file(n uint32) (File, bool) {
 	return f, ok
 }
 
-// transfer has up to width requests in flight, and waits for all of them even after one
-// has failed, since they use the caller's buffers.
+// transfer divides a transfer into requests, with up to s.width in flight. Even after an
+// error it waits for all requests in flight, since they use the caller's buffers.
 func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][]byte, int64) error) error {
 	requests, err := s.divide(runs, off, bufs)
 	if err != nil {
@@ -93,14 +93,14 @@ func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][
 	})
 	for _, err := range errs {
 		if err != nil {
-			return err // the first in the order of bytes; one is enough to act on
+			return err // the error at the lowest offset; callers need only one
 		}
 	}
 	return nil
 }
 
-// each calls do for 0 to n-1, in order, up to width at a time, and starts no more calls
-// after one returned false.
+// each calls do with 0 to n-1, in order, up to s.width calls at a time. After a call has
+// returned false it starts no more calls.
 func (s *Set) each(n int, do func(i int) bool) {
 	var next atomic.Int64
 	work := func() {
@@ -122,7 +122,7 @@ func (s *Set) each(n int, do func(i int) bool) {
 	others.Wait()
 }
 
-// divide cuts a transfer into pieces that do not cross the ends of runs.
+// divide divides a transfer into requests of at most pieceBytes, each inside one run.
 func (s *Set) divide(runs []Run, off int64, bufs [][]byte) ([]request, error) {
 	var left int64
 	for _, b := range bufs {

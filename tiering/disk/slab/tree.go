@@ -8,8 +8,8 @@ type span struct {
 
 func (s span) end() int64 { return s.off + s.len }
 
-// byPlace orders spans by position; spans of a tree never overlap, so the length does not
-// matter.
+// byPlace orders spans by position. The spans of a tree never overlap, so their lengths
+// do not matter.
 func byPlace(a, b span) bool {
 	if a.slab != b.slab {
 		return a.slab < b.slab
@@ -17,7 +17,7 @@ func byPlace(a, b span) bool {
 	return a.off < b.off
 }
 
-// byLength orders spans by length, and equal ones by position.
+// byLength orders spans by length, and spans of equal length by position.
 func byLength(a, b span) bool {
 	if a.len != b.len {
 		return a.len < b.len
@@ -25,15 +25,15 @@ func byLength(a, b span) bool {
 	return byPlace(a, b)
 }
 
-// tree is an ordered set of spans. It is a treap, since its depth is logarithmic in any
-// order of changes, and a removal is as short as an insertion. Nodes are indexes into one
-// slice without pointers, because a full disk tier may have millions of them and the
-// garbage collector would scan them all.
+// tree is an ordered set of spans. It is a treap: its depth is logarithmic for any order
+// of changes, and removing a span is as simple as inserting one. Links between nodes are
+// indexes into one slice, not pointers, because a full disk tier may have millions of
+// nodes and the garbage collector would scan all pointers.
 type tree struct {
 	less  func(a, b span) bool
 	nodes []node // nodes[0] is the nil node
 	root  uint32
-	spare uint32 // list of unused nodes, by left
+	spare uint32 // first of the unused nodes, linked by left; 0 = none
 	count int
 	seed  uint32
 }
@@ -41,7 +41,7 @@ type tree struct {
 type node struct {
 	span
 	left, right uint32
-	priority    uint32 // Invariant: not below that of its children
+	priority    uint32 // Invariant: at least the priority of each child
 }
 
 func newTree(less func(a, b span) bool) *tree {
@@ -114,7 +114,7 @@ func (t *tree) last() (found span, ok bool) {
 }
 
 func (t *tree) make(s span) uint32 {
-	// xorshift32: priorities only need to be spread.
+	// xorshift32 is random enough for priorities.
 	t.seed ^= t.seed << 13
 	t.seed ^= t.seed >> 17
 	t.seed ^= t.seed << 5
@@ -129,7 +129,7 @@ func (t *tree) make(s span) uint32 {
 	return n
 }
 
-// split divides the subtree n into the spans below s and the rest.
+// split divides the subtree n into the spans below s and the remaining spans.
 func (t *tree) split(n uint32, s span) (below, above uint32) {
 	if n == 0 {
 		return 0, 0

@@ -6,10 +6,10 @@ const iovMax = 1024
 // vector iterates over a list of buffers without changing it.
 type vector struct {
 	bufs [][]byte
-	done int // bytes of bufs[0] that are already passed
+	done int // bytes of bufs[0] that were skipped
 }
 
-// window returns the next buffers, at most limit of them; none at the end.
+// window returns the next buffers, at most limit; none at the end.
 func (v *vector) window(limit int) [][]byte {
 	n := min(len(v.bufs), limit)
 	if v.done == 0 {

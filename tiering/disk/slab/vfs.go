@@ -12,14 +12,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// OverVFS returns the files of a directory in one of Pebble's file systems. Over a
-// crashable vfs.MemFS that Pebble uses too, one CrashClone is the slabs and the catalogue
-// of the same instant.
+// OverVFS returns an FS on a directory of a Pebble file system. If Pebble's catalogue is
+// on the same crashable vfs.MemFS, one CrashClone has the slabs and the catalogue of the
+// same instant.
 //
-// MemFS copies a whole file for each Sync and blocks the whole file system meanwhile, so
-// it is only suitable for slabs of a few MiB. Tests that need more than one state of a
-// block between two syncs have to clone in between, since it knows only the last synced
-// state and the newest.
+// MemFS copies a whole file for each Sync and blocks the whole file system meanwhile, so it
+// is only suitable for slabs of a few MiB. It knows only the last synced and the newest
+// state of a block. Tests that need other states between two syncs have to clone in between.
 func OverVFS(fsys vfs.FS, dir string) FS { return vfsDirectory{fsys: fsys, dir: dir} }
 
 type vfsDirectory struct {
@@ -47,8 +46,8 @@ func (d vfsDirectory) Create(name string, bytes int64) (File, error) {
 	return d.Open(name)
 }
 
-// writeZeros allocates by writing: MemFS grows a file byte by byte when it is written
-// after its end.
+// writeZeros fills a new file with zeros. Without that, MemFS would extend the file byte
+// by byte when a write begins after its end.
 func writeZeros(f vfs.File, bytes int64) error {
 	for bytes > 0 {
 		// A new slice for each piece, since a vfs.File may modify its argument.
@@ -62,7 +61,7 @@ func writeZeros(f vfs.File, bytes int64) error {
 }
 
 func (d vfsDirectory) Open(name string) (File, error) {
-	info, err := d.fsys.Stat(d.path(name)) // OpenReadWrite would create it
+	info, err := d.fsys.Stat(d.path(name)) // OpenReadWrite would create a missing file
 	if err != nil {
 		return nil, failed("open "+name, err)
 	}
@@ -89,7 +88,7 @@ func (d vfsDirectory) List() ([]string, error) {
 	return names, nil
 }
 
-// Free returns the greatest number if the file system cannot tell.
+// Free returns math.MaxInt64 if the file system does not know its free bytes.
 func (d vfsDirectory) Free() (int64, error) {
 	usage, err := d.fsys.GetDiskUsage(d.dir)
 	if errors.Is(err, vfs.ErrUnsupported) {

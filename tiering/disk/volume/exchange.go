@@ -9,7 +9,7 @@ import (
 // newIndexDir holds a new catalogue until it replaces the old one.
 const newIndexDir = indexDir + ".new"
 
-// OpenCatalog opens the catalogue. tier.ErrCorrupt: there is none.
+// OpenCatalog opens the catalogue. tier.ErrCorrupt: it is missing or damaged.
 func (v *Volume) OpenCatalog() error {
 	if err := v.haveCatalog(); err != nil {
 		return err
@@ -27,7 +27,8 @@ func (v *Volume) CloseCatalog() error {
 	return err
 }
 
-// BeginCatalog opens a new catalogue, which takes effect with ExchangeCatalog.
+// BeginCatalog creates and opens a new catalogue, which replaces the old one when
+// ExchangeCatalog is called.
 func (v *Volume) BeginCatalog() error {
 	if err := v.index.RemoveAll(v.path(newIndexDir)); err != nil {
 		return err
@@ -35,9 +36,9 @@ func (v *Volume) BeginCatalog() error {
 	return v.openCatalog(newIndexDir)
 }
 
-// ExchangeCatalog closes the new catalogue and replaces the old one with it. The old one
-// is kept under the returned name. After a crash in between there is no catalogue, and a
-// new one has to be begun again.
+// ExchangeCatalog closes the new catalogue and replaces the old one with it. The old
+// catalogue is kept under the returned name; "" = there was none. After a crash between the
+// two renames the directory has no catalogue, and the caller starts again with BeginCatalog.
 func (v *Volume) ExchangeCatalog() (old string, err error) {
 	if err := v.CloseCatalog(); err != nil {
 		return "", err

@@ -13,15 +13,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// WriteFile writes and syncs a small file of the directory. It replaces one of the same
-// name atomically.
+// WriteFile writes and syncs a small file in the directory. It replaces a file of the
+// same name atomically.
 func (v *Volume) WriteFile(name string, content []byte) error {
 	defer v.Writes.Begin()()
 	return replaceFile(v.index, v.dir, name, content)
 }
 
-// ReadFile reads a small file of the directory. fs.ErrNotExist: there is none.
-// ErrForeign: it belongs to another user, or is not a file.
+// ReadFile reads a file of at most most bytes in the directory. fs.ErrNotExist: there is
+// none. ErrForeign: it belongs to another user, is world-writable or is not a regular
+// file. tier.ErrCorrupt: it is larger.
 func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	defer v.Reads.Begin()()
 	if v.index == vfs.Default {
@@ -32,7 +33,7 @@ func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	return readFile(v.index, v.path(name), most)
 }
 
-// readFile reads a whole small file.
+// readFile reads a whole file of at most most bytes; tier.ErrCorrupt if it is larger.
 func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 	f, err := index.Open(path)
 	if err != nil {
@@ -46,7 +47,8 @@ func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 	return b, err
 }
 
-// replaceFile writes a file so that after a crash it exists completely or not at all.
+// replaceFile writes a file and syncs it. After a crash the file has its old or its new
+// content, never a part.
 func replaceFile(index vfs.FS, dir, name string, content []byte) error {
 	path := index.PathJoin(dir, name)
 	f, err := createPrivate(index, path+".new")

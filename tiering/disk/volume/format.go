@@ -16,9 +16,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Version is the version of the directory's format: of its layout, and of all formats
-// inside that do not have their own. A daemon upgrades version 1, which has no key and no
-// seals, when it opens it. No other version is read.
+// Version is the version of the directory's layout, and of all formats inside that have
+// no version of their own. When a daemon opens a directory of version 1 (unkeyed), which
+// has no key and no seals, it upgrades the directory. No other version is read.
 const (
 	Version = 2
 	unkeyed = 1
@@ -38,18 +38,18 @@ var (
 	ErrVersion = fmt.Errorf("written by another version: %w", tier.ErrUnavailable)
 	ErrAbsent  = fmt.Errorf("mount or move back what belongs there, or begin anew by a restart with disk-create on: %w", fs.ErrNotExist)
 	ErrLocked  = fmt.Errorf("locked by another process: %w", tier.ErrUnavailable)
-	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // from offline functions
+	ErrNotTier = fmt.Errorf("not the directory of a disk tier: %w", tier.ErrInvalid) // only returned by OpenExisting
 )
 
 // Format is the content of a directory's FORMAT file. Its granule applies to all slabs,
 // so a different granule in the configuration has no effect.
 type Format struct {
-	Version int // Version, or 1 in a directory opened by offline functions
+	Version int // Version, or unkeyed in a directory opened by offline functions
 	ID      slab.StoreID
 	Granule int64
 }
 
-// formatHead begins a FORMAT file, which reads
+// formatHead is the first line of a FORMAT file, for example:
 //
 //	spliced disk tier
 //	version 2
@@ -61,7 +61,8 @@ func (f *Format) text() []byte {
 	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.ID, f.Granule)
 }
 
-// readFormat reads a directory's format. fs.ErrNotExist: it has none yet.
+// readFormat reads a directory's format. fs.ErrNotExist: it has no FORMAT. ErrVersion: it
+// has another version. tier.ErrCorrupt: FORMAT is damaged.
 func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	b, err := readFile(index, index.PathJoin(dir, formatName), 4096)
 	if err != nil {
@@ -86,8 +87,8 @@ func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	return f, nil
 }
 
-// openFormat reads the format of a directory and its key, or creates them in a new
-// directory.
+// openFormat reads the format of a directory and its key, or creates both in a new
+// directory. A directory of version 1 has no key; its format is read, and v.Key stays nil.
 func (v *Volume) openFormat(granule int64) (err error) {
 	v.Format, err = readFormat(v.index, v.dir)
 	switch {
@@ -105,9 +106,10 @@ func (v *Volume) openFormat(granule int64) (err error) {
 
 var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
 
-// MendFormat rewrites a damaged or lost FORMAT, and returns the damage. Its content is
-// known: the key belongs to this version, and slabs have the store and granule. If they
-// do not, the error says what is lost, and nothing was changed.
+// MendFormat rewrites a damaged or lost FORMAT. damage says what was wrong with it; nil =
+// nothing to mend. The content is known: a directory with a key has this version, and the
+// headers of its slabs have the store id and granule. If the key or the slabs cannot be
+// read either, MendFormat changes nothing and returns an error.
 func MendFormat(o Options) (damage, err error) {
 	v := newVolume(&o)
 	_, damage = readFormat(v.index, v.dir)
@@ -137,8 +139,8 @@ func MendFormat(o Options) (damage, err error) {
 }
 
 // lockDir locks a directory until the process ends or the result is closed. The lock is a
-// flock, which the kernel releases when the process dies for any reason; file systems of
-// tests have their own.
+// flock, which the kernel releases when the process dies for any reason. The file systems
+// of tests have their own kind of lock. ErrLocked: another process has the lock.
 func lockDir(index vfs.FS, dir string) (io.Closer, error) {
 	if index == vfs.Default {
 		return flock(dir)

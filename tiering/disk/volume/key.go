@@ -13,18 +13,18 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// keyName is the file with the secret that seals extents, readable only for the daemon's
-// user:
+// keyName is the file with the secret that seals extents. Only the daemon's user may read it:
 //
 //	spliced key 1
 //	from 1
 //	secret 5be0…
 //	sum 83d1f0a2c9b7e645
 //
-// Extents of generations below from are older than the key and have no seal.
+// Extents of generations below from are older than the key and have no seal. sum is the
+// xxh3 of the lines above it.
 const keyName = "KEY"
 
-// keyLost is the consequence of a key that cannot be read, for error messages.
+// keyLost is the part of error messages that tells what a lost or damaged key means.
 const keyLost = ", and nothing that is stored can be verified without it: put it back, or delete the directory, whose entries are all lost"
 
 func keyText(from uint64, secret []byte) []byte {
@@ -46,8 +46,8 @@ func parseKey(b []byte) (*extent.Key, error) {
 	return extent.NewKey([32]byte(secret), from), nil
 }
 
-// readKey reads the key of a directory that has one. Without it, stored entries cannot be
-// distinguished from forged ones.
+// readKey reads the key of a directory that must have one. Without the key, stored
+// entries cannot be distinguished from forged ones, so a missing key is tier.ErrCorrupt.
 func (v *Volume) readKey() error {
 	b, err := readFile(v.index, v.path(keyName), 4096)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,10 +60,10 @@ func (v *Volume) readKey() error {
 	return err
 }
 
-// makeKey creates the key of a directory whose extents have no seal below a generation,
-// and only then the format of this version: earlier releases, which would treat seals as
-// damage, refuse that version by name. After a crash in between, the next key replaces
-// this one, which has sealed nothing.
+// makeKey creates the key, which seals extents from generation from on, and then writes
+// FORMAT with this version. Earlier releases would treat seals as damage, but they refuse
+// a directory of this version. After a crash before FORMAT is written, the next call
+// creates another key; the first one has sealed nothing.
 func (v *Volume) makeKey(from uint64) error {
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {
@@ -84,7 +84,8 @@ func (v *Volume) makeKey(from uint64) error {
 	return nil
 }
 
-// sealFromNow creates the key of a directory of an earlier release.
+// sealFromNow upgrades a directory of version 1: it creates the key that seals all
+// extents written from now on.
 func (v *Volume) sealFromNow() error {
 	from, err := v.Catalog.NextGenerations(1)
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// StallAfter is the duration after which a running disk operation counts as hanging. An
-// operation is at most a MiB read, one object written, one slab created, one batch of
-// rows or one sync. It takes seconds only if a disk is about to fail, or a network below
-// it is down. Linux itself aborts a command after 30 seconds and then retries it. With a
-// shorter limit, a disk that works off its queue of 256 MiB at 50 MB/s would count as
-// dead.
+// StallAfter is the duration after which a running disk operation counts as hanging. The
+// largest operations are a read of 1 MiB, a write of one object, the creation of a slab,
+// a batch of rows and a sync. Each takes seconds only if the disk is about to fail, or if
+// a network below it is down. Linux itself aborts a command after 30 seconds and then
+// retries it. The limit is not shorter because a slow but healthy disk, which writes a
+// queue of 256 MiB at 50 MB/s, would then count as hanging.
 const StallAfter = 5 * time.Second
 
-// Operations tracks the running operations of one direction, oldest first. Its lock is
-// held for a few instructions, inside all others.
+// Operations tracks the running reads, or the running writes, of a volume in a list, oldest
+// first. Its lock is held for a few instructions only, and no other lock is taken under it.
 type Operations struct {
 	now     func() time.Time
 	running atomic.Int32
@@ -29,7 +29,7 @@ type operation struct {
 	older, newer *operation
 }
 
-// Begin counts an operation until end is called.
+// Begin adds a running operation. The caller calls end when the operation has returned.
 func (o *Operations) Begin() (end func()) {
 	p := &operation{began: o.now()}
 	o.mu.Lock()
@@ -60,8 +60,8 @@ func (o *Operations) end(p *operation) {
 	o.running.Add(-1)
 }
 
-// Stalled returns the age of the oldest operation once it has reached StallAfter, else 0.
-// While none is running it does not read the clock.
+// Stalled returns the age of the oldest running operation, or 0 if that is less than
+// StallAfter. It reads the clock only if an operation is running.
 func (o *Operations) Stalled() time.Duration {
 	if o.running.Load() == 0 {
 		return 0

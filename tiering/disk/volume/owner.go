@@ -13,24 +13,26 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// ErrForeign reports a directory that we must not use: it, or something in it, belongs to
-// another user, is world-writable or is not what its name says, or it contains other
-// things and no FORMAT.
+// ErrForeign reports a directory that we must not use. Either the directory or a file in
+// it belongs to another user, is world-writable or has the wrong type. Or the directory
+// has no FORMAT and contains files that are not part of a tier.
 var ErrForeign = errors.New("not a directory to use")
 
-// foreign returns what is wrong and what an operator may do.
+// foreign returns an ErrForeign with a text: what is wrong, and what an operator may do.
 func foreign(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrForeign)
 }
 
-// mayLieBeside lists the names that an empty directory may contain: those of a file
-// system's root, and of an opening that was interrupted before there was a FORMAT.
+// mayLieBeside lists the names that a directory without a FORMAT may contain. They are
+// there if it is the root of a file system, or if a first opening was interrupted before
+// FORMAT was written.
 var mayLieBeside = []string{"lost+found", lockName, keyName, keyName + ".new", formatName + ".new", indexDir, slabDir, profileDir}
 
-// examine runs before anything in a directory is created or changed. Everything in it has
-// to be owned by us or root, and not be world-writable: otherwise others could make us
-// serve their bytes. The directory itself may be group-writable, like that of a volume
-// whose group a cluster has set; its contents are closed to that group (closeToGroup).
+// examine checks a directory before anything in it is created or changed. The directory
+// and all parts of the tier in it must be owned by us or root and must not be
+// world-writable: otherwise other users could make us serve their bytes. The directory
+// may be group-writable, as on a cluster that sets the group of a volume. closeToGroup
+// later removes the group's access to the contents.
 func (v *Volume) examine() error {
 	if v.index != vfs.Default {
 		return nil
@@ -61,12 +63,12 @@ func (v *Volume) examine() error {
 	return nil
 }
 
-// closeEmpty removes world-write permission from an empty directory of our own, in which
-// no other user has put anything yet.
+// closeEmpty removes the world-write permission of a directory that we own and that is
+// still empty, so that examine accepts it.
 func closeEmpty(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o002 == 0 || int(st.Uid) != os.Geteuid() {
-		return nil // examine returns why
+		return nil // if that is a problem, examine reports it
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		return err
@@ -77,7 +79,8 @@ func closeEmpty(dir string) error {
 	return nil
 }
 
-// examineEntry checks an entry of the directory that the tier uses, and one level below.
+// examineEntry checks a file or folder of the directory, and the files in the folder, if
+// it is part of a tier. It ignores other names.
 func (v *Volume) examineEntry(name string) error {
 	switch name {
 	case lockName, formatName, keyName:
@@ -102,7 +105,8 @@ func (v *Volume) examineEntry(name string) error {
 	return nil
 }
 
-// ours checks that a path leads to something of a kind that we or root own.
+// ours checks the owner, type and permissions of a path. kind is the wanted type
+// (unix.S_IFREG or S_IFDIR); a folder may be a symbolic link to a folder.
 func ours(path string, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -136,8 +140,8 @@ func owned(path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// closeToGroup removes the permissions that a cluster gives to the group of a volume: the
-// folders and the key are for our user only.
+// closeToGroup makes the folders of the directory and the key accessible to our user
+// only. It removes the permissions that a cluster gives to the group of a volume.
 func (v *Volume) closeToGroup() error {
 	if v.index != vfs.Default {
 		return nil
@@ -147,7 +151,7 @@ func (v *Volume) closeToGroup() error {
 		var st unix.Stat_t
 		err := unix.Stat(path, &st)
 		if errors.Is(err, unix.ENOENT) && name == keyName {
-			continue // in version 1
+			continue // version 1 has no key
 		}
 		if err != nil {
 			return &os.PathError{Op: "stat", Path: path, Err: err}

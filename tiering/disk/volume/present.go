@@ -9,11 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// anchors are the directories and files through which everything else is found. They are
-// kept open so that their inode numbers are not reused.
+// anchors are the directory, its subdirectories, LOCK and FORMAT. They are kept open so
+// that their inode numbers are not reused, and Present can compare them with what is
+// found under their names.
 type anchors []*os.File
 
-// hold opens the anchors. File systems of tests have none.
+// hold opens the anchors. The file systems of tests have no anchors.
 func (v *Volume) hold() error {
 	if v.index != vfs.Default {
 		return nil
@@ -35,8 +36,8 @@ func (a anchors) close() {
 	}
 }
 
-// LockPresent is Present for the lock file only, for frequent callers: it moves with the
-// directory.
+// LockPresent is a cheaper form of Present for frequent callers. It checks only the lock
+// file, which is not found either if the directory was moved.
 func (v *Volume) LockPresent() error {
 	defer v.Writes.Begin()()
 	for _, f := range v.anchors {
@@ -47,9 +48,9 @@ func (v *Volume) LockPresent() error {
 	return nil
 }
 
-// Present checks that the directory, and everything written in it except slabs, which are
-// checked when they are synced, is found under its name. slab.ErrMissing: it was removed
-// or renamed, or another file system is mounted there.
+// Present checks that the anchors, and the catalogue's open files, are still found under
+// their names. Slabs are checked when they are synced. slab.ErrMissing: a file or
+// directory was removed or renamed, or another file system is mounted there.
 func (v *Volume) Present() error {
 	defer v.Writes.Begin()()
 	for _, f := range v.anchors {

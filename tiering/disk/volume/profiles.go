@@ -11,8 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// KeepProfile writes and syncs a profile, before the first row that names it. Its file is
-// named by its fingerprint, which is the SHA-256 of its content.
+// KeepProfile writes and syncs the file of a profile, unless it is stored already. It is
+// called before the first row that names the profile is written. The file's name is the
+// profile's fingerprint, which is the SHA-256 of its content.
 func (v *Volume) KeepProfile(p *profile.Profile) error {
 	v.profiles.Lock()
 	defer v.profiles.Unlock()
@@ -42,7 +43,7 @@ type UnreadProfile struct {
 	Err         error
 }
 
-// Profiles reads all profiles; unread lists those whose files cannot be used.
+// Profiles reads all profiles. unread lists the profiles whose files cannot be used.
 func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, err error) {
 	err = v.eachProfile(func(fp profile.Fingerprint) error {
 		p, err := v.ReadProfile(fp)
@@ -56,7 +57,8 @@ func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, er
 	return good, unread, err
 }
 
-// ReadProfile reads the file of a profile. tier.ErrCorrupt: it has other bytes.
+// ReadProfile reads the file of a profile. tier.ErrCorrupt: its bytes do not have the
+// digest fp.
 func (v *Volume) ReadProfile(fp profile.Fingerprint) (*profile.Profile, error) {
 	defer v.Reads.Begin()()
 	name := hex.EncodeToString(fp[:])
@@ -77,8 +79,7 @@ func (v *Volume) ReadProfile(fp profile.Fingerprint) (*profile.Profile, error) {
 	return p, nil
 }
 
-// RemoveCorruptProfiles removes the files of profiles whose contents do not match their
-// names.
+// RemoveCorruptProfiles removes the profile files whose contents do not match their names.
 func (v *Volume) RemoveCorruptProfiles() error {
 	removed := false
 	err := v.eachProfile(func(fp profile.Fingerprint) error {

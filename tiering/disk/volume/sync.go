@@ -2,17 +2,17 @@ package volume
 
 import "fmt"
 
-// syncedName is the counter for the highest generation up to which the bytes of every
-// entry were synced. It is written after them, and reaches the disk with the rows of the
-// same sync. When the directory is opened, entries above it may have lost their bytes in
-// a power cut.
+// syncedName is the name of the counter that holds the synced generation: the bytes of
+// every entry up to this generation were synced. The counter is written after these
+// bytes, and reaches the disk with the rows of the same sync. When the directory is
+// opened, entries of higher generations may have lost their bytes in a power cut.
 const syncedName = "synced_generation"
 
-// Sync syncs what was written to some slabs, then all rows, and records that bytes up to
-// a generation are synced. A row whose data is lost in a power cut costs a miss, but a
-// level that was acknowledged needs both. After an error of data the rows were not
-// synced. slab.ErrMissing, as an error of data: what was synced is not found in the
-// directory.
+// Sync syncs the given slabs, then all rows, and records synced as the generation up to
+// which bytes are synced. An entry counts as synced only if both its bytes and its row
+// are; a row whose bytes are lost in a power cut costs a miss. data is an error of the
+// slabs, after which the rows were not synced; rows is an error of the catalogue.
+// slab.ErrMissing, as data: the synced files are no longer found in the directory.
 func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 	defer v.Writes.Begin()()
 	if len(slabs) > 0 {

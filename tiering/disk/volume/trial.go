@@ -9,10 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/slab"
 )
 
-// trialName is a file that is written to test whether writes work.
+// trialName is the name of a file that is written to test whether writes work.
 const trialName = "probe"
 
-// TryWriting writes, syncs and removes a file, in the places of slabs and of rows.
+// TryWriting writes, syncs and removes a file in the folder of slabs and one in the
+// directory. It fails if the disk does not take writes.
 func (v *Volume) TryWriting() error {
 	_ = v.slabs.Remove(trialName) // left by a crash
 	f, err := v.slabs.Create(trialName, slab.BlockBytes)
@@ -32,18 +33,18 @@ func (v *Volume) TryWriting() error {
 	return v.index.Remove(v.path(trialName))
 }
 
-// reopenBytes bounds the bytes that opening a catalogue may write: tables of the logs
-// that it replays, which hold up to 16 MiB, a log, and small files.
+// reopenBytes is the most bytes that opening a catalogue may write: tables with the rows
+// of the logs that it replays, up to 16 MiB, a new log, and small files.
 const reopenBytes = 24 << 20
 
-// reopenName is a name that Pebble removes when it opens a directory, in case a crash
-// leaves it there.
+// reopenName is a file name that Pebble removes when it opens a directory, so that a
+// crash does not leave the file there for ever.
 const reopenName = "temporary.000000.dbtmp"
 
-// TryReopening checks that there is room to open the catalogue again. It is called before
-// the old one is closed, since without one lookups find nothing: a file system with room
-// for a block may not have room for a catalogue. It writes, because a limit on writes
-// does not show in the free bytes of a file system.
+// TryReopening checks that the file system has room to open the catalogue again, which takes
+// more than the single blocks of TryWriting. It is called before the failed catalogue is
+// closed, since lookups find nothing while no catalogue is open. It writes reopenBytes and
+// removes them, because a quota on writes does not show in the free bytes of a file system.
 func (v *Volume) TryReopening() error {
 	free, err := v.set.Free()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options configures a Volume. Dir is enough for an existing one.
+// Options configures a Volume. For an existing directory only Dir is required.
 type Options struct {
 	// Dir is the directory. Tests may replace the file systems with Slabs and Index; then
 	// Dir is a name inside Index.
@@ -29,28 +29,29 @@ type Options struct {
 	Slabs slab.FS
 	Index vfs.FS
 
-	// Existing refuses, and does not create, a directory that did not belong to a tier
-	// before. Store is the store id that it must have; zero = any.
+	// Existing makes Open refuse a directory that does not yet belong to a tier. Store is
+	// the store id that the directory must have; zero = any.
 	Existing bool
 	Store    slab.StoreID
 
-	GranuleBytes int64 // of a new directory
-	SlabBytes    int64 // of new slabs
+	GranuleBytes int64 // granule of a new directory
+	SlabBytes    int64 // size of new slabs
 	Width        int   // transfers in flight per call
 	Log          zerolog.Logger
-	Now          func() time.Time // of Operations; time.Now
+	Now          func() time.Time // clock of Operations; default time.Now
 }
 
 // Volume is an open directory.
 type Volume struct {
-	// Fixed once it is open. Only offline functions replace Space and Catalog.
+	// These fields are fixed once the directory is open. Only offline functions replace
+	// Space and Catalog.
 	Format  Format
-	Key     *extent.Key // nil: offline functions have a directory of version 1 open
+	Key     *extent.Key // nil only in offline functions, for a directory of version 1
 	Space   *slab.Space
 	Catalog *catalog.Catalog
 	set     *slab.Set
 	dir     string
-	index   vfs.FS // of everything but slabs
+	index   vfs.FS // file system of everything except slabs
 	slabs   slab.FS
 	lock    io.Closer
 	anchors anchors
@@ -65,9 +66,9 @@ type Volume struct {
 	}
 }
 
-// Open opens a directory, which is created if its parent exists, and locks it before
-// anything in it is changed. ErrForeign: we must not use it, and it was left unchanged.
-// ErrAbsent: it is not the expected directory.
+// Open opens a directory, or creates it if its parent exists. It locks the directory
+// before it changes any file there. ErrForeign: we must not use the directory, and it was
+// left unchanged. ErrAbsent: it is not the expected directory.
 func Open(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	defer func() {
@@ -95,8 +96,8 @@ func Open(o Options) (v *Volume, err error) {
 		return v, err
 	}
 	if len(v.set.Slabs()) > 0 {
-		// Otherwise a new catalogue would replace a lost one, and everything would be
-		// lost.
+		// If the catalogue is lost, opening must fail: a new, empty one would lose all
+		// entries.
 		if err := v.haveCatalog(); err != nil {
 			return v, err
 		}
@@ -112,8 +113,8 @@ func Open(o Options) (v *Volume, err error) {
 	return v, v.hold()
 }
 
-// OpenExisting locks the directory of a tier and opens all of it except the catalogue.
-// ErrNotTier, ErrLocked, ErrVersion: it was not examined.
+// OpenExisting locks the directory of a tier and opens all of it except the catalogue, for
+// offline functions. ErrNotTier, ErrLocked or ErrVersion: the directory was not opened.
 func OpenExisting(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	if _, err := readFormat(v.index, v.dir); err != nil {
@@ -161,10 +162,10 @@ func newVolume(o *Options) *Volume {
 
 func (v *Volume) path(name string) string { return v.index.PathJoin(v.dir, name) }
 
-// makeDirs creates the directory and its subdirectories, but not its parent: if the
-// parent is missing, a disk is not mounted. In a directory that was used, a missing part
-// was moved away or is on a disk that is not mounted. Of these only the folder of
-// profiles is created, whose files are rewritten.
+// makeDirs creates the directory and its folders, but not its parent: a missing parent
+// means that a disk is not mounted. In a directory that was used before, it creates only
+// the folder of profiles, whose files can be rewritten. Any other missing folder was
+// moved away or is on a disk that is not mounted.
 func (v *Volume) makeDirs(o *Options) error {
 	names := []string{"", indexDir, slabDir, profileDir}
 	switch f, err := readFormat(v.index, v.dir); {
@@ -177,8 +178,9 @@ func (v *Volume) makeDirs(o *Options) error {
 			return err
 		}
 	case err == nil && o.Store != (slab.StoreID{}) && f.ID != o.Store:
-		// Even if that store is a new one in a mount point and still empty: the notes
-		// next to the slabs, about what is switched off, are read once at the start.
+		// This is an error even if the other store is new and empty, in the mount point
+		// of an absent disk: the daemon reads the notes in the directory, which say what
+		// operators switched off, only once at its start.
 		return fmt.Errorf("%s is that of store %v, not of %v: restart the daemon to use this one, or %w", v.dir, f.ID, o.Store, ErrAbsent)
 	default:
 		names = []string{profileDir}
@@ -204,7 +206,8 @@ func (v *Volume) used() bool {
 	return false
 }
 
-// openSlabs opens the slab files, whose sizes are fixed; bytes is for new ones.
+// openSlabs opens the slab files. bytes is the size of new slabs; existing ones keep
+// their sizes. width is the number of transfers in flight per call.
 func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	if v.slabs == nil {
 		if v.slabs, err = slab.OpenDir(filepath.Join(v.dir, slabDir)); err != nil {
@@ -222,8 +225,8 @@ func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	return nil
 }
 
-// haveCatalog checks that there is a catalogue, by the file that Pebble looks for before
-// it decides to create a new one.
+// haveCatalog checks that there is a catalogue. It looks for the same file as Pebble,
+// which creates a new catalogue if the file is missing. tier.ErrCorrupt: it is missing.
 func (v *Volume) haveCatalog() error {
 	list, err := v.index.List(v.path(indexDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -242,7 +245,7 @@ func (v *Volume) openCatalog(name string) (err error) {
 	return err
 }
 
-// Close closes what is open, the lock last.
+// Close closes all open files, the lock last.
 func (v *Volume) Close() error {
 	var errs []error
 	v.anchors.close()

@@ -1,5 +1,5 @@
-// Package objecttest runs a real S3 server, versitygw over a directory, for tests of its
-// clients. They reach it through a proxy that can be made to fail.
+// Package objecttest runs a real S3 server for tests: versitygw, which stores objects in
+// a directory. Clients reach it through a proxy that can inject faults.
 package objecttest
 
 import (
@@ -27,13 +27,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tiertest"
 )
 
-// Bucket exists when the server has started.
+// Bucket is the name of a bucket that Open creates.
 const Bucket = "kv-cache"
 
-// Server is a versitygw over a directory, and the proxy in front of it. All answers are
-// those of a real server.
+// Server is a versitygw over a directory, and the proxy in front of it. Without a Fault,
+// all answers come from versitygw.
 type Server struct {
-	Dir   string           // of buckets
+	Dir   string           // the directory that holds the buckets
 	Proxy *httptest.Server // address for clients
 
 	t    testing.TB
@@ -48,10 +48,11 @@ type Server struct {
 	seen  map[string]int // requests by method
 }
 
-// Fault serves a request in place of next.
+// Fault serves a request in place of next, which forwards it to the server.
 type Fault func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
-// Program builds the server once; tests are skipped if that is not possible.
+// Program builds the server once and returns its path. It skips the test if building is
+// not possible.
 func Program(t testing.TB) string {
 	t.Helper()
 	built.Do(func() { built.path, built.err = build() })
@@ -94,7 +95,8 @@ func build() (string, error) {
 	return path, os.Rename(part, path)
 }
 
-// moduleRoot returns the root of the repository, seen from the test's directory.
+// moduleRoot returns the root of the repository, found from the test's working directory
+// upwards.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -117,12 +119,13 @@ func sumOf(b []byte) (sum uint32) {
 	return sum
 }
 
-// Open starts a server with an empty bucket, which ends with the test or with Close.
+// Open starts a server over dir with an empty bucket. It runs until the test ends or
+// Close is called.
 func Open(t testing.TB, dir string) *Server {
 	t.Helper()
 	Program(t)
 	g := &Server{t: t, Dir: dir, meta: t.TempDir(), seen: map[string]int{}}
-	run, err := os.MkdirTemp("", "s3") // a path short enough for a socket
+	run, err := os.MkdirTemp("", "s3") // short enough for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +172,7 @@ const (
 	SecretKey = "spliced-test-secret"
 )
 
-// Start starts the server again.
+// Start starts the server, in Open or again after Kill.
 func (g *Server) Start() {
 	g.t.Helper()
 	_ = os.Remove(g.sock)
@@ -222,7 +225,7 @@ func (g *Server) Admin() *minio.Client {
 	return c
 }
 
-// Set makes a function serve each request; nil ends that.
+// Set makes a fault serve each request; nil = requests are forwarded.
 func (g *Server) Set(fault Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -236,7 +239,7 @@ func (g *Server) Requests(method string) int {
 	return g.seen[method]
 }
 
-// OfPayload reports whether a request is for an object's bytes, not for its description.
+// OfPayload reports whether a request reads an object's payload, not its description.
 func OfPayload(r *http.Request) bool {
 	at := r.Header.Get("Range")
 	return r.Method == http.MethodGet && at != "" && !strings.HasPrefix(at, "bytes=0-")
@@ -245,7 +248,8 @@ func OfPayload(r *http.Request) bool {
 // Dead fails every request.
 func Dead(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// Halfway sends the first half of bodies, and then calls a function.
+// Halfway is a Fault for reads of payloads. It sends the first half of the body, calls
+// then, and breaks the connection.
 func Halfway(then func(r *http.Request)) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if !OfPayload(r) {
@@ -265,7 +269,7 @@ func Halfway(then func(r *http.Request)) Fault {
 	}
 }
 
-// Slowly limits bodies to a number of bytes per second, in both directions.
+// Slowly is a Fault that limits bodies of both directions together to rate bytes per second.
 func Slowly(rate int64) Fault {
 	p := &pace{rate: rate}
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -311,7 +315,7 @@ type pace struct {
 	next time.Time
 }
 
-// take books n bytes and waits until they may pass.
+// take reserves time for n bytes and waits until they may pass.
 func (p *pace) take(ctx context.Context, n int) {
 	p.mu.Lock()
 	now := time.Now()

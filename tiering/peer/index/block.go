@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// A key has 34 bits: 12 choose a shard, 10 a bucket in it, 12 are the fingerprint. With
-// the 12-bit number of its set, an entry has 3 bytes. Nothing is lost: shard, bucket and
-// entry determine key and number, so an entry that is added or removed twice is
-// recognized.
+// A key has 34 bits: 12 bits choose a shard, 10 bits a bucket in it, and 12 bits are the
+// fingerprint. An entry has 3 bytes: the fingerprint and the 12-bit number of the set.
+// Together, shard, bucket and entry determine the whole key and the number. So it is
+// recognized if an entry is added or removed twice.
 //
 //	key    | shard 12 | bucket 10 | fingerprint 12 |
 //	entry                         | fingerprint 12 | number 12 |
@@ -23,28 +23,28 @@ const (
 	numbers    = 1 << numberBits
 	entryBits  = printBits + numberBits
 	entrySize  = entryBits / 8
-	innerBits  = bucketBits + printBits // within its shard
+	innerBits  = bucketBits + printBits // bits of a key within its shard
 
-	// maxBlock bounds the entries of a shard, since bucket starts have 16 bits.
+	// maxBlock is the most entries of a shard, since bucket starts have 16 bits.
 	maxBlock = 1<<16 - 1
 )
 
-// block is the content of a shard: sorted entries, and the changes since they were
-// sorted. Readers hold it during a lookup. The writer appends changes to the current
-// block, and reuses the memory of another block only when no reader holds it.
+// block is the content of a shard: sorted entries, and the changes since they were sorted.
+// Readers hold a block during a lookup (Index.hold). The writer appends changes to the current
+// block of a shard. It reuses the memory of a former block only when no reader holds it.
 //
 // Invariant: starts and entries do not change while the block is current.
 type block struct {
 	readers atomic.Int32
 	changes atomic.Int32 // number of valid changes
-	// marks has a bit for each value of the lower 9 bits of a key, set if a change may be
-	// about such a key.
+	// marks has a bit for each value of the lower 9 bits of a key. It is set if there is
+	// a change of a key with these bits.
 	marks   [8]atomic.Uint64
 	starts  [buckets + 1]uint16 // index of the first entry of each bucket
-	entries []byte              // in memory, plus one byte, so that 4 bytes can be read at each entry
-	keys    []uint32            // of changes: key within the shard <<1 | 1 if added
-	nums    []uint16            // of changes
-	memory  memory              // of entries
+	entries []byte              // 3 bytes each, and one byte more so that 4 bytes can be read at each entry
+	keys    []uint32            // by change: key within the shard <<1 | 1 if added
+	nums    []uint16            // by change: number of its set
+	memory  memory              // memory of entries
 }
 
 func (b *block) len() int { return int(b.starts[buckets]) }
@@ -67,7 +67,7 @@ func (b *block) find(lo, hi int, e uint32) int {
 	return lo
 }
 
-// change appends a change; it reports false if there is no room.
+// change appends a change; false = there is no room.
 func (b *block) change(inner uint32, number uint16, added uint32) bool {
 	n := int(b.changes.Load())
 	if n == cap(b.keys) {
@@ -79,7 +79,7 @@ func (b *block) change(inner uint32, number uint16, added uint32) bool {
 	return true
 }
 
-// marked reports whether a change may be about the key.
+// marked reports whether there may be a change of a key.
 func (b *block) marked(inner uint32) bool {
 	return b.marks[inner>>6&7].Load()&(1<<(inner&63)) != 0
 }
@@ -90,25 +90,25 @@ func (b *block) bytes() int64 {
 	return fixed + int64(cap(b.entries)) + 4*int64(cap(b.keys)) + 2*int64(cap(b.nums))
 }
 
-// room returns how many changes a block of n entries accepts before it is sorted again:
-// with more, readers scan more; with fewer, the writer copies more often.
+// room returns how many changes a block of n entries has room for. With more room,
+// readers scan more changes; with less, the writer merges and copies entries more often.
 func room(n int) int { return max(32, min(n/64, 256)) }
 
-// merger sorts blocks. It belongs to the writer.
+// merger merges the changes of blocks into their entries. Only the writer uses it.
 type merger struct {
-	ops     []uint64 // inner<<numberBits|number, then the position of the change, then 1 if added
-	spare   []*block // former blocks, reused when no reader holds them
+	ops     []uint64 // from the highest bits: inner<<numberBits|number, position of the change, 1 if added
+	spare   []*block // former blocks, to be reused when no reader holds them
 	cleaned block    // a block without the dropped entries
 }
 
 const opPlaceBits = 10
 
-// maxSpare bounds the spare blocks, not counting those that readers hold, one each.
+// maxSpare is the most spare blocks; blocks that readers hold may exceed it.
 const maxSpare = 32
 
-// merge returns a block with the entries of old and its changes. Entries of numbers in
-// drop are left out. count is called for each entry that is added (1) or removed (-1),
-// and reports whether one may be added.
+// merge returns a block with the entries of old after its changes, without the entries of
+// numbers in drop. count is called for each entry that is added (1) or removed (-1); if
+// it returns false, the entry is not added.
 func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16, by int) bool) *block {
 	m.sort(old)
 	base := old
@@ -117,7 +117,7 @@ func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16
 	}
 	b := m.take(base.len() + len(m.ops))
 	out := b.entries[:0]
-	bucket, shift, done := 0, 0, 0 // starts are set up to bucket; entries of base are copied up to done
+	bucket, shift, done := 0, 0, 0 // b.starts are set up to bucket; entries of base are copied up to done; shift is added minus removed entries
 	reach := func(to int) {
 		for ; bucket < to; bucket++ {
 			b.starts[bucket+1] = uint16(int(base.starts[bucket+1]) + shift)
@@ -151,7 +151,7 @@ func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16
 	return b
 }
 
-// sort stores the last change of each entry in ops, in the order of entries.
+// sort stores the last change of each entry in m.ops, sorted by entry.
 func (m *merger) sort(old *block) {
 	m.ops = m.ops[:0]
 	for i := range int(old.changes.Load()) {
@@ -188,7 +188,7 @@ func (m *merger) clean(old *block, drop *[numbers]bool, count func(uint16, int) 
 	return c
 }
 
-// take returns a block with room for n entries that no reader holds.
+// take returns a block with room for n entries, a spare one if possible. No reader holds it.
 func (m *merger) take(n int) *block {
 	size, changes := n*entrySize+1, room(n)
 	for i, b := range m.spare {
@@ -206,8 +206,8 @@ func (m *merger) take(n int) *block {
 	return b
 }
 
-// give adds a former block to the spare ones. If there are too many, the oldest one is
-// freed, unless a reader holds it.
+// give adds a former block to the spare blocks. If there are too many, it frees the
+// oldest that no reader holds.
 func (m *merger) give(b *block) {
 	m.spare = append(m.spare, b)
 	if len(m.spare) <= maxSpare {

@@ -1,29 +1,28 @@
-// Package index tracks which peers are believed to have an object. It is a hint: where it
-// is wrong or old, a request is wasted and ends in a miss.
+// Package index tracks which peers are believed to have an object. Its answers are hints:
+// if one is wrong or old, a request to that peer is wasted and ends in a miss.
 //
-// An object is named by a 64-bit tag, a keyed hash, of which the upper 34 bits are used.
+// An object is named by a 64-bit tag, a keyed hash. The index uses its upper 34 bits.
 // Each node has an Own: the set of its objects, with a version that grows by one per
-// change and a log of the last changes. Each node asks every other node, on one
-// connection and for that node's own set only, what has changed since the Position that
-// it has reached:
+// change and a log of the last changes. Each node x asks every other node, the peer, for
+// the changes of the peer's own set since the Position that x has reached:
 //
 //	asks:     x.Position(peer)           24 bytes
-//	answers:  own.Delta(dst, position)   changes since, or the next piece of the whole set
+//	answers:  own.Delta(dst, position)   changes since then, or the next piece of the whole set
 //	then:     x.Apply(peer, delta)       asks again at once if there is more
 //
-// (Exchange is the same for a transport that knows only bytes.)
+// (Exchange does the same for a transport of bytes.)
 //
-// Nodes do not forward the sets of others, so a lying node can only lie about itself:
-// that costs a miss for those that believe it, and it gets no more than its share of the
-// table.
+// Nodes do not forward the sets of other nodes, so a lying node can only lie about its
+// own set. That costs its believers misses, and its entries get no more than their share
+// of the table.
 //
-// All learned sets are in one table of fingerprints and node numbers, about 26 bits per
-// key at 10^8 keys. The set that a node had before a restart stays until the new set has
-// been read completely, and is then dropped at once.
+// All learned sets are in one table of fingerprints and set numbers, with about 26 bits
+// per key at 10^8 keys. The set that a node had before a restart stays until the new set
+// has been read completely, and is then dropped at once.
 //
-// Nothing here does I/O, starts a goroutine or reads a clock. An Own has a lock that is
-// held for microseconds. An Index has one for writers, held while a delta is applied, at
-// most about 10 ms; Holders, AllHolders and Lookup take none and never wait.
+// The package does no I/O, starts no goroutine and reads no clock. The lock of an Own is
+// held for microseconds. The lock of an Index is held while a delta is applied, at most
+// about 10 ms; Holders, AllHolders and Lookup take no lock and never wait.
 package index
 
 import (
@@ -35,31 +34,31 @@ import (
 // Node is a number that the caller assigns to a peer.
 type Node uint16
 
-// MaxNodes bounds Node: numbers are below it.
+// MaxNodes is the number of possible Nodes: every Node is below it.
 const MaxNodes = 4096
 
 var (
-	// ErrInvalid: the bytes are not a delta. The sender is broken or lying.
+	// ErrInvalid reports that the bytes are not a delta. The sender is broken or lying.
 	ErrInvalid = errors.New("index: delta is invalid")
-	// ErrGap: the delta does not continue the position reached. Ask again from there.
+	// ErrGap reports that the delta does not begin at the position reached. The caller
+	// asks again from that position.
 	ErrGap = errors.New("index: delta does not follow on")
-	// ErrBusy: the peer restarted its set too often while its former sets are still being
-	// cleared, or there are too many peers. Ask again later.
+	// ErrBusy reports that the peer has restarted its set too often while its former sets are
+	// still being cleared, or that there are too many peers. The caller asks again later.
 	ErrBusy = errors.New("index: no number free for the peer's set")
 )
 
-// Interval returns the period of a node's requests to each of its peers: a quarter of a
-// second in clusters of up to 100 nodes, and in larger ones such that there are 400
-// requests per second in total. A peer whose known version has been reached need not be
-// asked.
+// Interval returns the time between a node's requests to the same peer. It is a quarter
+// of a second in clusters of up to 100 nodes. In larger clusters it grows, so that a node
+// sends 400 requests per second in total. A peer need not be asked if its version, known
+// from gossip, has been reached.
 func Interval(peers int) time.Duration {
 	return max(250*time.Millisecond, time.Duration(peers)*2500*time.Microsecond)
 }
 
-// Position is a node's progress in following a peer's set. The zero value is the
-// beginning.
+// Position is how much of a peer's set a node has learned. The zero value is nothing.
 type Position struct {
-	Incarnation uint64 // of the peer's set; another incarnation is another set
+	Incarnation uint64 // of the peer's set; a set with another incarnation is a new one
 	Version     uint64 // changes up to this version are known
 	Cursor      uint64 // while the whole set is read: keys below it are known; else 0
 }
@@ -74,8 +73,8 @@ func (p Position) AppendTo(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint64(dst, p.Cursor)
 }
 
-// ParsePosition parses what AppendTo wrote. Any 24 bytes are a position; an implausible
-// one is answered with the start of the set.
+// ParsePosition parses what AppendTo wrote. It accepts any 24 bytes: Own.Delta answers an
+// implausible position with the beginning of the set.
 func ParsePosition(b []byte) (Position, error) {
 	if len(b) != PositionSize {
 		return Position{}, ErrInvalid
@@ -85,8 +84,8 @@ func ParsePosition(b []byte) (Position, error) {
 	}, nil
 }
 
-// A key is the upper 34 bits of a tag. At 10^8 entries 0.6 % of absent tags match an
-// entry of the same key.
+// A key is the upper 34 bits of a tag. With 10^8 entries, 0.6 % of absent tags have the
+// same key as an entry.
 const (
 	keyBits = 34
 	keyEnd  = 1 << keyBits

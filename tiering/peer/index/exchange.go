@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// Exchange combines both ends of the exchange between nodes, for a transport of bytes.
-// Requests to one peer are sequential; otherwise its methods may be called concurrently.
+// Exchange combines both ends of the exchange between nodes, for a transport of bytes. Its
+// methods may be called concurrently, but the requests to one peer must be sequential.
 type Exchange struct {
 	Own   *Own
 	Index *Index
 }
 
-// Interval returns how often each of a number of peers is asked.
+// Interval returns the time between two requests to the same peer, as the function
+// Interval does.
 func (Exchange) Interval(peers int) time.Duration { return Interval(peers) }
 
 // Ask returns the next request to a peer: PositionSize bytes.
 func (e Exchange) Ask(number uint16) []byte { return e.Index.Position(Node(number)).AppendTo(nil) }
 
-// Answer appends the answer to a peer's request to dst, at most MaxDelta bytes. Its error
-// is ErrInvalid.
+// Answer appends the answer to a peer's request to dst, at most MaxDelta bytes.
+// ErrInvalid: it is not a request.
 func (e Exchange) Answer(dst, question []byte) ([]byte, error) {
 	from, err := ParsePosition(question)
 	if err != nil {
@@ -28,7 +29,7 @@ func (e Exchange) Answer(dst, question []byte) ([]byte, error) {
 	return e.Own.Delta(dst, from), nil
 }
 
-// Learn applies a peer's answer, like Apply.
+// Learn applies a peer's answer, like Index.Apply.
 func (e Exchange) Learn(number uint16, answer []byte) (more bool, err error) {
 	return e.Index.Apply(Node(number), answer)
 }

@@ -6,48 +6,50 @@ import (
 	"sync/atomic"
 )
 
-// Config bounds an Index. The zero value is a good default.
+// Config configures an Index. The zero value is a good default.
 type Config struct {
-	// MaxKeys bounds the entries of the table, at 26 bits each; 0: 2^27, about 415 MiB.
-	// No node gets more than an eighth of it, or its even share in clusters of fewer than
-	// eight. An entry without room is treated as absent.
+	// MaxKeys is the most entries of the table, with 26 bits each; 0 = 2^27, about 415
+	// MiB. A node gets at most an eighth of them, or an even share in clusters of fewer
+	// than eight. Further entries are left out, as if the node did not have the objects.
 	MaxKeys int
-	// Seed makes nodes choose different holders of widely held objects.
+	// Seed should differ between nodes, so that they choose different holders of objects
+	// that many nodes have.
 	Seed uint64
 }
 
-// sweepShards is the number of shards that an Apply sweeps of dropped sets: about 1 ms.
+// sweepShards is the number of shards from which one Apply removes the entries of dropped
+// sets. It takes about 1 ms.
 const sweepShards = 16
 
-// minSkewed is the size from which a shard is checked for sets with too many entries in
-// it.
+// minSkewed is the number of entries up to which a shard is not checked for sets with too
+// many entries in it.
 const minSkewed = 4096
 
-// maxRetiring bounds the dropped sets of one peer that are not swept yet.
+// maxRetiring is the most dropped sets of one peer that are not swept yet.
 const maxRetiring = 2
 
-// Index holds the believed sets of all peers.
+// Index holds the learned sets of all peers.
 type Index struct {
 	maxKeys int
 	seed    uint64
 	shards  [shards]atomic.Pointer[block]
-	// owner of each number is its Node + 1, or 0 for a number whose entries do not count.
+	// owner[number] is the set's Node + 1, or 0 if the entries of that number do not count.
 	owner [numbers]atomic.Uint32
-	// prefetched stores what Prefetch has read.
+	// prefetched stores a sum of the bytes that Prefetch has read.
 	prefetched atomic.Uint64
 
 	mu struct {
 		sync.Mutex
 		peers   map[Node]*peer
 		state   [numbers]numberState
-		counts  [numbers]int32 // entries in blocks, without later changes
-		pending [numbers]int32 // net effect of these changes, by number
-		added   int64          // and in total
+		counts  [numbers]int32 // entries in blocks by number, without the blocks' changes
+		pending [numbers]int32 // net number of entries that these changes add, by number
+		added   int64          // the same in total
 		from    [numbers]Node  // present or last owner
 		keys    int64
 		refused uint64
 		dropped [numbers]bool // numbers that the current sweep drops
-		sweep   int           // next shard; shards if no sweep is running
+		sweep   int           // next shard to sweep; the value shards = no sweep is running
 		retired int           // numbers that wait for the next sweep
 		next    uint16        // where the search for a free number starts
 		merger  merger
@@ -57,20 +59,19 @@ type Index struct {
 	}
 }
 
-// numberState: free -> live -> retired -> swept -> free. A number stands for one set:
-// that of a peer in one incarnation, read from one start. Its entries are gone when a
-// sweep has passed all shards.
+// numberState is the state of a set number: free -> live -> retired -> swept -> free. A
+// number stands for one set: that of a peer in one incarnation, as read from one start. A
+// dropped set has no entries left when a sweep has passed all shards.
 type numberState uint8
 
 const (
 	numberFree    numberState = iota
-	numberLive                // entries count
-	numberRetired             // entries do not count, the next sweep drops them
-	numberSwept               // the current sweep drops them
+	numberLive                // its entries count
+	numberRetired             // its entries do not count, the next sweep removes them
+	numberSwept               // its entries do not count, the current sweep removes them
 )
 
-// peer is the state of one peer. While a new set is read, the previous complete one
-// stays.
+// peer is the state of one peer. While a new set is read, the previous complete set stays.
 type peer struct {
 	position Position
 	current  int // number of the complete set, -1 if none
@@ -78,7 +79,8 @@ type peer struct {
 	retiring int
 }
 
-// New returns an empty index: 32 KiB, and 2 KiB for each of 4,096 shards when first used.
+// New returns an empty index. It takes 32 KiB, and 2 KiB for each of its 4,096 shards
+// once that is used.
 func New(c Config) *Index {
 	x := &Index{maxKeys: c.MaxKeys, seed: c.Seed}
 	if x.maxKeys <= 0 {
@@ -89,7 +91,7 @@ func New(c Config) *Index {
 	return x
 }
 
-// Position returns how far a peer's set is known: what to ask for next.
+// Position returns how much of a peer's set is known. It is the next request to the peer.
 func (x *Index) Position(n Node) Position {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -108,8 +110,8 @@ func (x *Index) Complete(n Node) bool {
 	return p != nil && p.current >= 0
 }
 
-// Names returns the number of known objects of a peer, or of those read so far of its
-// first set.
+// Names returns the number of known objects of a peer. While its first set is being read,
+// these are the objects read so far.
 func (x *Index) Names(n Node) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -127,8 +129,9 @@ func (x *Index) Names(n Node) int64 {
 	return max(0, int64(x.mu.counts[number])+int64(x.mu.pending[number]))
 }
 
-// Apply applies a peer's answer. more reports that the peer has more to send at once. The
-// error is ErrInvalid, ErrGap or ErrBusy, and then nothing of the delta is applied.
+// Apply applies a peer's answer. more reports that the peer has more to send, so that the
+// caller asks again at once. If the error is ErrInvalid, ErrGap or ErrBusy, nothing is
+// applied.
 func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
 	if n >= MaxNodes {
 		return false, fmt.Errorf("node %d of %d: %w", n, MaxNodes, ErrInvalid)
@@ -166,7 +169,8 @@ func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
 	return m.more, nil
 }
 
-// followLocked returns the number that a message is about, a new one where a set begins.
+// followLocked returns the number of the set that a message is about. A message with the
+// beginning of a set gets a new number.
 func (x *Index) followLocked(n Node, p *peer, m *message) (int, error) {
 	switch {
 	case m.kind == kindPiece && m.from.Cursor == 0:
@@ -196,7 +200,7 @@ func (x *Index) Forget(n Node) {
 	}
 }
 
-// numberLocked makes a free number live.
+// numberLocked assigns a free number to a new set of a peer.
 func (x *Index) numberLocked(n Node, p *peer) (int, error) {
 	if p.retiring >= maxRetiring {
 		return 0, ErrBusy
@@ -241,7 +245,8 @@ func (x *Index) changeLocked(key uint64, number uint16, added uint32) {
 	x.pendLocked(number, added, 1)
 }
 
-// pendLocked counts a change that is not merged into its block yet; by = -1 undoes that.
+// pendLocked counts a change that is not merged into its block yet (by = 1), or undoes
+// that (by = -1).
 func (x *Index) pendLocked(number uint16, added uint32, by int32) {
 	if added == 0 {
 		by = -by
@@ -250,7 +255,7 @@ func (x *Index) pendLocked(number uint16, added uint32, by int32) {
 	x.mu.added += int64(by)
 }
 
-// mergeLocked sorts a shard.
+// mergeLocked merges the changes of a shard into its sorted entries.
 func (x *Index) mergeLocked(shard int) {
 	old := x.shards[shard].Load()
 	if old == nil {
@@ -263,10 +268,10 @@ func (x *Index) mergeLocked(shard int) {
 	x.mu.merger.give(old)
 }
 
-// dropLocked returns the numbers whose entries a shard loses now, nil if there are none:
-// those being swept, and in a shard that has twice its share those with too many entries
-// in it. Tags are evenly distributed, so only a lying node has too many: otherwise it
-// could fill a few shards and leave others no room there.
+// dropLocked returns the numbers whose entries a merge removes from a shard; nil = none. These
+// are the numbers being swept. If the shard has more than twice its share of entries, they are
+// also the numbers with too many entries in it. Tags are evenly distributed, so only a lying
+// node has too many; it could otherwise fill a few shards and leave other nodes no room there.
 func (x *Index) dropLocked(b *block) *[numbers]bool {
 	drop := &x.mu.dropped
 	if x.mu.sweep == shards {
@@ -300,8 +305,8 @@ func (x *Index) dropLocked(b *block) *[numbers]bool {
 	return &x.mu.skewed
 }
 
-// countLocked counts an entry that is added or removed, and reports whether it may be
-// added.
+// countLocked counts an entry that is added (by = 1) or removed (by = -1). It returns
+// false, and counts nothing, if there is no room to add it.
 func (x *Index) countLocked(number uint16, by int) bool {
 	if by > 0 {
 		share := max(x.maxKeys/8, x.maxKeys/max(len(x.mu.peers), 1))
@@ -315,8 +320,8 @@ func (x *Index) countLocked(number uint16, by int) bool {
 	return true
 }
 
-// Sweep sweeps up to n shards of dropped sets, and reports whether more are left. Each
-// Apply does some of it, so a caller only needs it while no peer is asked.
+// Sweep removes the entries of dropped sets from up to n shards, and reports whether shards
+// are left. Each Apply does some of this, so Sweep is only needed while no peer is asked.
 func (x *Index) Sweep(n int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -341,7 +346,7 @@ func (x *Index) sweepLocked(n int) bool {
 	return x.mu.sweep < shards || x.mu.retired > 0
 }
 
-// sweptLocked frees the numbers without entries.
+// sweptLocked frees the numbers whose entries the finished sweep has removed.
 func (x *Index) sweptLocked() {
 	clear(x.mu.dropped[:])
 	for number, state := range x.mu.state {
@@ -356,14 +361,14 @@ func (x *Index) sweptLocked() {
 
 // Stats describes the contents of an index.
 type Stats struct {
-	Peers    int    // of which anything is known
-	Complete int    // whose sets have been read completely
+	Peers    int    // number of peers of which anything is known
+	Complete int    // number of peers whose sets have been read completely
 	Keys     int64  // entries
-	Refused  uint64 // entries without room
-	Bytes    int64  // of memory
+	Refused  uint64 // entries left out for lack of room
+	Bytes    int64  // memory size
 }
 
-// Stats reads every shard: tens of microseconds.
+// Stats returns a snapshot. It reads every shard, which takes tens of microseconds.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -2,17 +2,18 @@ package index
 
 import "slices"
 
-// maxNewest bounds the changes of one key that a lookup considers; the newest ones count.
+// maxNewest is the most changes of one key that a lookup considers. It takes the newest.
 const maxNewest = 32
 
-// maxLooked bounds the entries of one key that are examined once dst is full: for an
-// object on all nodes it would take microseconds. The others are only counted.
+// maxLooked is the number of entries of a key after which Holders stops examining them if
+// dst is full: for an object on all nodes, all of them would take microseconds. The
+// remaining entries are only counted.
 const maxLooked = 32
 
-// Holders fills dst with peers that are believed to have the object with this tag, and
-// returns their number, which may be more than fit. Those that do not fit may count a
-// peer twice whose set is being read again, and some that were forgotten. The order
-// differs from node to node. It takes no lock, never waits and allocates nothing.
+// Holders fills dst with peers that are believed to have the object with this tag, and returns
+// their number, which may exceed len(dst). Beyond len(dst) the number may be too high: it may
+// include forgotten peers, and count a peer twice whose set is being read again. The order
+// differs from node to node. Holders takes no lock, never waits and allocates nothing.
 func (x *Index) Holders(tag uint64, dst []Node) int {
 	key := keyOf(tag)
 	b := x.hold(int(key >> innerBits))
@@ -24,8 +25,9 @@ func (x *Index) Holders(tag uint64, dst []Node) int {
 	return n
 }
 
-// Prefetch makes the processor load what Holders will read for some tags. A single lookup
-// waits for memory three times in sequence; a prefetch overlaps these waits.
+// Prefetch makes the processor load into its cache the memory that Holders will read for
+// some tags. A single lookup waits for memory three times in sequence; Prefetch overlaps
+// these waits for many tags.
 func (x *Index) Prefetch(tags []uint64) {
 	var blocks [32]*block
 	var places [32]int
@@ -58,14 +60,14 @@ func (x *Index) Prefetch(tags []uint64) {
 				blocks[i].readers.Add(-1)
 			}
 		}
-		x.prefetched.Store(sum) // otherwise the compiler would remove all of it
+		x.prefetched.Store(sum) // otherwise the compiler would remove the reads
 		tags = tags[n:]
 	}
 }
 
-// Lookup is Holders for several tags: the holders of tags[i], up to a row's length, are
-// in dst[i*row:], and counts[i] is their number. row is len(dst)/len(tags); counts is as
-// long as tags.
+// Lookup calls Holders for several tags. The holders of tags[i] are in
+// dst[i*row:(i+1)*row], where row is len(dst)/len(tags), and counts[i] is their number.
+// len(counts) must be len(tags).
 func (x *Index) Lookup(tags []uint64, dst []Node, counts []int) {
 	if len(tags) == 0 {
 		return
@@ -85,10 +87,9 @@ func (s *NodeSet) Add(n Node) { s[n/64] |= 1 << (n % 64) }
 // Has reports whether a node is in the set.
 func (s *NodeSet) Has(n Node) bool { return s[n/64]>>(n%64)&1 == 1 }
 
-// AllHolders sets dst to all peers that are believed to have the object with this tag,
-// however many there are. Holders is for finding one of them, AllHolders for comparing
-// them. It reads every entry of the key, about 10 ns each, takes no lock, never waits and
-// allocates nothing.
+// AllHolders sets dst to all peers that are believed to have the object with this tag, however
+// many there are. (Holders is cheaper, for finding a few of them.) It reads every entry of the
+// key, which takes about 10 ns each. It takes no lock, never waits and allocates nothing.
 func (x *Index) AllHolders(tag uint64, dst *NodeSet) {
 	*dst = NodeSet{}
 	key := keyOf(tag)
@@ -101,7 +102,7 @@ func (x *Index) AllHolders(tag uint64, dst *NodeSet) {
 }
 
 func (x *Index) allHolders(b *block, inner uint32, dst *NodeSet) {
-	var settled NodeSet // numbers (as many as nodes) with a newer change
+	var settled NodeSet // set numbers whose newest change was seen; a NodeSet has enough bits
 	take := func(number uint16) {
 		if node := x.owner[number].Load(); node != 0 {
 			dst.Add(Node(node - 1))
@@ -127,7 +128,7 @@ func (x *Index) allHolders(b *block, inner uint32, dst *NodeSet) {
 	}
 }
 
-// entriesOf returns the range of a key's entries.
+// entriesOf returns the index range of a key's entries.
 func (b *block) entriesOf(inner uint32) (lo, hi int) {
 	first := inner & (1<<printBits - 1) << numberBits
 	bucket := inner >> printBits
@@ -136,11 +137,12 @@ func (b *block) entriesOf(inner uint32) (lo, hi int) {
 	return lo, b.find(lo, end, first+1<<numberBits)
 }
 
-// hold returns a shard's block, which is not reused until the reader has released it; nil
-// if the shard is empty.
+// hold returns a shard's block; nil if the shard is empty. The block is not reused before
+// the caller has decremented its readers.
 //
-// The writer makes another block current, then looks for readers. A reader that is too
-// late to be seen finds that its block is no longer current, and has not read it.
+// The writer first makes another block current, and then looks for readers of the former
+// block. A reader that it does not see has incremented readers later. So that reader
+// finds that its block is no longer current, and tries again without reading it.
 func (x *Index) hold(shard int) *block {
 	for {
 		b := x.shards[shard].Load()
@@ -173,8 +175,8 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 		}
 		n++
 	}
-	// newest is sorted from the newest change on: a change counts for its number if none
-	// before it has the same number.
+	// newest begins with the newest change. A change counts if no newer one has the same
+	// number.
 	for i, place := range newest {
 		if b.keys[:cap(b.keys)][place]&1 == 1 && !b.about(newest[:i], b.nums[:cap(b.nums)][place]) {
 			take(b.nums[:cap(b.nums)][place])
@@ -193,7 +195,7 @@ func (x *Index) holders(b *block, inner uint32, dst []Node) int {
 }
 
 // changesOf appends the positions of the newest changes of a key to found, newest first,
-// as many as fit.
+// up to the capacity of found.
 func (b *block) changesOf(inner uint32, found []uint16) []uint16 {
 	keys := b.keys[:b.changes.Load()]
 	for i := len(keys) - 1; i >= 0 && len(found) < cap(found); i-- {
@@ -204,7 +206,7 @@ func (b *block) changesOf(inner uint32, found []uint16) []uint16 {
 	return found
 }
 
-// about reports whether one of these changes is of the number's set.
+// about reports whether one of the changes at some places has a number.
 func (b *block) about(places []uint16, number uint16) bool {
 	for _, place := range places {
 		if b.nums[:cap(b.nums)][place] == number {
@@ -215,5 +217,5 @@ func (b *block) about(places []uint16, number uint16) bool {
 }
 
 // FalseHits returns the expected number of peers that seem to have an absent object,
-// since they have one with the same key.
+// because they have another object with the same key.
 func (s Stats) FalseHits() float64 { return float64(s.Keys) / keyEnd }

@@ -5,16 +5,16 @@ import (
 	"math/bits"
 )
 
-// A delta:
+// message is a delta. Its encoding:
 //
 //	byte     kind: changes or piece, | moreFlag
 //	8 bytes  incarnation, little-endian
 //	uvarint  version that it starts from
 //	changes: uvarint  number of versions that it advances
 //	piece:   uvarint  cursor that it starts from
-//	         uvarint  cursor that it reaches, above it; 2^34 is the end of the set
+//	         uvarint  cursor that it reaches, greater; 2^34 is the end of the set
 //	uvarint  n, the number of rows
-//	byte     k, the parameter of the code
+//	byte     k, the parameter of the Rice code of the rows
 //	n times  the distance to the previous row, minus 1: its upper bits in unary (that number
 //	         of zeros, then a one), its lower k bits unchanged; then, for changes, one
 //	         bit: 1 added, 0 removed. The lowest bit of a byte comes first. The last byte is
@@ -36,7 +36,7 @@ const (
 	moreFlag    = 1
 )
 
-// then returns the position after the message has been applied.
+// then returns the position of a node that has applied the message.
 func (m *message) then() Position {
 	p := m.from
 	switch {
@@ -50,7 +50,8 @@ func (m *message) then() Position {
 	return p
 }
 
-// changeBits is 1 if rows have a bit for the change of the key, otherwise 0.
+// changeBits returns 1 if the lowest bit of a row is its change (1 added, 0 removed),
+// otherwise 0.
 func (m *message) changeBits() int {
 	if m.kind == kindChanges {
 		return 1
@@ -58,7 +59,7 @@ func (m *message) changeBits() int {
 	return 0
 }
 
-// span returns the range of the keys.
+// span returns the range that contains all keys of the message.
 func (m *message) span() (from, to uint64) {
 	if m.kind == kindChanges {
 		return 0, keyEnd
@@ -97,7 +98,7 @@ func (m *message) appendTo(dst []byte) []byte {
 	return w.end()
 }
 
-// riceParameter returns the best k for n keys spread evenly over a span.
+// riceParameter returns the k with the shortest code for n keys spread evenly over a span.
 func riceParameter(span uint64, n int) int {
 	if n == 0 {
 		return 0
@@ -106,7 +107,7 @@ func riceParameter(span uint64, n int) int {
 	return max(0, bits.Len64(mean)-1)
 }
 
-// parse checks and parses a delta; rows are appended to the memory of rows.
+// parse checks and parses a delta. It appends the message's rows to rows.
 func parse(b []byte, rows []uint64) (message, error) {
 	if len(b) < 12 || len(b) > MaxDelta {
 		return message{}, ErrInvalid
@@ -183,7 +184,7 @@ func (r *reader) byte() byte {
 type bitWriter struct {
 	dst []byte
 	acc uint64
-	n   int // bits in acc, below 8 between calls
+	n   int // number of bits in acc, below 8 between calls
 }
 
 // put writes the lower n bits of v, whose other bits are zero; n is at most 56.
@@ -242,7 +243,7 @@ func (r *bitReader) take(n int) (uint64, bool) {
 	return v, true
 }
 
-// unary reads a number that is at most limit.
+// unary reads a number in unary; false if it exceeds limit or the bits end.
 func (r *bitReader) unary(limit uint64) (v uint64, ok bool) {
 	for v <= limit {
 		if zeros := bits.TrailingZeros64(r.acc); zeros < r.n {

@@ -6,32 +6,32 @@ import (
 )
 
 const (
-	// maxOwn bounds the keys of a node's own set: 4 bytes each.
+	// maxOwn is the most keys of a node's own set, with 4 bytes each.
 	maxOwn = 1 << 22
-	// The last changes are kept, 8 bytes each: at least a quarter of the number of keys,
-	// within these bounds, and at most twice that. A peer further behind reads the whole
-	// set, which then takes not many more bytes.
+	// The log keeps the last changes, 8 bytes each: at least as many as a quarter of the
+	// keys, limited to minLog and maxLog, and at most twice that. A peer that is further
+	// behind reads the whole set, which then takes not many more bytes.
 	minLog = 1 << 12
 	maxLog = 1 << 17
-	// maxMessageKeys bounds the keys in one delta, at 2 to 5 bytes per key.
+	// maxMessageKeys is the most keys in one delta, with 2 to 5 bytes each.
 	maxMessageKeys = 1 << 15
-	// MaxDelta bounds the bytes of a delta.
+	// MaxDelta is the most bytes of a delta.
 	MaxDelta = 128 << 10
 )
 
-// Own is the set of this node's objects. Its methods may be called concurrently; none
-// waits longer than a copy of maxMessageKeys keys takes.
+// Own is the set of this node's objects. Its methods may be called concurrently. They
+// wait for each other at most as long as it takes to copy maxMessageKeys keys.
 type Own struct {
 	incarnation uint64
 	mu          sync.Mutex
 	keys        set
-	log         []uint64 // key<<1 | 1 if added; the last one is the change to version
+	log         []uint64 // key<<1 | 1 if added; the last change led to version
 	version     uint64
 	refused     uint64
 }
 
-// NewOwn returns an empty set. The incarnation must differ from earlier ones of this node
-// and must not be 0: the start time in nanoseconds is suitable.
+// NewOwn returns an empty set. The incarnation must differ from those of this node's
+// earlier sets and must not be 0. The start time in nanoseconds is suitable.
 func NewOwn(incarnation uint64) *Own {
 	if incarnation == 0 {
 		panic("index: incarnation 0")
@@ -42,7 +42,7 @@ func NewOwn(incarnation uint64) *Own {
 // Incarnation distinguishes this set from earlier ones of the node.
 func (o *Own) Incarnation() uint64 { return o.incarnation }
 
-// Version grows by one with every change. Nodes exchange it in gossip.
+// Version returns the number of changes so far. Nodes exchange it in gossip.
 func (o *Own) Version() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -82,7 +82,7 @@ func (o *Own) Refused() uint64 {
 }
 
 // Add adds the object with this tag. Adding it again changes nothing. Two tags with the
-// same upper 34 bits are one: among 10^5 tags that occurs in one of three nodes.
+// same upper 34 bits count as one. Among 10^5 tags, one in three nodes has such a pair.
 func (o *Own) Add(tag uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *Own) noteLocked(change uint64) {
 	o.version++
 }
 
-// Delta appends what a peer at position from has to learn next, at most MaxDelta bytes:
-// changes, each key once with its last change, or a piece of the whole set.
+// Delta appends the answer to a peer at position from, at most MaxDelta bytes. It has the
+// next changes, each key once with its last change, or a piece of the whole set.
 func (o *Own) Delta(dst []byte, from Position) []byte {
 	m := o.take(from)
 	if m.kind == kindChanges {
@@ -122,7 +122,8 @@ func (o *Own) Delta(dst []byte, from Position) []byte {
 	return m.appendTo(dst)
 }
 
-// take copies rows under the lock; they are sorted and encoded without it.
+// take returns the message for a peer at a position. It copies the rows under the lock;
+// the caller sorts and encodes them without it.
 func (o *Own) take(from Position) message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,7 +145,7 @@ func (o *Own) take(from Position) message {
 	return m
 }
 
-// lastOfEach sorts changes by key and keeps the last of each key.
+// lastOfEach sorts changes by key and keeps only the last change of each key.
 func lastOfEach(changes []uint64) []uint64 {
 	const seqBits = 28
 	for i, c := range changes {
@@ -160,7 +161,8 @@ func lastOfEach(changes []uint64) []uint64 {
 	return kept
 }
 
-// set holds sorted keys: the upper bits of a key choose a row, and each row is sorted.
+// set is a set of keys. The upper bits of a key choose a row; each row has the lower bits
+// of its keys, sorted.
 type set struct {
 	rows [1 << setRowBits][]uint32
 	n    int
@@ -204,8 +206,8 @@ func (s *set) has(key uint64) bool {
 	return found
 }
 
-// from returns up to limit keys at or above cursor, in order, and where the next ones
-// begin.
+// from returns up to limit keys at or above cursor, in order. next is the next key;
+// keyEnd = there is none.
 func (s *set) from(cursor uint64, limit int) (keys []uint64, next uint64) {
 	keys = make([]uint64, 0, min(limit, s.n))
 	row, low := split(cursor)
