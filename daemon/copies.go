@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openPush creates the sender of last copies to other nodes.
+// openPush creates the sender, which sends an object that only this node holds to another node.
 func (d *Daemon) openPush() (err error) {
 	if d.config.ClusterCopies {
 		d.peers.push, err = peer.NewNeighbours(peer.PushConfig{Peers: d.peers.fetch})
@@ -19,7 +19,7 @@ func (d *Daemon) openPush() (err error) {
 	return err
 }
 
-// openTaker creates their receiver.
+// openTaker creates the receiver of objects that other nodes send.
 func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error) {
 	if d.config.ClusterCopies {
 		d.peers.taker, err = peer.NewTaker(peer.TakerConfig{Store: d.store, Names: d.peers.names, PeerOf: peerOf})
@@ -27,8 +27,8 @@ func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error)
 	return err
 }
 
-// outlets returns the destinations of objects that this node may lose: the object store,
-// and for what it does not accept, a node with room.
+// outlets returns where copies of objects go before this node loses them: the object store, and for
+// objects that the store does not accept, another node with room.
 func (d *Daemon) outlets() (list []tiering.Outlet) {
 	if d.object != nil && d.config.ObjectWrite != "none" {
 		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})
@@ -39,8 +39,8 @@ func (d *Daemon) outlets() (list []tiering.Outlet) {
 	return list
 }
 
-// copies returns how many other nodes are believed to have an object, and whether the
-// object store is.
+// copies returns how many other nodes are believed to have an object, and whether the object store
+// is believed to have it.
 func (d *Daemon) copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) (nodes int, shared bool) {
 	if d.peers != nil {
 		nodes = d.peers.fetch.Copies(f, t, n)
@@ -51,7 +51,7 @@ func (d *Daemon) copies(f profile.Fingerprint, t tier.TenantID, n tier.Name) (no
 	return nodes, shared
 }
 
-// sendCopies sends objects that exist only in this node's memory to the outlets, within
+// sendCopies sends objects that exist only in this node's memory to the outlets. It takes at most
 // DrainTimeout.
 func (d *Daemon) sendCopies() {
 	if d.peers != nil && d.peers.taker != nil {

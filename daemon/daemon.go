@@ -38,25 +38,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Build describes the build; the main fills it in.
+// Build describes the build of the program. The main fills it in.
 type Build struct {
 	Version string
 	Commit  string
 }
 
-// Parts are dependencies of a daemon other than its configuration. The zero value is the
-// daemon of this machine, without logs.
+// Parts are dependencies of a daemon other than its configuration. With the zero value, the daemon
+// uses this machine and writes no logs.
 type Parts struct {
 	Log    zerolog.Logger
 	Build  Build
-	Device gpuipc.Device // nil = opened by Run; one that is passed in stays open
-	// Accelerators are used if the configuration asks for memory of GPUs; nil = the GPUs
-	// that it names, opened by Run. Those that are passed in stay open.
+	Device gpuipc.Device // nil = Run opens it, and closes it at the end; a device that is passed in stays open
+	// Accelerators are used if the configuration asks for memory of GPUs. nil = Run opens the GPUs that
+	// the configuration names. Accelerators that are passed in stay open.
 	Accelerators []gpuipc.Accelerator
 	Machine      *settings.Machine // nil = settings.DetectMachine
 	Now          func() time.Time
-	Level        view.Level // of Log; nil = fixed
-	// Lower, if set, wraps the disk tier of the store.
+	Level        view.Level // log level of Log; nil = fixed
+	// Lower wraps the disk tier before the store uses it; nil = no wrapper.
 	Lower func(tier.Tier) tier.Tier
 }
 
@@ -81,7 +81,7 @@ type Daemon struct {
 	// Set by Run before ready is closed.
 	device   gpuipc.Device
 	ownsDev  bool
-	gpus     gpu.Devices       // the requested ones
+	gpus     gpu.Devices       // those that the configuration requests
 	disk     *disk.Tier        // nil = none
 	segments *find.Index       // shared by disk and store; nil without a disk
 	peers    *peers            // nil = no cluster
@@ -103,7 +103,7 @@ type Daemon struct {
 	own      *api.AdminListener // one of admin; nil = none
 	rest     *api.Server
 
-	secrets secrets // in use; see reload.go
+	secrets secrets // tokens and certificate in use; see reload.go
 
 	remembered  *canary.Memory  // switched-off profiles; nil without a disk
 	summed      *usage.Memory   // usage before this start; nil without a disk
@@ -112,11 +112,11 @@ type Daemon struct {
 	abandonDisk context.CancelFunc
 
 	serving atomic.Bool
-	stage   atomic.Pointer[string] // the part being opened
+	stage   atomic.Pointer[string] // name of the part being opened
 	ready   chan struct{}
 }
 
-// New resolves and validates a configuration. Nothing is opened before Run.
+// New resolves and validates a configuration. It opens nothing; Run does.
 func New(config settings.Config, parts Parts) (*Daemon, error) {
 	m := parts.Machine
 	if m == nil {
@@ -143,13 +143,14 @@ func New(config settings.Config, parts Parts) (*Daemon, error) {
 // Config returns the resolved configuration.
 func (d *Daemon) Config() settings.Config { return d.config }
 
-// HeapLimit returns the soft limit of the heap that fits the pools and the machine; 0 = none.
+// HeapLimit returns the soft limit of Go's heap in bytes that leaves room for the pools on this
+// machine; 0 = none.
 func (d *Daemon) HeapLimit() settings.Bytes { return d.config.HeapLimit(d.machine) }
 
 // Ready is closed once the socket is served.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// Socket returns the path of the engine socket; valid once Ready is closed.
+// Socket returns the path of the engine socket. It is valid once Ready is closed.
 func (d *Daemon) Socket() string { return d.socketPath() }
 
 func (d *Daemon) socketPath() string {
@@ -159,8 +160,8 @@ func (d *Daemon) socketPath() string {
 	return d.socket.Path
 }
 
-// AdminAddr returns the address of the admin REST over TCP, nil when it is off;
-// valid once Ready is closed.
+// AdminAddr returns the address of the admin REST over TCP, nil if it is off. It is valid once
+// Ready is closed.
 func (d *Daemon) AdminAddr() net.Addr {
 	for _, l := range d.admin {
 		if !l.Trusted {
@@ -170,8 +171,8 @@ func (d *Daemon) AdminAddr() net.Addr {
 	return nil
 }
 
-// Run opens everything in the order of the package doc, serves until ctx ends or a part
-// fails, and closes everything in the reverse order. It is called once.
+// Run opens all parts in the order of the package doc, serves until ctx ends or a part fails, and
+// closes all parts in reverse order. It may be called once.
 func (d *Daemon) Run(ctx context.Context) (err error) {
 	d.started = d.now()
 	defer func() {
@@ -183,7 +184,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// Independent of ctx: they serve the connections until the last one is closed.
+	// Independent of ctx: the background parts serve connections until the last one is closed.
 	background, stopBackground := context.WithCancel(context.Background())
 	defer stopBackground()
 	ended := make(chan error, 1)
@@ -191,7 +192,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err := d.open(ctx); err != nil {
 		stopBackground()
 		if errors.Is(err, ctx.Err()) {
-			err = nil // it was asked to end
+			err = nil // the daemon was asked to end
 		}
 		return errors.Join(err, <-ended)
 	}
@@ -200,11 +201,11 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	return d.run(ctx, serving{background, stopBackground, ended})
 }
 
-// serving holds what already runs when everything has been opened.
+// serving holds what runs already once everything is open: the admin REST and its context.
 type serving struct {
 	background     context.Context
 	stopBackground context.CancelFunc
-	admin          <-chan error // delivers why the admin REST has ended
+	admin          <-chan error // delivers the reason why the admin REST has ended
 }
 
 // run starts the background parts, accepts connections, and stops everything at the end.
@@ -266,7 +267,7 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	d.log.Info().Msg("stopping")
 	unlinked := d.socket.StopListening()
 	accepting.Wait()
-	d.work.Stop() // ends the waits of watchers
+	d.work.Stop() // ends the waits of watch requests
 	if stuck := d.server.Stop(); stuck != nil {
 		stopBackground()
 		return errors.Join(cause(ctx), unlinked, stuck)
@@ -282,11 +283,11 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 	return errors.Join(cause(ctx), unlinked, woken)
 }
 
-// stuckAfter is the limit for ending the background parts. They have been told to end; only
-// a disk that hangs in the kernel can delay them.
+// stuckAfter is how long run and close wait for the background parts to end. The parts have been
+// told to end by then, and only a disk or driver that hangs can delay them.
 func (d *Daemon) stuckAfter() time.Duration { return 4*d.config.DrainTimeout + time.Second }
 
-// endsWithin reports whether wait returns in time. If not, it is abandoned.
+// endsWithin reports whether wait returns within limit. If not, wait continues to run, abandoned.
 func endsWithin(limit time.Duration, wait func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -303,7 +304,7 @@ func endsWithin(limit time.Duration, wait func()) bool {
 	}
 }
 
-// cause returns the reason why a part made the daemon stop; nil if it was asked to stop.
+// cause returns the error that made the daemon stop; nil if it was asked to stop.
 func cause(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -325,7 +326,8 @@ func (d *Daemon) announce() {
 	}
 }
 
-// open is the first half of the start order. If it fails, close closes what it has opened.
+// open opens the parts in the first half of the start order. If it fails, close closes the parts
+// that are open.
 func (d *Daemon) open(ctx context.Context) (err error) {
 	if d.ownsDev {
 		if d.device, err = gpuipc.Open(gpuipc.Options{Host: gpuipc.HostOptions{Workers: d.config.Workers}}); err != nil {
@@ -422,8 +424,8 @@ func (d *Daemon) newView() *view.View {
 	return view.New(o)
 }
 
-// close is the last part of the stop order; it closes what open opened. A hanging disk may
-// still read memory: then store and device stay open.
+// close is the last part of the stop order: it closes the parts that open opened. If a disk hangs,
+// it may still read memory, so that store and device stay open.
 func (d *Daemon) close() error {
 	var failed []error
 	if d.server != nil {
@@ -458,8 +460,8 @@ func (d *Daemon) close() error {
 	return errors.Join(failed...)
 }
 
-// openAdmin reserves the engine socket and opens the admin REST's listeners. They answer
-// from then on, since a hanging disk or driver can delay the rest of the start.
+// openAdmin reserves the engine socket and opens the listeners of the admin REST. The admin REST
+// answers from then on, since a disk or driver that hangs can delay the rest of the start.
 func (d *Daemon) openAdmin() (rest *api.Server, err error) {
 	if d.socket, err = socket.Reserve(d.config.Socket, d.machine); err != nil {
 		return nil, err
@@ -511,7 +513,8 @@ func (d *Daemon) closeAdmin() {
 	}
 }
 
-// newEpoch draws a number that identifies this start. A client without an epoch sends 0.
+// newEpoch draws a random number, not 0, that identifies this start. Clients that know no epoch
+// send 0.
 func newEpoch() uint64 {
 	var b [8]byte
 	for {

@@ -21,7 +21,7 @@ func (d *Daemon) openDisk() (err error) {
 	return err
 }
 
-// diskEviction is the eviction policy of the disk, by its name in settings.
+// diskEviction is the name, as in the settings, of the disk's eviction policy.
 const diskEviction = "lru"
 
 func (d *Daemon) diskConfig() disk.Config {
@@ -35,7 +35,8 @@ func (d *Daemon) diskConfig() disk.Config {
 		Profile: func(fp profile.Fingerprint) *profile.Profile { return d.store.RegisteredProfile(fp) },
 		Evicted: func(e *tier.Entry, model string, quota bool) { d.store.EvictedBelow(e, model, quota) },
 	}
-	// By name: ids follow the order of the configuration, which may change.
+	// The disk identifies tenants by name: their ids follow the order of the configuration, which may
+	// change.
 	for _, t := range d.tenants {
 		config.Tenants = append(config.Tenants, disk.Tenant{ID: t.ID, Name: t.Name})
 	}
@@ -52,12 +53,13 @@ var levels = map[string]tier.Level{
 	"memory": tier.LevelMemory, "logged": tier.LevelLogged, "synced": tier.LevelSynced,
 }
 
-// openGrace is the time the start waits for the disk tier, so that the first lookups find its
-// entries: opening 100,000 entries takes less. A slower disk is opened while the daemon serves.
+// openGrace is how long the start waits for the disk tier to open, so that the first lookups find
+// the entries of the disk. 100,000 entries open in less time. A slower disk continues to open while
+// the daemon serves.
 const openGrace = 3 * time.Second
 
-// startDisk runs the disk tier until stopDisk and briefly waits for it to open. The daemon
-// continues in any case.
+// startDisk starts the disk tier, which runs until stopDisk. It waits up to openGrace for the tier
+// to open; the daemon continues in any case.
 func (d *Daemon) startDisk(ctx context.Context) {
 	if d.disk == nil {
 		return
@@ -84,7 +86,8 @@ func (d *Daemon) startDisk(ctx context.Context) {
 	}
 }
 
-// diskComes reports whether the disk tier is being opened, or its notes are being read.
+// diskComes reports whether the start should keep waiting: the disk tier is being opened, or the
+// note of switched-off profiles is being read.
 func (d *Daemon) diskComes() bool {
 	switch state := d.disk.Health().State; {
 	case state == disk.StateOpening:
@@ -96,13 +99,13 @@ func (d *Daemon) diskComes() bool {
 	case <-d.remembered.Loaded():
 		return false
 	default:
-		return d.canary.Unknown() == "" // else everything is off, however long it takes
+		return d.canary.Unknown() == "" // otherwise splicing is off for all profiles, and waiting longer may not help
 	}
 }
 
 const openTick = 2 * time.Millisecond
 
-// flush writes objects that exist only in memory to disk, within DrainTimeout.
+// flush writes objects that exist only in memory to disk. It takes at most DrainTimeout.
 func (d *Daemon) flush() {
 	if d.disk == nil {
 		return
@@ -117,8 +120,8 @@ func (d *Daemon) flush() {
 	}
 }
 
-// stopDisk closes the tier, which ends its run. It is called after the store, whose memory
-// the tier reads, was closed. Disk errors are not errors of the daemon.
+// stopDisk closes the disk tier, which ends its run. The store is closed before, so that the tier
+// no longer reads the store's memory. Disk errors are only logged.
 func (d *Daemon) stopDisk() {
 	if d.disk == nil {
 		return
@@ -131,6 +134,6 @@ func (d *Daemon) stopDisk() {
 		d.abandonDisk()
 	}
 	if err == nil {
-		d.diskRun.Wait() // else it may hang in the kernel
+		d.diskRun.Wait() // after an error, the run may hang in the kernel
 	}
 }

@@ -44,7 +44,7 @@ func (d *Daemon) openEvents() (err error) {
 	return err
 }
 
-// openHeld creates the set of published names, if it has listeners.
+// openHeld creates the set of published names, if any part listens to it.
 func (d *Daemon) openHeld() {
 	var listeners []held.Listener
 	if d.peers != nil {
@@ -66,7 +66,7 @@ func (d *Daemon) serveEvents() error {
 	return d.events.Listen(d.held)
 }
 
-// advised returns a function that passes prompts to the events; nil without events.
+// advised returns a function that passes served prompts to the KV events; nil if events are off.
 func (d *Daemon) advised() func(*advise.Query, *advise.Advice) {
 	if d.events == nil {
 		return nil
@@ -85,8 +85,9 @@ func (d *Daemon) advised() func(*advise.Query, *advise.Advice) {
 	}
 }
 
-// positionsOf returns the ascending positions at which checkpoints of a prompt may end: that of
-// the hit, the advised ones, and its last whole block, at which the next turn begins.
+// positionsOf returns the positions, in ascending order, at which checkpoints of a prompt may end:
+// the end of the prefix that was found, the advised positions, and the end of the prompt's last
+// whole block, at which the next turn begins.
 func positionsOf(q *advise.Query, a *advise.Advice, block int) []int {
 	at := []int{q.PrefixTokens, len(q.Tokens) / block * block}
 	for i := range a.Positions {

@@ -5,7 +5,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// sample reads the counters for charts.
+// sample reads the counters that the history of charts consists of.
 func (d *Daemon) sample() usage.Sample {
 	s := usage.Sample{At: d.now()}
 	for _, r := range d.usage.Rows() {

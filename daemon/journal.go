@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Journal entries about objects, devices and nodes. All are called with locks of others held.
+// Journal entries about objects, devices and nodes. Callers hold their own locks.
 
 // decided returns a function that records stored and evicted objects in the journal.
 func (d *Daemon) decided() func(decision.Decision) {
@@ -25,7 +25,7 @@ func (d *Daemon) decided() func(decision.Decision) {
 			if id == 0 || int(id) > len(d.tenants) {
 				return ""
 			}
-			return d.tenants[id-1].Name // as numbered by tenantsOf
+			return d.tenants[id-1].Name // tenantsOf numbers them from 1
 		},
 		Public: cmp.Or(c.EvictionPublic, c.Eviction), Private: cmp.Or(c.EvictionPrivate, c.Eviction), Quota: c.Eviction, Disk: diskEviction,
 	}
@@ -48,7 +48,7 @@ func (d *Daemon) gpuChanged(g *gpu.GPU, to gpu.State, why error) {
 	d.journal.Append(e)
 }
 
-// doubted is called for members that stop answering, or answer again.
+// doubted is called when a member stops answering, or answers again.
 func (d *Daemon) doubted(m cluster.Member) {
 	if m.State == cluster.Unreachable {
 		d.tellPeer(&m, "suspect")
@@ -57,7 +57,7 @@ func (d *Daemon) doubted(m cluster.Member) {
 	}
 }
 
-// tellPeer records an event of a node of the cluster.
+// tellPeer records an event about another node of the cluster.
 func (d *Daemon) tellPeer(m *cluster.Member, does string) {
 	means := map[string]string{
 		"joined": "has joined", "left": "has left", "failed": "has failed: it stopped answering without announcing that it leaves", "replaced": "has restarted or changed",

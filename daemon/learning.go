@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// learnTime is the time after a member's arrival within which its set must arrive; then it
-// is assumed not to send one: twice what 1,000 nodes take (simulated).
+// learnTime is how long the complete set of names of a member that has joined is expected. It is
+// twice the time that 1,000 nodes take (simulated). Sets that are missing later are not waited for.
 const learnTime = time.Minute
 
-// learning tracks the members whose sets have not been read completely since they arrived.
-// While there are any, a match does a remote lookup.
+// learning tracks the members whose set of names has not been received completely since they
+// joined. While some are missing, a match does a remote lookup.
 type learning struct {
 	now   func() time.Time
-	until atomic.Int64 // unix nanoseconds; 0 = all sets are known
+	until atomic.Int64 // end of the wait in unix nanoseconds; 0 = all sets are known
 
 	mu      sync.Mutex
 	missing map[uint16]struct{}
 }
 
-// yet reports whether missing sets may still arrive.
+// yet reports whether sets are missing that may still arrive.
 func (l *learning) yet() bool {
 	until := l.until.Load()
 	return until != 0 && l.now().UnixNano() < until
@@ -36,7 +36,7 @@ func (l *learning) joined(number uint16) {
 	l.until.Store(l.now().Add(learnTime).UnixNano())
 }
 
-// done records that a member's set is complete, or that it is gone.
+// done records that a member's set is complete, or that the member is gone.
 func (l *learning) done(number uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// notify reports our state to a service manager that requested it (sd_notify). Nothing
-// depends on its arrival.
+// notify reports the daemon's state to the service manager, if the environment names its socket
+// (sd_notify). Errors are ignored, since nothing depends on the report.
 func notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

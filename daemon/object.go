@@ -37,10 +37,11 @@ func (d *Daemon) openObject() error {
 	return err
 }
 
-// maxSecretBytes bounds the file of a secret.
+// maxSecretBytes is the largest size of a file with a secret, in bytes.
 const maxSecretBytes = 64 << 10
 
-// objectSecret returns the key for names and contents in the bucket.
+// objectSecret returns the secret that hides names and authenticates contents in the bucket: the
+// object secret, the cluster secret's file or the cluster's own secret, whichever is set first.
 func (d *Daemon) objectSecret() ([]byte, error) {
 	name, path := "object-secret", d.config.ObjectSecret
 	if path == "" {
@@ -63,7 +64,7 @@ func (d *Daemon) objectSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// remote returns the remote tiers of this node, peers before the object store.
+// remote returns the remote tiers of this node: peers before the object store; nil = none.
 func (d *Daemon) remote() tier.Remote {
 	switch {
 	case d.peers != nil && d.object != nil:

@@ -18,8 +18,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// peers is this node's part in a cluster: the members (cluster), their contents (index),
-// this node's published set (own), and transfers in both directions (fetch, server).
+// peers is this node's part in a cluster: the members (cluster), the names of their objects
+// (index), the set of names that this node publishes (own), and transfers in both directions
+// (fetch, server).
 type peers struct {
 	cluster *cluster.Cluster
 	index   *index.Index
@@ -28,15 +29,15 @@ type peers struct {
 	fetch   *peer.Peers
 	server  *peer.Server // opened after the store, before the cluster listens
 	known   learning
-	push    *peer.Neighbours             // nil = copies are not sent to other nodes
-	taker   *peer.Taker                  // opened like server; nil = none are received
-	told    [index.MaxNodes]atomic.Int64 // by number: when a member last had nothing more to report; 0 = not yet
+	push    *peer.Neighbours             // sends copies to other nodes; nil = off
+	taker   *peer.Taker                  // receives copies, opened like server; nil = off
+	told    [index.MaxNodes]atomic.Int64 // by number: unix nanoseconds when a member last had no more to report; 0 = not yet
 
 	mu      sync.Mutex
-	numbers map[string]peer.Node // of members in use
+	numbers map[string]peer.Node // numbers of the members in use, by name
 }
 
-// openPeers creates the parts that the store uses. Nothing listens yet.
+// openPeers creates the parts of the cluster that the store uses. It does not listen yet.
 func (d *Daemon) openPeers() (err error) {
 	if !d.config.UsesCluster() {
 		return nil
@@ -87,7 +88,7 @@ func (d *Daemon) handlePeers(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// servePeers opens both ports of the cluster.
+// servePeers opens the gossip port and the peers' port.
 func (d *Daemon) servePeers() (err error) {
 	p := d.peers
 	if p == nil {
@@ -106,8 +107,8 @@ func (d *Daemon) servePeers() (err error) {
 	return p.cluster.Listen()
 }
 
-// peerOf returns a function that identifies peers: by the names in their certificates, if
-// there are any, since nodes may share an address.
+// peerOf returns a function that identifies the peer of a request: by the name in its certificate
+// if there is TLS, since nodes may share an address, otherwise by its address.
 func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	if p.cluster.ServerTLS() != nil {
 		return cluster.PeerName
@@ -115,7 +116,7 @@ func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	return peer.ByAddress
 }
 
-// workConfig returns the configuration of a Work, after the store was opened.
+// workConfig returns the configuration of parallel work. The store must be open.
 func (d *Daemon) workConfig() parallel.Config {
 	c := parallel.Config{Store: d.store, Now: d.now, Log: d.log}
 	for i, t := range d.tenants {
@@ -129,7 +130,7 @@ func (d *Daemon) workConfig() parallel.Config {
 	return c
 }
 
-// numberOf returns the number of a member in use.
+// numberOf returns the number of a member in use, by its name.
 func (p *peers) numberOf(name string) (peer.Node, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +149,7 @@ func (p *peers) nameOf(n peer.Node) (string, bool) {
 	return "", false
 }
 
-// mark adds or removes an entry that is not an object in this node's own set.
+// mark adds an entry that is not an object to this node's own set, or removes it.
 func (p *peers) mark(w tier.Want, has bool) {
 	if has {
 		p.Added(w)
@@ -157,11 +158,12 @@ func (p *peers) mark(w tier.Want, has bool) {
 	}
 }
 
-// runPeers runs the node's membership until the context ends. That happens after other nodes have
-// received copies of objects that only this node has, which they fetch from here.
+// runPeers runs the node's membership until the context ends. At that time, other nodes have
+// already received copies of the objects that only this node has; they fetch these copies from this
+// node.
 func (d *Daemon) runPeers(ctx context.Context) error { return d.peers.cluster.Run(ctx) }
 
-// closePeers ends fetches and transfers to others. It is called before the store is closed.
+// closePeers ends transfers in both directions. It is called before the store is closed.
 func (d *Daemon) closePeers() {
 	p := d.peers
 	if p == nil {
@@ -211,7 +213,7 @@ func (d *Daemon) left(m cluster.Member) {
 	p.told[m.Number].Store(0)
 }
 
-// timed records when members have reported everything.
+// timed is the exchange of the index that also records when a member has sent all of its names.
 type timed struct {
 	index.Exchange
 	now func() time.Time
@@ -228,7 +230,7 @@ func (x timed) Learn(number uint16, answer []byte) (more bool, err error) {
 	return more, err
 }
 
-// asOf returns when a member last had nothing more to report; zero = not yet.
+// asOf returns when a member last had no more names to send; zero = not yet.
 func (p *peers) asOf(number uint16) time.Time {
 	if at := p.told[number].Load(); at != 0 {
 		return time.Unix(0, at)

@@ -13,26 +13,26 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// secrets holds the content of files that may be read again: tokens of tenants and of the
-// admin REST, and its certificate. The cluster manages its own.
+// secrets holds the contents of files that can be read again: tokens of tenants, tokens of the
+// admin REST, and its certificate. The cluster manages its own files.
 type secrets struct {
 	reading sync.Mutex
 	material
 	certificate atomic.Pointer[tls.Certificate] // nil = plain http
 }
 
-// material is the content of the files. Guarded by secrets.reading once the daemon runs.
+// material is the content of the files. It is guarded by secrets.reading once the daemon runs.
 type material struct {
 	tokens  api.Tokens
 	tenants []settings.Tenant
 	pair    *tls.Certificate
-	pem     string // of pair
+	pem     string // certificate and key that pair was read from
 }
 
-// maxPEMBytes bounds a certificate with its chain, or a key.
+// maxPEMBytes is the largest size of a file with a certificate and its chain, or with a key.
 const maxPEMBytes = 1 << 20
 
-// openSecrets reads the files at the start. Tokens of tenants were read with the configuration.
+// openSecrets reads the files at the start. The tokens of tenants were read with the configuration.
 func (d *Daemon) openSecrets() error {
 	m, r := d.readMaterial(false)
 	if len(r.bad) > 0 {
@@ -64,7 +64,7 @@ type reading struct {
 	bad           []api.Violation
 }
 
-// done records the result for a setting's file.
+// done records the result of reading the file of a setting.
 func (r *reading) done(setting string, changed bool, err error) {
 	if err != nil {
 		r.bad = append(r.bad, api.Violation{Parameter: setting, Detail: err.Error()})
@@ -76,7 +76,7 @@ func (r *reading) done(setting string, changed bool, err error) {
 	}
 }
 
-// readMaterial reads the files, those of tenants only if again is set.
+// readMaterial reads the files. It reads the files of tenants only if again is set.
 func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 	c, was, r := &d.config, &d.secrets.material, &reading{}
 	m := &material{tenants: slices.Clone(c.Tenants)}
@@ -112,7 +112,7 @@ func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 	return m, r
 }
 
-// readPair reads a certificate and its key.
+// readPair reads a certificate and its key. It also returns their text, to detect changes.
 func readPair(certPath, keyPath string) (*tls.Certificate, string, error) {
 	cert, _, err1 := settings.ReadRegular(certPath, maxPEMBytes)
 	key, _, err2 := settings.ReadRegular(keyPath, maxPEMBytes)
@@ -126,9 +126,9 @@ func readPair(certPath, keyPath string) (*tls.Certificate, string, error) {
 	return &pair, string(cert) + string(key), nil
 }
 
-// Reload reads the files of keys, tokens and certificates again. It puts either all of them
-// into use, or none, and reports the bad ones. With dry it only checks them. Tokens apply
-// from the next client or request on.
+// Reload reads the files of keys, tokens and certificates again. It puts all of them into use, or
+// none if any is bad, and reports the bad ones. With dry it only checks them. New tokens apply from
+// the next client or request on.
 func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	select {
 	case <-d.ready:
@@ -169,7 +169,7 @@ func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	return out, nil
 }
 
-// ReloadOnSignal is Reload with the result only in the log.
+// ReloadOnSignal calls Reload and reports the result only in the log.
 func (d *Daemon) ReloadOnSignal() {
 	r, err := d.Reload(false)
 	e := d.log.Log().Str("level", "info").Str("audit", "reload").Str("client", "SIGHUP")

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/view"
 )
 
-// told is called after each request reported by an engine.
+// told is called for each request that an engine has reported.
 func (d *Daemon) told(r *usage.Request) {
 	d.view.Served(r)
 	if r.Who.Fingerprint.IsTrial() {
@@ -33,7 +33,7 @@ func (d *Daemon) told(r *usage.Request) {
 	})
 }
 
-// openSpans starts exporting spans. Headers, such as a key of the collector, come from the
+// openSpans starts exporting spans. Headers, such as the collector's access key, come from the
 // environment, as OpenTelemetry specifies.
 func (d *Daemon) openSpans() error {
 	headers, err := spans.ParseHeaders(cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS"), os.Getenv("OTEL_EXPORTER_OTLP_HEADERS")))
@@ -49,7 +49,7 @@ func (d *Daemon) openSpans() error {
 	return nil
 }
 
-// closeSpans exports the waiting spans. A collector that does not answer delays the end briefly.
+// closeSpans exports the spans that wait. If the collector does not answer, it takes DrainTimeout.
 func (d *Daemon) closeSpans() {
 	if d.spans == nil {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openGPUs opens the configured devices. If one cannot be used, engines on it have one tier
-// less; the reason is kept for the check, and announce logs it once.
+// openGPUs opens the configured devices. Engines on a device that cannot be used have one tier
+// less. The reason is kept for the health check, and announce logs it once.
 func (d *Daemon) openGPUs(ctx context.Context) {
 	if d.config.UsesHBM() {
 		d.gpus = gpu.Open(ctx, &d.config, d.accelerators, newEpoch, d.log)
@@ -37,7 +37,7 @@ func (d *Daemon) openStore() (err error) {
 	for _, g := range d.gpus.Opened() {
 		g.Serve()
 		if state, why := g.State(); state == gpu.Missing && !errors.Is(why, hbm.ErrNoAnswer) {
-			g.Close() // frees the memory of its context for others
+			g.Close() // frees the memory of the device's context for other processes
 		}
 	}
 	return nil
@@ -85,13 +85,14 @@ func (d *Daemon) storeConfig() tiering.Config {
 	return config
 }
 
-// evictionOf returns the policy of a validated name; nil for an empty name.
+// evictionOf returns the constructor of the policy with a validated name; nil for an empty name.
 func evictionOf(name string) func() policy.Eviction {
 	build, _ := policy.Named(name)
 	return build
 }
 
-// costsOf returns the assumed costs of engine, memory and disk until they are measured.
+// costsOf returns the assumed costs of engine, memory and disk, which apply until they are
+// measured.
 func costsOf(c *settings.Config) costs.Priors {
 	priors := costs.Priors{DRAMBytesPerSecond: float64(c.MemoryBandwidth), DiskBytesPerSecond: float64(c.DiskBandwidth)}
 	if c.PrefillSpeed > 0 {
@@ -102,7 +103,7 @@ func costsOf(c *settings.Config) costs.Priors {
 	return priors
 }
 
-// tenantsOf numbers the tenants of the configuration from 1; 0 is none.
+// tenantsOf numbers the tenants of the configuration from 1; 0 stands for no tenant.
 func tenantsOf(c *settings.Config) tiering.Tenants {
 	var list tiering.Tenants
 	for i, t := range c.Tenants {

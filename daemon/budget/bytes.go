@@ -1,5 +1,5 @@
-// Package budget divides resources shared by all clients of a daemon: bytes, descriptors, places
-// of profiles. It bounds the share of one client, user or tenant, so that none takes all.
+// Package budget divides resources that all clients of a daemon share: bytes, descriptors, places
+// of profiles. It limits the share of one client, user or tenant, so that none can take all.
 package budget
 
 import (
@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// A user may have at most 1 - 1/userShare of all bytes.
+// userShare: a user may have at most 1 - 1/userShare of all bytes.
 const userShare = 4
 
-// Bytes is a byte budget shared by all clients. A user may reserve at most three quarters
-// of it, so that others find room.
+// Bytes is a byte budget that all clients share. One user may reserve at most three quarters of it,
+// so that other users find room.
 type Bytes struct {
 	what  string
 	total int64
@@ -26,25 +26,25 @@ type Bytes struct {
 	}
 }
 
-// NewBytes creates a budget. what names it in errors; least is the minimum limit of a user.
+// NewBytes creates a budget. what names it in errors, and least is the smallest limit of one user.
 func NewBytes(what string, total, least int64) *Bytes {
 	b := &Bytes{what: what, total: total, share: max(total-total/userShare, least)}
 	b.mu.users = map[uint32]int64{}
 	return b
 }
 
-// Take reserves bytes for a user, or nothing.
+// Take reserves bytes for a user. If they are not available, it reserves nothing.
 func (b *Bytes) Take(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, 0, func(int64) int64 { return bytes })
 }
 
-// TakeFirst is like Take, but must leave half of a user's limit free.
+// TakeFirst is like Take, but leaves at least half of a user's limit free.
 func (b *Bytes) TakeFirst(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, b.share/2, func(int64) int64 { return bytes })
 }
 
-// TakeOf calls choose with the bytes that a user may still reserve if rest bytes are to stay
-// free, and reserves the bytes that choose returns. If these are more, it reserves nothing.
+// TakeOf calls choose with the bytes that the user may reserve such that rest bytes stay free. It
+// reserves the bytes that choose returns, or nothing if these are more.
 func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,7 +60,7 @@ func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) er
 	return nil
 }
 
-// Add reserves bytes that cannot be refused any more. The caller has checked Left.
+// Add reserves bytes without checking a limit. The caller must have checked Left.
 func (b *Bytes) Add(uid uint32, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

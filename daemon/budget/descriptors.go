@@ -8,21 +8,21 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// Descriptors is the number from which descriptors are kept for the process's own use, such
-// as the disk's files and admin connections. Clients get those below it. The kernel assigns
-// the lowest free number, so a number is a lower bound of the descriptors in use.
+// Descriptors is the lowest descriptor number that is kept for the daemon's own use, such as files
+// of the disk tier and admin connections. Clients get lower numbers. Since the kernel assigns the
+// lowest free number, a number also says how many descriptors are in use at least.
 type Descriptors int
 
-// NewDescriptors derives it from the process's limit.
+// NewDescriptors derives the number from the process's limit.
 func NewDescriptors() Descriptors {
 	limit := settings.DescriptorLimit()
-	if limit == 0 { // unknown
+	if limit == 0 { // the limit is unknown
 		return math.MaxInt
 	}
 	return Descriptors(settings.ClientDescriptors(limit))
 }
 
-// Check refuses descriptors that clients may not have.
+// Check returns an error if one of the descriptors is too high for clients.
 func (b Descriptors) Check(fds ...int) error {
 	for _, fd := range fds {
 		if fd >= int(b) {

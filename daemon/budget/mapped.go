@@ -7,13 +7,13 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// Bounds on the address space for memory of clients. A process has 128 TiB, and an arena
-// may take half of it; with none left the process cannot start a thread. Mappings take
-// address space whether they are backed or not.
+// Limits of the address space for memory of clients, in bytes. A process has 128 TiB, of which an
+// arena may take half. A process without free address space cannot start a thread. A mapping takes
+// address space even if no memory backs it.
 const (
 	mappedInAll = 32 << 40
 	mappedByOne = 8 << 40 // per connection
-	leastMapped = 4 << 30 // least amount counted per mapping: the kernel allows a process 65,530 of them
+	leastMapped = 4 << 30 // least bytes counted per mapping: the kernel allows a process 65,530 mappings
 )
 
 // Mapped is the budget of address space for memory of clients.
@@ -24,7 +24,7 @@ type Mapped struct {
 // NewMapped creates the budget.
 func NewMapped() *Mapped { return &Mapped{NewBytes("registered memory", mappedInAll, 0)} }
 
-// By returns an empty account for a connection of a user.
+// By returns an empty account for one connection of a user.
 func (m *Mapped) By(uid uint32) *MappedBy { return &MappedBy{all: m.all, uid: uid} }
 
 // MappedBy is the address space used by one connection.
@@ -34,7 +34,7 @@ type MappedBy struct {
 	taken atomic.Int64
 }
 
-// Take counts a mapping of the given number of bytes, or refuses it with full.
+// Take counts a mapping of the given number of bytes. Beyond a limit, it returns an error (full).
 func (m *MappedBy) Take(bytes int64) error {
 	bytes = max(bytes, leastMapped)
 	have := m.taken.Add(bytes)

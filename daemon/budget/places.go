@@ -9,9 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Places divides the places of profiles and bounds the share of a connection, a user and a
-// tenant, so that none takes all. A profile counts once for each of them, however often it
-// is registered.
+// Places divides the places for profiles. It limits the share of a connection, a user and a tenant,
+// so that none can take all. For each of these, a profile counts once, however often it is
+// registered.
 type Places struct {
 	share [kindsOfHolders]int
 
@@ -40,12 +40,12 @@ type holder struct {
 	id   uint64
 }
 
-// Holders are the holders that a profile counts for.
+// Holders are the connection, user and tenant that a profile counts for.
 type Holders [kindsOfHolders]holder
 
-// NewPlaces divides the given number of places. A connection gets a quarter of them, a user
-// three quarters, and a tenant half if there are others. Each gets a minimum (a guess at
-// the need of one engine: a few models and their drafts).
+// NewPlaces divides the given number of places. A connection may have a quarter of them and a user
+// three quarters. A tenant may have half, or all if it is the only tenant. Each may have at least 4
+// (a guess at the need of one engine: a few models and their drafts).
 func NewPlaces(most, tenants int) *Places {
 	const some = 4
 	p := &Places{}
@@ -57,7 +57,7 @@ func NewPlaces(most, tenants int) *Places {
 	return p
 }
 
-// Take counts a registration for all its holders, or for none.
+// Take counts a registration for all its holders. If one of them is at its limit, it counts none.
 func (p *Places) Take(by Holders, of profile.Fingerprint) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func (p *Places) GiveBack(by Holders, of profile.Fingerprint) {
 	}
 }
 
-// HoldersOf returns the holders that a profile of a connection counts for. Of the
-// connection's tenants, that is the first; it has shown the tokens of all.
+// HoldersOf returns the holders that a profile of a connection counts for. The tenant is the first
+// of the connection's tenants, all of whose tokens the client has shown.
 func HoldersOf(connection uint64, uid uint32, tenants []uint32) Holders {
 	tenant := uint64(0)
 	if len(tenants) > 0 {

@@ -1,6 +1,6 @@
-// Package canary counts the comparisons that engines report of reused with recomputed
-// segments, and records which profiles are switched off for splicing. Memory keeps the
-// latter across restarts. The server answers requests for switched-off profiles.
+// Package canary counts the comparisons of reused and recomputed segments that engines report. It
+// also records the profiles for which splicing is switched off, which its Memory keeps across
+// restarts. Package server answers requests about such profiles with misses.
 package canary
 
 import (
@@ -21,34 +21,34 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows bounds the profiles of one tenant for which reports are kept, since a tenant may
-// register one identity after another. A generous guess.
+// maxRows is the largest number of profiles of one tenant for which reports are kept, since a
+// tenant may register one identity after another. A generous guess.
 const maxRows = 256
 
-// Canary keeps the reports of engines and the profiles that are switched off for splicing.
-// Both are per tenant: segments are not shared between tenants, so the reports of one say
-// nothing about the segments of another, and no tenant can switch off another's reuse.
+// Canary has the reports of engines and the profiles that are switched off for splicing, both per
+// tenant. Tenants share no segments, so the reports of one tenant say nothing about the segments of
+// another, and must not switch off its reuse.
 type Canary struct {
 	now      func() time.Time
-	offs     atomic.Int64           // rows that are off; at 0 IsOff takes no lock
+	offs     atomic.Int64           // number of rows that are off; if it is 0, IsOff takes no lock
 	withheld atomic.Uint64          // segment keys answered as misses because of a switch-off
 	unknown  atomic.Pointer[string] // why the note cannot be read, and everything is off; nil = it was read
 	changed  chan struct{}          // capacity 1: signals changes to the set of switched-off profiles
-	share    atomic.Uint64          // bits of the share sent to engines; negative = engines use their own settings
+	share    atomic.Uint64          // bits of the share that Share returns
 
-	remembered bool // true if a Memory writes changes to disk; fixed before use
+	remembered bool // a Memory writes changes to disk; fixed before use
 
 	mu struct {
 		sync.Mutex
 		rows    map[Key]*Reports
-		changes uint64        // switches so far
-		noted   uint64        // the changes that are in the note on disk
+		changes uint64        // number of changes so far
+		noted   uint64        // changes up to this number are in the note on disk
 		trouble error         // error of the last attempt to write the note
 		wake    chan struct{} // closed when noted or trouble is set
 	}
 }
 
-// Key identifies the tenant and profile of reports. Fingerprints, unlike ids, survive a
+// Key identifies the tenant and profile of reports. It has the fingerprint, since ids change at a
 // restart.
 type Key struct {
 	Tenant      tier.TenantID
@@ -59,14 +59,14 @@ type Key struct {
 type Reports struct {
 	Model            string
 	Compared, Failed uint64
-	Worst, Bound     float64 // Worst since the daemon's start; Bound of the last report
+	Worst, Bound     float64 // Worst is since the daemon's start, Bound of the last report
 	Last             time.Time
 	Off              bool
 	Since            time.Time // when it was switched off
-	Why              string    // the text of the report or of the operator
+	Why              string    // text of the report, or of the operator
 	Losses           Losses
 
-	last wire.ReportRequest // the last one that asked for a switch-off
+	last wire.ReportRequest // last report that asked to switch off
 }
 
 // New returns a canary without reports.
@@ -77,14 +77,15 @@ func New(now func() time.Time) *Canary {
 	return c
 }
 
-// Share returns the share of spliced requests that engines compute again, from 0 to 1;
-// negative: each engine uses its own setting. Engines learn it from the next reply to served.
+// Share returns the share of spliced requests that engines compute again to compare, from 0 to 1.
+// Negative means that each engine uses its own setting. Engines get it with the next reply to
+// served.
 func (c *Canary) Share() float64 { return math.Float64frombits(c.share.Load()) }
 
 // SetShare sets the share that Share returns.
 func (c *Canary) SetShare(share float64) { c.share.Store(math.Float64bits(share)) }
 
-// IsOff reports whether a profile is switched off for a tenant.
+// IsOff reports whether splicing is switched off for a profile of a tenant.
 func (c *Canary) IsOff(of Key) bool {
 	if c.unknown.Load() != nil {
 		return true
@@ -107,7 +108,7 @@ func (c *Canary) Unknown() string {
 	return ""
 }
 
-// setUnknown switches everything off; with "" the rows decide again.
+// setUnknown switches everything off, for the reason why. With "", the rows apply again.
 func (c *Canary) setUnknown(why string) {
 	if why == "" {
 		c.unknown.Store(nil)
@@ -116,8 +117,9 @@ func (c *Canary) setUnknown(why string) {
 	c.unknown.Store(&why)
 }
 
-// Add counts a report. It returns whether the profile is off now, and whether this report
-// switched it off. A client repeats a switch-off that could not be noted; it counts once.
+// Add counts a report. off means that the profile is off now, and switched that this report
+// switched it off. A client repeats a report to switch off that could not be noted; the repetition
+// is not counted.
 func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +136,7 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 		r.Losses.add(&m.Losses)
 	}
 	if m.Off == 1 {
-		r.last = *m // the slices alias the receive buffer, which is reused
+		r.last = *m // its slices are in the receive buffer, which is reused
 		r.last.Losses.Compared = slices.Clone(m.Losses.Compared)
 		r.last.Losses.Changed = slices.Clone(m.Losses.Changed)
 	}
@@ -150,8 +152,8 @@ func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched
 	return r.Off || c.unknown.Load() != nil, switched, nil
 }
 
-// newRowLocked adds a row. At the bound it replaces the row that was silent longest and is
-// not off.
+// newRowLocked adds a row. If there are maxRows, it replaces the row that has been silent the
+// longest and is not off.
 func (c *Canary) newRowLocked(of Key) (*Reports, error) {
 	n := 0
 	var oldest *Key
@@ -184,9 +186,9 @@ func (c *Canary) noteChangeLocked() {
 	}
 }
 
-// Durable waits until the current switch-offs would survive a kill of the daemon and a loss
-// of power. Without a Memory none would, and it returns at once. It fails with
-// wire.Unavailable if they could not be noted; they are in force, and Memory retries.
+// Durable waits until the current switch-offs would survive a kill of the daemon and a loss of
+// power. Without a Memory none would, and Durable returns at once. If they cannot be noted, it
+// returns an error with wire.Unavailable. They are in force nevertheless, and Memory retries.
 func (c *Canary) Durable(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,14 +213,14 @@ func (c *Canary) Durable(ctx context.Context) error {
 	return nil
 }
 
-// noting returns all rows and the number of changes that they include, for settled.
+// noting returns all rows and the number of changes that they include. settled needs that number.
 func (c *Canary) noting() (rows []Row, changes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.listLocked(), c.mu.changes
 }
 
-// settled records the result of writing a note that includes a number of changes.
+// settled records the result of writing a note with the given number of changes.
 func (c *Canary) settled(changes uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,9 +236,9 @@ func (c *Canary) settled(changes uint64, err error) {
 	c.mu.wake = make(chan struct{})
 }
 
-// Set switches a profile off or on for a tenant, for an operator, and reports whether that
-// changed anything. While the note is unreadable, nothing can be switched on. The change
-// is in force at once; Durable waits until it would survive a restart.
+// Set switches a profile off or on for a tenant, on behalf of an operator. It reports whether that
+// changed anything. While the note cannot be read, nothing can be switched on. The change is in
+// force at once; Durable waits until it would survive a restart.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
 	if unknown := c.Unknown(); unknown != "" && !off {
 		return false, codes.Refuse(wire.Unavailable, "all profiles are switched off: %s", unknown)
@@ -323,7 +325,8 @@ func (c *Canary) Sums() Sums {
 	return sums
 }
 
-// PlainText replaces unprintable characters of a client's text, such as terminal controls.
+// PlainText replaces characters of a client's text that are not printable, such as terminal
+// controls.
 func PlainText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -7,21 +7,21 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// leastCompared is the fewest comparisons that give an expected loss. With fewer, one changed
-// token moves the estimate by about 2 points or more. A guess.
+// leastCompared is the smallest number of comparisons for which a loss is expected. With fewer, one
+// changed token would move the estimate by about 2 points or more. A guess.
 const leastCompared = 50
 
 // Way is a way of splicing. Losses are counted for each.
 type Way struct {
-	Primed    bool // segments were captured after the primer, if there is one for them
+	Primed    bool // segments were captured after the primer, if their place has one
 	Refreshed bool // the last segments are computed in context
 }
 
 // ways lists all ways in the order of the protocol.
 var ways = [wire.LossWays]Way{{}, {Primed: true}, {Refreshed: true}, {Primed: true, Refreshed: true}}
 
-// Counts has the number of requests that were spliced and also computed in full, and of those
-// whose first token differed.
+// Counts counts requests that were spliced and also computed in full (Compared), and those among
+// them whose first token differed (Changed).
 type Counts struct{ Compared, Changed uint64 }
 
 // Loss has the counts of one way.
@@ -31,8 +31,8 @@ type Loss struct {
 	Offline Counts // of the last report that measured this way
 }
 
-// Expected returns the expected loss as a share of requests, by the rule of succession over
-// all comparisons, or -1 for fewer than leastCompared.
+// Expected returns the expected loss: the share of requests whose first token changes, by the rule
+// of succession over all comparisons. With fewer than leastCompared comparisons, it returns -1.
 func (l *Loss) Expected() float64 {
 	compared := l.Canary.Compared + l.Offline.Compared
 	if compared < leastCompared {
@@ -59,7 +59,7 @@ func (l *Losses) expected(way Way) float64 {
 	return l[slices.Index(ways[:], way)].Expected()
 }
 
-// add counts a validated report.
+// add counts the losses of a valid report.
 func (l *Losses) add(m *wire.ReportLosses) {
 	for i := range m.Compared {
 		counts := Counts{uint64(m.Compared[i]), uint64(m.Changed[i])}
@@ -67,13 +67,13 @@ func (l *Losses) add(m *wire.ReportLosses) {
 		case m.Offline == 0:
 			l[i].Canary.Compared += counts.Compared
 			l[i].Canary.Changed += counts.Changed
-		case counts.Compared > 0: // else not measured: the counts of another engine remain
+		case counts.Compared > 0: // 0 = not measured: the counts of an earlier report stay
 			l[i].Offline = counts
 		}
 	}
 }
 
-// Limit returns how a request with this number of segments may be spliced, and the expected
+// Limit returns how a request with the given number of segments may be spliced, and the expected
 // losses. A request that accepts any loss is spliced as it asked, even if the loss is unknown.
 func (c *Canary) Limit(of Key, m *wire.AdviseLimit, segments int) wire.AdviseLoss {
 	var losses Losses

@@ -22,8 +22,8 @@ import (
 // noteName is the file in the disk directory that lists switched-off profiles.
 const noteName = "switched-off.json"
 
-// noted is one switched-off profile. Tenants are stored by name, since their numbers follow
-// the order of the configuration.
+// noted is one switched-off profile in the note. The tenant is stored by name, since tenant ids
+// follow the order of the configuration.
 type noted struct {
 	Tenant  string     `json:"tenant"`
 	Profile api.Digest `json:"profile"`
@@ -32,41 +32,41 @@ type noted struct {
 	Why     string     `json:"why"`
 }
 
-// Memory stores switched-off profiles on disk. Only Run accesses the disk, which may hang;
-// neither requests nor the start wait for it indefinitely.
+// Memory stores switched-off profiles on disk. Only Run accesses the disk, which may hang. Requests
+// and the start of the daemon wait for Run only for a limited time.
 type Memory struct {
 	canary  *Canary
 	notes   note.Disk
 	tenants tiering.Tenants
 	log     zerolog.Logger
-	loaded  chan struct{} // closed when the note is in force
+	loaded  chan struct{} // closed when the note's content is in force
 
-	others []noted // of tenants that are not configured; owned by Run
+	others []noted // entries of tenants that are not configured; used by Run only
 }
 
-// NewMemory creates the memory of c, before c is used. It uses n only in Run.
+// NewMemory creates the memory of c. It must be called before c is used. Only Run uses n.
 func NewMemory(c *Canary, n note.Disk, tenants tiering.Tenants, log zerolog.Logger) *Memory {
 	c.remembered = true
 	return &Memory{canary: c, notes: n, tenants: tenants, log: log, loaded: make(chan struct{})}
 }
 
-// Delays between attempts, while the directory is not open or refuses writes.
+// Delays between attempts while the directory is not open or refuses writes.
 const (
 	noteWaitLeast = 2 * time.Millisecond
 	noteWaitMost  = time.Second
 )
 
-// Loaded is closed when the note is in force.
+// Loaded is closed when the note's content is in force.
 func (k *Memory) Loaded() <-chan struct{} { return k.loaded }
 
-// Run loads the note and then keeps it up to date until ctx ends.
+// Run loads the note. Then it writes each change to it until ctx ends.
 func (k *Memory) Run(ctx context.Context) error {
 	known := false
 	if !k.insist(ctx, func() (err error) { known, err = k.load(); return err }) {
 		return nil
 	}
 	close(k.loaded)
-	if !known { // the file stays, since it may become readable
+	if !known { // the file stays as it is: an operator may repair it
 		<-ctx.Done()
 		return nil
 	}
@@ -85,7 +85,7 @@ func (k *Memory) Run(ctx context.Context) error {
 	}
 }
 
-// insist repeats do until it succeeds or ctx ends; then it tries once more.
+// insist repeats do until it succeeds. If ctx ends first, it tries once more. It reports success.
 func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	told := false
 	for wait := noteWaitLeast; ; wait = min(2*wait, noteWaitMost) {
@@ -107,9 +107,8 @@ func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	}
 }
 
-// load reads the note of an earlier daemon. If it cannot be read, its content is unknown,
-// and everything stays off: until the disk's error passes, or, if the note is damaged,
-// until an operator acts.
+// load reads the note of an earlier daemon. If the note cannot be read, everything stays off: until
+// the disk's error passes or, if the note is damaged, until an operator acts.
 func (k *Memory) load() (known bool, err error) {
 	content, err := k.notes.Note(noteName)
 	switch {
@@ -117,8 +116,8 @@ func (k *Memory) load() (known bool, err error) {
 		k.canary.setUnknown("")
 		return true, nil
 	case errors.Is(err, tier.ErrUnavailable):
-		// The directory is not open. Callers waiting for a switch-off to be noted learn it
-		// at once.
+		// The directory is not open yet. Callers of Durable, who wait for a switch-off to be noted, get
+		// this error at once.
 		_, changes := k.canary.noting()
 		k.canary.settled(changes, err)
 		return false, err
@@ -144,8 +143,8 @@ func (k *Memory) load() (known bool, err error) {
 	return true, nil
 }
 
-// parseNote decodes a note. A note damaged by an operator's editor or a crash is refused as
-// a whole: a profile missing from it would be on.
+// parseNote decodes a note. It refuses a note that an editor or a crash has damaged as a whole,
+// because a profile that is missing from the note would be on.
 func parseNote(content []byte) (list []noted, err error) {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
@@ -188,7 +187,7 @@ func (k *Memory) write(rows []Row) error {
 	return k.notes.KeepNote(noteName, append(content, '\n'))
 }
 
-// restore switches a profile off, as before a restart.
+// restore switches a profile off that was off before the restart.
 func (c *Canary) restore(of Key, n *noted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +195,7 @@ func (c *Canary) restore(of Key, n *noted) {
 	if r == nil {
 		var err error
 		if r, err = c.newRowLocked(of); err != nil {
-			return // the bound was reached before, too
+			return // there was no room for this row before either
 		}
 	}
 	if !r.Off {

@@ -28,7 +28,7 @@ type Cluster struct {
 	incarnation uint64
 	roster      *roster
 	gossip      *gossip
-	exchange    *exchanger // nil = none
+	exchange    *exchanger // asks members for their index; nil = off
 	changed     chan struct{}
 
 	// Set by Listen.
@@ -38,11 +38,11 @@ type Cluster struct {
 	joiner    *joiner
 	self      Member
 
-	addresses atomic.Pointer[map[netip.Addr]bool] // checked by knows
+	addresses atomic.Pointer[map[netip.Addr]bool] // addresses of members, for knows
 
-	using    sync.Mutex        // locked while files are put into use
+	using    sync.Mutex        // locked while changed files are put into use
 	material *material         // guarded by using once Run runs
-	asked    map[uint16]*asker // by number; owned by the goroutine of Run
+	asked    map[uint16]*asker // by member number; used only by the goroutine of Run
 
 	mu struct {
 		sync.Mutex
@@ -51,8 +51,8 @@ type Cluster struct {
 	}
 }
 
-// New validates a configuration and reads its files. It does not listen or start anything.
-// Errors wrap ErrConfig.
+// New validates a configuration and reads its files. It opens and starts nothing. Its errors wrap
+// ErrConfig.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.Resolver = net.DefaultResolver
 	}
 	c := &Cluster{cfg: cfg, changed: make(chan struct{}, 1), asked: map[uint16]*asker{}, started: cfg.Now()}
-	warned := map[string]bool{} // at most one per file
+	warned := map[string]bool{} // at most one warning per text
 	c.files = reader{&c.cfg, func(text string) {
 		if !warned[text] {
 			warned[text] = true
@@ -100,7 +100,7 @@ func (c *Cluster) readFiles() (err error) {
 	return nil
 }
 
-// unfit returns why a live node cannot be used.
+// unfit returns why a live node cannot be used; "" = it can.
 func (c *Cluster) unfit(m *metadata) string {
 	switch {
 	case m.Protocol != Protocol:
@@ -113,14 +113,14 @@ func (c *Cluster) unfit(m *metadata) string {
 	return ""
 }
 
-// Secret returns the key for names in the index.
+// Secret returns the key with which names in the index are hashed.
 func (c *Cluster) Secret() Secret { return c.secret }
 
-// Incarnation returns a random number, not 0, that identifies this start of the node.
+// Incarnation returns a random nonzero number that identifies this start of the node.
 func (c *Cluster) Incarnation() uint64 { return c.incarnation }
 
-// ClientTLS returns the configuration for connections to a member's peers' port; nil = no
-// TLS. It stays valid when certificates change. Callers must not modify it.
+// ClientTLS returns the configuration for connections to the peers' port of a member; nil = no TLS.
+// It stays valid when certificates change. Callers must not modify it.
 func (c *Cluster) ClientTLS(node string) *tls.Config {
 	if c.creds == nil {
 		return nil
@@ -128,8 +128,8 @@ func (c *Cluster) ClientTLS(node string) *tls.Config {
 	return c.creds.client(node)
 }
 
-// ServerTLS returns the configuration of the peers' port, for servers of another port; nil
-// = no TLS.
+// ServerTLS returns the TLS configuration of the peers' port, for servers of another port; nil = no
+// TLS.
 func (c *Cluster) ServerTLS() *tls.Config {
 	if c.creds == nil {
 		return nil
@@ -137,8 +137,8 @@ func (c *Cluster) ServerTLS() *tls.Config {
 	return c.creds.server()
 }
 
-// Listen opens gossip and the peers' port. Calling it before Run is optional. It is called
-// at most once, and Run must be called afterwards, which closes what it opened.
+// Listen opens gossip and the peers' port. It may be called once, before Run; otherwise Run calls
+// it. After Listen, Run must be called, which closes what Listen opened.
 func (c *Cluster) Listen() error {
 	listener, err := net.Listen("tcp", c.cfg.PeerBind.String())
 	if err != nil {
@@ -177,13 +177,13 @@ func (c *Cluster) Listen() error {
 		},
 	}
 	for _, text := range c.cfg.Seeds {
-		s, _ := parseSeed(text, gossip.Port()) // checked by Validate
+		s, _ := parseSeed(text, gossip.Port()) // Validate has checked the seed
 		c.joiner.seeds = append(c.joiner.seeds, s)
 	}
 	return nil
 }
 
-// plainText removes characters that metadata cannot carry.
+// plainText replaces the characters that metadata cannot carry, and cuts s to maxVersion bytes.
 func plainText(s string) string {
 	b := []byte(s[:min(len(s), maxVersion)])
 	for i := range b {
@@ -194,7 +194,7 @@ func plainText(s string) string {
 	return string(b)
 }
 
-// peerAddress returns the address that members connect to.
+// peerAddress returns the address of the peers' port that other members connect to.
 func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
 	if c.cfg.PeerAdvertise.IsValid() {
 		return c.cfg.PeerAdvertise, nil
@@ -208,8 +208,8 @@ func (c *Cluster) peerAddress(bound net.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("no address to advertise for the peers' port")
 }
 
-// listConfig returns memberlist's configuration for local networks, with changes based on
-// measurements.
+// listConfig returns memberlist's configuration for local networks, with some values changed
+// because of measurements.
 func (c *Cluster) listConfig() *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name, m.Label, m.Keyring = c.cfg.Node, c.cfg.Name, c.ring
@@ -221,16 +221,16 @@ func (c *Cluster) listConfig() *memberlist.Config {
 	}
 	m.Delegate, m.Events, m.Alive, m.Conflict, m.Ping = c.gossip, c.gossip, c.gossip, c.gossip, c.gossip
 	m.Logger = newLogger(c.cfg.Log)
-	m.RequireNodeNames = false // a seed is an address
-	// A node that returns with another address, as pods do, is accepted as soon as the
-	// former one is given up.
+	m.RequireNodeNames = false // a seed is an address without a name
+	// A node may return with another address, as pods do. It is accepted as soon as memberlist has
+	// declared the former address dead.
 	m.DeadNodeReclaimTime = time.Millisecond
-	// Join blocks for this long on an address that does not answer.
+	// Join blocks for this long if an address does not answer.
 	m.TCPTimeout = 3 * time.Second
-	// Full exchanges repair losses of single messages. Beyond 32 nodes, memberlist makes
-	// them less frequent.
+	// Full exchanges repair the loss of single messages. Beyond 32 nodes, memberlist makes full
+	// exchanges less frequent.
 	m.PushPullInterval = 10 * time.Second
-	m.EnableCompression = false // CPU time for data that fits a packet anyway
+	m.EnableCompression = false // compression would take CPU time for data that fits a packet anyway
 	if c.cfg.tune != nil {
 		c.cfg.tune(m)
 	}
@@ -249,9 +249,9 @@ func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// Run runs this node's membership until the context ends, and then leaves, which takes at
-// most Timing.Leave and drainTime. OnLeave is called for every member passed to OnJoin
-// before Run returns. It fails like Listen.
+// Run runs this node's membership until the context ends. Then the node leaves the cluster, which
+// takes at most Timing.Leave and drainTime. Before Run returns, it calls OnLeave for every member
+// that was passed to OnJoin. Run fails like Listen.
 func (c *Cluster) Run(ctx context.Context) error {
 	if c.list == nil {
 		if err := c.Listen(); err != nil {
@@ -264,7 +264,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	joining, stopJoining := context.WithCancel(ctx)
 	defer stopJoining()
 	parts.Go(func() { c.joiner.run(joining) })
-	parts.Go(func() { c.watch(joining) }) // separate: a hanging file system must not delay members
+	parts.Go(func() { c.watch(joining) }) // separate goroutine: a file system that hangs must not delay members
 	c.follow(ctx)
 	c.leave()
 	for _, a := range c.asked {
@@ -302,7 +302,7 @@ func (c *Cluster) follow(ctx context.Context) {
 	}
 }
 
-// learnAddresses updates the addresses that the ports treat as members'.
+// learnAddresses updates the addresses that both ports treat as addresses of members.
 func (c *Cluster) learnAddresses() {
 	here, lost := c.roster.reached(c.cfg.Now())
 	known := make(map[netip.Addr]bool, len(here)+len(lost))
@@ -315,14 +315,14 @@ func (c *Cluster) learnAddresses() {
 	c.addresses.Store(&known)
 }
 
-// knows reports whether an address belongs to a member, or to one that may come back.
+// knows reports whether an address belongs to a member, or to a lost member that may come back.
 func (c *Cluster) knows(a netip.Addr) bool {
 	known := c.addresses.Load()
 	return known != nil && (*known)[a]
 }
 
-// tell calls OnJoin or OnLeave. A member is asked from its join to its leave; then its
-// number is free.
+// tell calls OnJoin or OnLeave. A member is asked for its index from its join to its leave. After
+// its leave, its number is free for another member.
 func (c *Cluster) tell(e event) {
 	m := e.member
 	if e.join {
@@ -355,8 +355,8 @@ func (c *Cluster) tell(e event) {
 	}
 }
 
-// leave announces in metadata that this node leaves. memberlist itself does not distinguish
-// a node that left from one that died.
+// leave announces in this node's metadata that it leaves. memberlist itself does not distinguish a
+// node that left from a node that died.
 func (c *Cluster) leave() {
 	leaving := *c.gossip.meta.Load()
 	leaving.Leaving = true
@@ -369,34 +369,34 @@ func (c *Cluster) leave() {
 	}
 }
 
-// Members lists all known nodes: this one first, then the others by name, with those that
-// are gone last. It may be called at any time after Listen.
+// Members lists all known nodes: this node first, then the other nodes by name, gone nodes last. It
+// may be called at any time after Listen.
 func (c *Cluster) Members() []Member { return append([]Member{c.self}, c.roster.members()...) }
 
 // Status is the state of the cluster for operators.
 type Status struct {
 	Join        JoinStatus
-	FilesError  string    // why a changed file is not in use
-	Reloads     uint64    // how often files were put into use
-	Certificate time.Time // expiry of the one in use; zero = no TLS on the peers' port
+	FilesError  string    // why a changed file is not in use; "" = all are
+	Reloads     uint64    // how often changed files were put into use
+	Certificate time.Time // expiry of the certificate in use; zero = no TLS on the peers' port
 	Encrypted   bool      // gossip is encrypted
-	Health      int       // of memberlist: 0 is good, 8 is a node that hardly keeps up
-	Flaps       uint64    // members that came back within Config.Hold
+	Health      int       // memberlist's score: 0 is good, 8 is a node that hardly keeps up
+	Flaps       uint64    // members that became unreachable and came back within Config.Hold
 	Conflicts   uint64    // pairs of nodes with the same name
 	Ignored     uint64    // nodes with unreadable metadata, a bad name or no room
-	Connections int       // open and verified, to the peers' port
-	Handshakes  uint64    // failed ones on that port
+	Connections int       // open connections to the peers' port that are verified
+	Handshakes  uint64    // failed TLS handshakes on the peers' port
 	Streams     StreamStatus
 	Exchange    ExchangeCounters
 }
 
 // StreamStatus describes the unauthenticated streams of the gossip port.
 type StreamStatus struct {
-	Open, Bytes int // open now, and the bytes read from them
-	// Refused since the start: failed authentication, no first message in time, message or
-	// packet too long, no room, another protocol.
+	Open, Bytes int // streams open now, and the bytes read from them
+	// Streams and packets refused since the start, in the order of the fields: failed authentication,
+	// no first message in time, message or packet too long, no room, other protocol.
 	Unauthenticated, Slow, TooLong, NoRoom, Foreign uint64
-	Rejected                                        []Rejected // recent
+	Rejected                                        []Rejected // recent refusals
 }
 
 // Status returns a snapshot. It may be called at any time after Listen.

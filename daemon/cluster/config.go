@@ -15,72 +15,72 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrConfig is wrapped by all errors of a Config, or of a file that it names when New reads it.
+// ErrConfig is wrapped by all errors about a Config, or about a file that it names when New reads
+// that file.
 var ErrConfig = errors.New("cluster: bad configuration")
 
 // Config configures a Cluster.
 type Config struct {
-	// Name identifies this cluster: 1 to MaxName bytes of printable ASCII. Gossip and
-	// certificates of another name are refused.
+	// Name identifies this cluster: 1 to MaxName bytes of printable ASCII. Gossip and certificates with
+	// another name are refused.
 	Name string
 	// Node is this node's name, unique in the cluster; see settings.ValidNode for the rules.
 	Node string
 	// Version is the program's version, for operators.
 	Version string
-	// Seeds are addresses of other nodes, each HOST or HOST:PORT. Names are resolved again
-	// at every attempt. The default port is Bind's. Seeds that do not resolve or
-	// answer are retried.
+	// Seeds are addresses of other nodes, each HOST or HOST:PORT. The default port is Bind's port. Host
+	// names are resolved at every attempt. Seeds that do not resolve or do not answer are retried.
 	Seeds []string
 
-	// Bind is the address of gossip, UDP and TCP; port 0 = any. Advertise is the address for
-	// other nodes; zero = Bind. A Bind without an address (0.0.0.0) needs an Advertise.
+	// Bind is the address of gossip over UDP and TCP; port 0 = any free port. Advertise is the address
+	// that other nodes use; zero = Bind. If Bind is a wildcard (0.0.0.0), Advertise must be set.
 	Bind, Advertise netip.AddrPort
-	// PeerBind is the address of the peers' port, TCP; zero = Bind's address and the port
-	// after Bind's. PeerAdvertise is its address for other nodes; zero = the address that
-	// gossip advertises, with PeerBind's port.
+	// PeerBind is the TCP address of the peers' port; zero = Bind's address and the port after Bind's
+	// port. PeerAdvertise is the address that other nodes use; zero = the address that gossip
+	// advertises, with PeerBind's port.
 	PeerBind, PeerAdvertise netip.AddrPort
 
-	// Keyring is a file with one base64 key per line, of 16, 24 or 32 bytes. The first
-	// encrypts, all decrypt. It is read again when it changes.
+	// Keyring is a file with one base64 key of 16, 24 or 32 bytes per line. The first key encrypts, and
+	// all keys decrypt. The file is read again when it changes.
 	Keyring string
-	// Insecure allows a cluster without Keyring: then gossip is not encrypted, and neither
-	// is the peers' port without certificates.
+	// Insecure allows a cluster without Keyring. Then gossip is not encrypted, and the peers' port is
+	// encrypted only with certificates.
 	Insecure bool
-	// TLSCert, TLSKey and TLSCA are PEM files for the peers' port, all or none. They are
-	// read again when they change. With none, certificates are derived from the keyring.
+	// TLSCert, TLSKey and TLSCA are PEM files for the peers' port; set all or none. They are read again
+	// when they change. If none is set, certificates are derived from the keyring.
 	TLSCert, TLSKey, TLSCA string
-	// SecretFile is a file of at least 16 bytes, the key for names; see Secret.
+	// SecretFile is a file of at least 16 bytes. It is the key for names in the index; see Secret.
 	SecretFile string
 
-	// Handler serves other requests to the peers' port; nil = none.
+	// Handler serves the requests to the peers' port that are not of the exchange; nil = none.
 	Handler fasthttp.RequestHandler
-	// BelowTLS wraps connections to the peers' port before TLS; nil = no wrapper.
+	// BelowTLS wraps each connection to the peers' port before TLS; nil = no wrapper.
 	BelowTLS func(net.Conn) net.Conn
-	// Exchange is the protocol for which members are polled; nil = none.
+	// Exchange is the protocol for asking members for their index; nil = members are not asked.
 	Exchange Exchange
-	// ExchangeRate is in bytes per second, in each direction; 0 = DefaultExchangeRate.
+	// ExchangeRate limits the exchange, in bytes per second in each direction; 0 = DefaultExchangeRate.
 	ExchangeRate int
-	// OnJoin and OnLeave are called one at a time, without a lock. Other changes are delayed
-	// meanwhile, so they must return soon. The state of a member that leaves is Failed, Left, or
-	// Alive if it was replaced: it restarted, moved or became unusable. nil = no listener.
+	// OnJoin and OnLeave are called one at a time, without a lock; nil = no listener. They must return
+	// soon, since other changes of members wait for them. The state of a member that leaves is Failed,
+	// Left, or Alive if it restarted, moved or became unusable.
 	OnJoin, OnLeave func(Member)
-	// OnDoubt is called in the same way, between a member's join and leave, when it stops
-	// answering (Unreachable) or answers again; nil = no listener.
+	// OnDoubt is called in the same way, between a member's join and leave: when the member stops
+	// answering (state Unreachable) and when it answers again; nil = no listener.
 	OnDoubt func(Member)
 
-	// Hold is the time an unreachable member keeps its place, 2 s to 10 m; 0 = DefaultHold.
+	// Hold is how long an unreachable member stays a member, 2 s to 10 m; 0 = DefaultHold.
 	Hold     time.Duration
 	Timing   Timing
 	Resolver Resolver // nil = net.DefaultResolver
 	Log      zerolog.Logger
-	// Now returns the time for checking certificates and members' clocks; nil = time.Now.
+	// Now returns the time for checks of certificates and of members' clocks; nil = time.Now.
 	Now func() time.Time
 
 	tune func(*memberlist.Config) // for tests
 }
 
-// Of returns the part of the settings about a cluster. The callbacks, Handler, Exchange,
-// Version and Log are left to the caller.
+// Of returns the part of the settings that is about a cluster. The caller sets the callbacks,
+// Handler, Exchange, Version and Log.
 func Of(c *settings.Config) Config {
 	return Config{
 		Name: c.ClusterName, Node: c.ClusterNode, Seeds: c.ClusterSeeds,
@@ -90,22 +90,23 @@ func Of(c *settings.Config) Config {
 	}
 }
 
-// DefaultHold is the default of Config.Hold. The minimum is 2 s: the stale view of a healed
-// node made a third one flap for 0.2 s (measured).
+// DefaultHold is the default of Config.Hold, minHold and maxHold are its limits. minHold is long
+// enough for this case: a node that came back had a stale view of a third node, which therefore
+// seemed to be lost for 0.2 s (measured).
 const (
 	DefaultHold = 5 * time.Second
 	minHold     = 2 * time.Second
 	maxHold     = 10 * time.Minute
 )
 
-// MaxName bounds a cluster's name: memberlist stores the label's length in one byte.
+// MaxName is the largest length of a cluster's name: memberlist stores the length in one byte.
 const MaxName = 128
 
 // Timing holds intervals and limits; zero values mean the defaults.
 type Timing struct {
-	Rejoin  time.Duration // between attempts to join, 5 s: the time to heal a partition
+	Rejoin  time.Duration // interval between attempts to join, 5 s; a healed network is joined again within it
 	Resolve time.Duration // limit for resolving all seeds, 3 s
-	Watch   time.Duration // between checks of files, 2 s
+	Watch   time.Duration // interval between checks of files for changes, 2 s
 	Leave   time.Duration // limit for leaving, 2 s
 }
 
@@ -120,7 +121,7 @@ func (t *Timing) fill() {
 	}
 }
 
-// fill sets defaults.
+// fill sets the defaults of fields that are zero.
 func (c *Config) fill() {
 	if c.Hold == 0 {
 		c.Hold = DefaultHold
@@ -134,14 +135,14 @@ func (c *Config) fill() {
 	if !c.PeerBind.IsValid() && c.Bind.IsValid() {
 		port := c.Bind.Port()
 		if port != 0 {
-			port++ // 65535 wraps to 0, any port
+			port++ // 65535 wraps to 0, which means any port
 		}
 		c.PeerBind = netip.AddrPortFrom(c.Bind.Addr(), port)
 	}
 	c.Timing.fill()
 }
 
-// Validate lists all errors, except those in files.
+// Validate returns all errors of the configuration, except errors in the files that it names.
 func (c *Config) Validate() error {
 	var bad []error
 	add := func(format string, args ...any) { bad = append(bad, fmt.Errorf(format, args...)) }

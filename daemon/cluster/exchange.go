@@ -17,19 +17,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Exchange is the protocol by which members continually ask each other for changes of the
-// index. Its bytes are opaque here. Its methods may be called concurrently, but Ask and
-// Learn of one number are called in turn, between the member's OnJoin and OnLeave.
+// Exchange is the protocol by which members continually ask each other for changes of the index.
+// Package cluster does not interpret its bytes. Methods may be called concurrently, except that Ask
+// and Learn for one number are called in turn, between the OnJoin and the OnLeave of that member.
 type Exchange interface {
-	// Interval returns how often each of the given number of members is asked.
+	// Interval returns the time between two questions to the same member, given the number of members.
 	Interval(members int) time.Duration
-	// Ask returns the next question to a member, at most MaxQuestion bytes.
+	// Ask returns the next question to a member, of at most MaxQuestion bytes.
 	Ask(number uint16) []byte
-	// Answer appends the answer to a question to dst, at most MaxAnswer bytes. It returns
-	// an error for an invalid question.
+	// Answer appends the answer to a question to dst, at most MaxAnswer bytes. It returns an error if
+	// the question is invalid.
 	Answer(dst, question []byte) ([]byte, error)
-	// Learn processes a member's answer. more: ask again soon. After an error the member is
-	// asked less often, until an answer is valid.
+	// Learn processes a member's answer. more means that the member has more to report, so it is asked
+	// again soon. After an error, the member is asked less often until an answer is valid.
 	Learn(number uint16, answer []byte) (more bool, err error)
 }
 
@@ -38,36 +38,36 @@ const (
 	MaxQuestion = 4 << 10
 	MaxAnswer   = 256 << 10
 
-	// DefaultExchangeRate bounds the bytes per second received from all members together,
-	// and separately those sent. A node that joins 1,000 others with 10^5 names each reads
-	// about 340 MB, which takes 40 seconds at this rate.
+	// DefaultExchangeRate limits the bytes per second received from all members together, and
+	// separately the bytes sent. A node that joins 1,000 nodes with 10^5 names each reads about 340 MB,
+	// which takes 40 seconds at this rate.
 	DefaultExchangeRate = 8 << 20
 
 	exchangePath  = "/cluster/v1/index"
 	clusterHeader = "Spliced-Cluster"
 	startHeader   = "Spliced-Incarnation"
-	askTime       = 5 * time.Second // per question, including the connection
-	maxPause      = 5 * time.Second // after failures
-	// morePause is the delay before the next question to a member that has more to report:
-	// one that always says so was asked 3,000 times a second. Answers of 64 KiB still reach
-	// DefaultExchangeRate.
+	askTime       = 5 * time.Second // limit of one question, including the connection
+	maxPause      = 5 * time.Second // longest pause after failures
+	// morePause is the delay before the next question to a member that has more to report. Without it,
+	// a member that always has more was asked 3,000 times a second. With it, answers of 64 KiB still
+	// reach DefaultExchangeRate.
 	morePause = 5 * time.Millisecond
 )
 
-// ExchangeCounters count since the start.
+// ExchangeCounters count questions and answers since the start.
 type ExchangeCounters struct {
-	Asked, Failed, Learnt   uint64 // questions, those without a valid answer, bytes of answers
-	Answered, Refused, Told uint64 // questions of others, those refused, bytes of answers
+	Asked, Failed, Learnt   uint64 // questions sent, questions without a valid answer, bytes of answers received
+	Answered, Refused, Told uint64 // questions received, refused questions, bytes of answers sent
 }
 
-// exchanger asks members, each on a separate connection, and answers their questions.
+// exchanger asks members, each on a separate connection, and answers the questions of members.
 type exchanger struct {
 	of          Exchange
 	cluster     string
 	incarnation string
 	creds       *credentials // nil = no TLS
 	asks, tells *rate.Limiter
-	members     atomic.Int64 // being asked
+	members     atomic.Int64 // number of members being asked
 
 	asked, failed, learnt   atomic.Uint64
 	answered, refused, told atomic.Uint64
@@ -87,7 +87,7 @@ func (x *exchanger) counters() ExchangeCounters {
 	}
 }
 
-// answer answers a question over the peers' port.
+// answer answers a question that arrived at the peers' port.
 func (x *exchanger) answer(ctx *fasthttp.RequestCtx) {
 	refuse := func(status int, code, text string) {
 		x.refused.Add(1)
@@ -101,11 +101,11 @@ func (x *exchanger) answer(ctx *fasthttp.RequestCtx) {
 		refuse(fasthttp.StatusBadRequest, "invalid", fmt.Sprintf("%s of %d bytes", ctx.Method(), len(question)))
 		return
 	case string(ctx.Request.Header.Peek(clusterHeader)) != x.cluster || string(ctx.Request.Header.Peek(startHeader)) != x.incarnation:
-		// The address belonged to another node, or to us before a restart; gossip will
+		// The address belonged to another node before, or to an earlier start of this node. Gossip will
 		// correct it.
 		refuse(fasthttp.StatusMisdirectedRequest, "stale", "this is not the requested node")
 		return
-	case !x.tells.AllowN(time.Now(), 0): // earlier answers have used up the rate
+	case !x.tells.AllowN(time.Now(), 0): // earlier answers have used up the rate of answers
 		refuse(fasthttp.StatusTooManyRequests, "busy", "too many answers are being sent")
 		return
 	}
@@ -121,19 +121,19 @@ func (x *exchanger) answer(ctx *fasthttp.RequestCtx) {
 	ctx.Response.SetBodyRaw(body)
 }
 
-// asker asks one member until it is stopped.
+// asker asks one member, from begin to end.
 type asker struct {
 	*exchanger
 	member Member
 	tls    *tls.Config
-	conn   net.Conn // nil = none
+	conn   net.Conn // nil = not connected
 	br     *bufio.Reader
 
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
-// begin asks a member repeatedly until end is called.
+// begin starts asking a member, which is asked repeatedly until end is called.
 func (x *exchanger) begin(m Member) *asker {
 	a := &asker{exchanger: x, member: m}
 	if x.creds != nil {
@@ -146,7 +146,7 @@ func (x *exchanger) begin(m Member) *asker {
 	return a
 }
 
-// end waits until no question or Learn is running.
+// end stops asking the member, and waits until no question and no Learn is running.
 func (a *asker) end() {
 	a.stop()
 	a.done.Wait()
@@ -156,7 +156,7 @@ func (a *asker) end() {
 func (a *asker) run(ctx context.Context) {
 	defer a.hangUp()
 	failures := 0
-	pause := rand.N(a.interval() + 1) // spreads the members over time
+	pause := rand.N(a.interval() + 1) // spreads the questions to all members over time
 	for a.wait(ctx, pause) {
 		more, err := a.ask(ctx)
 		switch {
@@ -177,7 +177,7 @@ func (a *asker) interval() time.Duration {
 	return max(a.of.Interval(int(a.members.Load())), time.Millisecond)
 }
 
-// wait pauses, and delays for the rate of earlier answers; false if it was stopped.
+// wait pauses, longer if earlier answers have used up the rate. It returns false if ctx has ended.
 func (a *asker) wait(ctx context.Context, pause time.Duration) bool {
 	paid := a.asks.ReserveN(time.Now(), 0).Delay()
 	timer := time.NewTimer(max(pause, paid))
@@ -190,7 +190,8 @@ func (a *asker) wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// ask sends one question. If the member closed the idle connection, it reconnects.
+// ask sends one question and processes the answer. If the member has closed an idle connection, ask
+// connects again.
 func (a *asker) ask(ctx context.Context) (more bool, err error) {
 	a.asked.Add(1)
 	question := a.of.Ask(a.member.Number)
@@ -259,7 +260,8 @@ func (a *asker) dial(ctx context.Context) error {
 	return nil
 }
 
-// talk sends a question and reads the answer.
+// talk sends a question and reads the answer. keep reports whether the connection may be used
+// again.
 func (a *asker) talk(question []byte) (answer []byte, keep bool, err error) {
 	head := "POST " + exchangePath + " HTTP/1.1\r\nHost: " + a.member.Name + "\r\n" + clusterHeader + ": " + a.cluster + "\r\n" +
 		startHeader + ": " + strconv.FormatUint(a.member.Incarnation, 16) + "\r\nContent-Length: " + strconv.Itoa(len(question)) + "\r\n\r\n"

@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// Bounds of the files, which are read again every Timing.Watch.
+// Limits of the files' sizes in bytes. The files are read again every Timing.Watch.
 const (
 	maxKeyringBytes = 8 << 10
 	maxPEMBytes     = 1 << 20
@@ -22,7 +22,7 @@ const (
 
 // material is the parsed content of the files.
 type material struct {
-	sum  [sha256.Size]byte // of all their content
+	sum  [sha256.Size]byte // digest of all files' contents
 	keys [][]byte          // nil = no keyring
 	id   *identity         // nil = no TLS
 }
@@ -30,7 +30,7 @@ type material struct {
 // reader reads the files of a configuration.
 type reader struct {
 	c    *Config
-	warn func(string) // about a file that is world-readable
+	warn func(string) // called for a file that is readable by all users
 }
 
 func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
@@ -44,8 +44,8 @@ func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
 	return data, err
 }
 
-// material reads keyring and certificates. changed is false if they equal last and no new
-// certificate has to be issued.
+// material reads keyring and certificates. If the files equal last and no new certificate must be
+// issued, it returns last and changed is false.
 func (r *reader) material(last *material) (m *material, changed bool, err error) {
 	c, now := r.c, r.c.Now()
 	ring, err1 := r.read(c.Keyring, maxKeyringBytes, true)
@@ -81,7 +81,7 @@ func (r *reader) material(last *material) (m *material, changed bool, err error)
 	return m, err == nil, err
 }
 
-// secret reads the file with the key for names, if there is one.
+// secret returns the key for names. It reads the file of the key, if there is one.
 func (r *reader) secret(keys [][]byte) (Secret, error) {
 	text, err := r.read(r.c.SecretFile, maxKeyringBytes, true)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *reader) secret(keys [][]byte) (Secret, error) {
 	return makeSecret(text, keys, r.c.Name), nil
 }
 
-// watch checks the files until the context ends.
+// watch checks the files for changes until the context ends.
 func (c *Cluster) watch(ctx context.Context) {
 	ticker := time.NewTicker(c.cfg.Timing.Watch)
 	defer ticker.Stop()
@@ -108,8 +108,8 @@ func (c *Cluster) watch(ctx context.Context) {
 	}
 }
 
-// reload reads the files and uses what has changed. An error is logged once, and the former
-// content stays.
+// reload reads the files and puts changed content into use. It logs an error once, and the previous
+// content stays in use.
 func (c *Cluster) reload() {
 	c.using.Lock()
 	defer c.using.Unlock()
@@ -117,8 +117,8 @@ func (c *Cluster) reload() {
 	c.useLocked(m, changed, err)
 }
 
-// Prepare reads and validates the files. It returns a function that puts them into use, nil
-// if they are in use already.
+// Prepare reads and validates the files. It returns a function that puts their content into use;
+// nil = that content is in use already.
 func (c *Cluster) Prepare() (use func(), err error) {
 	c.using.Lock()
 	defer c.using.Unlock()
@@ -133,7 +133,7 @@ func (c *Cluster) Prepare() (use func(), err error) {
 	}, nil
 }
 
-// Files returns the names of the settings whose files a cluster reads.
+// Files returns the names of the settings that name the files read by this cluster.
 func (c *Cluster) Files() (names []string) {
 	for _, f := range []struct{ name, path string }{
 		{"cluster-keyring", c.cfg.Keyring}, {"cluster-tls-cert", c.cfg.TLSCert}, {"cluster-tls-key", c.cfg.TLSKey}, {"cluster-tls-ca", c.cfg.TLSCA},
@@ -183,7 +183,7 @@ func newRing(keys [][]byte) (*memberlist.Keyring, error) {
 	return memberlist.NewKeyring(keys, keys[0])
 }
 
-// until returns the expiry of the certificate in use; zero = none.
+// until returns the expiry of the certificate in use; zero = no certificate.
 func (c *Cluster) until() time.Time {
 	if c.creds == nil {
 		return time.Time{}

@@ -11,22 +11,23 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// gate bounds unauthenticated connections and the bytes read from them. Members' addresses
-// have a separate budget, so strangers at other addresses cannot lock members out. When a
-// budget is exhausted, the address that uses most of it loses its oldest connection:
-// authenticating a member takes milliseconds, so idle connections are closed first.
+// gate bounds unauthenticated connections and the bytes read from them. Addresses of members have a
+// separate budget, so that strangers at other addresses cannot lock members out. When a budget is
+// exhausted, the address that uses most of it loses its oldest connection. That one is probably
+// idle, since authenticating a member takes milliseconds.
 //
 //	strangers ─┐
 //	           ├─ authenticated ─► inside (never closed to make room)
 //	members ───┘
 type gate struct {
-	// known reports whether an address is a member's; nil = none is.
+	// known reports whether an address belongs to a member; nil = no address does.
 	known func(netip.Addr) bool
-	// grace protects a member's address that many members share: a connection from it does not
-	// displace another one from it that is younger. Members authenticate within this time.
+	// grace protects members that share an address. A new connection from a member's address does not
+	// displace a connection from the same address that is younger than grace. Members authenticate
+	// within grace.
 	grace time.Duration
 	now   func() time.Time
-	ended atomic.Uint64 // connections closed, or rejected, to make room
+	ended atomic.Uint64 // connections that were closed or rejected for lack of room
 
 	mu struct {
 		sync.Mutex
@@ -47,9 +48,9 @@ type room struct {
 	shares  map[netip.Prefix]*share
 }
 
-// share lists the connections of one address.
+// share lists the connections that are accounted to one address.
 type share struct {
-	guests []*guest // the oldest first
+	guests []*guest // oldest first
 	used   int
 }
 
@@ -58,8 +59,8 @@ type guest struct {
 	net.Conn
 	from  netip.Addr
 	share netip.Prefix
-	room  *room // guarded by the gate; nil = it was ended, or has left
-	used  int   // bytes; as room
+	room  *room // guarded by the gate; nil = it was closed to make room, or has left
+	used  int   // bytes; guarded by the gate
 	since time.Time
 }
 
@@ -71,8 +72,8 @@ func newGate(outside, inside bounds) *gate {
 	return g
 }
 
-// shareOf returns the prefix that an address is accounted to: one host usually owns a whole
-// IPv6 /64.
+// shareOf returns the prefix that an address is accounted to. For IPv6 that is the /64, since one
+// host usually owns a whole /64.
 func shareOf(a netip.Addr) netip.Prefix {
 	if a.Is4() || !a.IsValid() {
 		return netip.PrefixFrom(a, 32)
@@ -86,7 +87,7 @@ func addressOf(conn net.Conn) netip.Addr {
 	return from.Addr().Unmap().WithZone("")
 }
 
-// enter registers a connection; it returns false after close, and if the connection would
+// enter registers a connection. It returns false after close, and if the connection would have to
 // displace one that grace protects. The caller must call leave or admit.
 func (g *gate) enter(conn net.Conn) (*guest, bool) {
 	v := &guest{Conn: conn, from: addressOf(conn), since: g.now()}
@@ -123,14 +124,14 @@ func (g *gate) enter(conn net.Conn) (*guest, bool) {
 	return v, true
 }
 
-// end closes a connection that made room for another.
+// end closes a connection that has made room for another one.
 func (g *gate) end(v *guest) {
 	g.ended.Add(1)
 	_ = v.Close()
 }
 
-// grow reserves bytes for a connection. It returns false if the budget is exhausted or the
-// connection was closed to make room.
+// grow reserves n bytes for a connection, and closes connections of other addresses if necessary.
+// It returns false if there is no room, or if the connection itself was closed to make room.
 func (g *gate) grow(v *guest, n int) bool {
 	g.mu.Lock()
 	r := v.room
@@ -161,8 +162,8 @@ func (g *gate) grow(v *guest, n int) bool {
 	return ok
 }
 
-// admit moves an authenticated connection and its bytes to the inner room. It returns false
-// if that room is full or the connection was closed to make room.
+// admit moves an authenticated connection and its bytes to the inner room. It returns false if that
+// room is full, or if the connection was closed to make room.
 func (g *gate) admit(v *guest) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -207,7 +208,7 @@ func (g *gate) outside() (conns, bytes int) {
 	return g.mu.strangers.n + g.mu.members.n, g.mu.strangers.used + g.mu.members.used
 }
 
-// most returns the share with the highest measure.
+// most returns the share with the highest measure; nil = the room is empty.
 func (r *room) most(measure func(*share) int) (most *share) {
 	for _, s := range r.shares {
 		if most == nil || measure(s) > measure(most) {
@@ -245,8 +246,8 @@ func (v *guest) leaveLocked() {
 	v.room, v.used = nil, 0
 }
 
-// places bounds the connections of one purpose by most and by a fraction (1/part) of the
-// process's descriptor limit, which leaves descriptors to engines.
+// places returns a limit for connections of one purpose: most, or less if that is more than 1/part
+// of the process's descriptor limit, which leaves descriptors to engines. It is at least 4.
 func places(most, part int) int {
 	limit := settings.DescriptorLimit()
 	if limit == 0 {

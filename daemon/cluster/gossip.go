@@ -13,13 +13,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// gossip holds the callbacks of memberlist. All return at once and retain no argument: some
-// are called with memberlist's lock held.
+// gossip has the callbacks of memberlist. All return at once, since some are called with
+// memberlist's lock held, and none keeps an argument.
 type gossip struct {
 	self      string
 	roster    *roster
 	meta      atomic.Pointer[metadata]
-	changed   chan<- struct{} // capacity 1
+	changed   chan<- struct{} // wakes Cluster.follow; capacity 1
 	now       func() time.Time
 	log       zerolog.Logger
 	conflicts atomic.Uint64 // pairs of nodes with the same name
@@ -38,19 +38,19 @@ var (
 func (g *gossip) NodeMeta(limit int) []byte {
 	b := g.meta.Load().append(nil)
 	if len(b) > limit {
-		return nil // impossible: at most 112 bytes
+		return nil // impossible: the metadata has at most 112 bytes
 	}
 	return b
 }
 
-// memberlist's user messages are not used: they starve in large clusters.
+// The callbacks for memberlist's user messages do nothing: such messages starve in large clusters.
 
 func (g *gossip) NotifyMsg([]byte)                {}
 func (g *gossip) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (g *gossip) LocalState(bool) []byte          { return nil }
 func (g *gossip) MergeRemoteState([]byte, bool)   {}
 
-// NotifyAlive rejects nodes with unreadable metadata, or without room.
+// NotifyAlive rejects a node that has unreadable metadata, or for which there is no room.
 func (g *gossip) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == g.self {
 		return nil
@@ -71,7 +71,7 @@ func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.seen(n) }
 func (g *gossip) seen(n *memberlist.Node) {
 	meta, err := parseMetadata(n.Meta)
 	if err != nil {
-		return // NotifyAlive admits no such member
+		return // NotifyAlive has rejected such a node
 	}
 	addr, _ := netip.AddrFromSlice(n.Addr)
 	g.roster.seen(n.Name, netip.AddrPortFrom(addr.Unmap(), n.Port), &meta, g.now())
@@ -90,8 +90,8 @@ func (g *gossip) wake() {
 	}
 }
 
-// NotifyConflict counts two nodes with one name, of which memberlist keeps the first. This
-// also happens for some seconds when a node returns with another address.
+// NotifyConflict counts pairs of nodes with the same name. memberlist keeps the first node of a
+// pair. A conflict also appears for some seconds when a node returns with another address.
 func (g *gossip) NotifyConflict(existing, other *memberlist.Node) {
 	g.conflicts.Add(1)
 	g.log.Warn().Str("peer", existing.Name).Stringer("address", net.IP(existing.Addr)).Stringer("other", net.IP(other.Addr)).Msg("two nodes have the same name")
@@ -104,21 +104,22 @@ func (g *gossip) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, p
 	g.roster.pinged(other.Name, rtt, clock, g.now())
 }
 
-// logLines bounds memberlist's log: any host that can reach the port makes it write a line
-// per packet.
+// logLines and logPeriod limit memberlist's log to 30 lines in 10 s. Without a limit, any host that
+// reaches the port could make memberlist write a line per packet.
 const (
 	logLines  = 30
 	logPeriod = 10 * time.Second
 )
 
-// newLogger creates a logger that writes to ours, with the level that a line begins with.
+// newLogger creates a logger for memberlist that writes to the daemon's log. The level is the one
+// that the line begins with.
 func newLogger(to zerolog.Logger) *log.Logger {
 	return log.New(lines{to.Sample(&zerolog.BurstSampler{Burst: logLines, Period: logPeriod})}, "", 0)
 }
 
 type lines struct{ log zerolog.Logger }
 
-// Write logs a line such as "[WARN] memberlist: Was able to connect ...".
+// Write logs one line, such as "[WARN] memberlist: Was able to connect ...".
 func (l lines) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	level := zerolog.InfoLevel
@@ -130,7 +131,7 @@ func (l lines) Write(line []byte) (int, error) {
 		case "[WARN":
 			level = zerolog.WarnLevel
 		case "[ERR", "[ERROR":
-			// Input from the network is not a failure of this node.
+			// Errors are logged as warnings: bad input from the network is not a failure of this node.
 			level = zerolog.WarnLevel
 		}
 	}

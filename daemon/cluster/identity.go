@@ -16,18 +16,19 @@ import (
 	"time"
 )
 
-// identity is a node's certificate and the authorities it trusts. It is immutable.
+// identity is a node's certificate and the authorities that the node trusts. It is immutable.
 type identity struct {
 	cert  tls.Certificate
 	roots *x509.CertPool
-	// renew is the time to issue a new one; zero if it came from files.
+	// renew is the time to issue a new certificate; zero = it came from files.
 	renew time.Time
 }
 
 // until returns the expiry of the certificate.
 func (id *identity) until() time.Time { return id.cert.Leaf.NotAfter }
 
-// verify checks a peer's chain for one use, and for a name unless it is empty.
+// verify checks a peer's certificate chain for one use (server or client). If name is not empty, it
+// also checks that the certificate is for that name.
 func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtKeyUsage, now time.Time) error {
 	if len(chain) == 0 {
 		return errors.New("cluster: the peer presented no certificate")
@@ -42,17 +43,17 @@ func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtK
 	return err
 }
 
-// Lifetime of a certificate that a node issues to itself. Anyone with the cluster's key can
-// issue one, so a short lifetime only protects against a stolen node key, which never
-// leaves the process. It tolerates clocks that differ by up to a day in either direction.
+// Lifetime of a certificate that a node issues to itself. A short lifetime only helps if the node's
+// private key is stolen, which never leaves the process: whoever has the cluster's key can issue
+// certificates anyway. The lifetime allows clocks to differ by a day in either direction.
 const (
 	clockError  = 24 * time.Hour
 	issuedLife  = 3 * 24 * time.Hour
 	issuedRenew = 12 * time.Hour
 )
 
-// authority derives a certificate authority from a key of the cluster. Every node with the
-// key derives exactly the same bytes.
+// authority derives a certificate authority from a key of the cluster. Every node with that key
+// derives the same authority.
 func authority(key []byte, cluster string) (ed25519.PrivateKey, *x509.Certificate, error) {
 	private := ed25519.NewKeyFromSeed(derive(key, "authority", cluster, ed25519.SeedSize))
 	public := private.Public().(ed25519.PublicKey)
@@ -70,9 +71,9 @@ func authority(key []byte, cluster string) (ed25519.PrivateKey, *x509.Certificat
 	return private, cert, err
 }
 
-// issue creates an identity from the cluster's keys. The first key's authority issues it;
-// those of all keys are trusted. So during a key rotation, nodes whose first keys differ
-// continue to work together.
+// issue creates an identity from the cluster's keys. The authority of the first key issues the
+// certificate, and the authorities of all keys are trusted. So nodes whose first keys differ during
+// a key rotation continue to work together.
 func issue(keys [][]byte, cluster, node string, now time.Time) (*identity, error) {
 	id := &identity{roots: x509.NewCertPool(), renew: now.Add(issuedRenew)}
 	for i, key := range keys {
@@ -109,11 +110,11 @@ func issueBy(signer ed25519.PrivateKey, ca *x509.Certificate, node string, from,
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private, Leaf: leaf}, err
 }
 
-// shortName returns a common name, which has at most 64 bytes.
+// shortName returns the name cut to 64 bytes, the largest size of a certificate's common name.
 func shortName(node string) string { return node[:min(len(node), 64)] }
 
-// load creates an identity from PEM files. It refuses what peers would refuse: a certificate of
-// another authority, for another node, not for both uses, or outside its validity.
+// load creates an identity from PEM files. It returns an error for a certificate that peers would
+// refuse: from another authority, for another node, not for both uses, or outside its validity.
 func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
 	cert, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -159,10 +160,10 @@ func addAuthorities(pool *x509.CertPool, text []byte) error {
 	return nil
 }
 
-// credentials hold the identity used for new handshakes.
+// credentials hold the identity that new handshakes use.
 type credentials struct {
-	// protocol is negotiated (ALPN), so that a node of another cluster is refused, even
-	// with a certificate of the same authority and an address that was ours.
+	// protocol is negotiated by ALPN. So a node of another cluster is refused, even if its certificate
+	// is of the same authority and its address belonged to this cluster before.
 	protocol string
 	now      func() time.Time
 	current  atomic.Pointer[identity]
@@ -173,8 +174,8 @@ func newCredentials(cluster string, now func() time.Time) *credentials {
 	return &credentials{protocol: fmt.Sprintf("spliced-%d-%x", Protocol, name[:8]), now: now}
 }
 
-// base returns the configuration common to both sides. Sessions are not resumed: one would
-// outlive the authority that verified it.
+// base returns the configuration common to both sides. Sessions are not resumed, since a resumed
+// session could outlive the authority that verified it.
 func (c *credentials) base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{c.protocol}, SessionTicketsDisabled: true, Time: c.now}
 }
@@ -186,7 +187,7 @@ func (c *credentials) server() *tls.Config {
 		id, config := c.current.Load(), c.base()
 		config.Certificates = []tls.Certificate{id.cert}
 		config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, id.roots
-		// A client that offers no protocol passes the negotiation.
+		// The server must check: a client that offers no protocol passes the negotiation.
 		config.VerifyConnection = c.negotiated
 		return config, nil
 	}
@@ -205,8 +206,8 @@ func (c *credentials) client(node string) *tls.Config {
 	config := c.base()
 	config.ServerName = node
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.current.Load().cert, nil }
-	// crypto/tls only supports fixed authorities, so VerifyConnection, which is called in
-	// every handshake, does all its verification.
+	// crypto/tls supports only authorities that never change. So its own verification is off, and
+	// VerifyConnection, which is called in every handshake, does all of it.
 	config.InsecureSkipVerify = true
 	config.VerifyConnection = func(cs tls.ConnectionState) error {
 		if err := c.negotiated(cs); err != nil {
@@ -217,7 +218,7 @@ func (c *credentials) client(node string) *tls.Config {
 	return config
 }
 
-// accepted reports whether the peer of an open connection would be accepted now.
+// accepted reports whether a new handshake with the peer of an open connection would succeed.
 func (c *credentials) accepted(cs *tls.ConnectionState) bool {
 	return c.current.Load().verify(cs.PeerCertificates, "", x509.ExtKeyUsageClientAuth, c.now()) == nil
 }

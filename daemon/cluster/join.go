@@ -18,16 +18,16 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// seed is an address at which other nodes may be found.
+// seed is an address at which another node may be found.
 type seed struct {
 	host string
 	port uint16
 }
 
-// parseSeed parses HOST or HOST:PORT. The default port is the one of this node's gossip.
+// parseSeed parses HOST or HOST:PORT. port is the default, the port of this node's gossip.
 func parseSeed(text string, port uint16) (seed, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
-		return seed{addr.String(), port}, nil // also IPv6 without brackets
+		return seed{addr.String(), port}, nil // an IPv6 address needs no brackets here
 	}
 	host := text
 	if h, p, err := net.SplitHostPort(text); err == nil {
@@ -43,8 +43,8 @@ func parseSeed(text string, port uint16) (seed, error) {
 	return seed{host, port}, nil
 }
 
-// Bounds of one attempt to join. The name of a large cluster resolves to all its nodes, of
-// which one that answers suffices; the others allow for nodes that do not.
+// Limits of one attempt to join. The name of a large cluster resolves to all its nodes. One node
+// that answers is enough; several are tried, since some may not answer.
 const (
 	maxSeeds      = 64
 	maxResolved   = 4096
@@ -52,15 +52,15 @@ const (
 	firstInterval = 250 * time.Millisecond
 )
 
-// joiner finds other nodes: first until there is one, then those that gossip has lost or
-// never met, which heals a partition.
+// joiner finds other nodes. First it looks for any node. Then it looks for nodes that gossip has
+// lost or never met, which heals a partition.
 type joiner struct {
 	seeds    []seed
 	resolver Resolver
 	timing   *Timing
 	roster   *roster
 	self     netip.AddrPort
-	// join exchanges all state with the node at an address.
+	// join exchanges the complete state with the node at an address.
 	join func(netip.AddrPort) error
 	now  func() time.Time
 
@@ -73,15 +73,15 @@ type joiner struct {
 // JoinStatus is the result of the latest attempt to join.
 type JoinStatus struct {
 	At time.Time
-	// Tried and Answered count nodes that were not members.
+	// Tried and Answered count the nodes in the attempt, which were not members yet.
 	Tried, Answered int
-	// Errors are texts of some errors: seeds that did not resolve and nodes that did not answer.
+	// Errors describes some seeds that did not resolve and some nodes that did not answer.
 	Errors []string
 }
 
 const maxErrors = 8
 
-// run joins repeatedly until the context ends.
+// run attempts to join repeatedly until the context ends.
 func (j *joiner) run(ctx context.Context) {
 	wait := firstInterval
 	for {
@@ -90,7 +90,7 @@ func (j *joiner) run(ctx context.Context) {
 		if len(here) > 0 || wait > j.timing.Rejoin {
 			wait = j.timing.Rejoin
 		}
-		// This spreads nodes that start together.
+		// Random, so that nodes that start together do not join at the same time.
 		timer := time.NewTimer(wait - rand.N(wait/8+1))
 		select {
 		case <-ctx.Done():
@@ -102,15 +102,14 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// attempt resolves the seeds and joins some of those that are not members.
+// attempt resolves the seeds and joins some nodes that are not members yet.
 func (j *joiner) attempt(ctx context.Context) {
 	addrs, problems := j.resolve(ctx)
 	here, lost := j.roster.reached(j.now())
 	here[j.self] = true
 	var missing []netip.AddrPort
-	// Seeds take up to three quarters of the places while there are failed nodes to retry:
-	// hundreds of dead addresses must not exclude the one that answers, nor many seeds
-	// prevent healing.
+	// If lost nodes must be retried, seeds get at most three quarters of the places. So hundreds of
+	// dead addresses cannot exclude the one that answers, and many seeds cannot prevent healing.
 	for i, list := range [][]netip.AddrPort{addrs, lost} {
 		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
 		most := joinsAtOnce

@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// maxKeys bounds a keyring: a rotation needs two.
+// maxKeys is the largest number of keys in a keyring. A key rotation needs two.
 const maxKeys = 16
 
 var errKeyring = errors.New("cluster: keyring is invalid")
 
-// parseKeyring parses one base64 key per line, of 16, 24 or 32 bytes. Empty lines and those
-// that begin with # are skipped. Errors never contain the text of a key.
+// parseKeyring parses one base64 key of 16, 24 or 32 bytes per line. It skips empty lines and lines
+// that begin with #. Its errors do not contain the text of a key.
 func parseKeyring(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	for i, line := range bytes.Split(text, []byte("\n")) {
@@ -49,9 +49,10 @@ func parseKeyring(text []byte) ([][]byte, error) {
 
 // install sets the keys of a ring, in this order.
 //
-// When a ring removes a key that is not its last, it moves keys within memory that readers
-// access. So the order is set first, with the keys to remove last. For an instant each key
-// encrypts, which is why a key has to be on all rings before it becomes the first on one.
+// When memberlist removes a key that is not the ring's last, it moves keys within memory that
+// readers access. So install sets the order first, which moves the keys to be removed to the end.
+// Meanwhile every key encrypts for an instant. A key must therefore be on the rings of all nodes
+// before it becomes the first key on one of them.
 func install(ring *memberlist.Keyring, keys [][]byte) error {
 	for _, key := range keys {
 		if err := ring.AddKey(key); err != nil {
@@ -71,7 +72,8 @@ func install(ring *memberlist.Keyring, keys [][]byte) error {
 	return nil
 }
 
-// derive returns n bytes that reveal nothing about the key, for one use in one cluster.
+// derive returns n bytes that are specific to one use in one cluster. They reveal nothing about the
+// key.
 func derive(key []byte, use, cluster string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, nil, "spliced cluster 1 "+use+"\x00"+cluster, n)
 	if err != nil {
@@ -80,19 +82,21 @@ func derive(key []byte, use, cluster string, n int) []byte {
 	return out
 }
 
-// Secret is the key for the names in the index, which reveal nothing without it. It is derived
-// from the file cluster-secret if there is one, else from the first key of the ring when the
-// process started, and stays the same for the life of the process.
+// Secret is the key with which names in the index are hashed; without it, the hashes reveal
+// nothing. It is derived from the file cluster-secret if that is set, otherwise from the first key
+// of the ring at the start. It stays the same until the process ends, so that rotating the keys of
+// a running cluster changes no name.
 //
-// So rotating the keys of a running cluster changes no name. The alternatives were worse. With a
-// secret that follows the first key, every node sends its whole set to all others again, and
-// finds nothing while nodes differ. The last key changes when one is added, and again when the
-// order is reversed. One problem remains: the names of a node that restarts after a rotation,
-// while others do not, differ. Its metadata shows that, and it is a member that is not asked
-// (Member.Unusable). Clusters that rotate keys without restarting all nodes set cluster-secret.
+// Alternatives are worse. If the secret followed the first key, every node would send its whole set
+// to all others again at a rotation, and would find nothing while nodes differ. If it followed the
+// last key, it would change when a key is added, and again when the order is reversed. One problem
+// remains. If a node restarts after a rotation and others do not, its names differ from theirs. Its
+// metadata shows that, and the others do not ask it (Member.Unusable). So clusters that rotate keys
+// without restarting all nodes should set cluster-secret.
 type Secret [32]byte
 
-// makeSecret prefers a file's text to a key. With neither the secret is public.
+// makeSecret derives the secret from a file's text or, without a file, from the first key. With
+// neither, the secret is public.
 func makeSecret(file []byte, keys [][]byte, cluster string) Secret {
 	switch {
 	case len(file) > 0:
@@ -103,5 +107,5 @@ func makeSecret(file []byte, keys [][]byte, cluster string) Secret {
 	return Secret(derive(nil, "names without a key", cluster, 32))
 }
 
-// check returns bytes that distinguish secrets without revealing them.
+// check returns bytes that differ between secrets and do not reveal them.
 func (s *Secret) check() [8]byte { return [8]byte(derive(s[:], "check", "", 8)) }

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// Protocol is the version that members need in common to use each other: the index exchange
-// and the requests to Config.Handler. Gossip also works between different versions.
+// Protocol is the version of the index exchange and of the requests to Config.Handler. Members use
+// each other only if their versions are equal. Gossip also works between different versions.
 const Protocol = 1
 
-// metadata describes a node in gossip.
+// metadata describes a node in gossip. Its encoding, with sizes in bytes:
 //
 //	| format 1 | flags 1 | protocol 2 | incarnation 8 | started 8 | check 8 |
 //	| port 2 | address length 1 | address | version length 1 | version |
 //
-// Numbers are little-endian. Further bytes belong to later releases and are skipped.
+// Numbers are little-endian. Further bytes may follow in later releases and are skipped.
 type metadata struct {
 	Protocol    uint16
 	Leaving     bool
 	Plain       bool // the peers' port has no TLS
 	Incarnation uint64
-	Started     time.Time // to the millisecond
-	Check       [8]byte   // identifies the key for names
+	Started     time.Time // with millisecond precision
+	Check       [8]byte   // identifies the Secret of the node
 	Peer        netip.AddrPort
-	Version     string // of the program, at most maxVersion bytes
+	Version     string // version of the program, at most maxVersion bytes
 }
 
 const (
@@ -88,7 +88,7 @@ func parseMetadata(b []byte) (metadata, error) {
 	return m, nil
 }
 
-// counted splits off bytes that are preceded by their number.
+// counted splits off the bytes whose number is in the first byte of b.
 func counted(b []byte) (head, rest []byte, ok bool) {
 	if len(b) == 0 || len(b)-1 < int(b[0]) {
 		return nil, nil, false
@@ -96,7 +96,7 @@ func counted(b []byte) (head, rest []byte, ok bool) {
 	return b[1 : 1+b[0]], b[1+b[0]:], true
 }
 
-// A node answers a ping with its clock, in microseconds since 1970.
+// A node answers a ping with the time of its clock, in microseconds since 1970.
 
 func appendClock(b []byte, now time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(now.UnixMicro()))

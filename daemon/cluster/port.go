@@ -15,23 +15,23 @@ import (
 	"github.com/spliced-kv/spliced/api/framing"
 )
 
-// Bounds of the peers' port, generous guesses: a member has one connection for the index
-// and some for bytes.
+// Limits of the peers' port. They are generous guesses: a member has one connection for the index
+// and a few for bytes.
 const (
 	maxConnections = 16 << 10
-	maxHandshakes  = 128 // at once, separately for strangers and for members' addresses
+	maxHandshakes  = 128 // at the same time; strangers and addresses of members have separate limits
 	handshakeTime  = 5 * time.Second
 	handshakeGrace = time.Second // a handshake takes milliseconds
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 1 << 20
 	readTime       = 10 * time.Second // per request
-	writeTime      = 30 * time.Second // per answer, unless a handler sets deadlines
+	writeTime      = 30 * time.Second // per answer, unless the handler sets a deadline
 	idleTime       = time.Minute
-	drainTime      = 5 * time.Second // for answers in progress at shutdown
+	drainTime      = 5 * time.Second // for answers in progress when the port closes
 )
 
-// port is the peers' port. It accepts and authenticates connections and serves them with a
-// fasthttp.Server.
+// port is the peers' port. It accepts and authenticates connections. A fasthttp.Server then serves
+// them.
 type port struct {
 	listener net.Listener
 	server   *fasthttp.Server
@@ -41,10 +41,10 @@ type port struct {
 	ready    chan net.Conn // authenticated connections
 	closed   chan struct{}
 
-	gate    *gate         // for handshakes
+	gate    *gate         // bounds connections during the handshake
 	most    int           // limit of accepted connections
 	refused atomic.Uint64 // failed or late handshakes
-	full    atomic.Uint64 // connections beyond the bound
+	full    atomic.Uint64 // connections closed because of most
 
 	mu struct {
 		sync.Mutex
@@ -68,7 +68,7 @@ func newPort(l net.Listener, creds *credentials, handler fasthttp.RequestHandler
 	return p
 }
 
-// framed passes a request to the handler only if its end is unambiguous.
+// framed passes a request to the handler only if it is unambiguous where the request ends.
 func framed(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		if framing.Check(&ctx.Request.Header) != nil {
@@ -80,20 +80,21 @@ func framed(handler fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-// refuse answers with only a code. (Error of ctx would add fasthttp's Date header, which
-// costs a goroutine for the life of the process.)
+// refuse answers with a code only. It avoids ctx.Error, which adds fasthttp's Date header: that
+// header costs a goroutine for the life of the process.
 func refuse(ctx *fasthttp.RequestCtx, status int, code string) {
 	ctx.Response.SetStatusCode(status)
 	ctx.SetContentType("text/plain")
 	ctx.Response.SetBodyString(code + "\n")
 }
 
-// printer receives the log of fasthttp. Input from peers is logged at debug level.
+// printer receives fasthttp's log. It writes at debug level, since the lines are about input from
+// peers.
 type printer struct{ log zerolog.Logger }
 
 func (p printer) Printf(format string, args ...any) { p.log.Debug().Msgf(format, args...) }
 
-// run serves until the context ends, then waits up to drainTime for answers in progress.
+// run serves until the context ends. Then it waits for answers in progress, for at most drainTime.
 func (p *port) run(ctx context.Context) {
 	var all, serving sync.WaitGroup
 	all.Go(func() { p.accept(&all) })
@@ -108,7 +109,7 @@ func (p *port) run(ctx context.Context) {
 	all.Wait()
 	drain, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	_ = p.server.ShutdownWithContext(drain) // ends idle connections
+	_ = p.server.ShutdownWithContext(drain) // also closes idle connections
 	p.closeAll(func(*tls.Conn) bool { return true })
 	serving.Wait()
 }
@@ -120,7 +121,7 @@ func (p *port) accept(all *sync.WaitGroup) {
 			return
 		}
 		if err != nil {
-			// Probably out of descriptors: wait for connections to end.
+			// Probably out of descriptors: wait until connections end.
 			select {
 			case <-p.closed:
 				return
@@ -163,7 +164,7 @@ func (p *port) handshake(guest *guest) {
 	p.admit(conn, secure)
 }
 
-// admit passes a connection to the server.
+// admit passes an authenticated connection to the server, or closes it if there is no room.
 func (p *port) admit(conn net.Conn, secure *tls.Conn) {
 	p.mu.Lock()
 	full := len(p.mu.accepted) >= p.most
@@ -196,7 +197,7 @@ func (p *port) forget(conn net.Conn) {
 	p.mu.Unlock()
 }
 
-// recheck closes connections of peers whose certificates are no longer accepted.
+// recheck closes the connections of peers whose certificates are no longer accepted.
 func (p *port) recheck() {
 	if p.creds == nil {
 		return
@@ -228,7 +229,7 @@ func (p *port) connections() int {
 	return len(p.mu.accepted)
 }
 
-// checked is a listener that returns authenticated connections.
+// checked is the listener of the server. It returns connections that are authenticated.
 type checked struct{ p *port }
 
 func (c checked) Accept() (net.Conn, error) {
@@ -242,7 +243,7 @@ func (c checked) Accept() (net.Conn, error) {
 func (c checked) Close() error   { return nil }
 func (c checked) Addr() net.Addr { return c.p.listener.Addr() }
 
-// plainConn and secureConn are removed from the accepted connections when they are closed.
+// plainConn and secureConn remove themselves from the accepted connections when they are closed.
 type plainConn struct {
 	net.Conn
 	p *port
@@ -264,7 +265,7 @@ func (c secureConn) Close() error {
 	return c.Conn.Close()
 }
 
-// PeerName returns the name in the certificate of the client of a request; empty without TLS.
+// PeerName returns the name in the certificate of the client that sent a request; "" without TLS.
 func PeerName(ctx *fasthttp.RequestCtx) string {
 	cs := ctx.TLSConnectionState()
 	if cs == nil || len(cs.PeerCertificates) == 0 || len(cs.PeerCertificates[0].DNSNames) == 0 {

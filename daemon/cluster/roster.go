@@ -11,65 +11,67 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// MaxMembers bounds the other nodes of a cluster; further ones are ignored, and counted.
-// Member numbers are below it.
+// MaxMembers is the largest number of other nodes in a cluster; it also bounds member numbers.
+// Further nodes are ignored and counted.
 const MaxMembers = 4095
 
 // State is the state of a member.
 type State uint8
 
 const (
-	Alive       State = iota // it answers
-	Unreachable              // it does not answer: gossip gave it up, and Config.Hold has not passed
+	Alive       State = iota // it answers gossip
+	Unreachable              // gossip has given it up, and Config.Hold has not passed since
 	Leaving                  // it has announced that it leaves
-	Failed                   // it was unreachable for Config.Hold or longer: it crashed, or is partitioned
-	Left                     // it left after announcing so
+	Failed                   // unreachable for Config.Hold or longer: it crashed, or a partition separates it
+	Left                     // it left, after it had announced that
 )
 
 func (s State) String() string {
 	return [...]string{"alive", "unreachable", "leaving", "failed", "left"}[s]
 }
 
-// Gone reports whether the node is no longer a member, but only remembered.
+// Gone reports whether the node is no longer a member and is only remembered.
 func (s State) Gone() bool { return s == Failed || s == Left }
 
 // Member is a snapshot of a node of the cluster.
 type Member struct {
 	Name string
 	Self bool
-	// Number is below MaxMembers and unique between OnJoin and OnLeave. It has no other meaning.
+	// Number is below MaxMembers. It belongs to this member from its OnJoin to its OnLeave, and has no
+	// other meaning.
 	Number uint16
 	State  State
-	Since  time.Time // of the state
-	// Seen is the time of the last gossip message from it.
+	Since  time.Time // when the member entered the state
+	// Seen is the time of the last gossip from the member.
 	Seen time.Time
-	// Unusable is the reason why a live member is not used; empty if it is usable. OnJoin
-	// has been called for members that are Told.
+	// Unusable is the reason why a live member is not used; "" = it is used. Told means that OnJoin was
+	// called for the member, and OnLeave was not.
 	Unusable string
 	Told     bool
 
 	Gossip netip.AddrPort
-	Peer   netip.AddrPort // the peers' port
-	Plain  bool           // no TLS on that port
+	Peer   netip.AddrPort // address of the peers' port
+	Plain  bool           // the peers' port has no TLS
 
 	Version     string // of the program
 	Protocol    uint16
 	Incarnation uint64 // identifies one start of the node
 	Started     time.Time
 
-	// RTT was measured by the latest gossip ping; 0 = none yet. ClockAhead is the lead of its
-	// clock at that time, plus or minus half of RTT.
+	// RTT is the round trip of the latest gossip ping; 0 = none yet. ClockAhead is how far the member's
+	// clock was ahead of this node's clock then, plus or minus half of RTT.
 	RTT        time.Duration
 	ClockAhead time.Duration
 }
 
-// same reports whether a reported member is unchanged in everything that matters to users.
+// same reports whether a member that was reported by OnJoin is unchanged in all that its users
+// need.
 func (m *Member) same(other *Member) bool {
 	return m.Incarnation == other.Incarnation && m.Peer == other.Peer && m.Plain == other.Plain
 }
 
-// event is a call of OnJoin or OnLeave. The state of a member that leaves is the reason: Failed,
-// Left, or Alive if it was replaced by itself (restarted, moved) or became unusable.
+// event is a call of OnJoin or OnLeave. If it is OnLeave, the member's state is the reason: Failed,
+// Left, or Alive if the member restarted, moved or became unusable.
 type event struct {
 	join   bool
 	member Member
@@ -79,36 +81,37 @@ type event struct {
 type row struct {
 	Member
 	up   bool
-	gone time.Time // end of its hold, while it is not up
-	told *Member   // as passed to OnJoin
-	lost bool      // its failure to answer was reported since then
+	gone time.Time // when its hold ends; only valid while it is not up
+	told *Member   // the member as passed to OnJoin; nil = not reported
+	lost bool      // doubts has reported that it stopped answering
 }
 
-// Nodes that are gone are remembered for operators. Failed ones are retried for a while,
-// which heals a partition.
+// Nodes that are gone are remembered for goneLife, at most maxGone of them, for operators. Failed
+// nodes are joined again for rejoinLife, which heals a partition.
 const (
 	maxGone    = 256
 	goneLife   = 72 * time.Hour
 	rejoinLife = time.Hour
 )
 
-// roster derives the members from gossip, with tolerance for flapping. Gossip updates are
-// stored as states, so there is no queue: settle returns the changes since its last call.
+// roster derives the members from gossip. It tolerates members that are unreachable for a short
+// time. It stores the latest state of each node instead of a queue of updates: settle returns the
+// differences since its last call.
 //
-// Invariant: between the join and the leave of a member no other event of it is returned.
+// Invariant: settle returns no other event of a member between its join and its leave.
 type roster struct {
 	self string
 	hold time.Duration
-	// unfit returns why a live node cannot be used.
+	// unfit returns why a live node cannot be used; "" = it can.
 	unfit func(*metadata) string
 
 	mu struct {
 		sync.Mutex
-		rows    map[string]*row   // at most MaxMembers
-		numbers [MaxMembers]bool  // in use
-		gone    map[string]Member // Failed or Left; at most maxGone
-		flaps   uint64            // nodes that came back within hold
-		refused uint64            // nodes for which there was no room
+		rows    map[string]*row   // nodes by name, at most MaxMembers
+		numbers [MaxMembers]bool  // numbers in use
+		gone    map[string]Member // Failed or Left, by name; at most maxGone
+		flaps   uint64            // how often a member came back within hold
+		refused uint64            // how often a node was ignored for lack of room
 	}
 }
 
@@ -118,7 +121,7 @@ func newRoster(self string, hold time.Duration, unfit func(*metadata) string) *r
 	return r
 }
 
-// room returns an error for a node that must be ignored.
+// room returns an error if a node must be ignored.
 func (r *roster) room(name string) error {
 	if !settings.ValidNode(name) {
 		return fmt.Errorf("invalid node name %.64q", name)
@@ -132,7 +135,7 @@ func (r *roster) room(name string) error {
 	return nil
 }
 
-// seen records that a node is up, or its new metadata.
+// seen records that gossip reports a node as up, or that its metadata has changed.
 func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now time.Time) {
 	if name == r.self {
 		return
@@ -164,8 +167,8 @@ func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now ti
 	n.Unusable = r.unfit(meta)
 }
 
-// lost records that gossip gave a node up, or that it left. The two look alike, so a node
-// announces in advance that it leaves.
+// lost records that gossip has given a node up, or that the node has left. The two look alike, so
+// nodes announce in advance that they leave.
 func (r *roster) lost(name string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,7 +182,7 @@ func (r *roster) lost(name string, now time.Time) {
 	}
 }
 
-// pinged records a measurement. clock is zero if the node did not send it.
+// pinged records the result of a ping. clock is zero if the node did not send its clock.
 func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,8 +196,9 @@ func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	}
 }
 
-// settle returns the changes up to now, and when to call it again if nothing happens: zero
-// = not before the next change. freed releases the numbers of members that leave.
+// settle returns the joins and leaves up to now. next is when settle must be called again if gossip
+// reports nothing; zero = only after gossip has. The numbers of members that leave stay in use
+// until freed is called.
 func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +215,7 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 		case n.up && good && n.told == nil:
 			number, ok := r.numberLocked()
 			if !ok {
-				next = now // once leaving members have released theirs
+				next = now // retry once freed has released numbers
 				continue
 			}
 			n.Number, n.Told = number, true
@@ -230,8 +234,8 @@ func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	return events, next
 }
 
-// departure returns the state of a node that is no longer a member; Alive = it is up, but
-// has changed.
+// departure returns the reason why a node is no longer a member. Alive means that the node is up,
+// but has changed.
 func (n *row) departure(held bool) State {
 	switch {
 	case n.State == Leaving:
@@ -242,8 +246,8 @@ func (n *row) departure(held bool) State {
 	return Alive
 }
 
-// doubts returns the reported members that stopped answering, or answer again, since the
-// last call.
+// doubts returns the members, among those passed to OnJoin, that have stopped answering or answer
+// again since its last call.
 func (r *roster) doubts() (changed []Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,14 +260,14 @@ func (r *roster) doubts() (changed []Member) {
 	return changed
 }
 
-// freed releases the number of a member whose leave was reported.
+// freed releases the number of a member after OnLeave was called.
 func (r *roster) freed(number uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.numbers[number] = false
 }
 
-// numberLocked returns the lowest free number. There may be none while leaves are being reported.
+// numberLocked returns the lowest free number. All may be in use while OnLeave is being called.
 func (r *roster) numberLocked() (uint16, bool) {
 	i := slices.Index(r.mu.numbers[:], false)
 	if i < 0 {
@@ -273,8 +277,8 @@ func (r *roster) numberLocked() (uint16, bool) {
 	return uint16(i), true
 }
 
-// rememberLocked remembers a node that is gone. Beyond the limit, nodes that left are
-// forgotten before nodes that failed, oldest first.
+// rememberLocked remembers a node that is gone. If there are too many, it forgets one: nodes that
+// left before nodes that failed, and the oldest first.
 func (r *roster) rememberLocked(m Member, now time.Time) {
 	r.forgetLocked(now)
 	if len(r.mu.gone) >= maxGone {
@@ -297,8 +301,8 @@ func (r *roster) forgetLocked(now time.Time) {
 	}
 }
 
-// reached returns the gossip addresses of nodes that are up, and of lost nodes that may
-// come back.
+// reached returns the gossip addresses of nodes that are up (here), and of nodes that are lost and
+// may come back (lost).
 func (r *roster) reached(now time.Time) (here map[netip.AddrPort]bool, lost []netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -319,7 +323,7 @@ func (r *roster) reached(now time.Time) (here map[netip.AddrPort]bool, lost []ne
 	return here, lost
 }
 
-// members lists the other nodes by name, with those that are gone last.
+// members lists the other nodes by name. Nodes that are gone are last.
 func (r *roster) members() []Member {
 	r.mu.Lock()
 	list := make([]Member, 0, len(r.mu.rows)+len(r.mu.gone))
@@ -342,7 +346,7 @@ func (r *roster) members() []Member {
 	return list
 }
 
-// counts returns how often members came back within the hold, and found no room.
+// counts returns how often members came back within the hold, and how often a node found no room.
 func (r *roster) counts() (flaps, refused uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,27 +21,28 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Bounds of the gossip port. memberlist itself reads up to 20 MiB from each of any number
-// of streams before it authenticates them. A push/pull carries the state of all members,
-// recently dead ones included: about 230 bytes each, 450 with the longest names.
+// Limits of the gossip port. memberlist itself reads up to 20 MiB from each of any number of
+// streams before it authenticates them. A push/pull message has the state of all members, including
+// recently dead ones: about 230 bytes each, 450 with the longest names.
 const (
-	maxState = 4 << 20 // bytes of one stream: 2 * MaxMembers of 450
-	// maxStreams applies separately to strangers, to members' addresses and to
-	// authenticated streams. One stream of a member lasts milliseconds.
+	maxState = 4 << 20 // bytes of one stream: 2 * MaxMembers states of 450 bytes
+	// maxStreams limits three groups separately: streams of strangers, streams from addresses of
+	// members, and authenticated streams. A stream of a member lasts milliseconds.
 	maxStreams     = 64
-	strangersBytes = 8 << 20 // unauthenticated; the same again for members' addresses
+	strangersBytes = 8 << 20 // of unauthenticated strangers; addresses of members have as many again
 	insideBytes    = 32 << 20
 
-	helloTime   = 2 * time.Second // for the head, which contains the length
-	messageTime = 3 * time.Second // for the whole first message
+	helloTime   = 2 * time.Second // limit for the head of the first message, which has the length
+	messageTime = 3 * time.Second // limit for the whole first message
 
-	// memberlist sends packets of at most 1,400 bytes. Ones above maxPacket are dropped.
+	// maxPacket is the largest packet that is not dropped. memberlist sends at most 1,400 bytes.
 	maxPacket    = 4 << 10
-	packetBuffer = 2 << 20 // of the kernel, for bursts
-	portTries    = 10      // to find a port that is free for both protocols
+	packetBuffer = 2 << 20 // receive buffer of the kernel, for bursts
+	portTries    = 10      // attempts to find a port that is free for both TCP and UDP
 )
 
-// Layout of the beginning of a stream, as memberlist writes it:
+// Layout of the beginning of a stream, as memberlist writes it. 244 and 10 are types, see below;
+// the other numbers are sizes in bytes.
 //
 //	| 244 | length 1 | label | 10 | length 4, big-endian | sealed |
 //	sealed: | version 1 | nonce 12 | ciphertext | tag 16 |, which also covers | 10 | length | label |
@@ -55,14 +56,14 @@ const (
 	sealedExtra = 1 + sealedNonce + 16
 )
 
-// transport implements memberlist's transport with bounds. It reads and authenticates the
-// first message of each incoming stream within the limits of a gate, and passes on only
-// authenticated streams. Without a keyring only the limits apply.
+// transport implements memberlist's transport with limits. It reads and authenticates the first
+// message of each incoming stream within the limits of a gate. It passes only authenticated streams
+// on to memberlist. Without a keyring it cannot authenticate, and only the limits apply.
 type transport struct {
 	label string
-	ring  *memberlist.Keyring // nil = gossip is plain
+	ring  *memberlist.Keyring // nil = gossip is not encrypted
 	now   func() time.Time
-	log   zerolog.Logger // sampled
+	log   zerolog.Logger // writes a few lines per minute
 
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
@@ -72,15 +73,15 @@ type transport struct {
 	running sync.WaitGroup
 
 	gate     *gate
-	opening  sync.Mutex // held while a stream is opened: one copy of a state at a time
+	opening  sync.Mutex // held while a message is decrypted, so that only one copy of a state exists
 	refused  [refusals]atomic.Uint64
 	rejected rejected
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-// newTransport listens on one port by TCP and UDP. known reports whether a member has an
-// address.
+// newTransport listens on one port by TCP and UDP. known reports whether an address belongs to a
+// member.
 func newTransport(bind netip.AddrPort, label string, ring *memberlist.Keyring, known func(netip.Addr) bool, now func() time.Time, log zerolog.Logger) (*transport, error) {
 	t := &transport{
 		label: label, ring: ring, now: now, log: log.Sample(&zerolog.BurstSampler{Burst: 3, Period: time.Minute}),
@@ -99,8 +100,8 @@ func newTransport(bind netip.AddrPort, label string, ring *memberlist.Keyring, k
 	return t, nil
 }
 
-// listen opens both sockets. With port 0 it retries, since a port that is free for TCP may
-// be in use for UDP.
+// listen opens both sockets. With port 0 it tries several ports, since a port that is free for TCP
+// may be in use for UDP.
 func (t *transport) listen(bind netip.AddrPort) error {
 	for try := 1; ; try++ {
 		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(bind))
@@ -110,7 +111,7 @@ func (t *transport) listen(bind netip.AddrPort) error {
 		at := netip.AddrPortFrom(bind.Addr(), tcp.Addr().(*net.TCPAddr).AddrPort().Port())
 		udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		if err == nil {
-			// A smaller buffer only loses more packets in bursts.
+			// An error is ignored: a smaller buffer only loses more packets in bursts.
 			_ = udp.SetReadBuffer(packetBuffer)
 			t.tcp, t.udp = tcp, udp
 			return nil
@@ -182,7 +183,7 @@ func (t *transport) Shutdown() error {
 	return nil
 }
 
-// receivePackets passes packets on, each in a buffer of its size.
+// receivePackets passes packets on to memberlist, each in a new buffer.
 func (t *transport) receivePackets() {
 	buf := make([]byte, maxPacket+1)
 	for {
@@ -219,7 +220,7 @@ func (t *transport) status() StreamStatus {
 	return s
 }
 
-// pause waits after a socket error, so that repeated errors do not spin. It returns false
+// pause waits after a socket error, so that a repeated error does not use the CPU. It returns false
 // on shutdown.
 func (t *transport) pause() bool {
 	select {
@@ -236,7 +237,7 @@ func (t *transport) accept() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // out of descriptors, most likely
+		case err != nil: // probably out of descriptors
 			if !t.pause() {
 				return
 			}
@@ -246,7 +247,7 @@ func (t *transport) accept() {
 	}
 }
 
-// receive authenticates a stream and passes it on to memberlist.
+// receive authenticates a stream and passes it on to memberlist, or closes it.
 func (t *transport) receive(conn net.Conn) {
 	v, ok := t.gate.enter(conn)
 	if !ok {
@@ -270,7 +271,7 @@ func (t *transport) receive(conn net.Conn) {
 	_ = conn.Close()
 	var r *refusal
 	if !errors.As(err, &r) {
-		return // closed by the peer, or to make room, which the gate counts
+		return // closed by the peer, or by the gate, which has counted it
 	}
 	t.refused[r.kind].Add(1)
 	if r.kind == unauthenticated {
@@ -279,9 +280,9 @@ func (t *transport) receive(conn net.Conn) {
 	t.log.Warn().Stringer("from", conn.RemoteAddr()).Msg("cluster: refused a stream to the gossip port: " + r.why)
 }
 
-// authenticate reads the first message of a stream and checks that a key of the ring seals
-// it. rest is the reader for what follows the message; nil = nothing may follow. Errors are
-// a *refusal or come from the connection.
+// authenticate reads the first message of a stream and checks that it is encrypted with a key of
+// the ring. rest is the reader for bytes after the message; nil = no bytes may follow. An error is
+// a *refusal or an error of the connection.
 func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err error) {
 	begun := time.Now()
 	if err := v.SetReadDeadline(begun.Add(helloTime)); err != nil {
@@ -289,7 +290,7 @@ func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err 
 	}
 	b := make([]byte, 2+maxLabel+5)
 	read := 0
-	until := func(n int) bool { // reads until there are n bytes
+	until := func(n int) bool { // reads until b has n bytes
 		var some int
 		some, err = io.ReadFull(v, b[read:n])
 		read += some
@@ -341,11 +342,11 @@ func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err 
 	return message, nil, nil
 }
 
-// maxLabel is the largest value of the label's length byte.
+// maxLabel is the largest length of a label, which is stored in one byte.
 const maxLabel = 255
 
-// body reads n bytes after head. The buffer grows with the bytes received, not with the
-// announced length.
+// body reads n bytes that follow head, and returns head and these bytes. Its buffer grows with the
+// bytes received, since the announced length n may be false.
 func (t *transport) body(v *guest, head []byte, n int) ([]byte, error) {
 	message := append(make([]byte, 0, 4<<10), head...)
 	if !t.gate.grow(v, cap(message)) {
@@ -368,8 +369,8 @@ func (t *transport) body(v *guest, head []byte, n int) ([]byte, error) {
 	return message, nil
 }
 
-// crowded returns the error of a stream whose bytes found no room. The gate has already
-// counted one that it closed.
+// crowded returns the error for a stream whose bytes found no room. If the gate has closed the
+// stream, the gate has already counted it.
 func (t *transport) crowded(v *guest) error {
 	t.gate.mu.Lock()
 	defer t.gate.mu.Unlock()
@@ -379,7 +380,7 @@ func (t *transport) crowded(v *guest) error {
 	return refuseAs(noRoom, "unauthenticated streams send too many bytes")
 }
 
-// opens reports whether a key of the ring authenticates a sealed message and its head.
+// opens reports whether some key of the ring authenticates a sealed message and its head.
 func (t *transport) opens(sealed, head []byte, label string) bool {
 	t.opening.Lock()
 	defer t.opening.Unlock()
@@ -402,8 +403,8 @@ func (t *transport) opens(sealed, head []byte, label string) bool {
 	return false
 }
 
-// plain bounds a stream without encryption. memberlist allocates by the counts in a
-// push/pull header, so the header is checked first.
+// plain bounds a stream that is not encrypted. It checks the header of a push/pull message first,
+// because memberlist allocates memory by the counts in that header.
 func (t *transport) plain(v *guest, head []byte, kind byte) (message []byte, rest io.Reader, err error) {
 	limited := &io.LimitedReader{R: v, N: maxState}
 	switch kind {
@@ -429,12 +430,12 @@ func (t *transport) plain(v *guest, head []byte, kind byte) (message []byte, res
 	return head, limited, nil
 }
 
-// stream is an authenticated stream that replays its first message.
+// stream is an authenticated stream. Its first bytes read are the first message again.
 type stream struct {
 	*guest
 	gate   *gate
 	unread []byte
-	rest   io.Reader // nil = nothing
+	rest   io.Reader // bytes after the first message; nil = none may follow
 }
 
 // Read implements net.Conn.
@@ -456,7 +457,7 @@ func (s *stream) Close() error {
 	return s.guest.Close()
 }
 
-// dialed is an outgoing stream whose answer is bounded.
+// dialed is an outgoing stream that limits the size of the answer.
 type dialed struct {
 	net.Conn
 	left int
@@ -477,7 +478,7 @@ func (d *dialed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// refusalKind classifies why a stream or a packet was refused.
+// refusalKind is the kind of reason why a stream or packet was refused.
 type refusalKind uint8
 
 const (
@@ -498,7 +499,7 @@ func (r *refusal) Error() string { return r.why }
 
 func refuseAs(kind refusalKind, why string) error { return &refusal{kind, why} }
 
-// slowIf turns an expired deadline into a refusal.
+// slowIf turns the error of an expired deadline into a refusal. It returns other errors unchanged.
 func slowIf(err error) error {
 	var timed net.Error
 	if errors.As(err, &timed) && timed.Timeout() {
@@ -507,24 +508,24 @@ func slowIf(err error) error {
 	return err
 }
 
-// Rejected is an address that speaks the gossip protocol but could not be authenticated:
-// most likely a node with a wrong key.
+// Rejected is an address that speaks the gossip protocol but could not be authenticated. Most
+// likely it is a node with a wrong key.
 type Rejected struct {
 	Address     netip.Addr
 	Since, Last time.Time
 	Times       uint64
-	Why         string // of the last time
+	Why         string // reason of the last rejection
 }
 
-// rejected lists the addresses that were rejected recently.
+// rejected records the addresses that were rejected recently.
 type rejected struct {
 	mu sync.Mutex
-	of map[netip.Addr]*Rejected // at most maxRejected
+	of map[netip.Addr]*Rejected // by address; at most maxRejected
 }
 
 const (
 	maxRejected = 64
-	// rejectedLife covers several attempts of a node to join (Timing.Rejoin).
+	// rejectedLife is long enough for several attempts of a node to join (Timing.Rejoin).
 	rejectedLife = time.Minute
 )
 
@@ -561,7 +562,7 @@ func (r *rejected) sweepLocked(now time.Time) {
 	}
 }
 
-// list returns them by address.
+// list returns the rejected addresses, in order.
 func (r *rejected) list(now time.Time) (list []Rejected) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package codes converts errors to the codes of the wire protocol. It is the only place
-// that knows which code a client gets for a kind of failure.
+// Package codes converts errors to codes of the wire protocol. No other package decides which code
+// a client gets for a kind of failure.
 package codes
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// refusal is an error with a code: a refusal by the daemon itself.
+// refusal is an error of the daemon itself, with its code.
 type refusal struct {
 	code wire.Code
 	text string
@@ -26,8 +26,8 @@ func Refuse(code wire.Code, format string, args ...any) error {
 	return &refusal{code: code, text: fmt.Sprintf(format, args...)}
 }
 
-// kinds is the only place where kinds of errors become wire codes. The first match wins; an
-// error that wraps none of them is a bug of the daemon.
+// kinds maps kinds of errors to wire codes. The first match applies. An error that wraps none of
+// these kinds is a bug of the daemon.
 var kinds = []struct {
 	err  error
 	code wire.Code
@@ -51,7 +51,7 @@ var kinds = []struct {
 	{context.Canceled, wire.Canceled},
 }
 
-// Of returns the code of an error. known is false if a request cannot cause an error of its kind.
+// Of returns the code of an error. known is false if the error is of no known kind, which is a bug.
 func Of(err error) (code wire.Code, known bool) {
 	if err == nil {
 		return wire.OK, true
@@ -67,8 +67,8 @@ func Of(err error) (code wire.Code, known bool) {
 	return wire.Unavailable, false
 }
 
-// Ended reports whether a request failed because of ctx and not of its work. It returns the
-// reason: DeadlineExceeded, or the cause of the cancellation.
+// Ended reports whether a request failed because its ctx ended. Then it returns the reason:
+// DeadlineExceeded, or the cause of the cancellation. Otherwise it returns err.
 func Ended(ctx context.Context, err error) (error, bool) {
 	if ctx.Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err, false

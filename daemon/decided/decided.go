@@ -1,6 +1,6 @@
-// Package decided provides decisions about objects to operators, including those before
-// this start. Memory keeps the latest decisions on actual events, not on advice, in a note
-// on disk. All methods may be called concurrently.
+// Package decided shows decisions about objects to operators, including decisions of earlier
+// starts. Its Memory keeps the latest decisions in a note on disk: those that had an effect, not
+// advice. All methods may be called concurrently.
 package decided
 
 import (
@@ -24,16 +24,16 @@ import (
 // noteName is the file in the disk directory that stores decisions.
 const noteName = "decisions.json"
 
-// noteVersion is the format of the note.
+// noteVersion is the version of the note's format.
 const noteVersion = 1
 
 const (
-	mostKept = 2000    // decisions in a note
-	noteMost = 2 << 20 // bytes of a note; a row has about 400, and 3,400 in the worst case
-	textMost = 256     // bytes of a reason, and of a tenant's name, as in the configuration
+	mostKept = 2000    // largest number of decisions in a note
+	noteMost = 2 << 20 // largest size of a note in bytes; a row has about 400 bytes, and 3,400 in the worst case
+	textMost = 256     // bytes of a reason or a tenant's name; names are as long in the configuration
 )
 
-// Object returns the name of a kind of object for operators.
+// Object returns the name of an object's kind, as shown to operators.
 func Object(k tier.CheckpointKind) string {
 	if k == 0 {
 		return "segment"
@@ -41,7 +41,7 @@ func Object(k tier.CheckpointKind) string {
 	return "checkpoint"
 }
 
-// Of converts a decision for operators.
+// Of converts a decision to the form shown to operators.
 func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 	entry := api.Decision{
 		At: d.At, What: d.What.String(), Why: d.Why.String(), Object: Object(d.Name.Kind),
@@ -54,11 +54,11 @@ func Of(d *decision.Decision, tenants tiering.Tenants) api.Decision {
 	return entry
 }
 
-// Noted is a decision as stored in the note. Its profile is named by the fingerprint, since
-// profile numbers change with each start. Tenants are stored by name anyway.
+// Noted is a decision as stored in the note. It names the profile by fingerprint, since profile
+// numbers change with each start. It names the tenant by name, as api.Decision does.
 type Noted struct {
 	api.Decision
-	Profile api.Digest `json:"profile"` // in place of the number; zero = unknown
+	Profile api.Digest `json:"profile"` // replaces the number of the profile; zero = unknown
 }
 
 // Profiles looks up a profile by its number.
@@ -74,7 +74,7 @@ type Memory struct {
 	before atomic.Pointer[[]Noted]
 }
 
-// NewMemory creates the memory of a log. It accesses the disk only in Run.
+// NewMemory creates the memory of a log. Only Run accesses the disk.
 func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tiering.Tenants) *Memory {
 	m := &Memory{log: log, profiles: profiles, tenants: tenants}
 	m.note = note.Note{
@@ -84,12 +84,12 @@ func NewMemory(log *decision.Log, on note.Keeper, profiles Profiles, tenants tie
 	return m
 }
 
-// Run reads the decisions noted by earlier starts, then writes decisions periodically until
-// ctx ends, and once more.
+// Run reads the decisions that earlier starts have noted. Then it writes decisions periodically
+// until ctx ends, and once more.
 func (m *Memory) Run(ctx context.Context) error { return m.note.Run(ctx) }
 
-// Before returns the decisions from before this start, newest first, as far as they were
-// kept and read. The slice does not change.
+// Before returns the decisions of earlier starts that were kept and read, newest first. The slice
+// does not change.
 func (m *Memory) Before() []Noted {
 	if list := m.before.Load(); list != nil {
 		return *list
@@ -105,7 +105,8 @@ func (m *Memory) take(content []byte) error {
 	return err
 }
 
-// parse decodes a note. It returns everything or nothing, since a partial history misleads.
+// parse decodes a note. If any part is invalid, it returns nothing, since a partial history
+// misleads.
 func parse(content []byte) (list []Noted, err error) {
 	var whole struct {
 		Version   int             `json:"version"`
@@ -154,7 +155,7 @@ func (n *Noted) check() error {
 	return nil
 }
 
-// happened reports whether a word describes an actual decision and not advice.
+// happened reports whether a word names a decision that had an effect, not advice.
 func happened(word string) bool {
 	for w := decision.What(0); w < decision.Advise; w++ {
 		if w.String() == word {
@@ -168,14 +169,14 @@ func plain(text string) bool {
 	return len(text) <= textMost && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// content returns the note: the latest decisions of this start, followed by earlier ones
-// while they fit.
+// content returns the note: the latest decisions of this start, and then earlier ones, as many as
+// fit.
 func (m *Memory) content() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"version":%d,"decisions":[`, noteVersion)
 	kept := 0
-	// add reports whether there may be space for more. It skips values that cannot be
-	// encoded, such as NaN.
+	// add reports whether there may be space for more. It leaves out decisions that cannot be encoded,
+	// for example because a value is NaN.
 	add := func(n *Noted) bool {
 		row, err := json.Marshal(n)
 		if err != nil || n.check() != nil {
@@ -197,7 +198,7 @@ func (m *Memory) content() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// each calls add for actual decisions, newest first, while it returns true.
+// each calls add for the decisions that had an effect, newest first, until add returns false.
 func (m *Memory) each(add func(*Noted) bool) {
 	fingerprints := map[tier.ProfileID]api.Digest{}
 	for d := range m.log.Last() {

@@ -7,15 +7,15 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Format is the encoding of events.
+// Format is an encoding of events.
 type Format uint8
 
 const (
-	// Maps encodes an event as a map of its fields by name, and replayed batches include
-	// their topic, as in vLLM since its change 42892 and in llm-d-kv-cache since 0.9.
+	// Maps encodes an event as a map of its fields by name. Replayed batches include their topic. vLLM
+	// has this format since its change 42892, and llm-d-kv-cache since 0.9.
 	Maps Format = iota
-	// Arrays encodes an event as an array of its fields in order, and replayed batches have
-	// no topic, as before that change.
+	// Arrays encodes an event as an array of its fields in order. Replayed batches have no topic. vLLM
+	// had this format before that change.
 	Arrays
 )
 
@@ -30,11 +30,11 @@ func ParseFormat(text string) (Format, error) {
 	return 0, fmt.Errorf("format %q is neither maps nor arrays", text)
 }
 
-// medium is the reported location of all objects. Whether one is in memory or on disk
-// changes too often to be useful to a router.
+// medium is the location that is reported for all objects. Whether an object is in memory or on
+// disk changes too often to be useful to a router.
 const medium = "CPU"
 
-// Kinds of groups, as in vLLM.
+// Kinds of block groups, named as in vLLM.
 const (
 	fullAttention = "full_attention"
 	mlaAttention  = "mla_attention"
@@ -46,13 +46,13 @@ const (
 // event is one event of a batch.
 type event struct {
 	tag    string   // BlockStored, BlockRemoved or AllBlocksCleared
-	hashes []uint64 // of blocks, in prompt order, or in order of removal
-	parent uint64   // of the first block; 0 = it begins the prompt
-	tokens []uint32 // of all blocks
+	hashes []uint64 // hashes of blocks, in prompt order, or in order of removal
+	parent uint64   // hash of the block before the first one; 0 = the first block begins the prompt
+	tokens []uint32 // token ids of all blocks
 	block  int      // tokens per block
 	group  int
 	kind   string
-	extra  []any // extra keys, of every block; nil = none
+	extra  []any // extra keys, the same for every block; nil = none
 }
 
 const (
@@ -66,7 +66,7 @@ func encodeBatch(f Format, seconds float64, events []event) []byte {
 	var b bytes.Buffer
 	e := msgpack.NewEncoder(&b)
 	e.UseCompactInts(true)
-	// A buffer does not fail, and all values have an encoding.
+	// A buffer cannot fail, and every value has an encoding.
 	must := func(err error) {
 		if err != nil {
 			panic(fmt.Sprintf("events: a batch does not encode: %v", err))
@@ -88,7 +88,7 @@ type field struct {
 	value any // nil, string, int, uint64, []uint64, []uint32 or []any
 }
 
-// fields returns the fields of vLLM's classes, in their order.
+// fields returns the fields of an event, in the order of vLLM's classes.
 func (v *event) fields() []field {
 	switch v.tag {
 	case stored:

@@ -21,19 +21,19 @@ import (
 
 // Config configures a Publisher. All fields except Model and Segments are required.
 type Config struct {
-	Bind, Replay string // HOST:PORT of the PUB and the ROUTER socket
-	Pod          string // the name of this node's engine for routers
-	Model        string // their name of the model; empty = that of its profile
-	BlockTokens  int    // per block, as routers hash them
+	Bind, Replay string // HOST:PORT of the PUB socket and of the ROUTER socket
+	Pod          string // name of this node's engine, as routers know it
+	Model        string // name of the model, as routers know it; "" = the name in its profile
+	BlockTokens  int    // block size, as routers hash blocks
 	Format       Format
 	Segments     bool  // also publish segments at any position
-	Memory       int64 // limit for what is published, in bytes
-	// Salts of the tenants whose objects are published.
+	Memory       int64 // limit for the memory of what is published, in bytes
+	// Salts has the salts of the tenants whose objects are published.
 	Salts map[tier.TenantID][]byte
 
-	// Profile returns a registered profile; objects of others are not published.
+	// Profile returns a registered profile. Objects of other profiles are not published.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	// Segment returns a segment's ids in memory; they must not be changed.
+	// Segment returns the geometry and token ids of a segment in memory. The ids must not be changed.
 	Segment func(profile.SegmentKey) (profile.SegmentSpec, []uint32, bool)
 	Now     func() time.Time
 	Log     zerolog.Logger
@@ -41,10 +41,10 @@ type Config struct {
 
 // Bounds.
 const (
-	maxChanges  = 1 << 16 // queued changes; beyond it the whole cache is compared
-	maxPrompts  = 64      // queued prompts, and their bytes; beyond it prompts are dropped
+	maxChanges  = 1 << 16 // queued changes; with more, all objects are compared instead
+	maxPrompts  = 64      // queued prompts; with more, or with more than promptBytes of ids, prompts are dropped
 	promptBytes = 16 << 20
-	batchBlocks = 1024 // per batch, plus one event
+	batchBlocks = 1024 // largest number of blocks in a batch, apart from its last event
 )
 
 // Publisher publishes the contents of a node's cache to routers. Added, Removed and Served
@@ -54,9 +54,9 @@ type Publisher struct {
 	set     *held.Set
 	pub     net.Listener
 	router  net.Listener
-	wake    chan struct{} // signals changes
+	wake    chan struct{} // signals that changes are queued
 	prompts chan served
-	waiting atomic.Int64 // bytes of queued prompts
+	waiting atomic.Int64 // bytes of the token ids in queued prompts
 	asked   chan *question
 	turns   turns
 	askers  *places.Set
@@ -74,11 +74,11 @@ type Publisher struct {
 	scopes map[scopeKey]*scope
 	log    *journal
 	fans   *fans
-	full   bool // something was not published because of the memory limit
+	full   bool // an object was not published because of the memory limit
 	batch  []event
-	blocks int    // of batch
-	topic  string // of batch
-	parts  []part // everything published, shared by snapshots until the next batch; nil = not built
+	blocks int    // number of blocks in batch
+	topic  string // topic of batch
+	parts  []part // everything published; shared by snapshots until the next batch; nil = not built
 }
 
 type scopeKey struct {
@@ -98,7 +98,7 @@ type served struct {
 	blockTokens int
 	tokens      []uint32
 	positions   []int
-	first       int // tokens of the first segment; 0 = none
+	first       int // tokens of the prompt's first segment; 0 = none
 }
 
 // counts may be used by all goroutines.
@@ -137,8 +137,7 @@ func (p *Publisher) Counters() Counters {
 	}
 }
 
-// Trouble returns the reason why objects are not published or subscribers not served; empty
-// if all is well.
+// Trouble returns why some objects are not published or some subscribers not served; "" = all are.
 func (p *Publisher) Trouble() string {
 	switch {
 	case p.fans.places.Crowded():
@@ -149,7 +148,7 @@ func (p *Publisher) Trouble() string {
 	return fmt.Sprintf("published blocks take %d bytes, all of events-memory: further objects are not published", p.counts.bytes.Load())
 }
 
-// New creates a publisher that is not listening yet.
+// New creates a publisher. Listen and Run must be called.
 func New(cfg Config) (*Publisher, error) {
 	switch {
 	case cfg.Profile == nil || cfg.Segment == nil || cfg.Now == nil:
@@ -168,7 +167,7 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Listen opens both ports. set is the node's cache; the publisher becomes its listener.
+// Listen opens both ports. set has the objects in the node's cache; the publisher is its listener.
 func (p *Publisher) Listen(set *held.Set) (err error) {
 	p.set = set
 	if p.pub, err = net.Listen("tcp", p.cfg.Bind); err != nil {
@@ -215,8 +214,8 @@ func (p *Publisher) change(w tier.Want, added bool) {
 	}
 }
 
-// Served records a prompt. Checkpoints of it may be cached, or stored soon, at its
-// positions, and so may a segment of its first tokens. The ids are copied.
+// Served records a prompt. Checkpoints of the prompt may be cached now or soon, at its positions,
+// and so may a segment of its first tokens. Served copies the token ids.
 func (p *Publisher) Served(q *Prompt) {
 	if _, ok := p.cfg.Salts[q.Tenant]; !ok || len(q.Positions) == 0 && q.First == 0 || q.BlockTokens < 1 {
 		return
@@ -229,7 +228,7 @@ func (p *Publisher) Served(q *Prompt) {
 		return
 	}
 	size := 4 * int64(most)
-	if p.waiting.Add(size) > promptBytes && p.waiting.Load() > size { // before the ids are copied
+	if p.waiting.Add(size) > promptBytes && p.waiting.Load() > size { // checked before the ids are copied
 		p.waiting.Add(-size)
 		p.counts.unheard.Add(1)
 		return
@@ -246,13 +245,13 @@ func (p *Publisher) Served(q *Prompt) {
 type Prompt struct {
 	Profile     *profile.Profile
 	Tenant      tier.TenantID
-	BlockTokens int // of the engine, part of the names of checkpoints
+	BlockTokens int // block size of the engine, on which the names of checkpoints depend
 	Tokens      []uint32
-	Positions   []int // ascending
+	Positions   []int // in ascending order
 	First       int
 }
 
-// Run publishes until ctx ends, then closes everything. It is called once, after Listen.
+// Run publishes until ctx ends, and then closes everything. It may be called once, after Listen.
 func (p *Publisher) Run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	ctx, stop := context.WithCancel(ctx)
@@ -300,7 +299,7 @@ func (p *Publisher) gauge() {
 	p.counts.full.Store(p.full)
 }
 
-// drain publishes the queued changes.
+// drain takes the changes from the queue and publishes them.
 func (p *Publisher) drain() {
 	p.mu.Lock()
 	changes, overflow := p.mu.changes, p.mu.overflow
@@ -318,7 +317,8 @@ func (p *Publisher) drain() {
 	}
 }
 
-// resync compares the published objects with the cache. Changes made meanwhile are queued.
+// resync publishes the differences between the published objects and the cache. Changes that happen
+// meanwhile are queued.
 func (p *Publisher) resync() {
 	p.counts.resyncs.Add(1)
 	p.cfg.Log.Info().Msg("queue of KV events overflowed: comparing published blocks with all held objects")
@@ -334,7 +334,7 @@ func (p *Publisher) resync() {
 	}
 }
 
-// add publishes a cached object, if its ids are known.
+// add publishes a cached object, if its token ids are known.
 func (p *Publisher) add(w tier.Want) {
 	s := p.scope(w.Fingerprint, w.Tenant)
 	if s == nil {
@@ -377,8 +377,7 @@ func (p *Publisher) remove(w tier.Want) {
 	}
 }
 
-// scope returns the scope of a tenant's objects of a profile; nil if the profile is not
-// registered.
+// scope returns the scope of a profile and a tenant; nil = the profile is not registered.
 func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
 	k := scopeKey{f, t}
 	if s := p.scopes[k]; s != nil {
@@ -397,7 +396,8 @@ func (p *Publisher) scope(f profile.Fingerprint, t tier.TenantID) *scope {
 	return s
 }
 
-// look publishes the cached objects of a prompt, and remembers it for objects stored later.
+// look publishes the cached objects of a prompt. It also remembers the prompt, for objects that are
+// stored later.
 func (p *Publisher) look(q *served) {
 	p.counts.prompts.Add(1)
 	f := q.profile.Fingerprint()
@@ -424,7 +424,7 @@ func (p *Publisher) look(q *served) {
 	p.recent.remember(f, q, hashes)
 }
 
-// publish collects events of one topic in batches.
+// publish adds events to the batch, which has one topic, and sends full batches.
 func (p *Publisher) publish(topic string, events []event) {
 	if len(events) == 0 {
 		return
@@ -461,11 +461,11 @@ func (p *Publisher) flush() {
 	p.fans.send(m)
 }
 
-// reckon answers a question.
+// reckon answers a question of a subscriber or a replay.
 //
-// A request from 0 on asks for all events ever. Each subscription begins with everything
-// published, so that such a client needs nothing more, and some routers refuse an answer
-// that does not begin with exactly the requested number.
+// A request from number 0 asks for all events ever published. The answer is empty. Such a client
+// has everything from its subscription, and some routers refuse an answer that does not begin with
+// the requested number.
 func (p *Publisher) reckon(q *question) answer {
 	node := "kv@" + p.cfg.Pod + "@" + p.cfg.Model
 	if q.to != nil {

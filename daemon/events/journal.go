@@ -8,11 +8,11 @@ import (
 // message is one batch as sent. It is immutable.
 type message struct {
 	topic   []byte
-	seq     [8]byte // big-endian
+	seq     [8]byte // sequence number, big-endian
 	payload []byte
 }
 
-// journal numbers batches and keeps the latest ones. It belongs to one goroutine.
+// journal numbers the batches and keeps the latest ones. One goroutine uses it.
 type journal struct {
 	format Format
 	now    func() time.Time
@@ -21,16 +21,16 @@ type journal struct {
 	kept   []*message
 }
 
-// Bounds of the kept batches; their number is vLLM's buffer_steps.
+// Limits of the kept batches. Their number is the default of vLLM's buffer_steps.
 const (
 	maxKept      = 10_000
 	maxKeptBytes = 32 << 20
 )
 
-// newJournal begins with a number below those of earlier runs, as long as each of them
-// published fewer than a million batches per second and the clock does not go back.
-// Subscribers of engines, whose numbers restart at 0, treat a lower number as a restart. It
-// is below 2^53, for readers that only have doubles.
+// newJournal returns a journal whose first number is below the numbers of earlier runs, if these
+// published fewer than a million batches per second and the clock did not go back. Subscribers of
+// engines, whose numbers restart at 0, take a lower number for a restart. The number is below 2^53,
+// for readers that store it in a double.
 func newJournal(f Format, now func() time.Time) *journal {
 	return &journal{format: f, now: now, next: 1<<53 - uint64(now().UnixMicro())}
 }
@@ -59,8 +59,8 @@ func (j *journal) append(topic string, events []event) *message {
 // first returns the number of the oldest kept batch.
 func (j *journal) first() uint64 { return j.next - uint64(len(j.kept)) }
 
-// since returns the batches from a number on; false if some of them are no longer kept, or
-// the number is of another run.
+// since returns the batches from a number on. It returns false if some of them are no longer kept,
+// or if the number belongs to another run.
 func (j *journal) since(from uint64) ([]*message, bool) {
 	if from < j.first() || from > j.next {
 		return nil, false

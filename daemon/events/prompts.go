@@ -5,16 +5,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// recent remembers prompts until the checkpoints that engines were advised to store are
-// stored. It belongs to one goroutine.
+// recent remembers prompts until engines have stored the checkpoints that they were advised to
+// store. One goroutine uses it.
 type recent struct {
 	bytes   int64
 	names   map[recentName]prefix
 	prompts []remembered // oldest first
 }
 
-// Bounds of the remembered prompts. A prompt of 128k tokens takes 512 KiB, and its
-// checkpoints are stored within the time of its prefill.
+// Limits of the remembered prompts. A prompt of 128k tokens takes 512 KiB. Its checkpoints are
+// stored within the time of its prefill.
 const (
 	maxRecentBytes   = 16 << 20
 	maxRecentPrompts = 4096
@@ -29,7 +29,7 @@ type recentName struct {
 
 type prefix struct {
 	tokens []uint32
-	prompt uint64 // counts all prompts ever remembered
+	prompt uint64 // number of the latest prompt with this prefix
 }
 
 type remembered struct {
@@ -68,7 +68,7 @@ func (r *recent) remember(f profile.Fingerprint, q *served, hashes []profile.Pre
 func (r *recent) forget() {
 	m := r.prompts[0]
 	for _, n := range m.names {
-		if r.names[n].prompt == m.number { // else a later prompt has the name too
+		if r.names[n].prompt == m.number { // otherwise a later prompt has this name too
 			delete(r.names, n)
 		}
 	}

@@ -2,30 +2,31 @@ package events
 
 import "slices"
 
-// snapshot is AllBlocksCleared and all published blocks at one moment, for one subscriber
-// or replay. It refers to blocks, and its messages are built as they are sent, so that slow
-// readers cost little memory. It is immutable.
+// snapshot is AllBlocksCleared and all blocks published at one moment, for one subscriber or
+// replay. Its messages are built when they are sent, so that a slow reader takes little memory. It
+// is immutable.
 type snapshot struct {
 	format  Format
 	seconds float64
-	block   int // tokens
+	block   int // tokens per block
 	first   uint64
 	cleared string // topic of the first message
 	parts   []part
 }
 
-// part is one message: runs of one topic.
+// part is the content of one message: runs of one topic.
 type part struct {
 	topic string
 	runs  []run
 }
 
-// snapshot returns the currently published blocks of the wanted topics. Its last number is
-// that of the latest batch, so that the next batch follows it.
+// snapshot returns the blocks of the wanted topics that are published now. Its last sequence number
+// is the number of the latest batch, so that the next batch follows it.
 //
-// It begins with two clears, the second before the first blocks. Subscribers drop a message
-// whose number equals their last one. That is likely for a number just before the current
-// one, if the subscriber was connected a moment ago, but not for the following number too.
+// It begins with two clears; the second one precedes the first blocks. The reason is that
+// subscribers drop a message whose number equals the last number they saw. If the subscriber was
+// connected a moment ago, it may have seen the number of the first clear, but not that of the
+// second as well.
 func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *snapshot {
 	if p.parts == nil {
 		p.parts = partsOf(p.told.runs())
@@ -39,7 +40,7 @@ func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *sna
 	return s
 }
 
-// partsOf distributes runs over messages. It never returns nil.
+// partsOf distributes runs over messages. Its result is not nil.
 func partsOf(runs []run) []part {
 	slices.SortStableFunc(runs, func(a, b run) int { return int(a.scope.number) - int(b.scope.number) })
 	parts, blocks := []part{}, batchBlocks
@@ -57,7 +58,7 @@ func partsOf(runs []run) []part {
 // len returns the number of messages.
 func (s *snapshot) len() int { return 1 + len(s.parts) }
 
-// message builds message i.
+// message builds the message with index i.
 func (s *snapshot) message(i int) *message {
 	seq := s.first + uint64(i)
 	if i == 0 {

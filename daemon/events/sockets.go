@@ -12,29 +12,29 @@ import (
 	"github.com/spliced-kv/spliced/api/places"
 )
 
-// States in which a connection may be displaced.
+// States of a connection, in the order in which a new connection displaces others.
 const (
 	pending = places.Pending // during the handshake, or without a subscription
-	idle    = places.Idle    // requesters of replays
-	settled = places.Settled // subscribers
+	idle    = places.Idle    // requests replays
+	settled = places.Settled // has a subscription
 )
 
-// Bounds of connections. A router subscribes once and requests replays occasionally.
+// Limits of connections. A router subscribes once, and requests a replay now and then.
 const (
 	maxSubscribers   = 32
 	maxAskers        = 32
-	subscribeTime    = 5 * time.Second // from the handshake to the first subscription
+	subscribeTime    = 5 * time.Second // limit from the handshake to the first subscription
 	replyTime        = 2 * time.Minute
 	maxSubscriptions = 64 // topics of one subscriber
 	maxTopic         = 256
 	maxQueued        = 4096    // batches queued for one subscriber
-	maxQueuedBytes   = 4 << 20 // and their bytes
-	maxSnapshots     = 4       // at once for one that subscribes again, then one per snapshotPause
+	maxQueuedBytes   = 4 << 20 // bytes queued for one subscriber
+	maxSnapshots     = 4       // sent without a pause to one that subscribes repeatedly; then one per snapshotPause
 	snapshotPause    = time.Second
 	sendTime         = 10 * time.Second
 )
 
-// accept serves connections, as many at once as there are places, until the listener is closed.
+// accept serves as many connections at once as there are places, until the listener is closed.
 func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func(displaced bool), serve func(context.Context, net.Conn)) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
@@ -44,7 +44,7 @@ func accept(ctx context.Context, l net.Listener, places *places.Set, refuse func
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			select { // for example, out of descriptors
+			select { // probably out of descriptors
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -80,7 +80,7 @@ type fans struct {
 
 // subscriber is one connection that receives batches.
 //
-// Invariant: while it is behind, nothing is queued; a snapshot replaces everything before it.
+// Invariant: while it is behind, its queue is empty. A snapshot replaces all earlier batches.
 type subscriber struct {
 	counts *counts
 	places *places.Set
@@ -88,14 +88,14 @@ type subscriber struct {
 	wake   chan struct{}
 	mu     sync.Mutex
 	topics map[string]int // number of subscriptions of each
-	behind bool           // it subscribed to more, or lost a batch, and needs a snapshot
+	behind bool           // it needs a snapshot, since it has subscribed to more topics or has lost a batch
 	queue  []*message
 	bytes  int
 	pongs  [][]byte
 }
 
-// send queues a batch for the subscribers of its topic. One that is too slow loses the
-// batch, which is counted, and is sent a snapshot.
+// send queues a batch for all subscribers of its topic. A subscriber that is too slow loses the
+// batch, which is counted, and gets a snapshot instead.
 func (f *fans) send(m *message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *subscriber) enqueue(m *message) bool {
 	return true
 }
 
-// fallBehindLocked replaces the subscriber's queue by a snapshot.
+// fallBehindLocked drops the subscriber's queue; a snapshot replaces it.
 func (s *subscriber) fallBehindLocked() {
 	s.behind, s.queue, s.bytes = true, nil, 0
 	s.poke()
@@ -137,13 +137,13 @@ func (s *subscriber) wantsLocked(topic []byte) bool {
 	return false
 }
 
-// topicOfLocked returns the topic under which the subscriber receives events of a whole
-// node; false if it wants none of them.
+// topicOfLocked returns the topic under which the subscriber gets events about the whole node. It
+// returns false if the subscriber wants no topic of this node.
 func (s *subscriber) topicOfLocked(node string) (string, bool) {
 	if s.wantsLocked([]byte(node)) {
 		return node, true
 	}
-	for t := range s.topics { // of one model, if the node's topic names none
+	for t := range s.topics { // a topic with a model, if the node's topic has none
 		if strings.HasPrefix(t, node) {
 			return t, true
 		}
@@ -158,7 +158,7 @@ func (s *subscriber) poke() {
 	}
 }
 
-// serve makes a connection a subscriber until it ends.
+// serve makes a connection a subscriber. It returns when the connection ends.
 func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
 	f := p.fans
 	w, err := handshake(conn, "PUB", "SUB", "XSUB")
@@ -191,7 +191,7 @@ func (p *Publisher) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// read handles subscriptions: messages of one frame, or commands since ZMTP 3.1.
+// read handles subscriptions. They are messages of one frame, or commands (ZMTP 3.1).
 func (s *subscriber) read() {
 	command := func(body []byte) {
 		if answer, ok := pong(body); ok {
@@ -242,11 +242,11 @@ func (s *subscriber) subscribe(topic string) {
 	s.topics[topic]++
 }
 
-// settleLocked records whether the connection has a subscription, and until when it may be
-// without one.
+// settleLocked records whether the connection has a subscription. until is the deadline for the
+// first or next subscription; zero = none.
 func (s *subscriber) settleLocked(to places.State, until time.Time) {
 	s.places.Set(s.wire.Conn, to, time.Now())
-	_ = s.wire.SetReadDeadline(until) // fails as the next read does
+	_ = s.wire.SetReadDeadline(until) // an error appears at the next read too
 }
 
 func (s *subscriber) cancel(topic string) {
@@ -263,7 +263,7 @@ func (s *subscriber) cancel(topic string) {
 	}
 }
 
-// write sends the queue, or a snapshot to a subscriber that is behind.
+// write sends the queued batches. If the subscriber is behind, it sends a snapshot.
 func (p *Publisher) write(ctx context.Context, s *subscriber) {
 	var paced pace
 	for {
@@ -299,15 +299,16 @@ func (p *Publisher) write(ctx context.Context, s *subscriber) {
 	}
 }
 
-// pace limits the snapshots of one subscriber: encoding one costs more than requesting it.
+// pace limits the snapshots of one subscriber, since encoding a snapshot costs more than requesting
+// it.
 type pace struct{ paid time.Time }
 
-// wait returns the delay of the next snapshot.
+// wait returns how long the next snapshot must wait; 0 or less = it may be sent now.
 func (p *pace) wait(now time.Time) time.Duration {
 	return p.paid.Add(-(maxSnapshots - 1) * snapshotPause).Sub(now)
 }
 
-// took records a snapshot.
+// took records that a snapshot is sent now.
 func (p *pace) took(now time.Time) {
 	if p.paid.Before(now) {
 		p.paid = now
@@ -315,8 +316,8 @@ func (p *pace) took(now time.Time) {
 	p.paid = p.paid.Add(snapshotPause)
 }
 
-// sendSnapshot sends everything published at this time, and then frees its turn. Later
-// batches are queued.
+// sendSnapshot sends everything that is published now, and then ends the subscriber's turn. Batches
+// published meanwhile are queued. It returns false if the connection must end.
 func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn) bool {
 	defer p.turns.leave(mine)
 	a, ok := p.ask(ctx, &question{to: s})
@@ -333,12 +334,12 @@ func (p *Publisher) sendSnapshot(ctx context.Context, s *subscriber, mine *turn)
 	return true
 }
 
-// send sends a message and records its delivery.
+// send sends a message. If that succeeds, it records that the subscriber reads.
 func (s *subscriber) send(m *message) bool {
 	ok := s.wire.sendAll(func() { s.wire.send(m.topic, m.seq[:], m.payload) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ok && len(s.topics) > 0 { // one that has canceled all its subscriptions stays pending
+	if ok && len(s.topics) > 0 { // a subscriber without subscriptions stays pending
 		s.places.Set(s.wire.Conn, settled, time.Now())
 	}
 	return ok
@@ -357,7 +358,7 @@ func (s *subscriber) sendPongs() bool {
 	})
 }
 
-// sendAll writes within sendTime, or ends the connection.
+// sendAll writes what put buffers, within sendTime. If it returns false, the connection must end.
 func (w *wire) sendAll(put func()) bool {
 	if w.SetWriteDeadline(time.Now().Add(sendTime)) != nil {
 		return false
@@ -366,20 +367,20 @@ func (w *wire) sendAll(put func()) bool {
 	return w.w.Flush() == nil
 }
 
-// question requests missed batches: from a number on, or everything a subscriber wants.
+// question asks for missed batches: from a number on, or a snapshot of all that a subscriber wants.
 type question struct {
 	from   uint64
 	to     *subscriber // nil = use from
 	answer chan answer
 }
 
-// answer is either kept batches, or a snapshot, or neither.
+// answer has kept batches, a snapshot, or neither.
 type answer struct {
 	batches  []*message
 	snapshot *snapshot
 }
 
-// ask passes a question to Run; false if Run has ended.
+// ask passes a question to Run and returns the answer; false = Run has ended.
 func (p *Publisher) ask(ctx context.Context, q *question) (answer, bool) {
 	q.answer = make(chan answer, 1)
 	select {
@@ -390,11 +391,11 @@ func (p *Publisher) ask(ctx context.Context, q *question) (answer, bool) {
 	}
 }
 
-// end is the number in the last frame of an answer.
+// end is the number in the last message of a replay.
 var end = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// answer serves one connection of the ROUTER socket. A request from a REQ or DEALER socket
-// is an empty frame and the first number wanted.
+// answer serves one connection of the ROUTER socket. A request consists of an empty frame and a
+// frame with the first wanted number.
 func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 	w, err := handshake(conn, "ROUTER", "REQ", "DEALER", "ROUTER")
 	if err != nil {
@@ -413,7 +414,7 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 			return
 		}
 		if len(frames) != 2 || len(frames[0]) != 0 || len(frames[1]) != 8 {
-			continue // like vLLM
+			continue // vLLM ignores such a request too
 		}
 		if !p.reply(ctx, w, binary.BigEndian.Uint64(frames[1])) {
 			return
@@ -421,7 +422,7 @@ func (p *Publisher) answer(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// reply waits for its turn and answers one question; false ends the connection.
+// reply waits for a turn and answers one request. It returns false if the connection must end.
 func (p *Publisher) reply(ctx context.Context, w *wire, from uint64) bool {
 	p.askers.Set(w.Conn, idle, time.Now())
 	mine := p.turns.take(w, time.Now())

@@ -9,11 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// told records what was published: a tree of blocks with their token ids, and for each object
-// its last block. It belongs to one goroutine.
+// told records what is published: a tree of blocks with their token ids, and the last block of each
+// object. One goroutine uses it.
 //
-// Invariant: a block exists exactly as long as an object ends with it or with one of its
-// descendants.
+// Invariant: a block exists exactly while an object ends with it or with one of its descendants.
 type told struct {
 	block   int // tokens per block
 	most    int64
@@ -22,13 +21,14 @@ type told struct {
 	objects map[tier.Want]object
 }
 
-// hash names a block within its profile and tenant; on the wire it is sent without them.
+// hash names a block within a profile and tenant (the scope). Only the value is sent.
 type hash struct {
 	scope uint32
 	value uint64
 }
 
-// object is a published object: a chain of blocks up to last, or a segment at any position.
+// object is a published object: a chain of blocks that ends with last, or a segment at any
+// position.
 type object struct {
 	last *block
 	mid  *segment
@@ -39,8 +39,8 @@ type block struct {
 	scope    *scope
 	parent   *block // nil = it begins a prompt
 	tokens   []uint32
-	children int // blocks
-	ends     int // objects that end with this block
+	children int // number of blocks whose parent is this block
+	ends     int // number of objects that end with this block
 }
 
 // segment is a segment in the middle of prompts.
@@ -58,12 +58,12 @@ type scope struct {
 	topic   string
 	profile *profile.Profile
 	salt    []byte
-	groups  []string // kinds of the groups: rows, states
+	groups  []string // kinds of the groups: of the rows, then of the states
 }
 
 const (
-	// blockBytes is the size of a block without its ids, including its map entry
-	// (estimated). objectBytes is the size of an object.
+	// blockBytes is the estimated memory of a block and its map entry, without the token ids.
+	// objectBytes is the estimated memory of an object.
 	blockBytes  = 160
 	objectBytes = 120
 )
@@ -72,7 +72,7 @@ func newTold(blockTokens int, most int64) *told {
 	return &told{block: blockTokens, most: most, blocks: map[hash]*block{}, objects: map[tier.Want]object{}}
 }
 
-// groupsOf returns the kinds of a model's groups, as vLLM numbers and names them.
+// groupsOf returns the kinds of a model's block groups. vLLM numbers and names them so.
 func groupsOf(p *profile.Profile) (kinds []string) {
 	var full, mla, window bool
 	for _, i := range p.AttentionLayers() {
@@ -99,8 +99,8 @@ func groupsOf(p *profile.Profile) (kinds []string) {
 	return kinds
 }
 
-// chain returns the hashes of a prompt's whole blocks: the lower halves of the prefix
-// names, which include the tenant's salt and the profile.
+// chain returns the hashes of a prompt's whole blocks. A hash is the lower half of the prefix's
+// name, in which the tenant's salt and the profile are hashed too.
 func (t *told) chain(s *scope, tokens []uint32) []uint64 {
 	ends := make([]int, len(tokens)/t.block)
 	for i := range ends {
@@ -113,18 +113,18 @@ func (t *told) chain(s *scope, tokens []uint32) []uint64 {
 	return values
 }
 
-// wireHash never returns 0, which some routers take for no hash.
+// wireHash returns the hash that is sent. It is not 0, since some routers take 0 for no hash.
 func wireHash(name *[32]byte) uint64 { return max(1, binary.BigEndian.Uint64(name[24:])) }
 
-// add publishes a chain. The events are valid while tokens is. full means that the memory
-// limit is reached.
+// add publishes a chain. The events refer to tokens, so they are valid while tokens is. full means
+// that nothing was published, because the memory limit is reached.
 func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full bool) {
 	if _, ok := t.objects[w]; ok {
 		return nil, false
 	}
 	values := t.chain(s, tokens)
 	if len(values) == 0 {
-		return nil, false // shorter than a block: routers cannot refer to it
+		return nil, false // routers cannot refer to less than a block
 	}
 	known := 0
 	for known < len(values) && t.blocks[hash{s.number, values[known]}] != nil {
@@ -140,7 +140,7 @@ func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full
 		last = t.blocks[hash{s.number, values[known-1]}]
 	}
 	for i := known; i < len(values); i++ {
-		// One copy per block: a shared one would live as long as any of its blocks.
+		// Each block has its own copy of its ids. A shared copy would live as long as any of the blocks.
 		b := &block{value: values[i], scope: s, parent: last, tokens: slices.Clone(tokens[i*t.block : (i+1)*t.block])}
 		if last != nil {
 			last.children++
@@ -159,7 +159,7 @@ func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full
 	return events, false
 }
 
-// parentOf returns the hash of the block n blocks before the successor of b; 0 = none.
+// parentOf returns the hash of the n-th ancestor of b; 0 = there is none.
 func parentOf(b *block, n int) uint64 {
 	for range n {
 		if b = b.parent; b == nil {
@@ -169,10 +169,10 @@ func parentOf(b *block, n int) uint64 {
 	return b.value
 }
 
-// mostBlocks bounds the blocks of one event.
+// mostBlocks is the largest number of blocks in one event.
 const mostBlocks = 512
 
-// rows appends the events of a run of blocks; none for a model without rows.
+// rows appends the events for the rows of a run of blocks. A model without rows has no such events.
 func (s *scope) rows(events []event, values []uint64, parent uint64, tokens []uint32, blockTokens int) []event {
 	if !s.hasRows() {
 		return events
@@ -187,13 +187,13 @@ func (s *scope) rows(events []event, values []uint64, parent uint64, tokens []ui
 
 func (s *scope) hasRows() bool { return len(s.groups) > 0 && s.groups[0] != mamba }
 
-// stateGroup returns the number of the states' group; false if the model has none.
+// stateGroup returns the number of the group of states; false = the model has no states.
 func (s *scope) stateGroup() (int, bool) {
 	i := slices.Index(s.groups, mamba)
 	return i, i >= 0
 }
 
-// state returns the event of a state after a block.
+// state returns the event for the state after a block.
 func (s *scope) state(b *block, blockTokens int) []event {
 	group, ok := s.stateGroup()
 	if !ok {
@@ -206,8 +206,8 @@ func (s *scope) state(b *block, blockTokens int) []event {
 	return []event{{tag: stored, hashes: []uint64{b.value}, parent: parent, tokens: b.tokens, block: blockTokens, group: group, kind: mamba}}
 }
 
-// addMid publishes a segment at any position. Its single block has a marker among its extra
-// keys, so that no router takes it for the beginning of a prompt.
+// addMid publishes a segment at any position as a single block. The block's extra keys have a
+// marker, so that no router takes it for the beginning of a prompt.
 func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []uint32) (events []event, full bool) {
 	if _, ok := t.objects[w]; ok {
 		return nil, false
@@ -222,8 +222,8 @@ func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []
 	return []event{m.event()}, false
 }
 
-// midMarker is the first extra key of a segment at any position. It is followed by its
-// recomputed head and tail, and by its primer if it has one.
+// midMarker is the first extra key of a segment at any position. The next ones are the numbers of
+// tokens recomputed at its head and tail, and its primer if it has one.
 const midMarker = "spliced:segment"
 
 func (m *segment) event() event {
@@ -237,7 +237,7 @@ func (m *segment) event() event {
 	}
 }
 
-// remove returns the events of a removed object; none if it was not published.
+// remove returns the events for a removed object. The scope is nil if it was not published.
 func (t *told) remove(w tier.Want) (events []event, s *scope) {
 	o, ok := t.objects[w]
 	if !ok {
@@ -271,8 +271,8 @@ func (t *told) remove(w tier.Want) (events []event, s *scope) {
 	return events, s
 }
 
-// run is a part of what is published: at most mostBlocks blocks in prompt order, or a
-// segment at any position. Its events do not change when objects are removed.
+// run is a part of what is published: at most mostBlocks blocks in prompt order, or a segment at
+// any position. Its events stay the same when objects are removed.
 type run struct {
 	scope  *scope
 	blocks []*block
@@ -280,7 +280,7 @@ type run struct {
 	mid    *segment
 }
 
-// runs returns everything published as the fewest runs, parents before children.
+// runs returns everything published, in as few runs as possible, parents before children.
 func (t *told) runs() (list []run) {
 	children := make(map[*block][]*block, len(t.blocks))
 	for _, b := range t.blocks {

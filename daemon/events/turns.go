@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Bounds of answers with everything published.
+// Limits of snapshots and replays, which may contain everything published.
 const (
-	maxTurns  = 8           // sent at once
-	turnRate  = 1 << 20     // bytes per second that keep a turn while others wait for one
-	turnGrace = time.Second // before the rate is enforced, and the longest time without progress
+	maxTurns  = 8           // connections that are sent to at once
+	turnRate  = 1 << 20     // bytes per second that a connection must read to keep its turn while others wait
+	turnGrace = time.Second // time before turnRate is enforced, and longest time without progress
 	turnPoll  = 50 * time.Millisecond
 )
 
-// turns limit the connections that are sent everything published. A connection that waits
-// for a turn ends the one furthest below turnRate, or without progress for longest, if any.
-// So a client that does not read delays others by about turnGrace.
+// turns limit how many connections are sent snapshots or replays at once. If none is free, a
+// waiting connection closes the connection that is furthest behind, if one is (see behind). So a
+// client that does not read delays other clients by about turnGrace.
 type turns struct {
 	mu   sync.Mutex
 	held map[*turn]struct{}
@@ -23,11 +23,12 @@ type turns struct {
 
 type turn struct {
 	wire  *wire
-	begun time.Time // start of sending; zero = nothing was ready to send, which is not the reader's fault
-	base  int64     // bytes sent before
+	begun time.Time // start of sending; zero = nothing was ready to send, so that the client is not behind
+	base  int64     // bytes sent on the connection before this turn
 }
 
-// behind returns how far the connection lags behind turnRate; 0 or less means that it keeps up.
+// behind returns by how much the connection has missed turnRate, or turnGrace without progress; 0
+// or less = it keeps up.
 func (t *turn) behind(now time.Time) time.Duration {
 	if t.begun.IsZero() {
 		return 0
@@ -36,7 +37,7 @@ func (t *turn) behind(now time.Time) time.Duration {
 	return max(now.Sub(t.begun)-rate, now.Sub(time.Unix(0, max(t.wire.last.Load(), t.begun.UnixNano())))) - turnGrace
 }
 
-// take returns a turn for a connection, nil if none is free. Sending begins with start.
+// take returns a turn for a connection; nil = none is free. Sending begins with start.
 func (t *turns) take(w *wire, now time.Time) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,12 +57,12 @@ func (t *turns) take(w *wire, now time.Time) *turn {
 		}
 	}
 	if slowest != nil {
-		slowest.wire.Close() // this ends its turn
+		slowest.wire.Close() // this ends the connection and its turn
 	}
 	return nil
 }
 
-// start begins the time in which a turn's connection has to read what it is sent.
+// start records that sending begins, so that from now on the client must read.
 func (t *turns) start(mine *turn, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// ZMTP 3.0 (ZeroMQ RFC 23), the part of a server with the NULL mechanism.
+// The server's part of ZMTP 3.0 (ZeroMQ RFC 23), with the NULL mechanism.
 //
 //	greeting  FF 00*8 7F | 03 00 | "NULL" 00*16 | as-server 00 | 00*31         64 bytes
 //	frame     flags (1 more, 2 long, 4 command) | size, 1 or 8 bytes | body
@@ -24,8 +24,8 @@ const (
 
 	greetingSize = 64
 
-	// Bounds of received data. Honest clients send a topic, an empty frame or eight bytes,
-	// and about 50 bytes of metadata.
+	// Limits of received data. Honest clients send a topic, an empty frame or eight bytes, and about 50
+	// bytes of metadata.
 	maxFrame     = 1 << 10
 	maxFrames    = 8
 	handshakeMax = 5 * time.Second
@@ -33,16 +33,16 @@ const (
 
 var errProtocol = errors.New("events: not ZMTP 3 with the NULL mechanism")
 
-// wire is one connection after its handshake. One goroutine reads and one writes.
+// wire is one connection after its handshake. One goroutine reads, and one goroutine writes.
 type wire struct {
 	net.Conn
 	r    *bufio.Reader
 	w    *bufio.Writer
-	sent atomic.Int64 // bytes taken by the kernel
+	sent atomic.Int64 // bytes that the kernel has taken
 	last atomic.Int64 // time of the latest write, in unix nanoseconds
 }
 
-// counted counts the bytes that a connection takes.
+// counted counts the bytes that the kernel takes from a connection.
 type counted struct{ w *wire }
 
 func (c counted) Write(b []byte) (int, error) {
@@ -52,7 +52,8 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// handshake greets a new connection. peers are the socket types that it may have.
+// handshake does the ZMTP handshake with a new connection. peers are the socket types allowed for
+// it.
 func handshake(conn net.Conn, socket string, peers ...string) (*wire, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeMax)); err != nil {
 		return nil, err
@@ -154,8 +155,7 @@ func (w *wire) frame() (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
-// message reads the frames of one message. It skips commands in between, except those for
-// the connection itself.
+// message reads the frames of one message. It passes commands that arrive in between to command.
 func (w *wire) message(command func(body []byte)) (frames [][]byte, err error) {
 	for {
 		flags, body, err := w.frame()
@@ -175,7 +175,7 @@ func (w *wire) message(command func(body []byte)) (frames [][]byte, err error) {
 	}
 }
 
-// command buffers a command. Errors of the buffer are returned by the flush.
+// command buffers a command. Flush returns the errors of buffering.
 func (w *wire) command(body []byte) { w.put(flagCommand, body) }
 
 // send buffers a message.
@@ -198,10 +198,10 @@ func (w *wire) put(flags byte, body []byte) {
 	w.buffer(body)
 }
 
-// buffer ignores errors, since the flush returns them.
+// buffer ignores errors, since Flush returns them.
 func (w *wire) buffer(b []byte) { _, _ = w.w.Write(b) }
 
-// pong returns the answer to a PING; false for another command.
+// pong returns the answer to a PING; false = body is another command.
 func pong(body []byte) (answer []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(body, []byte("\x04PING"))
 	if !ok || len(rest) < 2 {

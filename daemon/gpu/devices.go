@@ -17,14 +17,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Devices are the devices that a daemon is configured to use, in the order of the setting.
-// The list does not change after Open, but each device has a state.
+// Devices are the devices that the daemon is configured to use, in the order of the setting. The
+// list stays the same after Open, but the state of a device may change.
 type Devices []*GPU
 
-// Open opens the devices that c asks for, all concurrently, unless some are given: those
-// stay open. A device that cannot be used is Missing and delays none of the others. Open
-// returns when the driver has had its Patience twice, to list the devices and to open them,
-// or ctx ends. epoch draws numbers that identify the starts of their pools.
+// Open opens the devices that c requests, all concurrently. If given is not nil, it uses these
+// devices instead, which stay open at Close. A device that cannot be used becomes Missing and does
+// not delay the others. Open returns when all have answered, at the latest after twice Patience (to
+// list and to open devices), or when ctx ends. epoch draws the numbers that identify the starts of
+// their pools.
 func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, epoch func() uint64, log zerolog.Logger) Devices {
 	var all Devices
 	if given != nil {
@@ -54,7 +55,7 @@ func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, e
 	return all
 }
 
-// wanted lists the devices of the setting. The driver is asked to resolve numbers, and "all".
+// wanted lists the devices that the setting names. It asks the driver to resolve numbers and "all".
 func wanted(ctx context.Context, c *settings.Config, log zerolog.Logger) Devices {
 	names := c.HBMDevices
 	if len(names) == 0 {
@@ -77,8 +78,8 @@ func isUUID(name string) bool {
 	return err == nil
 }
 
-// resolve returns the devices of one entry of the setting: a UUID, a driver's number,
-// "all", or "" for the first.
+// resolve returns the devices of one entry of the setting: a UUID, the driver's number, "all", or
+// "" for the first device. For an entry that names no device, it returns one that has failed.
 func resolve(name string, list []cuda.Info, failed error, c *settings.Config, log zerolog.Logger) Devices {
 	g := newGPU(name, c, log)
 	index, notNumber := strconv.Atoi(name)
@@ -112,8 +113,8 @@ func foundGPU(i *cuda.Info, c *settings.Config, log zerolog.Logger) *GPU {
 	return g
 }
 
-// open opens the device, unless the driver does not answer in time: that of a GPU that fell
-// off its bus may hang forever. A device that is opened later is closed.
+// open opens the device. It does not wait longer than Patience: for a GPU that fell off its bus,
+// the driver may never answer. A device that the driver opens later is closed again.
 func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 	if s, _ := g.State(); s != Opening {
 		return
@@ -133,7 +134,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 		return o, err
 	}, func(o opened, err error) {
 		if err == nil {
-			_ = o.device.Close() // unused
+			_ = o.device.Close() // opened too late
 		}
 	})
 	if err == nil {
@@ -148,7 +149,7 @@ func (g *GPU) open(ctx context.Context, log zerolog.Logger) {
 	g.owned = true
 }
 
-// within calls the driver, see gpuipc.Within.
+// within calls the driver and waits for at most Patience; see gpuipc.Within.
 func within[T any](ctx context.Context, c *settings.Config, call func() (T, error), late func(T, error)) (T, error) {
 	answer, answered, err := gpuipc.Within(ctx, Patience(c), call, late)
 	if !answered {
@@ -157,7 +158,7 @@ func within[T any](ctx context.Context, c *settings.Config, call func() (T, erro
 	return answer, err
 }
 
-// infoOf returns the driver's information about a device.
+// infoOf returns the driver's information about a device; zero = there is none.
 func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	list, err := cuda.Devices(library)
 	if i := slices.IndexFunc(list, func(i cuda.Info) bool { return i.UUID == id }); err == nil && i >= 0 {
@@ -166,18 +167,18 @@ func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	return cuda.Info{}
 }
 
-// once fails devices that an earlier entry names already, for example one by number and the
-// other by UUID.
+// once makes devices fail that an earlier entry of the setting has named too, for example one by
+// number and the other one by UUID.
 func (d Devices) once(log zerolog.Logger) {
 	for i, g := range d {
 		if d[:i].Of(g.UUID) != nil {
-			g.named(g.Name+" (again)", log) // names identify devices, also in metrics
+			g.named(g.Name+" (again)", log) // names must differ, since they identify devices, also in metrics
 			g.Fail(fmt.Errorf("hbm-device lists it twice: %w", gpuipc.ErrInvalid))
 		}
 	}
 }
 
-// Of returns the device of a UUID; nil = none.
+// Of returns the device with a UUID; nil = none.
 func (d Devices) Of(id gpuipc.UUID) *GPU {
 	for _, g := range d {
 		if g.UUID == id && id != (gpuipc.UUID{}) {
@@ -197,12 +198,12 @@ func (d Devices) Opened() (opened Devices) {
 	return opened
 }
 
-// Serving reports whether any device lends its memory.
+// Serving reports whether at least one device lends its memory.
 func (d Devices) Serving() bool {
 	return slices.ContainsFunc(d, (*GPU).Serving)
 }
 
-// Lent lists the serving devices, for operators.
+// Lent lists the names of the devices that lend their memory.
 func (d Devices) Lent() string {
 	var names []string
 	for _, g := range d {
@@ -213,7 +214,7 @@ func (d Devices) Lent() string {
 	return strings.Join(names, ", ")
 }
 
-// Close closes all of them concurrently.
+// Close closes all devices concurrently.
 func (d Devices) Close() {
 	var closing sync.WaitGroup
 	for _, g := range d {

@@ -1,6 +1,6 @@
-// Package gpu opens the configured accelerators, tracks the state of each, and counts the
-// memory that connections use on it. Copies of segments and checkpoints on a device belong
-// to tiering, a connection's private memory to the connection.
+// Package gpu opens the configured accelerators, tracks the state of each, and counts the memory
+// that connections use on it. Copies of segments and checkpoints on a device belong to tiering. The
+// private memory of a connection belongs to the connection.
 package gpu
 
 import (
@@ -26,17 +26,17 @@ import (
 // GPU is one configured accelerator, opened or not, with the memory that connections use on it.
 type GPU struct {
 	// Fixed after Open.
-	Name   string             // for operators: its UUID, or the text of the setting if unknown
+	Name   string             // its UUID or, if that is unknown, the text of the setting
 	UUID   gpuipc.UUID        // zero if unknown
 	Device gpuipc.Accelerator // nil if it could not be opened
-	ID     tier.DeviceID      // in the store; 0 without Device
-	Epoch  uint64             // of its pools
+	ID     tier.DeviceID      // id in the store; 0 if Device is nil
+	Epoch  uint64             // identifies the start of its pools
 	Info   cuda.Info          // zero if the driver did not provide it
 	config *settings.Config
 	log    zerolog.Logger
 	owned  bool
-	ways   []gpuipc.Way // offered to clients, best first
-	text   *os.File     // the kernels, sealed; nil without Device
+	ways   []gpuipc.Way // ways of sharing that clients are offered, best first
+	text   *os.File     // sealed file with the kernels; nil if Device is nil
 
 	life   life
 	closed sync.Once
@@ -47,7 +47,7 @@ type GPU struct {
 	}
 }
 
-// newGPU returns a device that is to be opened.
+// newGPU returns a device that is not open yet.
 func newGPU(name string, c *settings.Config, log zerolog.Logger) *GPU {
 	g := &GPU{Name: name, config: c, ways: shareWays(c.HBMShare)}
 	g.named(name, log)
@@ -58,14 +58,14 @@ func (g *GPU) named(name string, log zerolog.Logger) {
 	g.Name, g.log = name, log.With().Str("tier", "hbm").Str("device", name).Logger()
 }
 
-// driverPatience times hbm-timeout is the limit for the driver to open or close a device:
-// some seconds to begin, and as many to compile the kernels (a guess).
+// driverPatience times hbm-timeout is how long the driver may take to open or close a device. It
+// needs some seconds to begin, and as many to compile the kernels (a guess).
 const driverPatience = 30
 
-// Patience returns the time limit for opening a device.
+// Patience returns how long the driver may take to open or close a device.
 func Patience(c *settings.Config) time.Duration { return driverPatience * c.HBMTimeout }
 
-// opens stores the opened device.
+// opens records that the device was opened.
 func (g *GPU) opens(device gpuipc.Accelerator, info cuda.Info, log zerolog.Logger) error {
 	text, err := sealedText("spliced-kernels", kernels.PTX())
 	if err != nil {
@@ -76,14 +76,14 @@ func (g *GPU) opens(device gpuipc.Accelerator, info cuda.Info, log zerolog.Logge
 	return nil
 }
 
-// chunkBytes limits the arena to three quarters of the chunks that one reply may name; the
-// rest are for private regions.
+// chunkBytes returns the size of the arena's chunks. With that size the arena has at most three
+// quarters of the chunks that one reply may name; the remaining chunks are for private regions.
 func chunkBytes(c *settings.Config) int64 {
 	const least = settings.GiB
 	return int64(max(least, (c.HBMPublic+c.HBMPrivate)/(wire.MaxChunks*3/4)+1))
 }
 
-// shareWays returns the ways of a validated setting.
+// shareWays returns the ways of sharing that a validated setting allows.
 func shareWays(setting string) []gpuipc.Way {
 	switch setting {
 	case "descriptor":
@@ -95,8 +95,7 @@ func shareWays(setting string) []gpuipc.Way {
 	}
 }
 
-// RegionWay returns the way for which regions are created; if both are allowed, the device
-// chooses.
+// RegionWay returns the way of sharing for which regions are created; 0 = the device chooses.
 func (g *GPU) RegionWay() gpuipc.Way {
 	if len(g.ways) > 1 {
 		return 0
@@ -104,8 +103,8 @@ func (g *GPU) RegionWay() gpuipc.Way {
 	return g.ways[0]
 }
 
-// Close closes the device, after everything that uses it. Errors do not concern the daemon,
-// since the driver cleans up after a process. It may be called again.
+// Close closes the device. Everything that uses the device must have ended. Errors are only logged,
+// since the driver cleans up after a process. Close may be called again.
 func (g *GPU) Close() { g.closed.Do(g.close) }
 
 func (g *GPU) close() {
@@ -126,7 +125,7 @@ func (g *GPU) close() {
 	}
 }
 
-// StuckCalls returns the number of driver calls that are running past their deadline.
+// StuckCalls returns the number of driver calls that run past their deadline.
 func (g *GPU) StuckCalls() int64 {
 	c, _ := g.Counters()
 	return c.StuckCalls
@@ -157,8 +156,8 @@ func (g *GPU) ConnectionBytes() int64 {
 	return g.mu.taken
 }
 
-// Share exports the device arena in the first way that the client, the configuration and
-// the memory allow.
+// Share exports the device's arena, in the best way that the client, the configuration and the
+// memory allow.
 func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error) {
 	var failed []error
 	for _, way := range g.ways {
@@ -180,7 +179,8 @@ func (g *GPU) Share(arena gpuipc.SharedRegion, ways uint8) (gpuipc.Share, error)
 	return gpuipc.Share{}, codes.Refuse(wire.Unsupported, "the client can map memory in ways %#x, this daemon shares it as %s", ways, g.config.HBMShare)
 }
 
-// Counters returns the counters of a device implemented by this repository.
+// Counters returns the driver counters of a device. It returns false if the device is not open, or
+// is not implemented by this repository.
 func (g *GPU) Counters() (cuda.Counters, bool) {
 	if g.Device == nil {
 		return cuda.Counters{}, false
@@ -192,13 +192,13 @@ func (g *GPU) Counters() (cuda.Counters, bool) {
 	return d.Counters(), true
 }
 
-// Descriptors reports whether clients that support descriptors get them.
+// Descriptors reports whether clients get descriptors, if they support them.
 func (g *GPU) Descriptors() bool {
 	return g.ways[0] == gpuipc.WayDescriptor && (g.Info == (cuda.Info{}) || g.Info.Descriptors)
 }
 
-// Text returns a descriptor of the kernels' text for a client. If /proc is usable, it has a
-// separate file offset; else clients that read without an offset share one.
+// Text returns a descriptor of the kernels' text for a client. If /proc is usable, the descriptor
+// has its own file offset. Otherwise clients that read without giving an offset share one.
 func (g *GPU) Text() (*os.File, error) {
 	f := g.text
 	if own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {

@@ -28,7 +28,8 @@ const (
 	events
 )
 
-// moves is the state table: the state after an event. Missing and Lost are final.
+// moves is the state table: moves[s][e] is the state that follows s after event e. Missing and Lost
+// are final.
 var moves = [States][events]State{
 	Opening: {onServe: Serving, onFail: Missing},
 	Serving: {onServe: Serving, onFail: Lost},
@@ -40,11 +41,11 @@ var moves = [States][events]State{
 type life struct {
 	mu    sync.Mutex
 	state State
-	why   error // of Missing and Lost: the first error
+	why   error // first error, in state Missing or Lost
 	told  func(to State, why error)
 }
 
-// happened is the only function that changes the state of a device.
+// happened applies an event. No other function changes the state of a device.
 func (l *life) happened(e event, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +59,8 @@ func (l *life) happened(e event, why error) {
 	}
 }
 
-// Listen makes f be called for each state that a device enters, and for its current one
-// unless it is being opened. f is called with a lock held and must not block.
+// Listen calls f for the current state of each device, unless the device is being opened, and later
+// for each state that a device enters. f is called with a lock held and must not block.
 func (d Devices) Listen(f func(g *GPU, to State, why error)) {
 	for _, g := range d {
 		l := &g.life
@@ -72,14 +73,14 @@ func (d Devices) Listen(f func(g *GPU, to State, why error)) {
 	}
 }
 
-// Serve records that the device's memory is available. A device that has failed meanwhile
-// stays failed.
+// Serve records that the device's memory is available. If the device has failed already, its state
+// stays.
 func (g *GPU) Serve() { g.life.happened(onServe, nil) }
 
 // Fail records a failure of the device.
 func (g *GPU) Fail(why error) { g.life.happened(onFail, why) }
 
-// State returns the state of the device and, unless it serves, the reason.
+// State returns the state of the device. trouble is the reason for state Missing or Lost.
 func (g *GPU) State() (s State, trouble error) {
 	g.life.mu.Lock()
 	defer g.life.mu.Unlock()
@@ -92,7 +93,7 @@ func (g *GPU) Serving() bool {
 	return s == Serving
 }
 
-// Trouble describes for operators what is wrong with the device; empty if nothing is.
+// Trouble describes what is wrong with the device; "" = nothing is.
 func (g *GPU) Trouble() string {
 	switch s, why := g.State(); {
 	case s == Missing:

@@ -5,15 +5,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Names are the names of the numbers in decisions.
+// Names has the names of tenants and of eviction policies, which decisions do not contain.
 type Names struct {
 	Tenant func(tier.TenantID) string
-	// Policies of the pools and, for evictions because of a tenant's quota, of all pools.
+	// Policies of the two kinds of pools, and of evictions because of a tenant's quota.
 	Public, Private, Quota string
-	Disk                   string // of the disk
+	Disk                   string // policy of the disk
 }
 
-// Decided appends a decision about an object, if it is an event.
+// Decided appends an event for a decision about an object. Some kinds of decisions are no event.
 func (j *Journal) Decided(d *decision.Decision, n *Names) {
 	e := Event{
 		At: d.At, Object: objectOf(d.Name), Key: d.Name.Key, Profile: uint32(d.Profile), Tokens: d.End - d.Begin, Bytes: d.Bytes,
@@ -49,7 +49,7 @@ func (j *Journal) Decided(d *decision.Decision, n *Names) {
 	j.Append(e)
 }
 
-// came returns the kind of the event of a stored object, and its source.
+// came returns the event's kind and text for an object that was stored.
 func came(d *decision.Decision) (Kind, string) {
 	switch {
 	case d.Why == decision.Filled || d.Why == decision.FilledAgain:

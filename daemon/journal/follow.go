@@ -18,7 +18,7 @@ var (
 
 // filter selects events by the criteria of an api.EventQuery.
 type filter struct {
-	kinds  uint32 // one bit each; 0 = all
+	kinds  uint32 // one bit per kind; 0 = all kinds
 	tenant string
 }
 
@@ -56,8 +56,8 @@ func (j *Journal) Events(q api.EventQuery) (list []api.Event, more bool) {
 	return list, false
 }
 
-// newest returns the latest matching events in order. If there are more than limit, each
-// tenant and each class of them gets a share.
+// newest returns the latest matching events, in order. If there are more than limit, each tenant
+// and each class of events gets a share.
 func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	j.mu.Lock()
 	rings, before := slices.Clone(j.mu.rings), j.mu.next
@@ -74,7 +74,8 @@ func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	return list
 }
 
-// newestOf copies the latest matching events of a ring before a number, newest first.
+// newestOf copies the latest matching events of a ring, newest first. It returns events with
+// numbers below before.
 func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list []Event) {
 	for more := true; more && len(list) < limit; {
 		j.mu.Lock()
@@ -95,7 +96,8 @@ func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list [
 	return list
 }
 
-// nextLocked returns the first event at the given places of the rings, and its ring; nil = none.
+// nextLocked returns the earliest event at the given places, one per ring, and the index of its
+// ring; nil = none.
 func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	for i := range at {
 		if r := j.mu.rings[i]; at[i] < r.next && (e == nil || r.at(at[i]).number < e.number) {
@@ -105,7 +107,7 @@ func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	return e, from
 }
 
-// fromLocked returns the place in each ring of the first event with that number or a later one.
+// fromLocked returns a place per ring: that of the first event whose number is at least number.
 func (j *Journal) fromLocked(number uint64) []uint64 {
 	at := make([]uint64, len(j.mu.rings))
 	for i, r := range j.mu.rings {
@@ -114,8 +116,8 @@ func (j *Journal) fromLocked(number uint64) []uint64 {
 	return at
 }
 
-// droppedLocked returns the number of the latest event that was dropped. Some earlier ones
-// may still be kept.
+// droppedLocked returns the number of the latest event that was dropped. Earlier events in other
+// rings may still be kept.
 func (j *Journal) droppedLocked() (last uint64) {
 	for _, r := range j.mu.rings {
 		last = max(last, r.dropped)
@@ -123,22 +125,23 @@ func (j *Journal) droppedLocked() (last uint64) {
 	return last
 }
 
-// copied is the number of events that are copied per lock.
+// copied is the number of events that are copied while the lock is held.
 const copied = 32
 
-// reader iterates over the events of a journal.
+// reader reads the events of a journal in order.
 type reader struct {
 	journal   *Journal
 	filter    filter
-	restarted bool // it begins after an event of an earlier start
+	restarted bool // it continues after an event of an earlier start
 
-	next   uint64 // next number to read; guarded by the journal's lock
-	known  uint64 // up to which losses are known; guarded by the journal's lock
-	asleep bool   // at the end and waiting; guarded by the journal's lock
+	next   uint64 // number of the next event to read; guarded by the journal's lock
+	known  uint64 // losses up to this number are reported; guarded by the journal's lock
+	asleep bool   // it has read all events and waits; guarded by the journal's lock
 	batch  [copied]Event
 }
 
-// seekLocked begins after an event. The id shows whether it is an event of this start.
+// seekLocked makes the reader continue after the event with the id after. The id shows whether the
+// event is of this start.
 func (r *reader) seekLocked(after uint64) {
 	j := r.journal
 	number := after - j.base
@@ -147,15 +150,15 @@ func (r *reader) seekLocked(after uint64) {
 		r.next = number + 1
 		return
 	}
-	r.next, r.known = j.mu.next, j.droppedLocked() // events dropped before it began are not lost to it
+	r.next, r.known = j.mu.next, j.droppedLocked() // events dropped before the reader began are not reported as lost
 	at := j.fromLocked(0)
 	if e, _ := j.nextLocked(at); e != nil {
 		r.next = e.number
 	}
 }
 
-// lostLocked returns the number of events that were dropped before they were read, as one
-// count, although rare events between them may still be kept.
+// lostLocked returns the number of events that were dropped before they were read. It counts up to
+// the latest dropped event, without the events before it that are still kept.
 func (r *reader) lostLocked() (lost uint64) {
 	j := r.journal
 	last := j.droppedLocked()
@@ -170,9 +173,10 @@ func (r *reader) lostLocked() (lost uint64) {
 	return lost
 }
 
-// read appends up to limit matching events from a bounded number of events, preceded by an
-// event that reports losses. told is the number of matching events. If there was nothing up
-// to the end, sleep lets the reader wait.
+// read examines a bounded number of events and appends those that match, at most limit. Before
+// them, it appends an event that reports losses, if there are any. told is the number of matching
+// events. end means that all events are read. With sleep, the reader begins to wait if there was
+// nothing to append.
 func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, told int, end bool) {
 	j := r.journal
 	j.mu.Lock()
@@ -185,9 +189,9 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 			r.next, end = j.mu.next, true
 			break
 		}
-		if e.number > r.next && e.number > r.known+1 { // numbers have no gaps
+		if e.number > r.next && e.number > r.known+1 { // a gap: numbers are consecutive
 			if told > 0 {
-				break // report these first
+				break // the events before the gap are reported first
 			}
 			lost, id = r.lostLocked(), j.base+e.number-1
 		}
@@ -216,8 +220,8 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 	return dst, told, end
 }
 
-// lost returns an event that reports that n events up to id were dropped; 0 = those of an
-// earlier start.
+// lost returns an event that reports that n events up to id were dropped. If n is 0, the events
+// were of an earlier start.
 func (j *Journal) lost(id, n uint64) api.Event {
 	e := api.Event{ID: id, At: j.now(), Kind: api.EventLost, Why: api.LostBehind, Lost: n}
 	e.Text = fmt.Sprintf("%d events are no longer kept", n)
@@ -230,7 +234,7 @@ func (j *Journal) lost(id, n uint64) api.Event {
 // Follower reads events as they happen.
 type Follower struct {
 	reader
-	wake chan struct{} // full while it is awake
+	wake chan struct{} // filled to wake the follower
 }
 
 // Follow implements api.Events.
@@ -255,7 +259,7 @@ func (f *Follower) Last() uint64 {
 	j := f.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if f.restarted { // not reported yet
+	if f.restarted { // the restart is not reported yet
 		return 0
 	}
 	return j.base + f.next - 1
@@ -274,7 +278,7 @@ func (f *Follower) Next(ctx context.Context, patience time.Duration, dst []api.E
 	var limit *time.Timer
 	for before := len(dst); ; {
 		var end bool
-		room := max(1, cap(dst)-len(dst)-2) // two of them may report losses
+		room := max(1, cap(dst)-len(dst)-2) // the loss of events may take two places
 		dst, _, end = f.read(dst, room, len(dst) == before)
 		switch {
 		case len(dst) > before && (end || cap(dst)-len(dst) < 3):
@@ -301,7 +305,7 @@ func (f *Follower) Next(ctx context.Context, patience time.Duration, dst []api.E
 	}
 }
 
-// rouse ends the follower's sleep.
+// rouse ends the follower's sleep, if nothing has woken it yet.
 func (f *Follower) rouse() {
 	j := f.journal
 	j.mu.Lock()
@@ -311,5 +315,5 @@ func (f *Follower) rouse() {
 		j.mu.asleep--
 		return
 	}
-	<-f.wake // it was woken
+	<-f.wake // it was woken meanwhile
 }

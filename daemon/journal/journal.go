@@ -1,21 +1,19 @@
-// Package journal keeps recent events for operators: objects stored and evicted, clients,
-// canaries, the disk, GPUs, nodes of the cluster, and actions of operators. The component
-// that decides something appends the event. The journal keeps the latest events in memory
-// and lets readers follow. It is not meant for engines, and differs from the events
-// published for routers (package events).
+// Package journal keeps recent events for operators: objects stored and evicted, clients, canaries,
+// the disk, GPUs, nodes of the cluster, and actions of operators. The component that decides
+// something appends the event. The journal keeps the latest events in memory, and readers can
+// follow them. Engines do not use it. Package events publishes other events, for routers.
 //
-// A Journal may be used concurrently. Its lock is the last in the lock order: callers of
-// Append may hold any other lock. It is held while an event is copied or a bounded number
-// of events is examined. Readers format their copies as text and JSON.
+// A Journal may be used concurrently. Its lock is the last in the lock order, so callers of Append
+// may hold any other lock. It is held only while an event is copied or a bounded number of events
+// is examined. Readers format their copies as text and JSON without it.
 //
-// Events of the daemon and its operators are stored separately from those caused by
-// clients, the latter separately for each tenant, and rare events of a tenant separately
-// from those of each request. None displaces another: the loss of a GPU an hour ago is
-// still listed on a busy node, however often a client attaches. Readers see one list.
+// Events of the daemon and its operators have memory of their own, separate from events that
+// clients cause. The latter are separate by tenant, and rare events of a tenant are separate from
+// those of each request. None displaces another: the loss of a GPU an hour ago is still listed on a
+// busy node, however often a client attaches. Readers see one list.
 //
-// Invariant: the memory used stays within its bound, for any number of events and however
-// slow readers are. A reader is only a number, and events that it has not read are dropped
-// like all others.
+// Invariant: the memory used stays within its bound, for any number of events and however slow
+// readers are. A reader is only a number. Events that it has not read are dropped like all others.
 package journal
 
 import (
@@ -30,8 +28,8 @@ import (
 // Kind is the kind of an event.
 type Kind uint8
 
-// The kinds, as in package api. Those up to Request occur with requests. Those up to
-// Detached are caused by clients, unless they have no tenant.
+// The kinds, as in package api. Kinds up to Request occur with requests. Canary, Attached and
+// Detached are caused by clients too.
 const (
 	Published Kind = iota
 	Evicted
@@ -55,7 +53,7 @@ func (k Kind) String() string { return api.EventKinds[k] }
 // Object is a kind of object that an event may be about.
 type Object uint8
 
-// The objects. Key is only set for the last two.
+// The kinds of objects. Event.Key is set only for Segment and Checkpoint.
 const (
 	NoObject Object = iota
 	Segment
@@ -70,47 +68,47 @@ type Event struct {
 	Kind    Kind
 	Object  Object
 	Rivals  Object   // kind of Rival; NoObject = none
-	Key     [32]byte // of Object
-	Rival   [32]byte // the object that displaced it
+	Key     [32]byte // key of the object
+	Rival   [32]byte // key of the object that displaced it
 	Profile uint32
 	Tokens  int
 	Bytes   int64
-	Value   float64 // milliseconds that a hit saves per MiB
-	Worth   float64 // the same, of Rival
+	Value   float64 // worth of the object: milliseconds that a hit saves per MiB
+	Worth   float64 // worth of Rival, in the same unit
 	Tenant  string
 	Model   string
 	Client  string
 	Why     string
 	Policy  string
-	Text    string // for operators; empty = generated from the other fields when read
+	Text    string // for operators; "" = generated from the other fields when it is read
 
-	number uint64 // among all events, from 1, without gaps
+	number uint64 // number of the event, from 1, without gaps
 }
 
 // Bounds.
 const (
 	DefaultBytes = 4 << 20 // about 10,000 events and 3,000 rare ones; a guess: a minute of a busy node, a day of a quiet one
-	rareShare    = 8       // rare events of clients get 1/rareShare of the bytes, those of the daemon another
-	maxTenants   = 16      // with separate rings; others share one
+	rareShare    = 8       // rare events of clients get 1/rareShare of the bytes, and those of the daemon as much
+	maxTenants   = 16      // tenants with separate rings; further tenants share one
 	MaxFollowers = 32
-	maxText      = 1 << 10 // bytes of a Text, and of each other string
-	chunkEvents  = 16      // allocated at once
-	stepEvents   = 256     // examined per lock
+	maxText      = 1 << 10 // largest size in bytes of a Text, and of each other string
+	chunkEvents  = 16      // events allocated at once
+	stepEvents   = 256     // events examined while the lock is held
 )
 
 const eventBytes = int64(unsafe.Sizeof(Event{}))
 
-// Numbers of events are ids without the part that identifies the start of the daemon.
-// Together they are below 2^53.
+// The id of an event consists of bits that identify the start of the daemon, and of the event's
+// number. Ids are below 2^53.
 const (
-	numberBits = 36 // 100,000 events per second for a week; then the count continues into the epoch's part
+	numberBits = 36 // enough for 100,000 events per second for a week; later numbers use bits of the start
 	epochBits  = 53 - numberBits
 )
 
 // Journal holds the latest events of one start of a daemon.
 type Journal struct {
 	// Fixed after New.
-	base uint64 // id of the event before the first
+	base uint64 // id of the event before number 1
 	most [classes]int64
 	now  func() time.Time
 
@@ -118,10 +116,10 @@ type Journal struct {
 		sync.Mutex
 		rings     []*ring // of all classes and tenants
 		at        map[place]*ring
-		tenants   map[string]struct{} // with separate rings
-		next      uint64              // number
+		tenants   map[string]struct{} // tenants with separate rings
+		next      uint64              // number of the next event
 		followers map[*Follower]struct{}
-		asleep    int // waiting followers
+		asleep    int // number of followers that wait
 		lost      uint64
 		refused   uint64
 	}
@@ -149,7 +147,7 @@ func (j *Journal) Counters() Counters {
 	return c
 }
 
-// New creates an empty journal of at most the given number of bytes. epoch identifies this
+// New creates an empty journal that uses at most the given number of bytes. epoch identifies this
 // start of the daemon.
 func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, now: now}
@@ -161,8 +159,8 @@ func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	return j
 }
 
-// Append adds an event. It does not block, may be called with any lock held, and does nothing on
-// nil. An event of kind Request has the way it was served in Why and what it saved in Text.
+// Append adds an event. It does not block, and may be called with any lock held. On a nil Journal
+// it does nothing. In an event of kind Request, Why is the way the request was served.
 func (j *Journal) Append(e Event) {
 	if j == nil {
 		return
@@ -183,7 +181,7 @@ func (j *Journal) Append(e Event) {
 	}
 }
 
-// class groups events that share one part of the memory.
+// class is a group of events that share one part of the memory.
 type class uint8
 
 const (
@@ -206,11 +204,11 @@ func (k Kind) class() class {
 // place identifies a ring.
 type place struct {
 	class  class
-	tenant string // "" = none, or one of the tenants that share a ring
+	tenant string // "" = no tenant, or one of the tenants that share a ring
 }
 
-// keepLocked stores an event. If space is needed, the tenant with most events of the class
-// loses some.
+// keepLocked stores an event. If that exceeds the memory of the class, the tenant with most events
+// in the class loses some.
 func (j *Journal) keepLocked(e *Event) {
 	p := place{class: e.Kind.class()}
 	if p.class != own {
@@ -253,8 +251,7 @@ func cut(s string) string {
 	return string([]byte(s[:maxText]))
 }
 
-// wakeLocked wakes the followers that wait for an event. The event does not match the
-// filters of the others.
+// wakeLocked wakes the followers that wait and want the event. The other waiting followers skip it.
 func (j *Journal) wakeLocked(e *Event) {
 	for f := range j.mu.followers {
 		switch {
@@ -262,22 +259,23 @@ func (j *Journal) wakeLocked(e *Event) {
 		case f.filter.passes(e):
 			f.asleep = false
 			j.mu.asleep--
-			f.wake <- struct{}{} // has space: a follower sleeps once per wake-up
+			f.wake <- struct{}{} // never blocks: a follower sleeps once per wake-up
 		default:
 			f.next = e.number + 1
 		}
 	}
 }
 
-// ring holds some of the kept events, by increasing places from first up to, but not
-// including, next. They are stored in chunks, which are allocated as needed and reused.
+// ring holds the kept events of one class and tenant, or of the tenants that share it. Their places
+// are consecutive numbers, from first up to but not including next. Chunks of events are allocated
+// as needed and reused.
 type ring struct {
 	class       class
 	chunks      []*[chunkEvents]Event
-	zero        uint64 // a place is in chunks[place / chunkEvents - zero]
+	zero        uint64 // the event at a place is in chunks[place/chunkEvents-zero]
 	first, next uint64
-	dropped     uint64 // number of the last dropped event
-	bytes       int64  // of strings, not counting chunks
+	dropped     uint64 // number of the latest dropped event
+	bytes       int64  // bytes of the events' strings
 	spare       *[chunkEvents]Event
 }
 
@@ -285,7 +283,7 @@ func (r *ring) at(place uint64) *Event {
 	return &r.chunks[place/chunkEvents-r.zero][place%chunkEvents]
 }
 
-// from returns the place of the first event with that number or a later one.
+// from returns the place of the first event whose number is at least number.
 func (r *ring) from(number uint64) uint64 {
 	return r.first + uint64(sort.Search(int(r.next-r.first), func(i int) bool { return r.at(r.first+uint64(i)).number >= number }))
 }
@@ -306,8 +304,8 @@ func (r *ring) add(e *Event) {
 	r.next++
 }
 
-// size returns the memory of all events. It includes unused space of the chunks at both
-// ends and of the spare one.
+// size returns the memory of all events in bytes. It includes unused space in the first, last and
+// spare chunk.
 func (r *ring) size() int64 {
 	return int64(r.next-r.first)*eventBytes + r.bytes + 3*chunkEvents*eventBytes
 }
@@ -326,7 +324,8 @@ func (r *ring) drop() {
 	}
 }
 
-// strings returns the size of an event's strings. Most of them are shared with others.
+// strings returns the size of an event's strings in bytes. Most of them are shared with other
+// events.
 func (e *Event) strings() int64 {
 	return int64(len(e.Tenant) + len(e.Model) + len(e.Client) + len(e.Why) + len(e.Policy) + len(e.Text))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// tell converts an event for readers.
+// tell converts an event to the form that readers get.
 func (j *Journal) tell(e *Event) api.Event {
 	out := api.Event{
 		ID: j.base + e.number, At: e.At, Kind: e.Kind.String(), Object: e.Object.String(), Profile: e.Profile, Tenant: e.Tenant,
@@ -17,7 +17,7 @@ func (j *Journal) tell(e *Event) api.Event {
 		key := api.Digest(e.Key)
 		out.Key = &key
 	}
-	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // not representable in JSON
+	if !math.IsNaN(e.Value) && !math.IsInf(e.Value, 0) { // JSON cannot represent NaN and infinity
 		out.Value = e.Value
 	}
 	if out.Text == "" {
@@ -26,8 +26,7 @@ func (j *Journal) tell(e *Event) api.Event {
 	return out
 }
 
-// textOf returns the details that the kind and the object of an event do not contain, for
-// operators.
+// textOf returns the details of an event that its kind and object do not tell.
 func textOf(e *Event) string {
 	switch {
 	case e.Kind == Published:

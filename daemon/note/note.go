@@ -1,6 +1,6 @@
-// Package note stores what a daemon remembers over restarts in small files of the disk tier. They
-// are read once, written periodically if they have changed, and once more at the end. The owner
-// of a note defines its content. The disk may hang, and only Run accesses it.
+// Package note stores what a daemon remembers over restarts in small files of the disk tier
+// (notes). A note is read once, then written periodically if it has changed, and once more at the
+// end. The owner of a note defines its content. Since the disk may hang, only Run accesses it.
 package note
 
 import (
@@ -16,10 +16,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Every is the shortest interval between writes: a killed daemon may lose that much.
+// Every is the default interval between writes. A daemon that is killed loses changes of at most
+// that time.
 const Every = 30 * time.Second
 
-// wait is the longest interval between attempts to read, while the directory is not open.
+// wait is the longest pause between attempts to read while the directory is not open.
 const wait = time.Second
 
 // Disk stores notes.
@@ -28,7 +29,7 @@ type Disk interface {
 	KeepNote(name string, content []byte) error
 }
 
-// Keeper holds what notes have in common.
+// Keeper holds the settings that several notes have in common.
 type Keeper struct {
 	Disk  Disk
 	Every time.Duration // 0 = Every
@@ -39,20 +40,20 @@ type Keeper struct {
 type Note struct {
 	Keeper
 	Name string
-	Most int // maximum size in bytes
-	// Take loads the note of an earlier start. It returns an error if the note is damaged;
-	// then it has loaded nothing.
+	Most int // largest size in bytes
+	// Take loads the content that an earlier start has written. If the content is damaged, it returns
+	// an error and loads nothing.
 	Take func(content []byte) error
-	// Lost describes the lost knowledge for the log.
+	// Lost is the log message for a note that cannot be used. It says what is unknown therefore.
 	Lost string
 	// Content returns the new content. If it is larger than Most, nothing is written.
 	Content func() ([]byte, error)
 
-	last [sha256.Size]byte // of the file's content; owned by Run
+	last [sha256.Size]byte // digest of the file's content; used by Run only
 }
 
-// Run reads the note, then writes it periodically until ctx ends, and once more. A note
-// that was not read is not overwritten.
+// Run reads the note. Then it writes the note periodically until ctx ends, and once more. It does
+// not overwrite a note that it could not read.
 func (n *Note) Run(ctx context.Context) error {
 	told := false
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, wait) {
@@ -80,7 +81,7 @@ func (n *Note) Run(ctx context.Context) error {
 	return nil
 }
 
-// sleep reports whether d has passed before ctx ended.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -92,14 +93,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Load reads the note. An error means that the caller should retry. A damaged note is
-// logged and ignored, since no decision depends on it.
+// Load reads the note. If it returns an error, the caller should retry. It logs and ignores a
+// damaged note, since no decision depends on it.
 func (n *Note) Load() error {
 	content, err := n.Disk.Note(n.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, tier.ErrCorrupt): // larger than any note
+	case errors.Is(err, tier.ErrCorrupt): // the file is larger than any note
 	case err != nil:
 		return err
 	case len(content) > n.Most:
@@ -115,13 +116,13 @@ func (n *Note) Load() error {
 	return nil
 }
 
-// Save writes the note if it has changed.
+// Save writes the note, if its content has changed.
 func (n *Note) Save() {
 	content, err := n.Content()
 	sum := sha256.Sum256(content)
 	switch {
 	case err != nil || sum == n.last:
-	case len(content) > n.Most: // it would not be read
+	case len(content) > n.Most: // Load would refuse it
 		err = fmt.Errorf("%d bytes, at most %d", len(content), n.Most)
 	default:
 		err = n.Disk.KeepNote(n.Name, content)

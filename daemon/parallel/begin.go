@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer"
 )
 
-// asked is a node that could help, and its offer.
+// asked is a node that could help with a plan, and its offer.
 type asked struct {
 	node
 	name  string
@@ -22,24 +22,24 @@ type asked struct {
 	ok    bool
 }
 
-// draft is a plan before it starts.
+// draft is a plan that has not started yet.
 type draft struct {
 	work    *Work
 	q       *PlanQuery
 	profile *profile.Profile
 	model   *cost.Model
 	nodes   []asked
-	held    []bool // rows cached here
-	at      []int  // for each row: a node that has it, -1 = none
-	rows    []int  // planned rows
-	extra   []int  // rows too long to be sent
+	held    []bool // for each row: is it cached on this node
+	at      []int  // for each row: index of the node to fetch it from; -1 = none
+	rows    []int  // rows that are planned
+	extra   []int  // rows that are too long to be sent; the requesting engine computes them
 	spread  spread
 }
 
-// Plan decides which engine computes which row, and starts the others. It waits for offers
-// for at most offerTime or half of the context's time. An error wraps tier.ErrInvalid and
-// means that the query can never succeed. Any other obstacle is returned as a Reason, and
-// the caller computes all rows.
+// Plan decides which engine computes which row, and starts the jobs of the other engines. It waits
+// for offers, for at most offerTime and half of the context's time. An error that wraps
+// tier.ErrInvalid means that the query can never succeed. Any other obstacle is the Reason in the
+// answer: there is no plan, and the caller computes all rows.
 func (w *Work) Plan(ctx context.Context, q *PlanQuery) (PlanAnswer, error) {
 	p, err := w.check(q)
 	if err != nil {
@@ -98,7 +98,7 @@ func (d *draft) plan(ctx context.Context) PlanAnswer {
 	return d.begin(&chosen, ms)
 }
 
-// find lists the nodes that report engines for this scope, this node first.
+// find lists the nodes that have engines for this scope, beginning with this node.
 func (d *draft) find() {
 	w, s := d.work, d.q.Scope
 	if len(w.board.engines(s, d.q.Conn, primersOf(d.q.Segments), w.cfg.Now())) > 0 {
@@ -123,8 +123,8 @@ func (d *draft) find() {
 	}
 }
 
-// ask queries all of them at once and continues with those that answer in time. Late
-// answers are still received, so that a connection exists the next time.
+// ask queries all nodes at once, and continues with the nodes that answer in time. Late answers are
+// still received, so that their connections are open the next time.
 func (d *draft) ask(ctx context.Context) {
 	within := offerTime
 	if end, ok := ctx.Deadline(); ok {
@@ -170,8 +170,8 @@ func (d *draft) tag() scopeTag {
 	return t
 }
 
-// sort selects the rows to plan. It excludes those cached here and those that can be
-// fetched from a node sooner than computed.
+// sort selects the rows to plan. It leaves out rows that are cached here, rows that can be fetched
+// from a node sooner than computed, and rows that are too long to be sent.
 func (d *draft) sort() {
 	d.spread = spread{candidates: []candidate{{
 		node: -1, prefill: d.model.Prefill(), queued: millis(d.q.Queued), pieces: d.q.Pieces, local: true,
@@ -207,7 +207,7 @@ func (d *draft) sort() {
 	}
 }
 
-// link returns the measured cost of fetching segments from a node.
+// link returns the cost of fetching segments from a node, in milliseconds: measured if possible.
 func (d *draft) link(a *asked) link {
 	m, ok := a.node.(member)
 	if !ok {
@@ -216,14 +216,14 @@ func (d *draft) link(a *asked) link {
 	prior := d.model.Link(cost.JobLoadPeer)
 	l, perByte := link{latency: prior.Fixed}, prior.PerByte
 	if rtt, rate := d.work.cfg.Cluster.Peers.Reach(m.number); rate > 0 {
-		l.latency, perByte = 2*millis(rtt), 1e3/rate // the result, and the lookup
+		l.latency, perByte = 2*millis(rtt), 1e3/rate // one round trip for the result and one for the lookup
 	}
 	shape := &d.model.Shape
 	l.each, l.perToken = perByte*float64(shape.SegmentBytes), perByte*float64(shape.RowBytes(1))
 	return l
 }
 
-// handOver returns the worst of the links, since pieces go from any node to any other.
+// handOver returns a link as slow as the slowest one, since pieces go from any node to any other.
 func (d *draft) handOver() (l link) {
 	for _, x := range d.spread.links {
 		l = link{max(l.latency, 2*x.latency), max(l.each, x.each), max(l.perToken, x.perToken)}
@@ -236,7 +236,8 @@ func (d *draft) bring(node, row int) float64 {
 	return l.latency + l.each + l.perToken*float64(len(d.q.Segments[row].IDs))
 }
 
-// alone returns the answer in which the requesting engine computes everything not cached here.
+// alone returns the answer without a plan: the requesting engine computes all rows that are not
+// cached here.
 func (d *draft) alone(why Reason) PlanAnswer {
 	a := PlanAnswer{Reason: why, Workers: make([]uint32, len(d.held)), Rows: make([]time.Duration, len(d.held))}
 	at := millis(d.q.Queued)
@@ -252,7 +253,7 @@ func (d *draft) alone(why Reason) PlanAnswer {
 	return a
 }
 
-// begin creates the plan and starts the other engines.
+// begin creates the plan and starts the jobs of the other engines.
 func (d *draft) begin(chosen *schedule.Plan, alone float64) PlanAnswer {
 	w, q := d.work, d.q
 	now := w.cfg.Now()
@@ -316,7 +317,8 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// assign stores the chosen schedule in a plan and its answer, and returns the pieces to send.
+// assign stores the chosen schedule in a plan and in its answer. It returns the pieces to send to
+// other engines.
 func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect func(int, float64)) (order []sending) {
 	at := millis(d.q.Queued)
 	for _, i := range d.extra {
@@ -355,8 +357,8 @@ func (d *draft) assign(p *plan, chosen *schedule.Plan, a *PlanAnswer, expect fun
 	return order
 }
 
-// room returns the bytes that incoming rows will take, recorded in each row, and the bytes
-// available.
+// room returns the bytes that the incoming rows need here, and the bytes that are free. It also
+// records the need of each row in the row.
 func (d *draft) room(p *plan) (need, free int64) {
 	for i := range p.rows {
 		r := &p.rows[i]
@@ -378,7 +380,7 @@ func (d *draft) room(p *plan) (need, free int64) {
 	return need, free
 }
 
-// admit registers a plan, unless a bound is reached.
+// admit registers a plan. If a bound is reached, it returns the reason instead of Begun.
 func (w *Work) admit(p *plan, need, free int64) Reason {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -402,8 +404,9 @@ func (w *Work) admit(p *plan, need, free int64) Reason {
 	return Begun
 }
 
-// combine returns the node with the most cached tokens of the rows, if it has more than
-// this one and an engine that is free as soon. Empty = this node.
+// combine returns the name of the node that should serve the prompt: the node with the most cached
+// tokens of the rows, if it has more than this node and an engine that is free as soon. "" = this
+// node.
 func (d *draft) combine() string {
 	tokens := func(held []bool) (n int) {
 		for i, h := range held {

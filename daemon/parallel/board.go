@@ -11,21 +11,22 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// board holds the jobs of this node's engines. Time is passed in; nothing here waits.
+// board holds the jobs of this node's engines. Callers pass the time, and no method waits.
 type board struct {
 	counts *Counts
-	// awaited is the number of open jobs: commits check whether they complete one.
+	// awaited is the number of open jobs. If it is 0, a commit need not check whether it completes a
+	// job.
 	awaited atomic.Int64
 	// changed is called, without the lock, when a scope gets its first worker or loses its last.
 	changed func(s Scope, has bool)
 
 	mu      sync.Mutex
-	last    uint64 // latest id of workers and jobs
+	last    uint64 // latest id; workers and jobs share one sequence
 	workers map[uint64]*worker
 	origins map[originKey]*origin
 	jobs    map[uint64]*job // open jobs
-	tokens  int             // of open jobs
-	scopes  map[Scope]int   // workers per scope
+	tokens  int             // tokens of open jobs
+	scopes  map[Scope]int   // number of workers per scope
 }
 
 func newBoard(c *Counts, changed func(Scope, bool)) *board {
@@ -34,7 +35,7 @@ func newBoard(c *Counts, changed func(Scope, bool)) *board {
 	}
 }
 
-// workerOfLocked returns the worker of a connection.
+// workerOfLocked returns the worker of a connection in a scope; nil = none.
 func (b *board) workerOfLocked(conn uint64, scope Scope) *worker {
 	for _, w := range b.workers {
 		if w.conn == conn && w.scope == scope {
@@ -44,8 +45,8 @@ func (b *board) workerOfLocked(conn uint64, scope Scope) *worker {
 	return nil
 }
 
-// register updates the worker of an engine that requests jobs. It fails if the engine has
-// two requests at once, or if there are too many workers.
+// register creates or updates the worker of an engine that asks for jobs. It fails if the engine is
+// asking already, or if there are too many workers.
 func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 	b.mu.Lock()
 	w = b.workerOfLocked(q.Conn, q.Scope)
@@ -88,7 +89,7 @@ func (b *board) register(q *JobsQuery, now time.Time) (w *worker, err error) {
 	return w, nil
 }
 
-// asked ends the request begun by register.
+// asked ends the request that register has begun.
 func (b *board) asked(w *worker, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,8 +97,8 @@ func (b *board) asked(w *worker, now time.Time) {
 	w.asked = now
 }
 
-// next returns the jobs that a worker may start and those that it need not do any more.
-// open is its number of jobs.
+// next returns the jobs that a worker may start, and the ids of jobs that it should stop. open is
+// the number of jobs that the worker then has.
 func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []uint64, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,8 +168,8 @@ func (b *board) leaveAll(which func(*worker) bool) {
 	}
 }
 
-// engines lists the engines that take jobs of a scope and have all given primers, with the
-// time until they would start a job. It omits those of connection not (0 = none).
+// engines lists the engines that take jobs of a scope and have all the given primers, with the time
+// until they could start a job. It leaves out the engines of connection not (0 = none).
 func (b *board) engines(s Scope, not uint64, primers []profile.PrimerID, now time.Time) []engineOffer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +191,7 @@ func (b *board) has(s Scope) bool {
 	return b.scopes[s] > 0
 }
 
-// accepted is a job that an engine of this node is to do.
+// accepted is a job that an engine of this node is asked to do.
 type accepted struct {
 	Segment
 	number uint32
@@ -199,10 +200,10 @@ type accepted struct {
 	left   profile.SegmentKey
 	until  time.Time
 	millis float64
-	fetch  bool // its first piece must be fetched before
+	fetch  bool // its left piece must be fetched first
 }
 
-// take queues a job of a plan, unless a bound is reached or its engine is gone.
+// take queues a job of a plan. It returns nil if a bound is reached or the engine is gone.
 func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,8 +240,8 @@ func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	return j
 }
 
-// fetched records the result of fetching the first piece of a job. let releases the piece's
-// lease.
+// fetched records that the left piece of a job was fetched. let releases the piece's lease; nil =
+// the fetch failed.
 func (b *board) fetched(j *job, let func()) {
 	b.mu.Lock()
 	var calls []func()
@@ -260,7 +261,8 @@ func (b *board) fetched(j *job, let func()) {
 	call(calls)
 }
 
-// endLocked ends a job, with an outcome or because it is withdrawn.
+// endLocked ends a job: with the outcome how, or because it is withdrawn. It appends to let the
+// function that releases the left piece, for the caller to call without the lock.
 func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 	wasWith := j.state == given
 	if !j.move(e) {
@@ -275,7 +277,7 @@ func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 		w.gone = append(w.gone, j.id)
 		w.gone = w.gone[max(0, len(w.gone)-MaxWorkerJobs):]
 	}
-	signal(w.wake) // another job fits
+	signal(w.wake) // the worker has room for another job
 	if j.let != nil {
 		*let = append(*let, j.let)
 	}
@@ -286,7 +288,7 @@ func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 	}
 }
 
-// published completes the jobs whose segment is now cached.
+// published completes the jobs for a segment that is now cached.
 func (b *board) published(s Scope, key profile.SegmentKey) {
 	if b.awaited.Load() == 0 {
 		return
@@ -303,7 +305,7 @@ func (b *board) published(s Scope, key profile.SegmentKey) {
 	call(let)
 }
 
-// awaits reports whether a segment has an open job.
+// awaits reports whether there is an open job for a segment.
 func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	if b.awaited.Load() == 0 {
 		return false
@@ -318,7 +320,8 @@ func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	return false
 }
 
-// poll begins a request for the results of a plan, and drops jobs of it; nil = no such plan here.
+// poll begins a request for the results of a plan, and withdraws the jobs that it drops. It returns
+// nil if this node has no such plan.
 func (b *board) poll(from originKey, q *resultsRequest, now time.Time) *origin {
 	b.mu.Lock()
 	o := b.origins[from]
@@ -354,7 +357,7 @@ func (b *board) endOriginLocked(o *origin, let *[]func()) {
 	signal(o.wake)
 }
 
-// heard returns the results from a number on. over means that the plan is gone.
+// heard returns the results of a plan, from index seen on. over means that the plan has ended.
 func (b *board) heard(o *origin, seen int) (list []result, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -364,7 +367,7 @@ func (b *board) heard(o *origin, seen int) (list []result, over bool) {
 	return list, b.origins[o.key] != o
 }
 
-// polled ends a request begun by poll.
+// polled ends the request that poll has begun.
 func (b *board) polled(o *origin, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -372,7 +375,8 @@ func (b *board) polled(o *origin, now time.Time) {
 	o.polled = now
 }
 
-// sweep ends everything whose time is over. more means that another sweep is needed later.
+// sweep ends jobs that are late, plans that are no longer polled, and idle workers. more means that
+// sweep must be called again later.
 func (b *board) sweep(now time.Time) (more bool) {
 	b.mu.Lock()
 	var let []func()

@@ -43,8 +43,8 @@ type WorkerInfo struct {
 	Conn   uint64
 	Scope  Scope
 	Pieces bool
-	Most   int     // jobs at once
-	Jobs   int     // being computed or queued for it
+	Most   int     // most jobs at the same time
+	Jobs   int     // being computed by it, or queued for it
 	Queued float64 // milliseconds of work before a new job would start
 }
 

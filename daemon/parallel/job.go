@@ -20,16 +20,16 @@ const (
 	fetching jobState = iota
 	queued
 	given
-	finished // with an outcome
+	finished // an outcome is known
 	withdrawn
 	jobStates
 )
 
-// jobEvent is an event in the life of a job.
+// jobEvent is an event that may change the state of a job.
 type jobEvent uint8
 
 const (
-	leftCame jobEvent = iota // its first piece has arrived
+	leftCame jobEvent = iota // its left piece has arrived
 	wasGiven
 	ended // its outcome is known
 	wasWithdrawn
@@ -47,23 +47,24 @@ var jobMoves = [jobStates][jobEvents]jobState{
 	withdrawn: {withdrawn, never, withdrawn, withdrawn},
 }
 
-// job is a segment, or the right piece of one, that an engine of this node computes for a
-// plan. Guarded by board.mu.
+// job is a segment, or the right piece of one, that an engine of this node computes for a plan. It
+// is guarded by board.mu.
 type job struct {
-	id     uint64 // on this node; the id that engines see
+	id     uint64 // unique on this node; engines see this id
 	number uint32 // within its plan
 	origin *origin
 	worker *worker
 	Segment
-	begin  int // 0 = the whole segment
+	begin  int // first token to compute; 0 = the whole segment
 	left   profile.SegmentKey
 	until  time.Time
-	millis float64 // expected duration
+	millis float64 // expected duration of the computation
 	state  jobState
-	let    func() // releases the lease of its first piece; nil = none
+	let    func() // releases the lease of the left piece; nil = none
 }
 
-// move is the only function that changes the state of a job; changed reports whether it did.
+// move applies an event. No other function changes the state of a job. changed reports whether the
+// state is another one now.
 func (j *job) move(e jobEvent) (changed bool) {
 	to := jobMoves[j.state][e]
 	if to == never {
@@ -75,30 +76,31 @@ func (j *job) move(e jobEvent) (changed bool) {
 
 func (j *job) over() bool { return j.state == finished || j.state == withdrawn }
 
-// worker is an engine that takes jobs: one connection, one profile and tenant. Guarded by
+// worker is an engine that takes jobs: one connection, for one profile and tenant. It is guarded by
 // board.mu.
 type worker struct {
 	id      uint64
 	conn    uint64
 	scope   Scope
-	most    int                // jobs at once
-	pieces  bool               // it can continue from a piece
-	primers []profile.PrimerID // after which it can capture segments
+	most    int                // most jobs at the same time
+	pieces  bool               // it can continue from a left piece
+	primers []profile.PrimerID // primers after which it can capture segments
 	queue   float64
-	told    time.Time // when queue was reported
-	asking  int       // waiting watches, at most one
-	asked   time.Time // time of the latest reply
+	told    time.Time // when the engine reported queue
+	asking  int       // number of waiting requests for jobs, at most 1
+	asked   time.Time // when the latest request for jobs was answered
 	jobs    []*job    // open, in order
-	gone    []uint64  // ids of given jobs that were withdrawn, not reported yet
+	gone    []uint64  // ids of jobs given to it that have ended, to be reported to it
 	wake    chan struct{}
 }
 
-// has reports whether the engine can capture segments after a primer; zero = without one.
+// has reports whether the engine can capture segments after a primer. Zero means no primer, which
+// every engine can.
 func (w *worker) has(primer profile.PrimerID) bool {
 	return primer == profile.PrimerID{} || slices.Contains(w.primers, primer)
 }
 
-// queued returns the milliseconds of work before a new job would start.
+// queued returns the milliseconds of work that the engine has before it would start a new job.
 func (w *worker) queued(now time.Time) float64 {
 	ms := max(0, w.queue-millis(now.Sub(w.told)))
 	for _, j := range w.jobs {
@@ -107,20 +109,22 @@ func (w *worker) queued(now time.Time) float64 {
 	return ms
 }
 
-// busy reports whether it has a job; then it need not request another one.
+// busy reports whether the engine computes a job. Then it is in use, although it does not ask for
+// jobs.
 func (w *worker) busy() bool {
 	return slices.ContainsFunc(w.jobs, func(j *job) bool { return j.state == given })
 }
 
 func millis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// origin is a plan that has jobs here, of another node or of this one ("").
+// origin is a plan, of this or another node, that has jobs on this node. In its key, peer is "" for
+// a plan of this node.
 type origin struct {
 	key     originKey
 	jobs    map[uint32]*job // by number, including finished ones
 	results []result
-	polls   int       // waiting requests
-	polled  time.Time // end of the latest one
+	polls   int       // requests for results that are waiting
+	polled  time.Time // when the latest request for results ended
 	wake    chan struct{}
 }
 
@@ -129,7 +133,7 @@ type originKey struct {
 	plan uint64
 }
 
-// signal wakes the waiting goroutine, or the next one to wait.
+// signal wakes the goroutine that waits for c, or the next one that will wait.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -2,61 +2,62 @@ package parallel
 
 import "time"
 
-// Bounds, all generous guesses. A request beyond a bound is declined, and counted.
+// Bounds, all of them generous guesses. A request beyond a bound is declined and counted.
 const (
-	// MaxRows bounds the segments of a plan.
+	// MaxRows is the largest number of segments in a plan.
 	MaxRows = 256
-	// MaxJobTokens bounds the token ids of a job, which must fit one frame to an engine.
+	// MaxJobTokens is the largest number of token ids in a job, which must fit one frame to an engine.
 	// The requesting engine computes longer segments.
 	MaxJobTokens = 28 << 10
-	// MaxWorkerJobs bounds the jobs that one engine gets at once.
+	// MaxWorkerJobs is the largest number of jobs that one engine gets at once.
 	MaxWorkerJobs = 64
-	// MaxPrimers bounds the distinct primers of a plan, and those of an engine.
+	// MaxPrimers is the largest number of distinct primers of a plan, and of an engine.
 	MaxPrimers = 16
-	// MaxWait bounds a watch.
+	// MaxWait is the longest time that a watch waits.
 	MaxWait = 30 * time.Second
 
-	maxPlans        = 256     // of this node
-	maxConnPlans    = 16      // per connection
+	maxPlans        = 256     // open plans of this node
+	maxConnPlans    = 16      // open plans of a connection
 	maxPlanTokens   = 1 << 20 // token ids of a plan
 	maxOpenTokens   = 8 << 20 // token ids of all plans
 	maxQueuedTokens = 4 << 20 // token ids of the jobs on this node
 	maxJobs         = 1024    // on this node
 	maxWorkers      = 256     // on this node
-	maxNodes        = 16      // asked for a plan
-	maxEngines      = 16      // per node that a plan uses
+	maxNodes        = 16      // nodes asked for an offer per plan
+	maxEngines      = 16      // engines in an offer
 	maxOrigins      = 256     // plans of other nodes that have jobs here
-	maxPolls        = 64      // concurrent requests for results, per peer
+	maxPolls        = 64      // waiting requests for results, per peer
 
-	// offerTime bounds the round trip before a plan; later offers are not used.
+	// offerTime is how long a plan waits for offers. Later offers are not used.
 	offerTime = 250 * time.Millisecond
-	// connectTime bounds a request that does not wait on the other node, including the
-	// connection.
+	// connectTime is the limit of a request that does not wait on the other node, including the time to
+	// connect.
 	connectTime = 3 * time.Second
-	// pollTime is the time a node waits for results before it reports none.
+	// pollTime is how long a node waits for results before it answers that there are none.
 	pollTime = 8 * time.Second
-	// lostAfter is the longest time without a request for results before a plan of another
-	// node is considered gone.
+	// lostAfter: if a plan of another node has not asked for results for this long, it is considered
+	// gone.
 	lostAfter = 5 * time.Second
-	// workerIdle is the longest time that an idle engine may go without requesting a job.
+	// workerIdle: an idle engine that has not asked for jobs for this long is removed.
 	workerIdle = 5 * time.Second
-	// lingerTime is the time fetched rows stay leased after all were reported.
+	// lingerTime is how long fetched rows stay leased after all rows were reported.
 	lingerTime = 5 * time.Second
 
-	// DefaultWithin and MaxWithin bound the duration of a plan.
+	// DefaultWithin and MaxWithin are the default and the limit of PlanQuery.Within.
 	DefaultWithin = time.Minute
 	MaxWithin     = 10 * time.Minute
 
-	// leastGain is the least share of time that a plan must save compared with computing
-	// everything locally; less is noise.
+	// leastGain is the smallest share of the time to compute everything locally that a plan must save.
+	// Smaller gains are noise.
 	leastGain = 0.05
-	// A row is late after patience times its expected time, but at least leastPatience
-	// more: a worker that takes half as long again has other work. A row that is computed
-	// and on its way gets as much time as computing it here would take.
+	// A row is late after patience times its expected time, at least leastPatience after it: a worker
+	// that takes that long has other work. A row that is computed and being fetched gets as much time
+	// as computing it here would take.
 	patience      = 1.5
 	leastPatience = 200 * time.Millisecond
-	// Pieces: chunks of kernels and of rotary embeddings divide 64. Below 256 tokens, the
-	// fixed cost of a run exceeds the gain of a cut.
+	// Segments are cut into pieces at multiples of pieceGrain tokens, which the chunks of kernels and
+	// of rotary embeddings divide. In pieces of less than pieceLeast tokens, the fixed cost of a run
+	// exceeds the gain.
 	pieceGrain = 64
 	pieceLeast = 256
 )

@@ -18,8 +18,8 @@ const (
 	resultsPath = "/peer/v1/results"
 )
 
-// Messages, little endian. The number of jobs and the bytes are bounded by the body's, 1 MiB
-// on the peers' port, and by limits.go.
+// Messages, little-endian. The size of a body, 1 MiB on the peers' port, and limits.go bound the
+// number of jobs and bytes.
 //
 //	scope           fingerprint 32 | tenant tag 16
 //	offer           scope | keys: count u16, each 32 | with primers: count u8, each 32
@@ -32,8 +32,8 @@ const (
 //	results         plan u64 | seen u32 | wait ms u32 | end u8 | dropped: count u16, each u32
 //	results' answer count u16, each: number u32, outcome u8
 //
-// An offer with primers has bit 15 of its count of keys set, a job with a primer bit 7 of its
-// role: nodes that know of no primers refuse both.
+// An offer with primers has bit 15 of its count of keys set, and a job with a primer has bit 7 of
+// its role set. Nodes of releases without primers refuse both.
 const (
 	primersFollow = 1 << 15
 	primedRole    = 1 << 7
@@ -45,7 +45,7 @@ const (
 	maxVerdicts  = 2 + 2*MaxRows
 	maxPollBody  = 8 + 4 + 4 + 1 + 2 + 4*2*MaxRows
 	maxResults   = 2 + 5*2*MaxRows
-	maxHolder    = 253 // of a node's name
+	maxHolder    = 253 // bytes of a node's name
 )
 
 type scopeTag struct {
@@ -56,19 +56,19 @@ type scopeTag struct {
 type offerRequest struct {
 	scope   scopeTag
 	keys    []profile.SegmentKey
-	primers []profile.PrimerID // only engines with all of them are requested
+	primers []profile.PrimerID // an engine must have all of these
 }
 
-// offer is a node's reply about itself.
+// offer is the answer of a node: its speed, the segments that it has, and its engines.
 type offer struct {
 	prefill cost.Prefill
-	held    []bool // of the requested keys
+	held    []bool // for each key of the request: is the segment cached there
 	engines []engineOffer
 }
 
 type engineOffer struct {
 	id     uint64
-	queued float64 // ms
+	queued float64 // ms of work before it would start a new job
 	pieces bool
 }
 
@@ -78,14 +78,14 @@ type workRequest struct {
 	jobs  []jobRequest
 }
 
-// jobRequest is a job as sent between nodes. Its number is unique within its plan.
+// jobRequest is a job as it is sent between nodes. Its number is unique within its plan.
 type jobRequest struct {
 	number uint32
 	engine uint64
-	micros uint32 // until the result is no longer wanted
+	micros uint32 // time until the result is no longer wanted
 	spec   profile.SegmentSpec
-	begin  int    // 0 = the whole segment, else continue from there
-	holder string // node that has the tokens before begin; empty = the receiving node
+	begin  int    // first token to compute; 0 = the whole segment
+	holder string // node that has the segment of the tokens before begin; "" = the receiving node
 	ids    []uint32
 }
 
@@ -95,7 +95,7 @@ func (j *jobRequest) size() int {
 
 func (j *jobRequest) primed() bool { return j.spec.Primer != profile.PrimerID{} }
 
-// verdict is the decision on a job that was sent.
+// verdict is a node's decision on a job that was sent to it.
 type verdict uint8
 
 const (
@@ -106,18 +106,18 @@ const (
 
 type resultsRequest struct {
 	plan    uint64
-	seen    int // results received so far
+	seen    int // number of results received so far
 	waitMs  int
 	end     bool     // the plan is over
-	dropped []uint32 // jobs no longer wanted
+	dropped []uint32 // numbers of jobs no longer wanted
 }
 
-// outcome is the outcome of a job.
+// outcome says how a job ended.
 type outcome uint8
 
 const (
 	done outcome = iota + 1
-	lost         // declined by its engine, or the engine is gone, or its first piece did not arrive
+	lost         // its engine declined it or is gone, or its left piece did not arrive
 	late
 	outcomes
 )
@@ -189,8 +189,8 @@ func (o *offer) append(b []byte) []byte {
 	return b
 }
 
-// decodeOfferAnswer decodes the answer to a request with the given number of keys. An
-// invalid speed makes the whole answer invalid.
+// decodeOfferAnswer decodes the answer to an offer request with the given number of keys. It
+// returns an error if any part is invalid, including the speed.
 func decodeOfferAnswer(b []byte, keys int) (o offer, err error) {
 	r := reader{b: b}
 	for _, f := range [...]*float64{&o.prefill.Fixed, &o.prefill.PerToken, &o.prefill.PerTokenSquared} {
@@ -247,7 +247,7 @@ func decodeWork(b []byte) (q workRequest, err error) {
 	if n == 0 || n > 2*MaxRows {
 		return q, invalid("%d jobs", n)
 	}
-	var primed []int // jobs
+	var primed []int // indices of jobs with a primer
 	for range n {
 		j := jobRequest{number: r.u32(), engine: r.u64(), micros: r.u32()}
 		role := r.u8()
@@ -362,7 +362,7 @@ func oneIf(b bool) byte {
 // microsOf converts milliseconds to whole microseconds, saturated.
 func microsOf(ms float64) uint32 { return uint32(min(max(ms*1e3, 0), math.MaxUint32)) }
 
-// reader decodes a message. Reads beyond the end return zeros and set an error.
+// reader decodes a message. Reads beyond the end return zeros and set short, which end reports.
 type reader struct {
 	b     []byte
 	short bool
@@ -371,7 +371,7 @@ type reader struct {
 func (r *reader) take(n int) []byte {
 	if n > len(r.b) {
 		r.short, r.b = true, nil
-		return make([]byte, n) // n is at most 255
+		return make([]byte, n) // all callers pass an n of at most 255
 	}
 	b := r.b[:n:n]
 	r.b = r.b[n:]

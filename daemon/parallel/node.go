@@ -7,12 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer"
 )
 
-// node is a node whose engines may compute for a plan.
+// node is a node, another one or this one, whose engines may compute for a plan.
 type node interface {
 	offer(ctx context.Context, q *offerRequest) (offer, error)
 	work(ctx context.Context, q *workRequest) ([]verdict, error)
-	// results waits for results after those already seen. tier.ErrGone: the node does not
-	// know the plan, or not any more.
+	// results waits for results that were not seen yet. It returns tier.ErrGone if the node does not
+	// know the plan, or no longer knows it.
 	results(ctx context.Context, q *resultsRequest) ([]result, error)
 }
 
@@ -52,7 +52,7 @@ func (m member) results(ctx context.Context, q *resultsRequest) ([]result, error
 	return decodeResultsAnswer(b)
 }
 
-// here is this node itself, for a plan of one of its connections.
+// here is this node itself, for the plan of one of its connections.
 type here struct {
 	of    *Work
 	conn  uint64

@@ -12,16 +12,16 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// plan is the set of rows that other engines compute for one request.
+// plan is the set of rows that other engines compute for one request. Each row is one segment.
 type plan struct {
 	// Fixed after Plan.
 	work  *Work
 	id    uint64
 	conn  uint64
 	scope Scope
-	tag   scopeTag // as other nodes know it
+	tag   scopeTag // scope as other nodes name it
 	nodes []node
-	names []string // of nodes, as they call each other
+	names []string // cluster names of nodes
 	until time.Time
 	ctx   context.Context // ends with the plan
 	end   context.CancelFunc
@@ -31,23 +31,23 @@ type plan struct {
 
 	mu       sync.Mutex
 	rows     []row
-	unheard  []RowProgress // not reported yet
-	left     int           // rows not settled
-	followed []bool        // nodes whose results are being requested
+	unheard  []RowProgress // not reported to the watcher yet
+	left     int           // rows that are not settled
+	followed []bool        // for each node: are its results being requested
 	leases   []func()
-	settled  time.Time // when all rows were settled and reported
+	settled  time.Time // when all rows were settled and reported; zero = not yet
 	over     bool
 }
 
-// number returns a job's number in its plan: of the right or only piece of a row, or of its
-// first piece.
+// number returns the number of a job in its plan. first selects the job for the first piece of a
+// row, otherwise it is the job for the right piece or for the whole row.
 func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
 
 func gone(id uint64) error {
 	return fmt.Errorf("parallel: plan %x does not exist: %w", id, tier.ErrGone)
 }
 
-// news returns the progress that was not reported yet.
+// news returns the progress that was not reported yet, and the number of rows that are not settled.
 func (p *plan) news() (list []RowProgress, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,9 +58,10 @@ func (p *plan) news() (list []RowProgress, left int) {
 	return list, p.left
 }
 
-// begin sends the jobs, for each node in the order of its engines' lists.
+// begin sends the jobs, and fetches the rows that other nodes have. Each node gets its jobs in the
+// order of its engines' lists.
 func (p *plan) begin(order []sending) {
-	var held []int // by a node, before anything was sent: only then is this complete
+	var held []int // collected first: once jobs are sent, other rows may become coming
 	p.mu.Lock()
 	for i := range p.rows {
 		if p.rows[i].state == coming {
@@ -87,10 +88,10 @@ type sending struct {
 	share
 	row        int
 	begin, end int
-	holder     string // of the tokens before begin
+	holder     string // node that has the tokens before begin
 }
 
-// send sends jobs, as many as fit into each request, and starts requesting results.
+// send sends jobs to a node, as many as fit into each request, and starts requesting results.
 func (p *plan) send(n int, list []sending) {
 	q := workRequest{scope: p.tag, plan: p.id}
 	size := 0
@@ -113,7 +114,7 @@ func (p *plan) send(n int, list []sending) {
 	flush()
 }
 
-// jobOf returns a piece in its wire form; false if the row is settled.
+// jobOf returns a piece in its wire form. It returns false if the row is settled.
 func (p *plan) jobOf(s *sending) (j jobRequest, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +152,7 @@ func (p *plan) sendSome(n int, q *workRequest) {
 	}
 }
 
-// follow requests results from a node until none of its jobs is open.
+// follow starts requesting results from a node, unless that is already going on.
 func (p *plan) follow(n int) {
 	p.mu.Lock()
 	begun := p.followed[n]
@@ -162,8 +163,7 @@ func (p *plan) follow(n int) {
 	}
 }
 
-// tries is the number of attempts on a node that does not answer. retry is the delay
-// between them.
+// tries is how often a node that does not answer is asked. retry is the delay between attempts.
 const (
 	tries = 3
 	retry = 100 * time.Millisecond
@@ -196,13 +196,14 @@ func (p *plan) ask(n int) {
 		case <-p.ctx.Done():
 		}
 	}
-	// Withdrawn jobs need not be computed. The plan's own context has ended.
+	// The plan has ended, and its context too. This request tells the node that the remaining jobs need
+	// not be computed.
 	ctx, cancel := context.WithTimeout(p.work.ctx, connectTime)
 	defer cancel()
 	_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, end: true})
 }
 
-// lose gives up the unfinished work of a node.
+// lose gives up the jobs of a node that are not done.
 func (p *plan) lose(n int) {
 	p.mu.Lock()
 	var list []int
@@ -219,7 +220,7 @@ func (p *plan) lose(n int) {
 	}
 }
 
-// hear applies one result. It ignores a node's results about jobs of other nodes.
+// hear applies one result from a node. It ignores results about jobs that other nodes have.
 func (p *plan) hear(n int, x result) {
 	i, first := int(x.number/2), x.number%2 == 1
 	if i >= len(p.rows) {
@@ -253,7 +254,7 @@ func (p *plan) hear(n int, x result) {
 	}
 }
 
-// sendRight sends the second piece of a row once the first is published.
+// sendRight sends the right piece of a row, once the first piece is published.
 func (p *plan) sendRight(s *sending) {
 	if s.holder == p.names[s.node] {
 		s.holder = ""
@@ -261,7 +262,7 @@ func (p *plan) sendRight(s *sending) {
 	p.work.start(func() { p.send(s.node, []sending{*s}) }, func() {})
 }
 
-// tell records that a node has a segment before its index shows it.
+// tell records that a node has a segment, before that node's index shows it here.
 func (p *plan) tell(key profile.SegmentKey, n int) {
 	if m, ok := p.nodes[n].(member); ok {
 		want := p.scope.want(key)
@@ -269,7 +270,8 @@ func (p *plan) tell(key profile.SegmentKey, n int) {
 	}
 }
 
-// fetch fetches a row, or its first piece if this plan's engine computes the rest.
+// fetch fetches and leases a row. If this plan's engine computes the right piece, it fetches only
+// the first piece.
 func (p *plan) fetch(i int) {
 	r := &p.rows[i]
 	what, event := r.Key, isHere
@@ -285,7 +287,7 @@ func (p *plan) fetch(i int) {
 	p.happened(i, event)
 }
 
-// keep keeps a lease until the plan is over.
+// keep stores the function that releases a lease, and calls it when the plan is over.
 func (p *plan) keep(let func()) {
 	p.mu.Lock()
 	over := p.over
@@ -298,7 +300,8 @@ func (p *plan) keep(let func()) {
 	}
 }
 
-// happened applies an event to a row, notifies its watcher, and withdraws jobs for it.
+// happened applies an event to a row. If that settles the row, it wakes the watcher and withdraws
+// the row's jobs.
 func (p *plan) happened(i int, e rowEvent) (changed bool) {
 	p.mu.Lock()
 	r := &p.rows[i]
@@ -347,7 +350,7 @@ func (p *plan) countLocked(r *row) {
 	}
 }
 
-// drop tells a node that a job is no longer needed.
+// drop tells a node that one of its jobs is no longer needed.
 func (p *plan) drop(n int, number uint32) {
 	p.mu.Lock()
 	known := p.followed[n]
@@ -358,12 +361,13 @@ func (p *plan) drop(n int, number uint32) {
 	p.work.start(func() {
 		ctx, cancel := context.WithTimeout(p.ctx, connectTime)
 		defer cancel()
-		// Otherwise it is dropped with the plan.
+		// If the request fails, the job is withdrawn when the plan ends.
 		_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, seen: 4 * MaxRows, dropped: []uint32{number}})
 	}, func() {})
 }
 
-// published is called when an engine of this node has published a segment.
+// published is called when an engine of this node has published a segment. It continues the rows
+// that wait for that segment.
 func (p *plan) published(key profile.SegmentKey) {
 	p.mu.Lock()
 	var whole, first []int
@@ -395,7 +399,7 @@ func (p *plan) published(key profile.SegmentKey) {
 	}
 }
 
-// sweep ends everything whose time is over.
+// sweep ends rows that are late, and the plan when its time is over.
 func (p *plan) sweep(now time.Time) {
 	p.mu.Lock()
 	var late []int
@@ -414,7 +418,7 @@ func (p *plan) sweep(now time.Time) {
 	}
 }
 
-// finish ends the plan. Further calls do nothing.
+// finish ends the plan and releases its leases. Further calls do nothing.
 func (p *plan) finish() {
 	p.mu.Lock()
 	if p.over {

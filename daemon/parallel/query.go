@@ -10,31 +10,32 @@ import (
 
 // PlanQuery asks which engines compute the missing segments of a prompt.
 type PlanQuery struct {
-	Conn     uint64 // the requesting connection; its plans end with it
+	Conn     uint64 // requesting connection; its plans end with it
 	Scope    Scope
-	Segments []Segment // keys are recomputed; no duplicates
-	Pieces   bool      // the requesting engine can continue from a first piece, and publish one
+	Segments []Segment // without duplicates; the keys are computed again from IDs
+	Pieces   bool      // the requesting engine can continue from a first piece, and can publish one
 	Queued   time.Duration
 	Within   time.Duration // 0 = DefaultWithin; at most MaxWithin
-	Off      bool          // the profile is switched off: nothing is started
+	Off      bool          // splicing is switched off for the profile, so that nothing is started
 }
 
-// PlanAnswer is the assignment.
+// PlanAnswer says which engine computes which row.
 type PlanAnswer struct {
-	Plan            uint64 // 0 = nothing was started: all rows are in Own
+	Plan            uint64 // id of the plan; 0 = there is no plan, and all rows are in Own
 	Reason          Reason
-	Expected, Alone time.Duration   // until all rows are here, and if the requesting engine computes all of them
-	Workers         []uint32        // for each row: 0 = the requesting engine
-	Rows            []time.Duration // until each is expected here
-	Own             []OwnWork       // in the order of execution
-	Combine         string          // node that would have all rows first; empty = this one
+	Expected, Alone time.Duration   // time until all rows are here: by this plan, and without other engines
+	Workers         []uint32        // for each row: number of the engine; 0 = the requesting engine
+	Rows            []time.Duration // for each row: time until it is expected here
+	Own             []OwnWork       // what the requesting engine computes, in this order
+	Combine         string          // name of the node that would have all rows first; "" = this node
 }
 
-// OwnWork is the part of a row that the requesting engine computes. If Begin is above 0, it continues from
-// the segment of the earlier tokens; if End is below the row's, it is a first piece.
+// OwnWork is the range of a row's tokens that the requesting engine computes. If Begin is above 0,
+// it continues from the segment of the tokens before Begin. If End is below the row's length, the
+// range is a first piece.
 type OwnWork struct{ Row, Begin, End int }
 
-// check validates a query and returns its profile.
+// check validates a query, including its keys, and returns its profile.
 func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 	p, ok := w.cfg.Store.Profile(q.Scope.Profile)
 	if !ok {
@@ -67,31 +68,32 @@ func (w *Work) check(q *PlanQuery) (*profile.Profile, error) {
 	return p, nil
 }
 
-// JobsQuery requests jobs.
+// JobsQuery asks for jobs on behalf of an engine.
 type JobsQuery struct {
 	Conn     uint64
 	Scope    Scope
-	Jobs     int                // at most, at once; 0 with End
-	Primers  []profile.PrimerID // after which the engine can capture segments, at most MaxPrimers
+	Jobs     int                // most jobs that the engine has at once; 0 with End
+	Primers  []profile.PrimerID // primers after which the engine can capture segments, at most MaxPrimers
 	Pieces   bool
-	Queued   time.Duration // time of other work that the engine does first
+	Queued   time.Duration // time of the other work that the engine does first
 	Declined []uint64
 	End      bool // the engine takes no more jobs
 	Wait     time.Duration
 }
 
-// Job is a segment that an engine is to compute and publish. IDs are shared and must not be
+// Job is a segment that an engine is asked to compute and publish. IDs is shared and must not be
 // modified.
 type Job struct {
 	ID uint64
 	Segment
-	Begin  int                // 0 = the whole segment
-	Left   profile.SegmentKey // of the tokens before Begin
-	Within time.Duration      // after that the result is no longer wanted
+	Begin  int                // first token to compute; 0 = the whole segment
+	Left   profile.SegmentKey // key of the segment of the tokens before Begin
+	Within time.Duration      // time after which the result is no longer wanted
 }
 
-// Jobs waits at most q.Wait for jobs with at most the given number of tokens in total.
-// tier.ErrBusy: the connection already waits for jobs, or there are too many engines.
+// Jobs waits, for at most q.Wait, for jobs with at most the given number of tokens in total. gone
+// lists jobs that the engine should stop, and has is the number of jobs that it has. The error
+// wraps tier.ErrBusy if the connection waits for jobs already, or if there are too many engines.
 func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, gone []uint64, has int, err error) {
 	if q.End {
 		w.board.leaveAll(func(x *worker) bool { return x.conn == q.Conn && x.scope == q.Scope })
@@ -121,9 +123,9 @@ func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, 
 	}
 }
 
-// Watch waits at most wait for progress of a plan's rows. left is the number of unsettled
-// rows. tier.ErrGone: the plan does not exist, or not any more. tier.ErrBusy: another call
-// waits already. end ends the plan now.
+// Watch waits, for at most wait, for progress of a plan's rows. left is the number of rows that are
+// not settled. With end, it ends the plan instead. The error wraps tier.ErrGone if there is no such
+// plan (any more), and tier.ErrBusy if another call waits already.
 func (w *Work) Watch(ctx context.Context, conn, id uint64, wait time.Duration, end bool) (list []RowProgress, left int, err error) {
 	w.mu.Lock()
 	p := w.plans[id]

@@ -7,13 +7,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rowState is the state of a row that another engine computes, or of which another engine
-// computes the first piece and this plan's own engine the last.
+// rowState is the state of a row. Another engine computes the row, or its first piece if this
+// plan's own engine computes the right piece.
 //
-//	open ──► coming ──► committed        its segment is being fetched, and is here
-//	  │ └──────────────► pieceHere       its first piece is here; the rest is the engine's own
-//	  ├──► aborted, late ◄── coming      the engine computes it
-//	own                                  it does so from the start
+//	open ──► coming ──► committed        its segment is being fetched; it is here
+//	  │ └──────────────► pieceHere       its first piece is here; the own engine computes the rest
+//	  ├──► aborted, late ◄── coming      the own engine computes it instead
+//	own                                  the own engine computes it from the start
 type rowState uint8
 
 const (
@@ -30,15 +30,15 @@ const (
 type rowEvent uint8
 
 const (
-	wasDone   rowEvent = iota // its worker has published it
-	isHere                    // it is leased here
-	pieceCame                 // its first piece is leased here
+	wasDone   rowEvent = iota // its worker has published the segment
+	isHere                    // the segment is leased here
+	pieceCame                 // the first piece is leased here
 	failed
 	timePassed
 	rowEvents
 )
 
-// stays means no change: the row is settled.
+// stays means that the event changes nothing, for example because the row is settled.
 const stays = rowStates
 
 var rowMoves = [rowStates][rowEvents]rowState{
@@ -53,27 +53,27 @@ var rowMoves = [rowStates][rowEvents]rowState{
 
 func (s rowState) settled() bool { return s != open && s != coming }
 
-// row is one segment of a plan. Guarded by plan.mu.
+// row is one segment of a plan. It is guarded by plan.mu.
 type row struct {
 	Segment
 	state rowState
-	room  int64              // bytes reserved for it
+	room  int64              // bytes reserved for it in this node's memory
 	late  time.Time          // when it becomes late
 	alone float64            // ms that the requesting engine would take
-	cut   int                // 0 = in one piece
-	left  profile.SegmentKey // of the tokens before cut
+	cut   int                // the right piece begins at this token; 0 = the row is not cut
+	left  profile.SegmentKey // key of the segment of the tokens before cut
 	first share              // engine that computes [0, cut)
-	last  share              // engine that computes the rest, or the whole row
+	last  share              // engine that computes the right piece, or the whole row
 }
 
-// share is an engine of a node that computes a piece.
+// share names the engine of a node that computes a piece.
 type share struct {
-	node   int // -1 = the requesting engine
+	node   int // index of the node in the plan; -1 = the requesting engine
 	engine uint64
 }
 
-// move is the only function that changes the state of a row. settled reports whether this
-// call settled it.
+// move applies an event. No other function changes the state of a row. settled reports whether this
+// call has settled the row.
 func (r *row) move(e rowEvent) (changed, settled bool) {
 	to := rowMoves[r.state][e]
 	if to == stays {
@@ -86,7 +86,7 @@ func (r *row) move(e rowEvent) (changed, settled bool) {
 	return true, to.settled()
 }
 
-// Progress is the progress of a row, as reported to clients, numbered as in the wire
+// Progress is the progress of a row, as reported to clients. Its numbers are those of the wire
 // protocol.
 type Progress uint8
 
@@ -100,16 +100,16 @@ const (
 
 var progressOf = [rowStates]Progress{committed: Committed, pieceHere: Piece, aborted: Aborted, tooLate: Late}
 
-// RowProgress is an event of a row.
+// RowProgress reports that the row with index Row of a plan is settled.
 type RowProgress struct {
 	Row int
 	Progress
 }
 
-// Reason is the reason why a plan was not started, numbered as in the wire protocol.
+// Reason is the reason why a plan was not started. Its numbers are those of the wire protocol.
 type Reason uint8
 
-// The reasons.
+// The values of Reason. Begun means that the plan was started.
 const (
 	Begun Reason = iota
 	NoGain

@@ -19,20 +19,20 @@ func (s Scope) want(key profile.SegmentKey) tier.Want {
 	return tier.Want{Name: tier.Name{Key: key}, Fingerprint: s.Fingerprint, Tenant: s.Tenant}
 }
 
-// Segment is a segment to compute. IDs are shared and must not be modified.
+// Segment is a segment to compute. IDs is shared and must not be modified.
 type Segment struct {
 	Key  profile.SegmentKey
 	Spec profile.SegmentSpec
-	IDs  []uint32 // Spec.Tokens ids
+	IDs  []uint32 // token ids, Spec.Tokens of them
 }
 
-// Left returns the geometry of the first tokens of a segment, up to cut: the same role,
+// Left returns the geometry of the left piece of a segment, its tokens up to cut: the same role,
 // head and primer, without a tail.
 func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
 	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }
 
-// primersOf lists the distinct primers of segments.
+// primersOf lists the distinct primers after which segments are captured.
 func primersOf(list []Segment) (primers []profile.PrimerID) {
 	for i := range list {
 		if id := list[i].Spec.Primer; id != (profile.PrimerID{}) && !slices.Contains(primers, id) {

@@ -17,7 +17,7 @@ func Serves(path []byte) bool {
 	return string(path) == offerPath || string(path) == workPath || string(path) == resultsPath
 }
 
-// Handler answers other nodes. It only waits for results, at most pollTime.
+// Handler answers requests of other nodes. It waits only for results, for at most pollTime.
 func (w *Work) Handler(ctx *fasthttp.RequestCtx) {
 	w.counts.ReceivedBytes.Add(uint64(len(ctx.PostBody())))
 	out, err := w.answer(ctx, w.cfg.Cluster.PeerOf(ctx))
@@ -51,7 +51,7 @@ func (w *Work) answer(ctx *fasthttp.RequestCtx, from string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		verdicts := make([]verdict, len(q.jobs)) // all declined
+		verdicts := make([]verdict, len(q.jobs)) // zero values: all declined
 		if s, ok := w.scopeOf(&q.scope); ok {
 			verdicts = w.take("peer "+from, s, &q)
 		}
@@ -69,7 +69,7 @@ func (w *Work) answer(ctx *fasthttp.RequestCtx, from string) ([]byte, error) {
 	return appendResults(nil, list), err
 }
 
-// refuse converts errors to statuses, as the object server does.
+// refuse answers with the status and code of an error, as the peers' object server does.
 func (w *Work) refuse(ctx *fasthttp.RequestCtx, err error) {
 	status, code := fasthttp.StatusServiceUnavailable, "unavailable"
 	switch {
@@ -87,7 +87,7 @@ func (w *Work) refuse(ctx *fasthttp.RequestCtx, err error) {
 	ctx.Response.SetBodyString(code + ": " + err.Error() + "\n")
 }
 
-// enter counts a request that may wait.
+// enter counts a request that may wait, or refuses it.
 func (w *Work) enter(from string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,15 +111,15 @@ func (w *Work) leavePoll(from string) {
 	w.running.Done()
 }
 
-// scopeOf returns the local scope for one of another node: a registered profile, and a
-// tenant of the same name and salt whose token ids may be sent to other nodes.
+// scopeOf returns this node's scope for the scope of another node. The profile must be registered
+// here. There must be a tenant of the same name and salt that allows token ids to leave its node.
 func (w *Work) scopeOf(t *scopeTag) (Scope, bool) {
 	tenant, known := w.cfg.Cluster.Names.TenantOf(t.tenant)
 	id, _, ok := w.cfg.Store.FindProfile(t.fingerprint)
 	return Scope{id, t.fingerprint, tenant}, ok && known && w.tenants[tenant].Parallel
 }
 
-// offer returns this node's offer, without the engine of connection not.
+// offer returns this node's offer. It leaves out the engine of connection not; 0 = none.
 func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	o.held = w.holds(s, q.keys)
 	model, err := w.cfg.Store.CostModel(s.Profile)
@@ -130,7 +130,8 @@ func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	return o
 }
 
-// take queues the valid jobs of a plan while there is room.
+// take queues the jobs of a plan that are valid and for which there is room. It returns a verdict
+// on each job.
 func (w *Work) take(from string, s Scope, q *workRequest) []verdict {
 	list := make([]verdict, len(q.jobs))
 	p, ok := w.cfg.Store.Profile(s.Profile)
@@ -164,7 +165,7 @@ func (w *Work) take(from string, s Scope, q *workRequest) []verdict {
 	return list
 }
 
-// accept validates a job and computes the keys of its segments.
+// accept validates a job and computes the keys of its segment and of its left piece.
 func (w *Work) accept(p *profile.Profile, s Scope, j *jobRequest) (a *accepted, err error) {
 	salt := w.tenants[s.Tenant].Salt
 	a = &accepted{number: j.number, engine: j.engine, begin: j.begin, fetch: j.begin > 0}
@@ -177,7 +178,7 @@ func (w *Work) accept(p *profile.Profile, s Scope, j *jobRequest) (a *accepted, 
 	return a, err
 }
 
-// bringLeft fetches the first piece of a job before its engine gets the job.
+// bringLeft fetches the left piece of a job, before its engine gets the job.
 func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	if c := w.cfg.Cluster; c != nil && holder != "" {
 		if node, ok := c.Node(holder); ok {
@@ -194,7 +195,7 @@ func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	}, func() { w.board.fetched(j, nil) })
 }
 
-// start runs f in a new goroutine, or otherwise if w is closed.
+// start runs f in a new goroutine. If w is closed, it calls otherwise instead.
 func (w *Work) start(f, otherwise func()) {
 	w.mu.Lock()
 	closed := w.closed
@@ -212,7 +213,7 @@ func (w *Work) start(f, otherwise func()) {
 	}()
 }
 
-// answerResults waits for results of a plan that has jobs here.
+// answerResults waits for new results of a plan that has jobs on this node.
 func (w *Work) answerResults(ctx context.Context, from string, q *resultsRequest) ([]result, error) {
 	o := w.board.poll(originKey{from, q.plan}, q, w.cfg.Now())
 	if o == nil {

@@ -11,31 +11,31 @@ import (
 
 // candidate is an engine that a plan may use, with the values from its node's offer.
 type candidate struct {
-	node    int // among the plan's nodes; -1 = the requesting engine
+	node    int // index of its node in the plan; -1 = the requesting engine
 	engine  uint64
 	prefill cost.Prefill
-	queued  float64 // ms
+	queued  float64 // ms of work before it would start a new job
 	pieces  bool
-	local   bool // nothing needs to be fetched
+	local   bool // an engine of this node: nothing needs to be fetched
 }
 
-// link is the cost of fetching segments from a node, in ms: initial latency, per segment,
-// and per token.
+// link is the cost of fetching segments from a node, in ms: latency per fetch, each per segment,
+// perToken per token.
 type link struct{ latency, each, perToken float64 }
 
-// spread assigns rows to engines. The first candidate is the requesting engine. If that
-// does not support pieces, no segment is cut: it needs bit-identical results to its own.
-// The function is pure.
+// spread assigns rows to engines. The first candidate is the requesting engine. If that engine does
+// not support pieces, no segment is cut, since it needs results that are bit-identical to its own.
+// plan is a pure function.
 type spread struct {
 	tokens     []int // of each row
 	candidates []candidate
 	links      []link  // of each node
-	handOver   link    // of a first piece between two nodes
-	extra      float64 // ms of other work of the requesting engine
+	handOver   link    // cost of moving a first piece between two nodes
+	extra      float64 // ms of other rows that the requesting engine computes first
 }
 
-// plan returns the assignment, with rows and pieces as in schedule.Plan, and the time that
-// the requesting engine would need alone. ok means that the plan is worthwhile.
+// plan returns the assignment of rows and pieces, as schedule.Plan describes it, and the time in ms
+// that the requesting engine would need alone. ok reports whether the plan saves enough time.
 func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 	team := schedule.Team{Cutting: schedule.Cutting{
 		HandOver: s.handOver.latency + s.handOver.each, HandOverPerToken: s.handOver.perToken, MinTokens: pieceLeast, GrainTokens: pieceGrain,
@@ -55,12 +55,12 @@ func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 	return p, alone, helped && p.TTFT < (1-leastGain)*alone
 }
 
-// lateAfter returns the time after which a row with an expected time in ms is late.
+// lateAfter returns the time after which a row is late, given its expected time in ms.
 func lateAfter(ms float64) time.Duration {
 	return duration(max(patience*ms, ms+millis(leastPatience)))
 }
 
-// duration converts milliseconds, saturated.
+// duration converts milliseconds to a Duration, saturated.
 func duration(ms float64) time.Duration {
 	return time.Duration(min(max(ms, 0), math.MaxInt64/2e6) * 1e6)
 }

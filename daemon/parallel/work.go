@@ -15,7 +15,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Tenant is a tenant of this node. Parallel allows its token ids to be sent to other nodes.
+// Tenant is a tenant of this node. Parallel allows other engines to receive its token ids.
 type Tenant struct {
 	ID       tier.TenantID
 	Salt     []byte
@@ -31,15 +31,15 @@ type Config struct {
 	Log     zerolog.Logger
 }
 
-// Cluster provides access to other nodes.
+// Cluster gives access to other nodes.
 type Cluster struct {
 	Peers *peer.Peers
 	Names *peer.Names
 	Self  string // this node's name
-	// Node returns a member's number by its name, and Name the reverse.
+	// Node returns the number of a member by its name. Name returns the name by the number.
 	Node func(name string) (peer.Node, bool)
 	Name func(peer.Node) (string, bool)
-	// Mark announces to other nodes whether this one has engines of a scope.
+	// Mark announces to other nodes whether this node has engines of a scope.
 	Mark func(w tier.Want, has bool)
 	// PeerOf identifies the peer of a request.
 	PeerOf func(*fasthttp.RequestCtx) string
@@ -54,20 +54,21 @@ type Work struct {
 	session *tiering.Session // owns the leases of fetched rows
 	ctx     context.Context  // ended by Close
 	end     context.CancelFunc
-	running sync.WaitGroup // of plans, and of fetches of first pieces
-	wake    chan struct{}  // signals work for a sweep
+	running sync.WaitGroup // goroutines of plans and of fetches
+	wake    chan struct{}  // tells Run that a sweep may be needed
 
-	markMu sync.Mutex // serializes marks, so that the latest is sent last
+	markMu sync.Mutex // serializes calls of Mark, so that the latest state is announced last
 
 	mu     sync.Mutex
 	closed bool
 	plans  map[uint64]*plan
 	polls  map[string]int // waiting requests for results, by peer
 	room   int64          // bytes reserved for rows of plans
-	tokens int            // token ids of plans
+	tokens int            // token ids in all plans
 }
 
-// New creates a Work. Run sweeps it, and Close ends it, before the store is closed.
+// New creates a Work. Run must run for its deadlines to apply. Close ends it, and is called before
+// the store is closed.
 func New(cfg Config) *Work {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -84,11 +85,12 @@ func New(cfg Config) *Work {
 	return w
 }
 
-// Allows reports whether token ids of a tenant's prompts may be sent to its other engines.
+// Allows reports whether token ids of a tenant's prompts may be sent to other engines of the
+// tenant.
 func (w *Work) Allows(id tier.TenantID) bool { return w.tenants[id].Parallel }
 
-// mark announces whether this node has engines of a scope. It is called without a lock, so
-// it checks again.
+// mark announces whether this node has engines of a scope. It is called without a lock, so that it
+// reads the current state again.
 func (w *Work) mark(s Scope, _ bool) {
 	signal(w.wake)
 	if w.cfg.Cluster == nil || !w.tenants[s.Tenant].Parallel {
@@ -99,11 +101,11 @@ func (w *Work) mark(s Scope, _ bool) {
 	w.cfg.Cluster.Mark(peer.Workers(s.Fingerprint, s.Tenant), w.board.has(s))
 }
 
-// sweepEvery is the precision of deadlines of jobs and rows.
+// sweepEvery is the time between sweeps, and so the precision of the deadlines of jobs and rows.
 const sweepEvery = 20 * time.Millisecond
 
-// Run ends everything whose time is over, until the context ends. It sleeps while there is
-// nothing to do.
+// Run ends jobs, rows and plans whose time is over, until the context ends. It sleeps while there
+// are none.
 func (w *Work) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -124,7 +126,7 @@ func (w *Work) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep ends everything whose time is over now, and reports whether another sweep is needed.
+// Sweep ends everything whose time is over now. more reports whether another sweep is needed later.
 func (w *Work) Sweep() (more bool) {
 	now := w.cfg.Now()
 	more = w.board.sweep(now)
@@ -154,7 +156,7 @@ func (w *Work) Leave(conn uint64) {
 	}
 }
 
-// Stop ends all plans, jobs and waiting calls. Further calls do nothing.
+// Stop ends all plans, jobs and waiting calls. Later calls do nothing.
 func (w *Work) Stop() {
 	w.mu.Lock()
 	w.closed = true
@@ -166,8 +168,8 @@ func (w *Work) Stop() {
 	w.board.leaveAll(func(*worker) bool { return true })
 }
 
-// Close stops and waits for running goroutines, at most for the duration of an interrupted
-// request.
+// Close calls Stop and waits for running goroutines. That takes at most as long as a request that
+// is being interrupted.
 func (w *Work) Close() {
 	w.Stop()
 	w.running.Wait()
@@ -192,8 +194,8 @@ func (w *Work) Published(object *tier.Want) {
 	}
 }
 
-// Exists records that an engine tried to reserve a segment that is cached or being filled.
-// A job for it is done if it is cached.
+// Exists records that an engine tried to reserve a segment that is cached or being filled. If it is
+// cached, the jobs for it are done.
 func (w *Work) Exists(s Scope, key profile.SegmentKey) {
 	if w.board.awaits(s, key) && w.holds(s, []profile.SegmentKey{key})[0] {
 		w.board.published(s, key)
@@ -216,7 +218,8 @@ func (w *Work) holds(s Scope, keys []profile.SegmentKey) []bool {
 	return held
 }
 
-// lease fetches a segment and leases it until let is called; false if it is not available.
+// lease fetches a segment and leases it until let is called. It returns false if it is not
+// available.
 func (w *Work) lease(ctx context.Context, s Scope, key profile.SegmentKey, until time.Time) (let func(), ok bool) {
 	q := tiering.AcquireQuery{
 		Profile: s.Profile, Tenant: s.Tenant, Planned: true, Keys: [][32]byte{key}, TTL: max(until.Sub(w.cfg.Now()), 0) + lingerTime,
@@ -226,7 +229,7 @@ func (w *Work) lease(ctx context.Context, s Scope, key profile.SegmentKey, until
 		return nil, false
 	}
 	id := rows[0].Lease
-	return func() { _ = w.session.Release(id) }, true // an error means that it has expired
+	return func() { _ = w.session.Release(id) }, true // an error means that the lease has expired
 }
 
 func busy(format string, args ...any) error {

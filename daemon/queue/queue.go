@@ -1,6 +1,6 @@
-// Package queue divides the time of workers between users, and between the connections of
-// each. It queues jobs until a worker is free, and makes long jobs yield to others. The
-// caller defines jobs and runs the goroutines. All methods may be called concurrently.
+// Package queue divides the time of workers between users, and between the connections of each
+// user. It queues jobs until a worker is free, and makes long jobs yield to others. The caller
+// defines the jobs and runs the goroutines. All methods may be called concurrently.
 package queue
 
 import (
@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// Queue queues jobs J for workers and divides the time of the workers. Users take turns, and so
-// do the connections of one user: the one that used least is next. So a client gains no time by
-// having many requests in flight, connections or long jobs.
+// Queue queues jobs J for workers and divides the time of the workers. Users take turns, and so do
+// the connections of one user: the one that has used the least time is next. So a client gains no
+// time by having many requests in flight, many connections or long jobs.
 //
-// The queue has no bound: callers bound the number of lanes, and of jobs in a lane.
+// The queue has no limit. Callers limit the number of lanes, and of jobs in a lane.
 //
-// A job is short until it has used a turn, and long from then on. A long job yields to others
-// (see GiveWay): it is parked together with its goroutine, and continues when its lane is next.
-// While short requests arrive, long jobs leave one worker free for them. Otherwise a short
-// request that waits for the end of a turn would also wait for Go's scheduler and the kernel to
-// take a processor away from the job, which takes ticks of 4 and 10 ms.
+// A job is short until it has used a turn, and long from then on. A long job yields to others (see
+// GiveWay): it is parked together with its goroutine, and continues when its lane is next. While
+// short requests arrive, long jobs leave one worker free for them. Otherwise a short request would
+// have to wait for the end of a turn, and then until Go's scheduler and the kernel take a processor
+// away from the long job, which takes ticks of 4 and 10 ms.
 //
-// Invariant: at most as many jobs run as there are workers. A reader that runs one counts; a
-// parked one does not.
+// Invariant: at most as many jobs run as there are workers. A job that a reader runs counts; a
+// parked job does not.
 //
-// Invariant: if a worker is free and an unstarted job is next, a goroutine calls Next, or is
-// about to.
+// Invariant: if a worker is free and a job that has not started is next, then some goroutine calls
+// Next, or is about to.
 type Queue[J comparable] struct {
 	workers int
 	spawn   func() // starts a goroutine that calls Next; called under mu
@@ -36,78 +36,77 @@ type Queue[J comparable] struct {
 	mu struct {
 		sync.Mutex
 		users   map[User]*account
-		waiting []*Lane[J] // lanes with work, oldest first
-		length  int        // jobs not started
+		waiting []*Lane[J] // lanes with waiting or parked jobs, oldest first
+		length  int        // number of jobs that have not started
 		running int
 		long    int           // running jobs that have used a turn
-		clock   time.Duration // last observed account.used of the waiting user with least time
-		idle    int           // goroutines waiting in Next and not yet woken
-		later   *time.Timer   // checks again; nil = not needed
+		clock   time.Duration // used time of the user who had used the least, when a job started last; never decreases
+		idle    int           // goroutines that wait in Next and were not woken
+		later   *time.Timer   // timer for another check; nil = not needed
 		closed  bool
 	}
-	ready *sync.Cond // on mu: there is work and a worker is free, or closed
+	ready *sync.Cond // on mu: a worker is free and has work, or the queue is closed
 }
 
 const (
-	// turnTime is the time a job may run while others wait. A turn costs two hand-overs of
-	// about 10 µs.
+	// turnTime is how long a job may run while others wait. A turn costs two hand-overs of about 10 µs.
 	turnTime   = time.Millisecond
 	yieldEvery = 100 * time.Microsecond
-	// mostAhead is the largest lead in used time that a lane or user is charged over
-	// waiting ones.
+	// mostAhead is the most by which the used time of a lane or user may exceed that of waiting ones.
 	mostAhead = 2 * turnTime
-	// shortFor is the time for which a short request counts as a sign of more to come: longer than an
-	// engine's step between two requests. A guess.
+	// shortFor is how long after a short request another one is expected: longer than an engine's step
+	// between two requests. A guess.
 	shortFor = time.Second
 )
 
-// User identifies the unit between which time is divided, of which a client cannot have
-// many. Tenant is the first tenant of a connection, whose token it has shown.
+// User is the unit between which time is divided. A client cannot have many. Tenant is the first
+// tenant of a connection, whose token the client has shown.
 type User struct{ UID, Tenant uint32 }
 
-// account is the time used by one user. Guarded by Queue.mu.
+// account is the time used by one user. It is guarded by Queue.mu.
 type account struct {
 	user  User
 	lanes int
 	used  time.Duration
-	clock time.Duration // Lane.used of the lane served last
+	clock time.Duration // the same for the lanes of this user (see Queue.mu.clock)
 }
 
-// Lane is the work of one connection, valid from Join to Part. Guarded by Queue.mu.
+// Lane is the work of one connection. It is valid from Join to Part, and guarded by Queue.mu.
 type Lane[J comparable] struct {
 	account *account // set by Join
 	used    time.Duration
-	waiting []J             // not started, oldest first
-	parked  []chan struct{} // of jobs that yielded; closed when they continue
-	resumed bool            // the last job served was parked
+	waiting []J             // jobs that have not started, oldest first
+	parked  []chan struct{} // one channel per job that has yielded; closed when the job continues
+	resumed bool            // the last job served was a parked one
 }
 
-// Place is a running job's place in its queue, from Begin to Leave. It belongs to one goroutine.
+// Place is a running job's place in its queue, from Begin to Leave. One goroutine uses it.
 type Place[J comparable] struct {
 	queue   *Queue[J]
 	lane    *Lane[J]
-	since   time.Time // start of its turn
+	since   time.Time // start of the current turn
 	long    bool
-	worker  bool      // its goroutine calls Next again
+	worker  bool      // its goroutine will call Next again
 	yielded time.Time // when its goroutine last yielded
 }
 
-// LastShort is the time of the latest reply to a short request, shared by all queues that
-// delay such replies.
+// LastShort is the time of the latest reply to a short request. All queues whose jobs could delay
+// such replies share it.
 type LastShort struct{ at atomic.Int64 } // unix nanoseconds
 
-// Note records a reply to a short request. It writes seldom, since all processors read the value.
+// Note records a reply to a short request. It writes at most once per millisecond, since all
+// processors read the value.
 func (l *LastShort) Note(now time.Time) {
 	if at := now.UnixNano(); at-l.at.Load() > int64(time.Millisecond) {
 		l.at.Store(at)
 	}
 }
 
-// within reports whether that was less than d ago.
+// within reports whether the latest reply to a short request was less than d ago.
 func (l *LastShort) within(d time.Duration) bool { return time.Now().UnixNano()-l.at.Load() < int64(d) }
 
-// New creates a queue. spawn starts one more goroutine that calls Next until that returns
-// false; it is called with the queue locked. Others may call Next too.
+// New creates a queue. spawn must start a goroutine that calls Next until Next returns false. It is
+// called with the queue locked. Other goroutines may call Next too.
 func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
 	q := &Queue[J]{workers: workers, short: short, spawn: spawn}
 	q.mu.users = map[User]*account{}
@@ -115,10 +114,10 @@ func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
 	return q
 }
 
-// Spawn starts a goroutine to replace one that will not call Next again.
+// Spawn starts a goroutine that replaces one that will not call Next again.
 func (q *Queue[J]) Spawn() { q.spawn() }
 
-// Join assigns l to a user. It must precede all other uses of l.
+// Join assigns l to a user. It must be called before l is used otherwise.
 func (q *Queue[J]) Join(l *Lane[J], of User) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -131,7 +130,7 @@ func (q *Queue[J]) Join(l *Lane[J], of User) {
 	l.account = a
 }
 
-// Part undoes Join. l must have no work.
+// Part undoes Join. l must have no jobs.
 func (q *Queue[J]) Part(l *Lane[J]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +139,7 @@ func (q *Queue[J]) Part(l *Lane[J]) {
 	}
 }
 
-// Put adds j to l; false if the queue is closed.
+// Put adds j to l. It returns false if the queue is closed.
 func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,22 +154,22 @@ func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	return true
 }
 
-// comesLocked adds l and its user to those that want time. After a long absence their lead
-// over the others is one turn, and not all the time that the others used meanwhile.
+// comesLocked is called when l gets work. After a long absence, l and its user may be at most one
+// turn ahead of the others, not by all the time that the others have used meanwhile.
 func (q *Queue[J]) comesLocked(l *Lane[J]) {
 	a := l.account
 	a.used = max(a.used, q.mu.clock-turnTime)
 	l.used = max(l.used, a.clock-turnTime)
 }
 
-// waitsLocked is called before work is added to l.
+// waitsLocked must be called before work is added to l.
 func (q *Queue[J]) waitsLocked(l *Lane[J]) {
 	if len(l.waiting)+len(l.parked) == 0 {
 		q.mu.waiting = append(q.mu.waiting, l)
 	}
 }
 
-// servedLocked is called after work was taken from l.
+// servedLocked must be called after work was taken from l.
 func (q *Queue[J]) servedLocked(l *Lane[J]) {
 	if len(l.waiting)+len(l.parked) == 0 {
 		at := slices.Index(q.mu.waiting, l)
@@ -182,7 +181,7 @@ func (q *Queue[J]) servedLocked(l *Lane[J]) {
 func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	q.mu.running++
 	least := l
-	for _, other := range q.mu.waiting { // a short job may overtake a long one that has used less
+	for _, other := range q.mu.waiting { // a short job may overtake a long job of a lane that has used less
 		if other.before(least) {
 			least = other
 		}
@@ -191,7 +190,7 @@ func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	least.account.clock = max(least.account.clock, least.used)
 }
 
-// endTurnLocked counts the end of a turn.
+// endTurnLocked charges a turn that ends to the lane and its user.
 func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	had := now.Sub(p.since)
 	a := p.lane.account
@@ -203,19 +202,21 @@ func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	}
 }
 
-// charged returns the used time after a turn of length had. It limits the lead over others,
-// so that a job that becomes long waits for a few of their turns, and not until they have
-// used as much as its lane did while they were absent or blocked.
+// charged returns the used time after a turn of length had. It is at most mostAhead above clock,
+// the used time of the one that had used the least. So a job that becomes long waits for a few
+// turns of the others, not until they have used as much time as its lane has while they were absent
+// or blocked.
 func charged(used, had, clock time.Duration) time.Duration {
 	return max(used, min(used+had, clock+mostAhead))
 }
 
-// mayLongLocked reports whether one more long job may run.
+// mayLongLocked reports whether one more long job may run now.
 func (q *Queue[J]) mayLongLocked() bool {
 	return q.mu.long < max(1, q.workers-1) || q.mu.long < q.workers && !q.short.within(shortFor)
 }
 
-// nextLocked returns the next lane, nil if there is none, and whether its next job is parked.
+// nextLocked returns the next lane, and whether its next job is a parked one; nil = none may run
+// now.
 func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	if q.mu.running >= q.workers {
 		return nil, false
@@ -232,7 +233,7 @@ func (q *Queue[J]) nextLocked() (next *Lane[J], parked bool) {
 	return next, long && len(next.parked) > 0 && (len(next.waiting) == 0 || !next.resumed)
 }
 
-// before reports whether l has used less than m: first its user, then the lane itself.
+// before reports whether l has used less time than m. It compares their users first.
 func (l *Lane[J]) before(m *Lane[J]) bool {
 	if l.account != m.account {
 		return l.account.used < m.account.used
@@ -240,8 +241,8 @@ func (l *Lane[J]) before(m *Lane[J]) bool {
 	return l.used < m.used
 }
 
-// resumeLocked resumes parked jobs that are next. It then returns the next lane if its next
-// job is unstarted, else nil.
+// resumeLocked resumes parked jobs while a parked job is next. Then it returns the next lane, which
+// has a job that has not started; nil = no such job may run now.
 func (q *Queue[J]) resumeLocked() *Lane[J] {
 	for {
 		l, parked := q.nextLocked()
@@ -260,8 +261,8 @@ func (q *Queue[J]) resumeLocked() *Lane[J] {
 	}
 }
 
-// laterLocked schedules another check for when short requests may have stopped: without it,
-// nothing may happen until the running long jobs end.
+// laterLocked schedules a check for the time at which short requests may have stopped. Without it,
+// a parked job might wait until the running long jobs end.
 func (q *Queue[J]) laterLocked() {
 	if q.mu.later != nil {
 		return
@@ -274,7 +275,7 @@ func (q *Queue[J]) laterLocked() {
 	})
 }
 
-// wakeLocked wakes a goroutine for Next if there is work for it.
+// wakeLocked makes sure that a goroutine calls Next, if there is work for it.
 func (q *Queue[J]) wakeLocked() {
 	switch {
 	case q.resumeLocked() == nil:
@@ -286,8 +287,8 @@ func (q *Queue[J]) wakeLocked() {
 	}
 }
 
-// Next waits for work and counts it as started; false if the queue is closed and empty, or
-// enough others wait.
+// Next waits for a job and counts it as started. It returns false if the queue is closed and empty,
+// or if enough other goroutines wait.
 func (q *Queue[J]) Next() (j J, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -308,8 +309,8 @@ func (q *Queue[J]) Next() (j J, ok bool) {
 	return j, true
 }
 
-// Enter counts work outside the queue as started; false if no worker is free, or others
-// wait for one.
+// Enter counts a job as started that was not in the queue. It returns false if no worker is free,
+// or if other jobs wait for a worker.
 func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,13 +322,13 @@ func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	return true
 }
 
-// Begin returns the place of work that Next or Enter has counted. worker means that this
-// goroutine calls Next when the job has ended.
+// Begin returns the place of a job that Next or Enter has counted. worker means that this goroutine
+// calls Next when the job has ended.
 func (q *Queue[J]) Begin(l *Lane[J], now time.Time, worker bool) Place[J] {
 	return Place[J]{queue: q, lane: l, since: now, yielded: now, worker: worker}
 }
 
-// Leave ends a place.
+// Leave ends the job's turn and frees its place.
 func (p *Place[J]) Leave() {
 	q, now := p.queue, time.Now()
 	if !p.long {
@@ -337,14 +338,14 @@ func (p *Place[J]) Leave() {
 	defer q.mu.Unlock()
 	q.endTurnLocked(p, now)
 	if p.worker {
-		q.resumeLocked() // it calls Next
+		q.resumeLocked() // this goroutine calls Next itself
 	} else {
 		q.wakeLocked()
 	}
 }
 
-// GiveWay ends a job's turn when it is over, and starts another one when its lane is next.
-// A nil place belongs to a request that is not a job.
+// GiveWay is called by a job now and then. If the job's turn is over, GiveWay waits until the job's
+// lane is next. A nil Place belongs to a request that is not a job; then it does nothing.
 func (p *Place[J]) GiveWay() {
 	if p == nil {
 		return
@@ -373,7 +374,7 @@ func (p *Place[J]) nextTurn(now time.Time) {
 	p.since = time.Now()
 }
 
-// Take removes j if it has not started.
+// Take removes j from l and returns true, if j has not started.
 func (q *Queue[J]) Take(l *Lane[J], j J) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -394,7 +395,7 @@ func (q *Queue[J]) Waiting() int {
 	return q.mu.length
 }
 
-// Close is called when no more work is added. Next returns false once all queued work has
+// Close must be called when no more work is added. Next returns false once all queued jobs have
 // been handed out.
 func (q *Queue[J]) Close() {
 	q.mu.Lock()
@@ -404,8 +405,8 @@ func (q *Queue[J]) Close() {
 	q.ready.Broadcast()
 }
 
-// shift removes the first element and keeps the array. Appending and reslicing would
-// instead reallocate it again and again.
+// shift removes the first element and keeps the array. With reslicing, appending would reallocate
+// the array again and again.
 func shift[T any](s []T) []T {
 	n := copy(s, s[1:])
 	clear(s[n:])

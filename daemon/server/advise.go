@@ -11,9 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// longAdvise bounds the token ids, and longChoice the positions or segments, of an advice
-// that the reader computes itself: about 100 µs of copying and of walking the tree of
-// prompts. Larger ones become a job.
+// longAdvise and longChoice bound an advise request that the reader answers itself, in about 100 µs
+// of copying and walking the tree of prompts. longAdvise is in token ids, longChoice in positions
+// or segments. A larger request becomes a job.
 const (
 	longAdvise = 16 << 10
 	longChoice = 64
@@ -27,8 +27,8 @@ func (t *task) adviseIsLong() (bool, error) {
 	return m.Tokens > longAdvise || max(len(m.Cuts), len(m.SegmentBegin), int(min(m.MaxCheckpoints, 1<<16))) > longChoice, nil
 }
 
-// advise copies the prompt out of staging, which the client can still write to, and asks the
-// store about the copy.
+// advise answers an advise request. It copies the prompt out of staging first, because the client
+// can still write to staging, and asks the store about the copy.
 func (t *task) advise() (wire.Message, error) {
 	s := t.scratch
 	m := &s.advise
@@ -65,7 +65,7 @@ func (t *task) advise() (wire.Message, error) {
 	if served := t.conn.server.served; served != nil && err == nil {
 		served(q, &s.advice)
 	}
-	q.Tokens, q.Cuts = nil, nil // their buffers are reused
+	q.Tokens, q.Cuts = nil, nil // the scratch reuses their buffers
 	if err != nil {
 		return nil, err
 	}
@@ -75,13 +75,13 @@ func (t *task) advise() (wire.Message, error) {
 	return reply, nil
 }
 
-// Bits of AdviseMatch.Primed.
+// Bits of AdviseMatch.Primed, one byte per segment.
 const (
-	primedKey = 1 << iota // the key's own variant was captured after the primer
-	primedDue             // such a variant is preferred at its place
+	primedKey = 1 << iota // the segment's key names the variant captured after the primer
+	primedDue             // at its place in the prompt, that variant is preferred
 )
 
-// adviseLookup decodes an advise and returns its lookup.
+// adviseLookup decodes an advise request and returns the lookup in its section match.
 func (t *task) adviseLookup() (q tiering.MatchQuery, err error) {
 	m := &t.scratch.advise
 	if err := m.Decode(t.body); err != nil {
@@ -104,9 +104,9 @@ func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error)
 	return t.lookupQuery(m.Profile, l.Accept, l.Positions, l.Prefixes, l.Keys, l.Others)
 }
 
-// matchFirst does a match within an advise: it looks the prompt up, puts the result into out,
-// and fills the fields of m that a client otherwise copies from the reply to its own match.
-// waits: as in lookUp.
+// matchFirst does the lookup of an advise request that has a section match. It puts the result into
+// out, and fills the fields of m that a client otherwise copies from the reply to its own match.
+// waits has the same meaning as in lookUp.
 func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
 	s := t.scratch
 	q, err := t.lookupOf(m)
@@ -131,7 +131,7 @@ func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits
 		out.Error, out.Variants = append(out.Error, row.Error), append(out.Variants, oneIf(row.Other))
 	}
 	m.PrefixTokens, m.PrefixTier = r.PrefixTokens, uint8(r.PrefixPlace)
-	if r.PrefixKind == tier.Rows { // its states, and from there on a replay
+	if r.PrefixKind == tier.Rows { // the prefix has states up to PrefixStates; the tokens after them are replayed
 		m.PrefixTokens, m.BufferTokens = r.PrefixStates, max(m.BufferTokens, r.PrefixTokens)
 	}
 	m.SegmentStatus, m.SegmentTier = out.Status, out.Tier
@@ -141,8 +141,8 @@ func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits
 	return false, nil
 }
 
-// seamTokens returns the tokens that are computed again where the segments that were found are
-// reused; where none was found, what the request states for all of them.
+// seamTokens returns the number of tokens that the engine computes again at the seams of the
+// segments that were found. If none was found, it returns the number that the request states.
 func seamTokens(m *wire.AdviseRequest, rows []tiering.SegmentStatus) uint32 {
 	seam, hit := uint32(0), false
 	for i := range rows {
@@ -160,8 +160,8 @@ func seamTokens(m *wire.AdviseRequest, rows []tiering.SegmentStatus) uint32 {
 	return seam
 }
 
-// allPrimed reports whether the segments that were found, or would be captured, count as
-// captured after the primer: one was, at least, and all for which it is preferred.
+// allPrimed reports whether the request counts as captured after the primer. At least one segment
+// must be the variant captured after it, and so must be every segment for which it is preferred.
 func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
 	some := false
 	for i := range rows {
@@ -174,7 +174,8 @@ func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
 	return some
 }
 
-// limit returns how a request may be spliced within its limit of loss, if it states one.
+// limit returns how a request may be spliced within the loss that it accepts, or a zero value if it
+// states no limit.
 func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.AdviseLoss, _ error) {
 	l := &m.Limit
 	if err := t.knowsLosses(l.Present); err != nil || !l.Present {
@@ -191,8 +192,8 @@ func (t *task) limit(id tier.ProfileID, m *wire.AdviseRequest) (none wire.Advise
 	return t.conn.server.canary.Limit(of, l, len(m.SegmentBegin)), nil
 }
 
-// adviseQuery turns a request into a query, reusing the memory of q. Numbers that do not fit
-// an int32 are clamped to one above every bound, so that the store refuses them.
+// adviseQuery turns a request into a query, reusing the memory of q. Numbers that do not fit an
+// int32 are clamped to a value above every bound of the store, so that the store refuses them.
 func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.Query {
 	*q = advise.Query{
 		Output: cut(m.Output), Record: m.Record == 1, BlockTokens: cut(m.BlockTokens), MaxCheckpoints: cut(m.MaxCheckpoints),
@@ -225,8 +226,8 @@ func adviseQuery(q *advise.Query, m *wire.AdviseRequest, source uint64) *advise.
 // cut clamps n so that it fits an int of 32 bits.
 func cut(n uint32) int { return int(min(n, 1<<30)) }
 
-// adviseReply turns an advice into a reply, reusing the memory of out, and keeps its section
-// match.
+// adviseReply turns an advice into a reply. It reuses the memory of out and leaves its section
+// match unchanged.
 func adviseReply(out *wire.AdviseReply, a *advise.Advice) {
 	*out = wire.AdviseReply{
 		Match:      out.Match,

@@ -24,20 +24,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of one connection without a setting; generous guesses.
+// Bounds of one connection that have no setting; generous guesses.
 const (
-	maxBindings = 64      // profile requests of one connection
-	maxProbe    = 1 << 24 // most tokens for which an engine may state sizes
+	maxBindings = 64      // profile requests
+	maxProbe    = 1 << 24 // tokens for which an engine may state sizes
 	minShare    = 64 * settings.KiB
 )
 
-// protocol versions that this daemon speaks.
+// minVersion and maxVersion are the protocol versions that this daemon speaks.
 const (
 	minVersion = wire.Version
 	maxVersion = wire.Version
 )
 
-// features are the features of this daemon.
+// features returns the bits of the protocol features that this daemon offers.
 func (s *Server) features() uint64 {
 	const always = wire.FeatureCRC32Digests | wire.FeaturePrompt | wire.FeatureEstimates | wire.FeatureKnown | wire.FeatureRows | wire.FeaturePacked | wire.FeatureBuffered | wire.FeatureSplices |
 		wire.FeaturePrimers | wire.FeatureLosses | wire.FeatureLookup
@@ -63,9 +63,9 @@ type attachment struct {
 	known   bool // may ask which known segments a prompt contains
 	peers   bool // receives estimates in replies of match
 	rows    bool // accepts checkpoints as rows
-	packed  bool // reads packed parts
+	packed  bool // reads segments with packed parts
 	buffers bool // may save rows from a buffer
-	splices bool // reports walks, and is told the extent of a splice
+	splices bool // reports measured walks, and receives the extent of a splice
 	primers bool // names primers
 	losses  bool // reports and limits losses
 	lookup  bool // asks for advice and a match at once
@@ -74,13 +74,13 @@ type attachment struct {
 	stagingBytes int64
 	slotBytes    int64
 
-	mapped    *budget.MappedBy // addresses of registered memory
-	attaching atomic.Bool      // attach-device has begun
+	mapped    *budget.MappedBy // accounts for the addresses of registered memory
+	attaching atomic.Bool      // an attach-device request was accepted or is running
 	// registering counts register-device requests in flight.
 	registering atomic.Int32
 	gpu         atomic.Pointer[attachedGPU] // set once, by attach-device
 
-	claims claims // reuse that may be reported
+	claims claims // reuse that the client may report
 
 	mu struct {
 		sync.Mutex
@@ -88,7 +88,7 @@ type attachment struct {
 	}
 }
 
-// binding is one profile request. Its memory id is its index plus one.
+// binding is one profile request. Its memory id is its index plus 1.
 type binding struct {
 	profile     tier.ProfileID
 	fingerprint profile.Fingerprint
@@ -97,7 +97,8 @@ type binding struct {
 	memory      *plan.EngineMemory // nil = none
 }
 
-// hello answers version, tenants and memory, and attaches the connection.
+// hello answers the first request of a connection: protocol version, tenants and memory. It
+// attaches the connection.
 func (t *task) hello() (wire.Message, error) {
 	c, s := t.conn, t.conn.server
 	var m wire.HelloRequest
@@ -139,7 +140,7 @@ func (t *task) hello() (wire.Message, error) {
 		return nil, err
 	}
 	if a.device {
-		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame
+		c.sock.AllowDescriptors(wire.MaxChunks) // before the reader waits for the next frame, which may carry descriptors
 	}
 	of := queue.User{UID: a.uid}
 	if len(a.tenants) > 0 {
@@ -156,8 +157,8 @@ func (t *task) hello() (wire.Message, error) {
 	return reply, c.sock.SetRecvTimeout(0)
 }
 
-// grant checks one tenant's token. It compares the digests of all tokens, so the time that
-// it takes reveals nothing about them.
+// grant checks one tenant's token. It compares the digest of every token, so that the time it takes
+// reveals nothing about the tokens.
 func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 	name := want.Name
 	if name == "" {
@@ -177,7 +178,7 @@ func (s *Server) grant(want wire.TenantName) (*tiering.Tenant, error) {
 	return &s.tenants[found], nil
 }
 
-// open creates the connection's regions, within the budget of all connections.
+// open creates the connection's staging and slots, within the budget of all connections.
 func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error) {
 	a.stagingBytes = wanted(m.StagingBytes, s.config.Staging, s.config.StagingMax)
 	a.slotBytes = max(wanted(m.SlotBytes, s.config.Slots, s.config.SlotsMax), int64(s.config.PageBytes))
@@ -202,7 +203,7 @@ func (a *attachment) open(s *Server, id uint64, m *wire.HelloRequest) (err error
 	return nil
 }
 
-// wanted clamps the size that a client asks for; 0 = the default.
+// wanted clamps the size in bytes that a client asks for; 0 = the default.
 func wanted(bytes uint64, def, most settings.Bytes) int64 {
 	if bytes == 0 {
 		return int64(def)
@@ -210,8 +211,8 @@ func wanted(bytes uint64, def, most settings.Bytes) int64 {
 	return int64(max(minShare, settings.Bytes(min(bytes, uint64(most)))))
 }
 
-// exportAll puts a descriptor of each region into the reply. The daemon keeps none of those
-// of the connection's own regions.
+// exportAll puts one descriptor per region into the reply: arena, slots and staging. The daemon
+// keeps no descriptor of slots and staging.
 func (t *task) exportAll(a *attachment) error {
 	for _, r := range []gpuipc.Region{t.conn.server.store.Arena(), a.slots.Region(), a.staging} {
 		h, err := r.Export()
@@ -226,7 +227,7 @@ func (t *task) exportAll(a *attachment) error {
 	return t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
-// close releases the client's bindings and memory. No request of the connection runs any more.
+// close releases the client's bindings and memory. No request of the connection is running.
 func (a *attachment) close(s *Server) {
 	for i := range a.mu.bindings {
 		b := &a.mu.bindings[i]
@@ -243,9 +244,9 @@ func (a *attachment) close(s *Server) {
 	}
 }
 
-// closeShared releases slots and staging, which the client may access until it closes them.
-// Pages that it still maps would stay charged to the daemon: with discard, set once the
-// client has closed them or its time to do so is over, they are freed.
+// closeShared releases slots and staging, which the client may still access. Pages that the client
+// still maps would stay charged to the daemon. With discard they are freed nevertheless; discard is
+// set once the client has closed its end, or its time to do so is over.
 func (a *attachment) closeShared(s *Server, discard bool) {
 	for _, r := range []gpuipc.Region{a.slots.Region(), a.staging} {
 		if discard {
@@ -273,7 +274,7 @@ func (a *attachment) closeGPU(s *Server) {
 	})
 }
 
-// profile registers an identity, and the memory of the engine that comes with it.
+// profile registers a model's identity, and the engine memory that the request may come with.
 func (t *task) profile() (wire.Message, error) {
 	m := &t.scratch.profile
 	if err := m.Decode(t.body); err != nil {
@@ -300,8 +301,8 @@ func (t *task) profile() (wire.Message, error) {
 	return reply, err
 }
 
-// reclaimAndAdd returns a job that first frees a profile, which walks the whole catalogue,
-// and then adds p. It copies m, whose memory is reused.
+// reclaimAndAdd returns a continuation that first frees a profile, which walks the whole catalogue,
+// and then adds p. It copies m, because the memory of m is reused.
 func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	q, received := *m, t.received
 	q.Memory = slices.Clone(m.Memory)
@@ -314,7 +315,7 @@ func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	}
 }
 
-// addProfile reserves a place for a profile and binds it.
+// addProfile reserves a place for a profile, adds the profile to the store and binds it.
 func (t *task) addProfile(p *profile.Profile, m *wire.ProfileRequest) (wire.Message, error) {
 	s, fingerprint := t.conn.server, p.Fingerprint()
 	holders := budget.HoldersOf(t.at.id, t.at.uid, t.at.tenants)
@@ -340,8 +341,8 @@ func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 	s.places.GiveBack(holders, b.fingerprint)
 }
 
-// bind adds a binding, imports its memory and returns the memory's id. A repeated binding, as
-// from a client that lost the reply, takes no further room.
+// bind adds a binding, imports its memory and returns the memory's id, 0 if there is none. A
+// repeated binding without memory, as from a client that lost the reply, takes no further room.
 func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
 	s := t.conn.server
 	known, n := t.at.bound(b)
@@ -358,7 +359,7 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 		}
 	}
 	t.at.mu.Lock()
-	if n = len(t.at.mu.bindings); n < maxBindings { // other requests may have added some meanwhile
+	if n = len(t.at.mu.bindings); n < maxBindings { // other requests may have added bindings meanwhile
 		t.at.mu.bindings = append(t.at.mu.bindings, b)
 	}
 	t.at.mu.Unlock()
@@ -381,8 +382,8 @@ func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error
 
 var errBindings = codes.Refuse(wire.Busy, "%d profile requests on one connection", maxBindings)
 
-// checkSizes compares the sizes that the engine computed with those of the identity: two
-// programs that disagree about a layout must not share memory.
+// checkSizes compares the sizes in bytes that the engine computed with the sizes of the profile.
+// Two programs that disagree about a layout must not share memory.
 func checkSizes(p *profile.Profile, m *wire.ProfileRequest) error {
 	if m.ProbeTokens > maxProbe {
 		return codes.Refuse(wire.Invalid, "sizes for %d tokens, at most %d", m.ProbeTokens, maxProbe)
@@ -402,7 +403,7 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 		return nil, codes.Refuse(wire.Invalid, "memory of %d bytes", m.MemoryBytes)
 	}
 	file := os.NewFile(uintptr(t.received[0]), "engine memory")
-	t.received = nil // file owns it
+	t.received = nil // file owns the descriptor
 	region, err := t.mapMemory(gpuipc.Handle{File: file, Bytes: int64(m.MemoryBytes)})
 	if err != nil {
 		return nil, err
@@ -418,8 +419,8 @@ func (t *task) importMemory(id tier.ProfileID, m *wire.ProfileRequest) (*plan.En
 	return memory, nil
 }
 
-// mapMemory maps memory of the client, within the budgets of mapped addresses and of memory
-// that mappings cost. It takes ownership of h.File.
+// mapMemory maps memory of the client. It reserves the addresses, and the memory that the kernel
+// needs for the mapping, from their budgets. It takes ownership of h.File.
 func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	s, a := t.conn.server, t.at
 	if err := a.mapped.Take(h.Bytes); err != nil {
@@ -428,7 +429,7 @@ func (t *task) mapMemory(h gpuipc.Handle) (gpuipc.Region, error) {
 	}
 	region, err := s.device.Import(h)
 	if err == nil {
-		// The rest of the budget is for staging and slots, so that clients can always attach.
+		// TakeFirst leaves a part of the budget to staging and slots, so that clients can always attach.
 		if err = s.memory.TakeFirst(a.uid, gpuipc.MappingCost(region)); err != nil {
 			err = errors.Join(err, region.Close())
 		}
@@ -459,14 +460,14 @@ func memoryLayers(list []wire.MemoryLayer) []plan.EngineLayer {
 	return layers
 }
 
-// bound reports whether b is among the bindings, and their number.
+// bound reports whether b is among the bindings, and how many bindings there are.
 func (a *attachment) bound(b binding) (known bool, n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Contains(a.mu.bindings, b), len(a.mu.bindings)
 }
 
-// use returns the id of a profile that the connection has registered.
+// use returns the id of a profile, or an error if the connection has not registered it.
 func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -478,7 +479,7 @@ func (a *attachment) use(id uint32) (tier.ProfileID, error) {
 	return 0, codes.Refuse(wire.Invalid, "profile %d is not registered on this connection", id)
 }
 
-// memory returns registered engine memory.
+// memory returns the registered engine memory of a number, on the host or on a device.
 func (a *attachment) memory(number uint32, id tier.ProfileID) (*plan.EngineMemory, error) {
 	if l := a.gpu.Load(); l != nil && number >= firstDeviceMemory {
 		return l.memory(number, id)

@@ -17,9 +17,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A private region holds the order page, staging written by the client, and slots. Its
-// parts begin at multiples of privateAlign. The client's part is a quarter (a guess: the
-// (T, S) of a few seams next to the states that compose returns).
+// A private region holds the order page, staging written by the client, and slots. Staging and
+// slots begin at multiples of privateAlign. Staging gets about a quarter of the region and slots
+// the remaining part (a guess: a client stages (T, S) of a few seams, compose returns states).
 //
 //	0           privateAlign                        slots
 //	+-----------+--------------------------------+-----------------+
@@ -45,24 +45,24 @@ type attachedGPU struct {
 
 	closed    sync.Once
 	released  chan struct{} // closed when the driver call started by end has returned; nil before end
-	signalled uint64        // in the daemon's slot; number of the order request that may run next
+	signalled uint64        // last number written into the daemon's slot; only the order request in turn uses it
 
 	mu struct {
 		sync.Mutex
 		memories []deviceMemory
-		engines  map[engine]func() // that read the device, with the function that detaches each
-		last     *turn             // of the latest order request; nil = none
+		engines  map[engine]func() // engines that read the device, each with the function that detaches it
+		last     *turn             // turn of the latest order request; nil = none
 	}
 }
 
-// eventPair complements the numbers in the order page on a device without 64-bit memory
-// operations on streams. On other devices events is nil.
+// eventPair complements the numbers in the order page on a device whose streams have no 64-bit
+// memory operations. On other devices events is nil.
 type eventPair struct {
 	events  *order.Events
 	handles order.EventHandles
 }
 
-// newEventPair creates a pair on a device.
+// newEventPair creates a pair on a device. On a device that needs no events the pair is empty.
 func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
 	lacking, ok := device.(interface {
 		OrderEvents() (*order.Events, order.EventHandles, error)
@@ -73,7 +73,8 @@ func newEventPair(device gpuipc.Accelerator) (p eventPair, err error) {
 	return p, err
 }
 
-// close closes the pair. On a lost device it was freed with the context.
+// close frees the events of the pair. If the device is lost, the driver has already freed them with
+// its context, which is no error.
 func (p *eventPair) close() error {
 	if p.events == nil {
 		return nil
@@ -90,8 +91,8 @@ type engine struct {
 	rank    int
 }
 
-// gpuOf returns the device that a client names, or the only one if it names none. A device
-// that grants no memory is refused by name.
+// gpuOf returns the device that a client names, or the only device if it names none. A device that
+// is not serving is refused with its name and state.
 func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	var g *gpu.GPU
 	switch {
@@ -111,8 +112,8 @@ func (s *Server) gpuOf(uuid []byte) (*gpu.GPU, error) {
 	return g, nil
 }
 
-// attachDevice grants a connection memory of a device, once. A client that reads two
-// devices uses two connections.
+// attachDevice grants a connection memory of one device, once. A client that reads two devices uses
+// two connections.
 func (t *task) attachDevice() (wire.Message, error) {
 	var m wire.AttachDeviceRequest
 	if err := m.Decode(t.body); err != nil {
@@ -147,7 +148,7 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 	if err != nil {
 		return nil, nil, err
 	}
-	defer public.Close() // of files that t.send has not taken over
+	defer public.Close() // closes the files that t.send has not taken over
 	l, err := t.conn.server.newAttachedGPU(g, public.Way, t.conn.id, m.PrivateBytes)
 	if err != nil {
 		return nil, nil, err
@@ -177,7 +178,7 @@ func (t *task) attachGPU(g *gpu.GPU, m *wire.AttachDeviceRequest) (_ *attachedGP
 	return l, reply, t.conn.server.descriptors.Check(descriptors(t.send)...)
 }
 
-// attachReply moves the descriptors of both shares to the files to be sent.
+// attachReply builds the reply. It moves the descriptors of both shares into t.send.
 func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.AttachDeviceReply {
 	r := &wire.AttachDeviceReply{
 		Way: uint8(l.way), Epoch: l.gpu.Epoch, PublicBytes: uint64(public.Bytes()), PrivateBytes: uint64(private.Bytes()),
@@ -205,8 +206,8 @@ func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.
 	return r
 }
 
-// newAttachedGPU creates a private region of the requested size, limited to the share of
-// one client.
+// newAttachedGPU creates a private region of wish bytes, at most the share of one client
+// (HBMClient), and divides it. If wish is 0, the region has the whole share.
 func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
 	page := int64(s.config.HBMPageBytes)
 	bytes := int64(s.config.HBMClient)
@@ -226,7 +227,8 @@ func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uin
 	if !ok {
 		panic(fmt.Sprintf("daemon: a region of %s cannot be shared", g.Device.Describe().Name))
 	}
-	// Devices have large pages: the rounding is reserved as well, and the client may use it.
+	// Devices have large pages. The bytes added by rounding up are reserved too, and the client may use
+	// them.
 	if rounded := private.Bytes() - bytes; rounded > 0 {
 		if err := g.Take(rounded); err != nil {
 			g.GiveBack(bytes)
@@ -255,7 +257,7 @@ func (l *attachedGPU) extent(off, n int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: l.private, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
 }
 
-// staged returns the range [off, off+bytes) of the client's staging.
+// staged returns the range [off, off+bytes) of the client's device staging.
 func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	if bytes < 0 || off > uint64(l.staging.Len) || bytes > l.staging.Len-int64(off) {
 		return gpuipc.Ref{}, codes.Refuse(wire.Invalid, "[%d, +%d) is not inside the device staging of %d bytes", off, bytes, l.staging.Len)
@@ -263,8 +265,8 @@ func (l *attachedGPU) staged(off uint64, bytes int64) (gpuipc.Ref, error) {
 	return l.extent(l.staging.Off+int64(off), bytes), nil
 }
 
-// reads records that an engine of the connection reads the device as one rank, so that
-// objects matched for that rank are copied there.
+// reads records that an engine of the connection reads the device as one rank of a profile. The
+// store then copies objects that are matched for that rank to the device.
 func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	key := engine{id, rank}
 	l.mu.Lock()
@@ -272,14 +274,14 @@ func (l *attachedGPU) reads(s *tiering.Store, id tier.ProfileID, rank int) {
 	if _, known := l.mu.engines[key]; known || len(l.mu.engines) >= maxBindings {
 		return
 	}
-	// A rank that the profile does not have is reported by its requests.
+	// If the profile does not have that rank, the requests that use it report the error.
 	if detach, err := s.AttachEngine(id, rank, l.gpu.ID); err == nil {
 		l.mu.engines[key] = detach
 	}
 }
 
 // end ends the waits of the client's streams, since no signal will follow, and releases the
-// client's memory. Nothing of the connection may be running.
+// client's registered memory. No work of the connection may be running.
 func (l *attachedGPU) end(s *Server, a *attachment) {
 	ctx, stop := context.WithTimeout(context.Background(), s.config.HBMTimeout)
 	l.released = make(chan struct{})
@@ -292,7 +294,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	}()
 	select {
 	case <-l.released:
-	case <-ctx.Done(): // a hanging driver ignores the deadline; the connection does not wait for it
+	case <-ctx.Done(): // a driver that hangs ignores the deadline; the connection does not wait for it
 	}
 	l.mu.Lock()
 	engines, memories := l.mu.engines, l.mu.memories
@@ -301,7 +303,7 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	for _, detach := range engines {
 		detach()
 	}
-	// Concurrently: each may take as long as the driver allows.
+	// Memories are closed concurrently: each call may take as long as the driver allows.
 	var closing sync.WaitGroup
 	for _, m := range memories {
 		a.mapped.GiveBack(m.bytes)
@@ -314,13 +316,13 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 	closing.Wait()
 }
 
-// outlives reports whether the private region must stay as long as the client may have it
-// open. Freeing memory earlier is undefined if it was shared by handle; a descriptor keeps
-// the memory alive.
+// outlives reports whether the private region must stay while the client may have it open. Memory
+// shared by handle must not be freed earlier: the result is undefined. Memory shared by descriptor
+// stays alive until the client closes the descriptor.
 func (l *attachedGPU) outlives() bool { return l.way == gpuipc.WayHandle }
 
-// closeRegion releases the private region, once. If a driver call that has not returned
-// uses the region, it is released after that call.
+// closeRegion releases the private region, once. If end's driver call has not returned, it may
+// still use the region, which is then released after that call.
 func (l *attachedGPU) closeRegion(trouble func(error)) {
 	l.closed.Do(func() {
 		free := func() {

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// appendRows copies rows from staging into a buffer, which it opens first if necessary.
+// appendRows copies rows from staging into a buffer. It opens the buffer first if necessary.
 func (t *task) appendRows() (wire.Message, error) {
 	m := &t.scratch.rows
 	if err := m.Decode(t.body); err != nil {
@@ -27,7 +27,7 @@ func (t *task) appendRows() (wire.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := t.sideOf(max(m.Buffer, m.Base)) // one of them is 0
+	at := t.sideOf(max(m.Buffer, m.Base)) // either Buffer or Base is 0
 	if q.Src, err = at.staged(m.StagingOff, bytes); err != nil {
 		return nil, err
 	}
@@ -44,8 +44,8 @@ func (t *task) appendRows() (wire.Message, error) {
 	return t.bufferReply(&got, err)
 }
 
-// baseOf resolves the base of a new buffer: a slot, which the caller must stop reading, or
-// else the lease of a checkpoint.
+// baseOf resolves the base of a new buffer, which is a slot or the lease of a checkpoint. It
+// returns the slot, which the caller must release with DoneReading, or nil for a checkpoint.
 func baseOf(in *slots.Slots, lease uint64, g *plan.Geometry, base *plan.From) (*slots.Slot, error) {
 	bytes := g.ReplayBytes()
 	x, err := in.ReadFront(lease, bytes)
@@ -82,7 +82,7 @@ func (t *task) bufferReply(b *plan.BufferState, err error) (wire.Message, error)
 	return &wire.AppendReply{Buffer: uint64(b.Buffer), Begin: uint32(b.Begin), Accepted: uint32(b.Accepted), End: uint32(b.End)}, nil
 }
 
-// replayRows writes the states after a token of a buffer into a slot.
+// replayRows writes the states after one token of a buffer into a slot.
 func (t *task) replayRows() (wire.Message, error) {
 	m := &t.scratch.replay
 	if err := m.Decode(t.body); err != nil {

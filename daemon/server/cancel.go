@@ -8,27 +8,28 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// cancellation is a cancel request that waits for running work. It is answered when none of
-// the requests it names can touch a destination any more, or with a late outcome when its
-// deadline passes first; the work is then still running.
+// cancellation is a cancel request that waits for running work. It is answered when none of the
+// requests that it names can write to a destination any more. If its deadline passes first, it is
+// answered as late, and the work still runs.
 type cancellation struct {
 	header wire.Header
 	timer  *time.Timer
-	bytes  int64 // of the heap, reserved until it is over
+	bytes  int64 // heap bytes, reserved until the cancellation is over
 
 	// Guarded by conn.mu.
 	outcomes []uint8
 	left     int
-	over     bool // answered, or the connection has ended
+	over     bool // answered, or its connection has ended
 }
 
-// waiter is one row of a cancellation.
+// waiter is one row of a cancellation: one request that it names.
 type waiter struct {
 	*cancellation
 	row int
 }
 
-// settleLocked records an outcome and reports whether this was the last row.
+// settleLocked records the outcome of one row. It reports whether the cancellation must now be
+// answered: this was the last row, and the cancellation is not over.
 func (w waiter) settleLocked(outcome uint8) bool {
 	w.outcomes[w.row] = outcome
 	w.left--
@@ -39,8 +40,9 @@ func (w waiter) settleLocked(outcome uint8) bool {
 	return true
 }
 
-// cancelRequests begins a cancellation without waiting. A job that has not started is answered
-// here, a running one by its worker. The cancellation is answered when the last of them finishes.
+// cancelRequests begins a cancellation without waiting. It answers each named job that has not
+// started; a worker answers a running job. When the last named job is answered, the cancellation is
+// answered too.
 func (c *conn) cancelRequests(t *task) error {
 	m := &t.scratch.cancel
 	if err := m.Decode(t.body); err != nil {
@@ -66,7 +68,7 @@ func (c *conn) cancelRequests(t *task) error {
 	}
 	if w.left > 0 {
 		c.mu.cancels[w] = struct{}{}
-		// Set under the lock: finish, which stops it, takes the lock first.
+		// Set under the lock: finish stops the timer, after it has taken the lock.
 		w.timer = time.AfterFunc(c.server.deadline(&w.header), func() { c.cancelLate(w) })
 	}
 	c.mu.Unlock()
@@ -90,7 +92,7 @@ func (c *conn) cancelLate(w *cancellation) {
 	left, over := w.left, w.over
 	w.over = true
 	delete(c.mu.cancels, w)
-	for _, j := range c.mu.jobs { // else they accumulate at a long job
+	for _, j := range c.mu.jobs { // otherwise waiters would accumulate at a job that runs long
 		j.waiters = slices.DeleteFunc(j.waiters, func(x waiter) bool { return x.cancellation == w })
 	}
 	c.mu.Unlock()

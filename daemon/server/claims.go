@@ -13,35 +13,36 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxClaims bounds the entries in either half of a ledger, a power of two: two ledgers of
-// two halves take at most about 800 KB per connection. A guess: a busy engine names fewer
-// requests between lookup and first token.
+// maxClaims is the largest number of grants in either half of a ledger, a power of two. A
+// connection has two ledgers of two halves, which take at most about 800 KB. The number is a guess:
+// a busy engine names fewer requests between a lookup and the first token.
 const maxClaims = 4096
 
-// claims records the hits of a connection's lookups that were not reported as reused yet.
-// Reports of anything else stay unverified.
+// claims records the hits of a connection's lookups that the client has not reported as reused.
+// Reports of reuse without such a hit stay unverified.
 type claims struct {
 	sync.Mutex
-	segments ledger // by the first bytes of their keys
-	prefixes ledger // by tokens
-	asked    int    // lookups not named by a report yet
+	segments ledger // by the first 8 bytes of segment keys
+	prefixes ledger // by the number of tokens of a prefix
+	asked    int    // lookups for which no report has arrived
 }
 
-// grant counts the hits and reports of one object. A match followed by a lease is one hit.
+// grant counts the hits and reports of one object. A match and a following lease of the object are
+// one hit.
 type grant struct {
-	tokens                uint32 // upper bound
+	tokens                uint32 // most tokens that a report may state
 	matched, leased, used uint32
 }
 
 func (g *grant) left() bool { return g != nil && g.used < max(g.matched, g.leased) }
 
-// ledger stores grants by nonzero numbers. At its bound, it drops the older half and reuses
-// the memory: every match calls it, for each of its hits.
+// ledger stores grants under nonzero numbers. When the newer half is full, the ledger drops the
+// older half and reuses its memory, since every match adds each of its hits.
 type ledger struct{ now, old half }
 
-// half is an open-addressed hash table of at least twice as many slots as grants.
+// half is an open-addressed hash table. It has at least twice as many slots as grants.
 type half struct {
-	slots []slot // none, or a power of two
+	slots []slot // empty, or a power of two
 	used  int
 }
 
@@ -50,11 +51,12 @@ type slot struct {
 	grant
 }
 
-// claimsSeed makes the places of keys unpredictable, since clients choose some of them. It is
-// odd.
+// claimsSeed, an odd number, makes the table positions of keys unpredictable, since clients choose
+// some of the keys.
 var claimsSeed = rand.Uint64() | 1
 
-// find returns the slot of a key, or the free slot where it belongs. There is one.
+// find returns the slot of a key, or the free slot where the key belongs. The table always has a
+// free slot.
 func (h *half) find(key uint64) *slot {
 	mask := uint64(len(h.slots) - 1)
 	for i := bits.ReverseBytes64(key * claimsSeed); ; i++ {
@@ -92,7 +94,7 @@ func (h *half) add(key uint64) *grant {
 	return &s.grant
 }
 
-// get returns the grant of a key; nil = none. The result is valid until the next use.
+// get returns the grant of a key; nil = none. The grant is valid until the next call of use.
 func (l *ledger) get(key uint64) *grant {
 	if g := l.now.get(key); g != nil {
 		return g
@@ -100,8 +102,8 @@ func (l *ledger) get(key uint64) *grant {
 	return l.old.get(key)
 }
 
-// use returns the grant of a key and moves it to the newer half. The result is valid until
-// the next use.
+// use returns the grant of a key and moves it to the newer half. A key without a grant gets an
+// empty one. The result is valid until the next call of use.
 func (l *ledger) use(key uint64) *grant {
 	if g := l.now.get(key); g != nil {
 		return g
@@ -130,11 +132,11 @@ func (l *ledger) found(key uint64, tokens uint32, leased bool) {
 	}
 }
 
-// segmentOf returns the number of a segment. Two with one number share a grant; keys are
-// digests.
+// segmentOf returns the number of a segment in a ledger. Two segments with the same number would
+// share a grant; that is unlikely, since keys are digests.
 func segmentOf(key *[32]byte) uint64 { return max(1, binary.LittleEndian.Uint64(key[:8])) }
 
-// matched records the hits of a match and the known segments in its reply.
+// matched records the hits of a match, and the known segments in its reply.
 func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, known *wire.MatchKnown) {
 	c.Lock()
 	defer c.Unlock()
@@ -145,7 +147,7 @@ func (c *claims) matched(q *tiering.MatchQuery, r *tiering.MatchResult, known *w
 			continue
 		}
 		tokens := row.Tokens
-		if tokens == 0 { // cached on another node, length unknown
+		if tokens == 0 { // cached on another node, whose segment has an unknown length
 			tokens = math.MaxUint32
 		}
 		key := &q.Keys[i]
@@ -172,8 +174,8 @@ func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	c.segments.found(segmentOf(key), uint32(row.Tokens), true)
 }
 
-// planned records the segments of a plan that other workers compute: the connection learns
-// from its watch that they are ready, and its workers lease them on separate connections.
+// planned records the segments of a plan that other workers compute. The connection only learns
+// from its watch that they are ready; its workers lease them on separate connections.
 func (c *claims) planned(list []parallel.Segment) {
 	c.Lock()
 	defer c.Unlock()
@@ -191,8 +193,9 @@ func (c *claims) loaded(got *tiering.Loaded) {
 	c.prefixes.found(uint64(got.Tokens), uint32(got.Tokens), true)
 }
 
-// verify reports whether lookups of the connection cover all reuse in a report, and consumes
-// their grants. Computed tokens cannot be verified; waiting time requires a lookup.
+// verify reports whether lookups of the connection cover all reuse in a report, and consumes the
+// grants. It cannot verify the computed tokens. Waiting time in a report requires that there was a
+// lookup.
 func (c *claims) verify(m *wire.ServedRequest) bool {
 	c.Lock()
 	defer c.Unlock()
@@ -218,8 +221,9 @@ func (c *claims) verify(m *wire.ServedRequest) bool {
 	return ok
 }
 
-// prefixLocked consumes the grant of a checkpoint with exactly that many tokens, or else of
-// the shortest longer one: an engine may use only the beginning.
+// prefixLocked consumes the grant of the checkpoint with exactly that number of tokens. If there is
+// none, it consumes the grant of the shortest longer checkpoint, since an engine may use only its
+// beginning. It reports whether it found a grant.
 func (c *claims) prefixLocked(tokens uint32) bool {
 	best := uint64(tokens)
 	if g := c.prefixes.get(best); !g.left() {

@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// plan converts the columns of a plan to spans, without their inputs.
+// plan converts the columns of a wire plan into spans. The spans' inputs are not set yet.
 func (t *task) plan(m *wire.Plan) plan.Plan {
 	p := plan.Plan{Begin: int(m.Begin), End: int(m.End), Spans: t.scratch.spans[:0]}
 	for i := range m.Kinds {
@@ -24,15 +24,15 @@ func (t *task) plan(m *wire.Plan) plan.Plan {
 	return p
 }
 
-// side is the memory that a request runs in: that of the host or of a device.
+// side is the memory in which a request runs: host memory or the memory of a device.
 type side struct {
 	slots *slots.Slots
-	// staged returns a range written by the client.
+	// staged returns a range of the staging that the client writes.
 	staged func(off uint64, bytes int64) (gpuipc.Ref, error)
 }
 
-// side returns the side of the leases of a plan. A plan without leases runs on the side of
-// the slots that it names.
+// side returns the memory that the leases of a plan are in. A plan without leases runs on the
+// device if one of the named slots is there, otherwise on the host.
 func (t *task) side(from plan.From, p *plan.Plan, named ...uint64) (side, error) {
 	host := side{t.at.slots, t.at.staged}
 	l := t.at.gpu.Load()
@@ -49,8 +49,8 @@ func (t *task) side(from plan.From, p *plan.Plan, named ...uint64) (side, error)
 	return host, nil
 }
 
-// sideOf returns the side of a lease, a buffer or a slot. An unknown id is treated as one
-// of the host.
+// sideOf returns the memory that a lease, buffer or slot is in. An unknown id counts as one of the
+// host.
 func (t *task) sideOf(id uint64) side {
 	if l := t.at.gpu.Load(); l != nil && id != 0 {
 		if t.at.session.Plans().PlaceOf(tier.LeaseID(id)) == tier.PlaceHBM || l.slots.Has(id) {
@@ -60,7 +60,7 @@ func (t *task) sideOf(id uint64) side {
 	return side{t.at.slots, t.at.staged}
 }
 
-// planScope returns the client's scope and the geometry of a profile.
+// planScope returns the scope of a request (profile, tenant, rank) and the profile's geometry.
 func (t *task) planScope(profile, rank uint32) (plan.Scope, *plan.Geometry, error) {
 	id, tenant, err := t.scope(profile)
 	if err != nil {
@@ -70,7 +70,8 @@ func (t *task) planScope(profile, rank uint32) (plan.Scope, *plan.Geometry, erro
 	return plan.Scope{Profile: id, Tenant: tenant, Rank: rankOf(rank)}, g, err
 }
 
-// inputs resolves the (T, S) of recomputed spans, each of the given number of bytes.
+// inputs sets the inputs of recomputed spans: their (T, S), each of the given number of bytes, at
+// the given offsets of staging.
 func (s *side) inputs(p *plan.Plan, offsets []uint64, bytes int64) (err error) {
 	for i, off := range offsets {
 		if off == wire.None {
@@ -127,7 +128,8 @@ func (t *task) compose() (wire.Message, error) {
 	})
 }
 
-// stateFrom resolves states that are in a slot. The caller must stop reading it.
+// stateFrom resolves the states in a slot from which compose starts. The caller must release the
+// slot with DoneReading.
 func stateFrom(in *slots.Slots, m *wire.ComposeRequest, g *plan.Geometry, from *plan.From) (*slots.Slot, error) {
 	bytes, err := g.StateBytes(int(m.Layer))
 	if err != nil {
@@ -142,8 +144,8 @@ func stateFrom(in *slots.Slots, m *wire.ComposeRequest, g *plan.Geometry, from *
 	return x, nil
 }
 
-// apart refuses a result that would overwrite the states it is computed from. Exactly the
-// same range is allowed: the kernels support it.
+// apart refuses a result that partly overwrites the states it is computed from. A result at exactly
+// the same range is allowed, since the kernels support it.
 func apart(from, out gpuipc.Ref) error {
 	if from.Absent() || len(out.Extents) == 0 || from.Equal(out) {
 		return nil
@@ -155,8 +157,8 @@ func apart(from, out gpuipc.Ref) error {
 	return nil
 }
 
-// intoSlot calls work with the memory of slot into, or of a new slot if into is 0. own is
-// the slot that work reads, or nil.
+// intoSlot calls work with the memory of slot into, or of a new slot if into is 0. own is the slot
+// that work reads; nil = none.
 func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots.Slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
 	x, err := slots.Open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {
@@ -170,7 +172,7 @@ func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots
 	return &wire.ComposeReply{Lease: x.Lease, Off: uint64(x.Extent.Off), Bytes: uint64(bytes)}, nil
 }
 
-// placement holds the fields that rotate and assemble have in common.
+// placement holds the decoded fields that rotate and assemble have in common.
 type placement struct {
 	from plan.From
 	plan plan.Plan
@@ -254,8 +256,8 @@ func (t *task) assemble() (wire.Message, error) {
 	})
 }
 
-// carryOut runs a rotate or assemble. If the slot needs no bytes, everything goes to engine
-// memory and the reply names no lease.
+// carryOut runs a rotate or an assemble. If no bytes go into a slot, the whole result is in engine
+// memory, and the reply has no lease.
 func (t *task) carryOut(slots *slots.Slots, m *wire.RotateRequest, bytes int64, rows int, work func(gpuipc.Ref) error) (wire.Message, error) {
 	if bytes == 0 && m.Dest == wire.DestMemory {
 		if m.Into != 0 {

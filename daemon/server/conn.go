@@ -16,16 +16,16 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// conn is one client. One goroutine at a time is its reader (see poll_linux.go). The reader
-// receives, answers short requests, and runs a long one itself or queues it (see job.go). The
-// last reader closes the connection. Its states are in life.go.
+// conn is the connection of one client. One goroutine at a time is its reader (see poll_linux.go).
+// The reader receives, answers short requests, and runs a long request itself or queues it (see
+// job.go). The last reader closes the connection. life.go has the states.
 //
 // Invariant: the client sees end of file only after the last operation of the connection has
 // released all memory, so that a client whose connection ended may reuse its own memory.
 //
-// Invariant: arena pages of a lease are not reused before the client has closed its end or died.
-// Where that can no longer be observed, they are not reused within endGrace after it stopped
-// sending, or within MaxLeaseTTL after a drop.
+// Invariant: the arena pages of a lease are not reused before the client has closed its end or
+// died. Once the daemon cannot observe that any more, it keeps the pages for endGrace after the
+// client stopped sending, or for MaxLeaseTTL after a drop.
 type conn struct {
 	// Fixed after accept.
 	id     uint64
@@ -34,22 +34,22 @@ type conn struct {
 	peer   socket.Peer
 	poller *poller
 	since  time.Time
-	ctx    context.Context // ends with the connection; its cause is the reason
+	ctx    context.Context // ends with the connection; context.Cause has the reason
 	cancel context.CancelCauseFunc
 
 	lane queue.Lane[*job] // joined by hello; guarded by the queue
 	// deviceLanes are the lanes in the queues of the devices, for connections that attached one.
 	deviceLanes []queue.Lane[*job]
 
-	attached atomic.Pointer[attachment] // set once, by hello
+	attached atomic.Pointer[attachment] // set once, by hello; nil before
 	heardAt  atomic.Int64               // unix nanoseconds of the last message
 	requests atomic.Uint64
 	flying   atomic.Int64 // unanswered requests in flight
 
 	life life
-	gone chan struct{} // closed when the state is gone
+	gone chan struct{} // closed when the connection enters state gone
 
-	// answering is locked by the reader while it answers; drain waits for it.
+	// answering is locked by the reader while it answers a frame; drain waits for it.
 	answering sync.Mutex
 	work      sync.WaitGroup // jobs in mu.jobs; grows only under answering
 
@@ -74,23 +74,23 @@ var errStopping = codes.Refuse(wire.Unavailable, "the daemon is stopping")
 // errPeerLeft is the cause of contexts that end because the client disconnected.
 var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
 
-// endGrace is the time for which leases outlive the moment at which a client stopped
-// sending: it may still be reading. The value is a guess at the longest read. A client that
-// closes its end is not waited for.
+// endGrace is how long leases stay after a client has stopped sending, since the client may still
+// be reading. The value is a guess at the longest read. If the client closes its end completely,
+// its leases are released at once.
 const endGrace = time.Second
 
-// PeerGone is called by the watcher when the process that connected is dead. Other
-// processes may hold the socket and engine memory, so end of file still waits for running
-// work; the leases are released at once.
+// PeerGone is called by the watcher when the process that connected is dead. It releases the leases
+// at once. End of file still waits for running work, since other processes may hold the socket and
+// the engine memory.
 func (c *conn) PeerGone() { c.leave(errPeerLeft) }
 
-// PeerEnded is called when the client stops sending. hungUp means that it cannot receive
-// either; once the daemon has sent end of file, the two cannot be told apart.
+// PeerEnded is called when the client stops sending. hungUp means that the client has stopped
+// receiving too. After the daemon has sent end of file, hungUp is always true and says nothing.
 func (c *conn) PeerEnded(hungUp bool) {
 	switch s := c.life.now(); {
 	case hungUp && !s.told():
 		c.leave(errPeerLeft)
-	case s.released(): // this is our own shutdown
+	case s.released(): // caused by the daemon's own shutdown of the socket
 	default:
 		c.drop(errPeerLeft)
 		time.AfterFunc(endGrace, func() { c.leave(errPeerLeft) })
@@ -106,8 +106,8 @@ func (c *conn) leave(cause error) { c.happened(onLeave, cause) }
 // ending reports whether the connection has stopped starting and answering requests.
 func (c *conn) ending() bool { return c.life.now().ending() }
 
-// drain waits for all work of an ending connection and releases the client's memory. It
-// runs once, when the connection stops serving.
+// drain waits for all work of an ending connection and releases the client's memory. It runs once,
+// after the connection has stopped serving.
 func (c *conn) drain() {
 	c.answering.Lock() // from here on the reader starts nothing
 	c.dropCancels()
@@ -125,7 +125,8 @@ func (c *conn) drain() {
 	}
 }
 
-// holdsLeases reports whether anything must stay until the client releases it.
+// holdsLeases reports whether leases, slots or device memory must stay until the client releases
+// them.
 func (c *conn) holdsLeases() bool {
 	a := c.attached.Load()
 	if a == nil {
@@ -139,7 +140,7 @@ func (c *conn) holdsLeases() bool {
 	return leases+results > 0
 }
 
-// workspace holds the buffers of a goroutine that receives.
+// workspace holds the buffers of a goroutine that receives frames.
 type workspace struct {
 	buf     []byte // one frame
 	scratch scratch
@@ -160,7 +161,7 @@ func (c *conn) serve() {
 	c.goOn(outcome)
 }
 
-// goOn hands receiving to the poller, or ends the connection.
+// goOn hands the receiving back to the poller, or ends the connection.
 func (c *conn) goOn(outcome next) {
 	if outcome == endOfConn || !c.poller.arm(c) {
 		c.end()
@@ -176,16 +177,16 @@ func (c *conn) end() {
 	c.close()
 }
 
-// next is the way in which receiving continues.
+// next says how receiving continues after a frame.
 type next uint8
 
 const (
 	readOn   next = iota
-	replaced      // another goroutine polls now
+	replaced      // another goroutine receives now
 	endOfConn
 )
 
-// received handles a result of Recv.
+// received handles one result of Recv.
 func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	now := time.Now()
 	if c.ending() {
@@ -196,7 +197,7 @@ func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	case err == nil:
 		return c.receive(w, n, fds, now)
 	case errors.Is(err, seqpacket.ErrTimeout):
-		// A signal may end a bounded wait early.
+		// A signal may end a wait before its timeout, so the clock decides.
 		if c.attached.Load() == nil && !now.Before(c.since.Add(c.server.config.HelloTimeout)) {
 			c.server.counts.dropped(dropHello)
 			return endOfConn
@@ -212,7 +213,7 @@ func (c *conn) received(w *workspace, n int, fds []int, err error) next {
 	}
 }
 
-// receive answers one frame, or runs the job that it creates.
+// receive answers one frame. If the frame creates a job that the reader may run, it runs the job.
 func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	c.answering.Lock()
 	if c.ending() {
@@ -229,8 +230,8 @@ func (c *conn) receive(w *workspace, n int, fds []int, now time.Time) next {
 	return outcome
 }
 
-// hungUp reports whether the other end is closed in both directions. Only the reader, which
-// closes the descriptor, may call it.
+// hungUp reports whether the other end has closed both directions. Only the reader may call it,
+// since the reader closes the descriptor.
 func (c *conn) hungUp() bool {
 	fds := []unix.PollFd{{Fd: int32(c.sock.Fd())}}
 	n, err := unix.Poll(fds, 0)
@@ -240,8 +241,8 @@ func (c *conn) hungUp() bool {
 // scrapEvery is the shortest interval at which messages of an ending connection are discarded.
 const scrapEvery = 10 * time.Millisecond
 
-// linger waits until the client of an ending connection releases its leases. Messages that
-// still arrive are discarded slowly, so that a client that keeps sending has to wait.
+// linger waits until the client of an ending connection releases its leases. Messages that still
+// arrive are discarded slowly, so that a client that keeps sending must wait.
 func (c *conn) linger() {
 	var scrap [1]byte
 	for {
@@ -256,7 +257,7 @@ func (c *conn) linger() {
 			}
 			continue
 		}
-		if !c.life.now().released() { // else it is usually our own shutdown
+		if !c.life.now().released() { // otherwise it is usually the daemon's own shutdown
 			c.PeerEnded(c.hungUp())
 		}
 		<-c.gone
@@ -271,8 +272,8 @@ func (c *conn) refuseFrame(frame []byte, err error, s *scratch) next {
 	return afterRefusal(&h)
 }
 
-// afterRefusal ends a connection whose header could not be read: the peer speaks another
-// protocol.
+// afterRefusal ends a connection if the header of its frame could not be read, since the peer then
+// speaks another protocol.
 func afterRefusal(h *wire.Header) next {
 	if *h == (wire.Header{}) {
 		return endOfConn
@@ -280,9 +281,9 @@ func afterRefusal(h *wire.Header) next {
 	return readOn
 }
 
-// send sends one reply. A client that does not read its replies is dropped after
-// SendTimeout, which is set on the socket. Before a poller or a worker blocks, another
-// goroutine takes its place.
+// send sends one reply. A client that does not read its replies is dropped after SendTimeout, which
+// is set on the socket. Before a polling goroutine or a worker blocks in a send, another goroutine
+// takes its place.
 func (c *conn) send(frame []byte, fds []int, s *scratch) {
 	var err error
 	if s.poller == nil && s.worker == nil {
@@ -321,7 +322,7 @@ func (c *conn) replyError(h *wire.Header, err error, s *scratch) {
 	c.send(s.out, nil, s)
 }
 
-// logUnknown logs errors without a code, which are bugs of the daemon.
+// logUnknown logs an error that has no code, which is a bug of the daemon.
 func (c *conn) logUnknown(op wire.Op, err error) {
 	c.server.log.Error().Err(err).Str("op", op.String()).Uint64("connection", c.id).Msg("unexpected error, answered with unavailable")
 }
@@ -344,10 +345,10 @@ func (c *conn) close() {
 	c.happened(onClose, nil)
 	c.server.unwatch(c)
 	if a := c.attached.Load(); a == nil {
-		c.admitted() // without a hello
+		c.admitted() // the connection ended without a hello
 	} else {
 		a.closeGPU(c.server)
-		// Clients of a stopping daemon continue to read their memory.
+		// Clients of a stopping daemon may continue to read their memory.
 		a.closeShared(c.server, !c.server.stopping.Load())
 		c.server.queue.Part(&c.lane)
 		for i, q := range c.server.deviceQueues {
@@ -361,9 +362,10 @@ func (c *conn) close() {
 	hangUp(c.sock)
 }
 
-// hangUp closes a socket such that the last message can still be read.
+// hangUp closes a socket so that the peer can still read the last message.
 func hangUp(sock *seqpacket.Conn) {
-	// Nothing more can arrive after this; what has arrived must be read.
+	// After CloseRead no more messages arrive. The messages that have arrived must be read before the
+	// close; otherwise the peer may get an error instead of the last message.
 	_ = sock.CloseRead()
 	sock.Drain()
 	sock.Close()

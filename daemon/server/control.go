@@ -9,14 +9,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// tokens are the tokens of clients, by tenant. They are replaced together.
+// tokens holds the tokens of all tenants, in the order of the configuration. All are replaced
+// together.
 type tokens struct {
 	sums [][sha256.Size]byte
-	open []bool // no token required
+	open []bool // the tenant requires no token
 }
 
-// SetTokens replaces the tokens for clients that attach from now on. list contains the
-// tenants of the configuration, in its order. Attached clients stay.
+// SetTokens replaces the tokens that clients must show from now on. list contains the tenants of
+// the configuration, in its order. Attached clients stay attached.
 func (s *Server) SetTokens(list []settings.Tenant) {
 	t := &tokens{}
 	for i := range list {
@@ -26,15 +27,15 @@ func (s *Server) SetTokens(list []settings.Tenant) {
 	s.tokens.Store(t)
 }
 
-// Drain starts or stops refusing new clients and new fills. Attached clients can read,
-// lease, and finish fills that they have begun.
+// Drain starts or stops refusing new clients and new fills. Attached clients can still read, lease,
+// and finish the fills that they have begun.
 func (s *Server) Drain(on bool) { s.draining.Store(on) }
 
-// Draining reports whether Drain was called.
+// Draining reports whether the server refuses new clients and new fills.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-// drained lists the operations that a draining daemon refuses: those that begin something
-// that the drain would have to wait for, or that would be lost.
+// drained lists the operations that a draining daemon refuses. They begin something that the drain
+// would have to wait for, or that would be lost.
 var drained = [wire.OpCount]bool{wire.OpHello: true, wire.OpReserve: true, wire.OpSave: true}
 
 func (s *Server) refuseDraining(op wire.Op) error {
@@ -51,8 +52,8 @@ type Holder struct {
 	Session    *tiering.Session
 }
 
-// Holders returns the attached clients in order of their ids, including those that were
-// dropped but still have leases.
+// Holders returns the attached clients in order of their connection ids. It includes clients that
+// were dropped but still have leases.
 func (s *Server) Holders() (list []Holder) {
 	for _, c := range s.list() {
 		if a := c.attached.Load(); a != nil {

@@ -34,20 +34,20 @@ type Counts struct {
 	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
 	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
 
-	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts unknown operations
-	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // of batches
+	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are not known
+	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // codes of single rows of batches
 	duration [wire.OpCount]prometheus.Histogram
 	trials   trials
 }
 
-// trials counts the requests of clients named profile.TrialClient. All other counters
-// include them: a client chooses its name.
+// trials counts the requests of clients named profile.TrialClient. All other counters include these
+// requests too, since any client can choose that name.
 type trials struct {
 	connections atomic.Uint64
-	answers     [wire.CodeCount]atomic.Uint64 // and rows of batches
+	answers     [wire.CodeCount]atomic.Uint64 // of requests and of rows of batches
 }
 
-// durationBuckets covers the range from a lookup to a commit of a gigabyte, in seconds.
+// durationBuckets, in seconds, covers the range from a lookup to a commit of a gigabyte.
 var durationBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 500e-3, 1, 5}
 
 func newCounts() *Counts {
@@ -75,8 +75,8 @@ func opIndex(op wire.Op) int {
 	return int(op)
 }
 
-// process identifies the process of a connection's client. The pid of a process in another
-// PID namespace is unknown; then each connection counts as its own process.
+// process returns a number that identifies the process of a connection's client. If that process is
+// in another PID namespace, its pid is unknown, and each connection counts as a process.
 func (c *conn) process() uint64 {
 	if c.peer.PID == 0 {
 		return ^c.id
@@ -84,7 +84,7 @@ func (c *conn) process() uint64 {
 	return uint64(c.peer.UID)<<32 | uint64(uint32(c.peer.PID))
 }
 
-// trial reports whether the client of a connection calls itself a trial.
+// trial reports whether the client of a connection calls itself a trial client.
 func (c *conn) trial() bool {
 	a := c.attached.Load()
 	return a != nil && a.trial
@@ -110,7 +110,7 @@ func (c *conn) took(op wire.Op, d time.Duration) {
 	c.server.counts.duration[opIndex(op)].Observe(d.Seconds())
 }
 
-// admitted counts a connection once it is known whether it is a trial.
+// admitted counts a connection. It is called once it is known whether the client is a trial.
 func (c *conn) admitted() {
 	counts := c.server.counts
 	counts.Accepted.Add(1)
@@ -167,13 +167,13 @@ func (c *Counts) TrialConnections() uint64 { return c.trials.connections.Load() 
 // Durations returns the histograms of all operations.
 func (c *Counts) Durations() []prometheus.Histogram { return c.duration[:] }
 
-// Duration returns the histogram of an operation.
+// Duration returns the histogram of one operation.
 func (c *Counts) Duration(op wire.Op) prometheus.Histogram { return c.duration[opIndex(op)] }
 
 // Connection describes a client for operators.
 type Connection struct {
 	api.Connection
-	Ending   bool // no more requests are answered
+	Ending   bool // the connection answers no more requests
 	Bindings []Binding
 }
 
@@ -234,7 +234,7 @@ func (c *conn) bindings() []binding {
 	return slices.Clone(a.mu.bindings)
 }
 
-// Alive reports whether the loop that watches clients has run recently.
+// Alive reports whether the loop that watches clients has run recently. False means that it hangs.
 func (s *Server) Alive(now time.Time) bool { return s.watcher.Alive(now) }
 
 // Counts returns the counters since the start.

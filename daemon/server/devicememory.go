@@ -14,33 +14,33 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// mostOneMemory is the largest plausible size of one registered memory, in bytes.
+// mostOneMemory is the largest size that a registered memory may have, in bytes.
 const mostOneMemory = 1 << 46
 
-// firstDeviceMemory is the first id of device memory; lower ids are host memory. Memory
-// that an engine registers on the device is numbered from here, in order.
+// firstDeviceMemory is the first id of device memory; lower ids name host memory. Memory that an
+// engine registers on the device is numbered from here, in order of registration.
 const firstDeviceMemory = 1 << 31
 
 // deviceMemory is the memory of one register-device request.
 type deviceMemory struct {
 	profile tier.ProfileID
 	epoch   uint64
-	told    wire.RegisterDeviceRequest // the request as received
-	bytes   int64                      // of its chunks
+	told    wire.RegisterDeviceRequest // as received
+	bytes   int64                      // total size of its chunks
 	memory  *plan.EngineMemory
 }
 
-// registersAtOnce bounds the requests of a connection that hold descriptors while they
-// wait: any client may send a frame full of them.
+// registersAtOnce bounds the register-device requests of a connection that are in flight. They hold
+// descriptors while they wait, and any client may send frames full of descriptors.
 const registersAtOnce = 4
 
-// handleAlign is the required alignment of addresses imported by handle: an access that is
-// not aligned to its element aborts all work of the process on the device. Allocations
-// themselves have a larger alignment.
+// handleAlign is the required alignment, in bytes, of memory imported by handle. An access that is
+// not aligned to its element would abort all work of the daemon's process on the device.
+// Allocations themselves have a larger alignment.
 const handleAlign = 16
 
-// registerIsLong always returns true. It counts the request in; finish and a refusal count
-// it out.
+// registerIsLong makes every register-device request a job. It increments the number of such
+// requests in flight, or refuses the request. countOut decrements the number.
 func (t *task) registerIsLong() (bool, error) {
 	if t.at.registering.Add(1) <= registersAtOnce {
 		return true, nil
@@ -51,8 +51,8 @@ func (t *task) registerIsLong() (bool, error) {
 	return false, codes.Refuse(wire.Busy, "%d requests to register device memory are in flight", registersAtOnce)
 }
 
-// registerDevice imports device memory owned by the engine. The driver may be slow with memory of
-// another process: the request ends at its deadline, and the device cleans up later.
+// registerDevice imports device memory that the engine owns. The driver may be slow with memory of
+// another process. The request then ends at its deadline, and the device cleans up later.
 func (t *task) registerDevice() (wire.Message, error) {
 	var m wire.RegisterDeviceRequest
 	if err := m.Decode(t.body); err != nil {
@@ -74,7 +74,7 @@ func (t *task) registerDevice() (wire.Message, error) {
 	}
 	bytes, err := chunkBytes(&m)
 	if err == nil {
-		err = t.at.mapped.Take(bytes) // the driver maps it into our address space
+		err = t.at.mapped.Take(bytes) // the driver maps the memory into the daemon's address space
 	}
 	if err != nil {
 		return nil, err
@@ -94,8 +94,8 @@ func (t *task) registerDevice() (wire.Message, error) {
 	return &wire.RegisterDeviceReply{Memory: number}, err
 }
 
-// attachedDevice returns the device memory granted by attach-device. An operation that
-// needs it and arrives earlier is refused.
+// attachedDevice returns the device memory that attach-device granted. It returns an error if the
+// connection has not attached a device yet.
 func (t *task) attachedDevice() (*attachedGPU, error) {
 	if l := t.at.gpu.Load(); l != nil {
 		return l, nil
@@ -107,7 +107,7 @@ func (t *task) attachedDevice() (*attachedGPU, error) {
 	return nil, codes.Refuse(wire.Invalid, "%v before attach-device", t.header.Op)
 }
 
-// reads returns the device that the connection has attached; 0 = none.
+// reads returns the id of the device that the connection has attached; 0 = none.
 func (a *attachment) reads() tier.DeviceID {
 	if l := a.gpu.Load(); l != nil {
 		return l.gpu.ID
@@ -115,7 +115,7 @@ func (a *attachment) reads() tier.DeviceID {
 	return 0
 }
 
-// chunkBytes returns the size of memory on the device.
+// chunkBytes returns the total size in bytes of the chunks of a request.
 func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
 	for i, n := range m.ChunkBytes {
 		if n == 0 || n > mostOneMemory {
@@ -128,7 +128,7 @@ func chunkBytes(m *wire.RegisterDeviceRequest) (total int64, err error) {
 
 func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterDeviceRequest) (*plan.EngineMemory, error) {
 	share := gpuipc.Share{Way: gpuipc.Way(m.Way), Device: l.gpu.Device.UUID()}
-	var chunks []int64 // ends
+	var chunks []int64 // end of each chunk
 	end := int64(0)
 	for i, bytes := range m.ChunkBytes {
 		c := gpuipc.Chunk{Bytes: int64(bytes)}
@@ -168,8 +168,8 @@ func (t *task) importDevice(l *attachedGPU, id tier.ProfileID, m *wire.RegisterD
 	return memory, nil
 }
 
-// registered returns the memory of an epoch. Using the same epoch for another profile or
-// other memory is a client error.
+// registered returns the memory that was registered with the request's epoch. It is a client error
+// to use that epoch for another profile or for other memory.
 func (l *attachedGPU) registered(id tier.ProfileID, q *wire.RegisterDeviceRequest) (number uint32, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,14 +194,14 @@ func (l *attachedGPU) roomLocked() error {
 	return nil
 }
 
-// isToldAs reports whether two requests describe the same memory. Descriptors cannot be compared.
+// isToldAs reports whether two requests describe the same memory. It cannot compare descriptors.
 func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
 	return m.told.Way == q.Way && slices.Equal(m.told.ChunkBytes, q.ChunkBytes) && slices.Equal(m.told.Handles, q.Handles) &&
 		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)
 }
 
-// keep adds memory, unless another request of the same epoch was faster or others took the
-// last places.
+// keep adds memory. It adds nothing (kept is false) if another request of the same epoch was
+// faster, or if other requests took the last places.
 func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err e
 	return firstDeviceMemory + uint32(len(l.mu.memories)-1), true, nil
 }
 
-// memory returns registered device memory.
+// memory returns the registered device memory of a number.
 func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*plan.EngineMemory, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +231,7 @@ func (l *attachedGPU) memory(number uint32, id tier.ProfileID) (*plan.EngineMemo
 	return l.mu.memories[i].memory, nil
 }
 
-// blockTokens returns the block size with which a profile was last registered.
+// blockTokens returns the block size in tokens with which a profile was last registered.
 func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,7 +243,7 @@ func (a *attachment) blockTokens(id tier.ProfileID) (tokens uint32) {
 	return tokens
 }
 
-// noDevice answers operations on a GPU that this daemon does not have.
+// noDevice refuses an operation that needs a GPU, on a daemon that shares none.
 func (t *task) noDevice() (wire.Message, error) {
 	return nil, codes.Refuse(wire.Unsupported, "%v: this daemon shares no GPU memory", t.header.Op)
 }

@@ -23,23 +23,23 @@ type task struct {
 	header   wire.Header
 	body     []byte
 	ctx      context.Context
-	deadline time.Time          // of jobs
-	place    *queue.Place[*job] // of running jobs
+	deadline time.Time          // only set for jobs
+	place    *queue.Place[*job] // place of a running job in its queue; nil = not a job
 	job      *job               // the running job; nil = none
 	scratch  *scratch
-	learned  bool       // a remote lookup of the keys of this match was done
-	rest     rest       // set, instead of a reply, by an operation that has to wait
-	received []int      // descriptors; the remaining ones are closed
+	learned  bool       // the keys of this match have been looked up remotely
+	rest     rest       // continuation; set instead of a reply by an operation that must wait
+	received []int      // received descriptors that nothing has taken over; they are closed
 	send     []*os.File // files to send with the reply; closed afterwards
 }
 
-// scratch holds buffers that one goroutine reuses for each request. Handlers return
-// messages that are stored in it.
+// scratch holds buffers that one goroutine reuses for each request. The messages that handlers
+// return are stored in it, so they are valid until the next request.
 type scratch struct {
 	task   task
 	out    []byte
-	poller *poller            // that this goroutine runs
-	worker *queue.Queue[*job] // whose jobs it runs; if both are nil, no other connection is blocked by it
+	poller *poller            // the poller that this goroutine runs; nil = none
+	worker *queue.Queue[*job] // the queue whose jobs it runs; nil = none. If both are nil, it may block
 
 	match        wire.MatchRequest
 	matchReply   wire.MatchReply
@@ -79,17 +79,17 @@ type scratch struct {
 	tokens      []uint32
 }
 
-// operation defines how an op is served.
+// operation defines how requests with one op are served.
 type operation struct {
 	run func(*task) (wire.Message, error)
-	// long reports whether a request may take long and becomes a job; nil = never.
+	// long reports whether a request may take long, so that it becomes a job; nil = never.
 	long func(*task) (bool, error)
-	// apart means that conn.handle serves it without run.
+	// apart means that conn.handle serves the request itself and run is nil.
 	apart bool
 }
 
-// operations has an entry for every op of package wire, which a test checks. An op without
-// an entry is answered as unsupported.
+// operations has an entry for every op of package wire; a test checks that. The entry of an op that
+// is answered as unsupported is empty.
 var operations = [wire.OpCount]operation{
 	wire.OpHello:          {run: (*task).hello},
 	wire.OpProfile:        {run: (*task).profile, long: always}, // parses, maps memory
@@ -103,7 +103,7 @@ var operations = [wire.OpCount]operation{
 	wire.OpAssemble:       {run: (*task).assemble, long: always},
 	wire.OpSave:           {run: (*task).save, long: (*task).saveIsLong},
 	wire.OpLoad:           {run: (*task).load},
-	wire.OpCancel:         {apart: true}, // may be answered later
+	wire.OpCancel:         {apart: true}, // its answer may have to wait
 	wire.OpRelease:        {run: (*task).release, long: longer(longIDs)},
 	wire.OpStats:          {run: (*task).stats},
 	wire.OpAdvise:         {run: (*task).advise, long: (*task).adviseIsLong},
@@ -123,7 +123,8 @@ var operations = [wire.OpCount]operation{
 
 func always(*task) (bool, error) { return true, nil }
 
-// handle answers one frame, or creates a job for it. The caller must run a job that it returns.
+// handle answers one frame, or creates a job for it. If handle returns a job, the caller must run
+// that job.
 func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next, *job) {
 	c.requests.Add(1)
 	h, body, err := wire.ParseHeader(frame)
@@ -162,7 +163,8 @@ func (c *conn) handle(frame []byte, fds []int, now time.Time, s *scratch) (next,
 	return readOn, mine
 }
 
-// answer runs a short request and replies or lets it wait. The caller must answer an error.
+// answer runs a short request. It sends the reply, or starts the wait of a request that must wait.
+// If it returns an error, the caller must answer with that error.
 func (c *conn) answer(t *task, now time.Time) error {
 	c.server.short.Note(now)
 	m, err := operations[t.header.Op].run(t)
@@ -179,13 +181,13 @@ func (c *conn) answer(t *task, now time.Time) error {
 	return err
 }
 
-// served reports whether the daemon supports op. Only then may op be used as an index into
-// tables with an entry for every operation.
+// served reports whether the daemon supports op. Only a supported op may be used as an index into
+// the tables that have an entry per operation.
 func served(op wire.Op) bool {
 	return op.Known() && (operations[op].run != nil || operations[op].apart)
 }
 
-// check enforces the rules of docs/protocol.md for every header.
+// check enforces the rules of docs/protocol.md that hold for every header.
 func (c *conn) check(h *wire.Header, fds []int) error {
 	at := c.attached.Load()
 	switch {
@@ -235,7 +237,7 @@ func (c *conn) isInFlight(request uint64) bool {
 	return false
 }
 
-// row returns and counts the code of one row of a batch.
+// row counts the code of one row of a batch and returns it.
 func (t *task) row(err error) uint16 {
 	code, known := codes.Of(err)
 	if !known {

@@ -1,7 +1,7 @@
-// Package server serves the engine socket: its connections, the jobs created by their
-// requests, and the effect of each request. Segments and checkpoints belong to package
-// tiering. Access control of clients, error codes and views for operators have separate
-// packages next to this one.
+// Package server serves the engine socket. It has the connections, the jobs created by their
+// requests, and the handler of each operation. Segments and checkpoints belong to package tiering.
+// Access control of clients, error codes and views for operators have separate packages next to
+// this one.
 //
 // # States of a connection
 //
@@ -15,26 +15,27 @@
 //	   +---------------------------------------+
 //	              drained, held
 //
-// serving: requests are started and answered. draining: no request is started or
-// answered, and running work finishes; leases stay, since the client may still read.
-// leaving: the same without leases. lingering: no work is left and the client was sent
-// end of file; leases stay until it releases them, at most MaxLeaseTTL. gone: neither
-// work nor leases are left. closed: the last reader has freed everything.
+// serving: requests are started and answered. draining: no request is started or answered, and
+// running work finishes; leases stay, since the client may still read the leased pages. leaving:
+// like draining, but leases are released. lingering: all work has ended and the client was sent end
+// of file; its leases stay until it releases them, for at most MaxLeaseTTL. gone: all work has
+// ended and all leases are released. closed: the last reader has freed everything.
 //
-// leave: the client closed its end or died, or the daemon stops. drop: anything else that
-// ends a connection; the client may be alive and unaware of it. drained and held: the work
-// has ended, without and with leases. close: the last reader is about to return.
+// leave: the client closed its end or died, or the daemon stops. drop: the connection ends for any
+// other reason; the client may be alive and unaware of it. drained: all work has ended, and no
+// lease is held. held: all work has ended, but leases are held. close: the last reader is about to
+// return.
 //
 // The table is in life.go, and a test compares the picture's arrows with it. With the
 // build tag invariants, every state change is followed by checks.
 //
 // # Path of a request
 //
-// The reader of a connection is the one goroutine that receives from it. It is a dedicated
-// goroutine until hello, at the end, and while few connections make requests; otherwise it
-// is a poller's, which reads many connections in turn. The reader answers a short request
-// itself. A long one is a job. It runs on the reader while a worker is free and the
-// connection has no other job, and another reader takes over. Otherwise it waits in the
-// queue, where users and their connections take turns. A job that waits for a disk, or for
-// the client's stream, waits in a separate goroutine and occupies no worker.
+// The reader of a connection is the only goroutine that receives from it. A poller reads many
+// connections in turn. A connection has a dedicated reader until hello, at its end, and while few
+// connections make requests. The reader answers a short request itself. A long request becomes a
+// job. If a worker is free and the connection has no other job, the reader runs the job itself, and
+// another goroutine becomes the reader. Otherwise the job waits in the queue, where users and their
+// connections take turns. A job that waits for a disk, or for the client's stream, waits in a
+// separate goroutine and occupies no worker.
 package server

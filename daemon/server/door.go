@@ -8,12 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// guessPause is the delay of a wrong token. All connections share one sequence, so that
-// more connections do not guess faster: 4 per second. A client that shows a wrong token by
-// mistake is still answered within its time to attach.
+// guessPause is the delay of the reply to a wrong token. The delays of all connections follow one
+// another, so that more connections do not guess faster: 4 tokens per second in total. A client
+// that shows a wrong token by mistake is still answered before its attach times out.
 const guessPause = 250 * time.Millisecond
 
-// wrongToken delays the reply to a token that belongs to no tenant, and logs it.
+// wrongToken logs a token that belongs to no tenant, and delays the reply to it.
 func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	select {
 	case s.guessing <- struct{}{}:
@@ -25,8 +25,8 @@ func (s *Server) wrongToken(p *socket.Peer, tenant string) {
 	<-s.guessing
 }
 
-// paced limits log lines about events that any client can cause at will to one per second.
-// A line reports how many were suppressed since the previous one.
+// paced limits log lines about events that any client can cause at will to one line per second. A
+// line reports how many lines were suppressed since the previous one.
 type paced struct {
 	last time.Time
 	more int

@@ -12,21 +12,21 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// longReserve is the largest number of token ids that the reader hashes itself: about 60 µs
-// of SHA-256.
+// longReserve is the largest number of token ids that the reader hashes itself, in about 60 µs of
+// SHA-256.
 const longReserve = 16 << 10
 
-// While a reader runs a request, the other connections it reads from wait. Requests with
-// many rows are therefore jobs, whose time is divided between users. longFill is the
-// largest number of objects that the reader reserves space for: each may evict others. The
-// other bounds are in bytes of a body, so that it is not decoded twice: longFill rows of
-// save, 256 rows to look up (a key, or a prefix and its position), and 256 ids to release.
+// While a reader runs a request, the other connections that it reads from wait. Requests with many
+// rows are therefore jobs, whose time is divided between users. longFill is the largest number of
+// objects for which the reader reserves space, since each may evict others. The other limits are
+// sizes of a body in bytes, so that no body is decoded twice: longSave is longFill rows of save,
+// longLookup is 256 rows to look up (a key, or a prefix and its position), longIDs is 256 ids.
 const (
 	longFill   = 32
 	longSave   = bodyBytes + longFill*(32+4+32)
 	longLookup = bodyBytes + 256*(32+4)
 	longIDs    = bodyBytes + 256*8
-	// bodyBytes is the largest size of a body without its rows: scalars, column headers and
+	// bodyBytes is the largest size of a body without its rows: scalars, headers of columns, and
 	// optional sections.
 	bodyBytes = 192
 )
@@ -86,16 +86,16 @@ func (t *task) reserve() (wire.Message, error) {
 	return out, nil
 }
 
-// tokenPiece is the number of bytes of token ids read at once. keptTokens is the number of
-// ids for which a scratch keeps memory after a request.
+// tokenPiece is the number of bytes of token ids that are read at once. keptTokens is the number of
+// token ids for which a scratch keeps its memory after a request.
 const (
 	tokenPiece = 64 << 10
 	keptTokens = 256 << 10
 )
 
-// tokenIDs reads the little-endian ids of a segment from staging. It checks the geometry
-// first, since that bounds the read. The ids are copied before they are used, since the
-// client may still write to them.
+// tokenIDs reads the little-endian token ids of a segment from staging. It checks the segment's
+// geometry first, since the geometry bounds how much is read. It copies the ids before they are
+// used, since the client can still write to staging.
 func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64) ([]uint32, error) {
 	if p, ok := t.conn.server.store.Profile(id); ok {
 		if err := p.CheckSpec(spec); err != nil {
@@ -105,7 +105,7 @@ func (t *task) tokenIDs(id tier.ProfileID, spec profile.SegmentSpec, off uint64)
 	return t.stagedTokens(off, spec.Tokens)
 }
 
-// stagedTokens copies n token ids from staging. They stay valid until the next call.
+// stagedTokens copies n token ids from staging. The result is valid until the next call.
 func (t *task) stagedTokens(off uint64, n int) ([]uint32, error) {
 	src, err := t.at.staged(off, 4*int64(n))
 	if err == nil {
@@ -143,20 +143,20 @@ func (t *task) appendReserved(out *wire.ReserveReply, r tiering.Reservation, err
 	out.Bytes = append(out.Bytes, uint64(r.Bytes))
 }
 
-// undoReserve aborts the reservations that a failed request has made so far.
+// undoReserve aborts the reservations that a request has made before its context ended.
 func (t *task) undoReserve(last tiering.Reservation, err error) error {
 	made := t.scratch.reserveReply.Reservations
 	if err == nil {
 		made = append(made, uint64(last.ID))
 	}
 	for _, id := range made {
-		// The reservation has to be gone; how it ended does not matter.
+		// It only matters that the reservation is gone, not how it ended.
 		_ = t.at.session.Abort(tier.ReservationID(id))
 	}
 	return t.ctx.Err()
 }
 
-// saveIsLong reports whether a save has many rows, or rows to copy.
+// saveIsLong reports whether a save has many rows, or copies rows from a buffer.
 func (t *task) saveIsLong() (bool, error) {
 	if long := len(t.body) > longSave; long || !t.at.buffers {
 		return long, nil
@@ -228,7 +228,7 @@ func (t *task) commit() (wire.Message, error) {
 			if i == 0 {
 				return nil, err
 			}
-			// Earlier rows stay saved: their codes must reach the client.
+			// Earlier rows stay saved, so the client must receive their codes.
 			err = cause
 		}
 		digests = digests[n:]

@@ -5,28 +5,29 @@ import (
 	"github.com/spliced-kv/spliced/daemon/codes"
 )
 
-// Requests in flight use heap memory: copies of their bodies, decoded values, token ids,
-// and replies that clients have not read. A client has many requests in flight and a user
-// many connections, so the total has a bound, of which one user may take three quarters.
+// Requests in flight use heap memory: copies of their bodies, decoded values, token ids, and
+// replies that clients have not read. A client can have many requests in flight and a user many
+// connections, so the memory of all requests is bounded. One user may take three quarters of the
+// bound.
 const (
-	// The bound is connection-memory / requestShare, at least leastRequests. Including
-	// garbage, it stays below what the defaults leave next to the pools.
+	// The bound in bytes is connection-memory / requestShare, at least leastRequests. Even with Go's
+	// garbage, that is less than what the default settings leave next to the pools.
 	requestShare  = 4
 	leastRequests = 8 << 20
 
-	// jobBytes is the cost of a request without its body: goroutine, timer, reply. perBodyByte is
-	// the cost of a byte of the body and the values decoded from it. Both are rounded up.
+	// jobBytes is the cost in bytes of a request without its body: goroutine, timer, reply. perBodyByte
+	// is the cost of one byte of the body and of the values decoded from it. Both are rounded up.
 	jobBytes    = 16 << 10
 	perBodyByte = 4
-	// waitBytes suffices for any request that has to wait.
+	// waitBytes is enough for any request that has to wait.
 	waitBytes = jobBytes + perBodyByte*wire.MaxBody
-	// cancelBytes is the cost of a row of a waiting cancellation.
+	// cancelBytes is the cost of one row of a waiting cancellation.
 	cancelBytes = 32
 )
 
 func jobCost(body []byte) int64 { return jobBytes + perBodyByte*int64(len(body)) }
 
-// hold reserves memory for requests of a user.
+// hold reserves heap memory for requests of a user.
 func (s *Server) hold(uid uint32, bytes int64) error {
 	if s.held.Take(uid, bytes) != nil {
 		return codes.Refuse(wire.Busy, "%d bytes for a request: requests in flight of user %d, or of all users, hold the maximum", bytes, uid)
@@ -37,8 +38,8 @@ func (s *Server) hold(uid uint32, bytes int64) error {
 // letGo releases memory reserved by hold.
 func (s *Server) letGo(uid uint32, bytes int64) { s.held.GiveBack(uid, bytes) }
 
-// holdTokens reserves memory for n token ids until this job is answered. A request that is
-// not a job has few ids, and they are the only ones in its scratch.
+// holdTokens reserves memory for n token ids until the current job is answered. A request that is
+// not a job reserves nothing: it has few ids, and its scratch holds no others.
 func (t *task) holdTokens(n int) error {
 	if t.job == nil {
 		return nil

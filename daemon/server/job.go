@@ -14,18 +14,19 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// job is a long request, or the continuation of a request that waits (see rest). The
-// goroutine that runs it, or removes it from the queue, answers it.
+// job is a long request, or the continuation of a request that waits (see rest). It is answered by
+// the goroutine that runs it, or by the goroutine that removes it from the queue.
 //
-// Handing work to another goroutine costs about 30 µs here (measured: compose of one small
-// layer takes 45 µs through the queue, 14 µs without it). An engine that walks its layers
-// pays that once per layer. So the reader runs a job itself when the connection has no
-// other job and a worker is free. It must still notice cancels: a poller is replaced at
-// once, and takes over a connection with a dedicated reader when its job takes long.
+// Handing work to another goroutine costs about 30 µs here (measured: compose of one small layer
+// takes 45 µs through the queue, 14 µs without it). An engine that walks its layers pays that once
+// per layer. So the reader runs a job itself when the connection has no other job and a worker is
+// free. Cancel requests must be received meanwhile. A polling goroutine is therefore replaced at
+// once. If a dedicated reader's job takes longer than longJob, the poller takes over its
+// connection.
 type job struct {
 	conn     *conn
 	header   wire.Header
-	body     []byte     // a copy; nil if only the continuation of a request is a job
+	body     []byte     // a copy; nil if only the request's continuation is a job
 	received []int      // descriptors received with it; closed by finish
 	send     []*os.File // files to send with the reply; closed by finish
 	arrived  time.Time
@@ -33,26 +34,26 @@ type job struct {
 	queue    *queue.Queue[*job]
 	lane     *queue.Lane[*job]
 	place    queue.Place[*job]
-	device   tier.DeviceID // whose driver it may wait for; 0 = none
+	device   tier.DeviceID // device whose driver it may wait for; 0 = none
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
-	bytes      int64 // of the heap, reserved until it is finished
-	tokenBytes int64 // the same, of token ids
+	bytes      int64 // heap bytes, reserved until it is finished
+	tokenBytes int64 // heap bytes of token ids, reserved as well
 
-	late *time.Timer // of a job in the queue; nil = was never queued
+	late *time.Timer // answers the job if it stays in the queue too long; nil = was never queued
 
-	waiters []waiter // guarded by conn.mu: cancellations waiting for its end
+	waiters []waiter // cancellations that wait for this job; guarded by conn.mu
 }
 
 // errCancelled is the cause of contexts ended by a cancel request.
 var errCancelled = codes.Refuse(wire.Canceled, "canceled")
 
-// longJob is the longest time without a receiver. A shorter value has no effect: the timers
-// of an idle runtime are that coarse.
+// longJob is how long a dedicated reader may run a job before another goroutine receives. A shorter
+// time has no effect, because the timers of an idle Go runtime are not more precise.
 const longJob = time.Millisecond
 
-// start queues a request, or returns the job for the caller to run.
+// start queues a request as a job. If the caller must run the job instead, start returns it.
 func (c *conn) start(t *task, now time.Time) (*job, error) {
 	n := c.flying.Add(1)
 	if n > int64(c.server.config.MaxInFlight) {
@@ -64,13 +65,13 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 		return nil, err
 	}
 	j := c.newJob(t, now)
-	// The body is copied: its buffer is used for the next frame.
+	// The body is copied, because its buffer is used for the next frame.
 	j.body = slices.Clone(t.body)
 	j.received = t.received
 	if n == 1 && j.queue.Enter(j.lane) {
 		return j, nil
 	}
-	// Before put: the goroutine that takes the job stops the timer.
+	// The timer is set before Put, since the goroutine that takes the job stops the timer.
 	j.late = time.AfterFunc(time.Until(j.deadline), func() { c.lateInQueue(j) })
 	if !j.queue.Put(j.lane, j) {
 		panic("daemon: the queue was closed before its connections")
@@ -78,8 +79,8 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	return nil, nil
 }
 
-// newJob creates a job for a request and registers it. flying counts it already, and its
-// memory is reserved.
+// newJob creates a job for a request and registers it. The caller has counted it in flying and has
+// reserved its memory.
 func (c *conn) newJob(t *task, now time.Time) *job {
 	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane, bytes: jobCost(t.body)}
 	if id := t.mayNeedGPU(); id != 0 {
@@ -96,9 +97,9 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
-// mayNeedGPU returns the device that may execute a request; 0 = none. Which plans do is known
-// only after decoding, so all plans of a connection that has attached the device count: a hanging
-// driver must not block other connections, nor those that attached another device.
+// mayNeedGPU returns the device that a job may have to wait for; 0 = none. Whether a plan uses the
+// device is known only after decoding. So every job of a connection that has attached a device
+// counts. A driver that hangs then does not block connections without that device.
 func (t *task) mayNeedGPU() tier.DeviceID {
 	if l := t.at.gpu.Load(); l != nil {
 		return l.gpu.ID
@@ -108,7 +109,7 @@ func (t *task) mayNeedGPU() tier.DeviceID {
 	}
 	var m wire.AttachDeviceRequest
 	if m.Decode(t.body) != nil {
-		return 0 // refused before any device is used
+		return 0 // the request is refused before any device is used
 	}
 	g, err := t.conn.server.gpuOf(m.UUID)
 	if err != nil {
@@ -117,8 +118,8 @@ func (t *task) mayNeedGPU() tier.DeviceID {
 	return g.ID
 }
 
-// lateInQueue answers a job whose deadline passes before it is started. If the timer fires
-// before put, the job stays and checks the clock when it runs.
+// lateInQueue answers a job whose deadline passes before it is started. If the timer fires before
+// Put, the job stays in the queue; perform then finds that it is late.
 func (c *conn) lateInQueue(j *job) {
 	if j.queue.Take(j.lane, j) {
 		c.finish(j, nil, lateBy(j, time.Now()), &scratch{})
@@ -136,7 +137,7 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 		c.run(j, s, now)
 		return replaced
 	}
-	c.server.polling.Add(1) // for the takeover if it takes long
+	c.server.polling.Add(1) // for the goroutine that takes over the connection if the job takes long
 	long := time.AfterFunc(longJob, func() {
 		defer c.server.polling.Done()
 		c.goOn(readOn)
@@ -149,7 +150,8 @@ func (c *conn) runHere(j *job, s *scratch, now time.Time) next {
 	return readOn
 }
 
-// work runs jobs of a queue until the queue is closed or others run them.
+// work is a worker: it runs jobs of a queue. It returns when the queue is closed, or when another
+// goroutine has replaced it (see send).
 func work(q *queue.Queue[*job]) {
 	s := &scratch{worker: q}
 	for s.worker != nil {
@@ -161,9 +163,9 @@ func work(q *queue.Queue[*job]) {
 	}
 }
 
-// run runs a job that has a place, and frees the place before it replies: a client that
-// does not read must not block others. A job that is late, or was canceled before it
-// started, touches nothing.
+// run runs a job that has a place in its queue. It frees the place before it replies, so that a
+// client that does not read does not block others. A job that is late, or that was canceled before
+// it started, does nothing.
 func (c *conn) run(j *job, s *scratch, now time.Time) {
 	j.place = j.queue.Begin(j.lane, now, s.worker != nil)
 	reply, rest, err := c.perform(j, s, now)
@@ -201,8 +203,8 @@ func (c *conn) perform(j *job, s *scratch, now time.Time) (wire.Message, rest, e
 	return reply, t.rest, nil
 }
 
-// finish answers a job and then the cancellations that wait for it. In this order, a client
-// has the reply to a request before it learns that the request is over.
+// finish answers a job, and then the cancellations that wait for it. In this order, a client has
+// the reply to a request before it learns that the request is over.
 func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	if j.late != nil {
 		j.late.Stop()
@@ -210,7 +212,7 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	if err != nil && j.device != 0 {
 		c.server.store.DeviceFailed(j.device, err)
 	}
-	// Before the reply: the client may send the next request as soon as it has it.
+	// Before the reply, since the client may send its next request as soon as it has the reply.
 	c.flying.Add(-1)
 	c.countOut(j.header.Op)
 	if !c.ending() {
@@ -248,14 +250,14 @@ func (c *conn) finish(j *job, reply wire.Message, err error, s *scratch) {
 	c.server.jobDone()
 }
 
-// countOut decrements the count of an operation with a low limit on requests in flight.
+// countOut undoes registerIsLong for a request that is over. No other operation has such a count.
 func (c *conn) countOut(op wire.Op) {
 	if op == wire.OpRegisterDevice {
 		c.attached.Load().registering.Add(-1)
 	}
 }
 
-// dropQueued removes jobs that no worker has started, without replies.
+// dropQueued removes the connection's jobs that no worker has started. They get no reply.
 func (c *conn) dropQueued() {
 	c.mu.Lock()
 	waiting := make([]*job, 0, len(c.mu.jobs))

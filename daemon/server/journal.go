@@ -12,8 +12,8 @@ import (
 
 // Journal entries about clients.
 
-// about returns an event of a client. If the client has several tenants, the text lists the
-// others.
+// about returns an event about a client, with the first of its tenants. The text of tellAttached
+// lists all tenants.
 func (c *conn) about(kind journal.Kind, a *attachment) journal.Event {
 	e := journal.Event{Kind: kind, Client: canary.PlainText(a.client)}
 	if len(a.names) > 0 {
@@ -40,8 +40,8 @@ func (t *task) tellRegistered(b *binding) {
 	c.server.journal.Append(e)
 }
 
-// tellDetached records that an attached client is no longer served. The client receives no
-// replies meanwhile.
+// tellDetached records that an attached client is no longer served. The connection sends no more
+// replies by then.
 func (c *conn) tellDetached() {
 	a := c.attached.Load()
 	if a == nil {
@@ -53,7 +53,7 @@ func (c *conn) tellDetached() {
 	c.server.journal.Append(e)
 }
 
-// tellReport records a report that reused and computed results differ.
+// tellReport records a canary report in which reused and computed results differ.
 func (t *task) tellReport(of canary.Key, model string, m *wire.ReportRequest, switched bool) {
 	if m.Failed == 0 && !switched {
 		return

@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// leasing is an acquire, in memory or on the device.
+// leasing is an acquire of segments, in host memory or on the device.
 type leasing struct {
 	tiering.AcquireQuery
-	resident bool // copies on the device
-	atOnce   bool // never wait
+	resident bool // lease copies in device memory
+	atOnce   bool // never wait for a promotion
 }
 
 func (q *leasing) acquire(c *tiering.Session, dst []tiering.Acquired) ([]tiering.Acquired, error) {
@@ -37,7 +37,7 @@ func (q *leasing) needsWait(s *tiering.Store) bool {
 	return s.NeedsPromotion(&q.AcquireQuery)
 }
 
-// keepTogether refuses all rows of an all-or-none request whose reply does not fit a frame.
+// keepTogether refuses all rows of an all-or-none request if its reply does not fit a frame.
 func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	left := newRoom(len(rows))
 	for i := range rows {
@@ -53,7 +53,7 @@ func (t *task) keepTogether(q *leasing, rows []tiering.Acquired) {
 	}
 }
 
-// giveAllBack releases leases that are not reported to their client.
+// giveAllBack releases leases that are not reported to the client.
 func (t *task) giveAllBack(rows []tiering.Acquired) {
 	for i := range rows {
 		if rows[i].Hit {
@@ -62,7 +62,7 @@ func (t *task) giveAllBack(rows []tiering.Acquired) {
 	}
 }
 
-// scopeOnDevice is scope for a request that needs memory on the device.
+// scopeOnDevice is scope for a request that needs device memory, which it returns too.
 func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
 	l, err := t.attachedDevice()
 	if err != nil {

@@ -12,10 +12,10 @@ type state uint32
 
 const (
 	serving   state = iota // requests are started and answered
-	draining               // no request is started or answered, work finishes, leases stay
-	leaving                // the same, leases are released
-	lingering              // end of file was sent, leases stay
-	gone                   // end of file was sent, leases are released
+	draining               // no request is started or answered, running work finishes, leases stay
+	leaving                // like draining, but leases are released
+	lingering              // all work has ended, end of file was sent, leases stay
+	gone                   // all work has ended, end of file was sent, leases are released
 	closed                 // freed by its last reader
 	states
 )
@@ -37,11 +37,11 @@ func (s state) released() bool { return s == leaving || s >= gone }
 type event uint8
 
 const (
-	onDrop    event = iota // the connection ends although its client may live
+	onDrop    event = iota // the connection ends although its client may be alive
 	onLeave                // the client closed its end or died, or the daemon stops
-	onDrained              // no work is left, and no lease
-	onHeld                 // no work is left, but leases
-	onClose                // the last reader frees it
+	onDrained              // all work has ended, no lease is held
+	onHeld                 // all work has ended, but leases are held
+	onClose                // the last reader frees the connection
 	events
 )
 
@@ -52,7 +52,7 @@ func (e event) String() string {
 // never is the state after an event that cannot happen.
 const never = states
 
-// moves is the state table: the state after an event.
+// moves is the state table: moves[s][e] is the state that follows s after event e.
 var moves = [states][events]state{
 	//          drop       leave    drained  held       close
 	serving:   {draining, leaving, never, never, never},
@@ -63,19 +63,20 @@ var moves = [states][events]state{
 	closed:    {closed, closed, never, never, never},
 }
 
-// life holds the state of a connection. Its zero value is serving.
+// life holds the state of a connection. Its zero value is the state serving.
 type life struct {
 	state atomic.Uint32 // changed by move, read by all
 
 	mu     sync.Mutex
-	linger *time.Timer // ends lingering
+	linger *time.Timer // timer that ends the state lingering
 }
 
 func (l *life) now() state { return state(l.state.Load()) }
 
-// move is the only function that changes the state of a connection. Its effects are in
-// conn.happened, except ended, which is called once, before the change becomes visible.
-// limit bounds lingering; expired is called when that time is over.
+// move applies an event. No other function changes the state of a connection. When the connection
+// stops serving, move calls ended once, before the new state becomes visible. When the connection
+// begins to linger, move starts a timer that calls expired after limit. All other effects of an
+// event are in conn.happened.
 func (l *life) move(e event, ended func(), limit time.Duration, expired func()) (from, to state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,8 +97,8 @@ func (l *life) move(e event, ended func(), limit time.Duration, expired func()) 
 	return from, to
 }
 
-// happened applies an event and its effects, without a lock: the effects of one event may
-// happen after those of the next.
+// happened applies an event and its effects. It holds no lock, so the effects of an event may
+// happen after those of the next event.
 func (c *conn) happened(e event, cause error) {
 	ended := func() { c.cancel(cause) }
 	from, to := c.life.move(e, ended, c.server.config.MaxLeaseTTL, func() { c.happened(onLeave, errPeerLeft) })
@@ -113,8 +114,8 @@ func (c *conn) happened(e event, cause error) {
 		c.server.conns.Go(c.drain)
 	}
 	if to.told() && !from.told() {
-		// Reading is not shut down, so that the client can still be observed. An error
-		// means that it is closed already.
+		// The reading side stays open, so that the daemon can still observe the client. An error means that
+		// the socket is closed already.
 		_ = c.sock.CloseWrite()
 	}
 	if to == leaving || to == gone {
@@ -124,7 +125,7 @@ func (c *conn) happened(e event, cause error) {
 		if to == gone {
 			close(c.gone)
 		}
-		// This wakes the reader. An error means that the reader was faster.
+		// This wakes the reader. An error means that the reader has already closed the socket.
 		_ = c.sock.CloseRead()
 	}
 	if invariants {
@@ -132,8 +133,8 @@ func (c *conn) happened(e event, cause error) {
 	}
 }
 
-// checkLife panics if a connection that was in state s a moment ago violates it. What it
-// checks stays true in the following states.
+// checkLife panics if the connection does not have the properties of state s. The connection may
+// have left s meanwhile, but these properties hold in all later states too.
 func (c *conn) checkLife(s state) {
 	broken := ""
 	c.mu.Lock()

@@ -12,13 +12,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// scope reads the profile and tenant of a request about cached state.
+// scope returns the profile and tenant of a request about cached state.
 func (t *task) scope(profileID uint32) (tier.ProfileID, tier.TenantID, error) {
 	id, err := t.at.use(profileID)
 	return id, tier.TenantID(t.header.Tenant), err
 }
 
-// matchQuery decodes a match.
+// matchQuery decodes a match request and returns its query.
 func (t *task) matchQuery() (q tiering.MatchQuery, err error) {
 	m := &t.scratch.match
 	if err := m.Decode(t.body); err != nil {
@@ -30,7 +30,7 @@ func (t *task) matchQuery() (q tiering.MatchQuery, err error) {
 	return t.lookupQuery(m.Profile, m.Accept, m.Positions, m.Prefixes, m.Keys, m.Primers.Others)
 }
 
-// lookupQuery returns the query of a connection about a prompt.
+// lookupQuery returns the store's query for a lookup of a prompt by this connection.
 func (t *task) lookupQuery(profileID uint32, accept uint8, positions []uint32, prefixes, keys, others [][32]byte) (q tiering.MatchQuery, err error) {
 	q = tiering.MatchQuery{
 		Accept: tier.CheckpointKind(accept), Positions: positions, Prefixes: prefixes, Keys: keys, Others: others,
@@ -73,14 +73,14 @@ func (t *task) match() (wire.Message, error) {
 	}
 	if m.Known.Present {
 		if err := t.findKnown(out, off); err != nil {
-			return nil, err // nothing that was found is reported to the client
+			return nil, err // the client receives no part of the answer
 		}
 	}
 	t.at.claims.matched(&q, r, &out.Known)
 	return out, nil
 }
 
-// knowsPrimers refuses a section of a feature that the connection did not negotiate.
+// knowsPrimers refuses a section about primers if the connection did not negotiate that feature.
 func (t *task) knowsPrimers(present bool) error {
 	if present && !t.at.primers {
 		return codes.Refuse(wire.Invalid, "primers: the connection has not asked for that feature")
@@ -96,15 +96,16 @@ func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 	return nil
 }
 
-// mayLearn reports whether a remote lookup first would improve the answer to a match: for a
-// while after a start. A request that runs as a job does not wait.
+// mayLearn reports whether a match should do a remote lookup first. That helps for a while after a
+// start, when the hints in memory are incomplete. A request that runs as a job does not wait for
+// it.
 func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// lookUp looks a prompt up in the store. off reports that its profile is switched off: its
-// segments are misses then. waits reports that a remote lookup of the prompt comes first: then
-// t.rest decodes the query again and calls again.
+// lookUp looks a prompt up in the store. off reports that splicing is switched off for the profile:
+// then all segments are misses. waits reports that a remote lookup of the prompt must come first:
+// then lookUp has set t.rest, which decodes the request with query and calls again.
 func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) (off, waits bool, err error) {
 	keys, r := len(q.Keys), &t.scratch.matchResult
 	if off = t.switchedOff(q.Profile); off {
@@ -125,8 +126,8 @@ func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQue
 	return off, false, nil
 }
 
-// learnFirst calls again after a remote lookup of what a request asks for. body is in the
-// reader's memory.
+// learnFirst returns a continuation that does the remote lookup of a request and then calls again.
+// It copies body, which is in the reader's memory.
 func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) rest {
 	body = slices.Clone(body)
 	return func(t *task) (wire.Message, error) {
@@ -142,8 +143,8 @@ func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), agai
 	}
 }
 
-// acquireRowBytes is the size of a row without its extents and digests. acquireFixed bounds
-// the counts and padding of the fourteen columns and the header of a section.
+// acquireRowBytes is the size in bytes of a row without its extents and digests. acquireFixed is
+// the most that the counts and padding of fourteen columns and the header of a section take.
 const (
 	acquireRowBytes = 2 + 8 + 8 + 4 + 4 + 4 + 4 + 4
 	acquireFixed    = 14*(8+7) + 16
@@ -156,7 +157,7 @@ func newRoom(rows int) room {
 	return room{wire.MaxBody - acquireFixed - rows*acquireRowBytes, wire.MaxExtents, wire.MaxDigests, wire.MaxPacked}
 }
 
-// take reserves the space of a row, if available.
+// take reserves the space of a row and reports whether there was enough.
 func (r *room) take(row *tiering.Acquired) bool {
 	extents, digests, packed := len(row.Extents), len(row.Digests), len(row.Packed)
 	bytes := 16*extents + 8*digests + packed
@@ -167,8 +168,8 @@ func (r *room) take(row *tiering.Acquired) bool {
 	return true
 }
 
-// lifeOf returns the requested lease time, 0 for the default. A longer one than allowed is
-// refused, since a client relies on the time it requested.
+// lifeOf returns the requested lease time, 0 for the default. It refuses a time above the maximum
+// instead of shortening it, since a client relies on the time that it requested.
 func (t *task) lifeOf(ms uint32) (time.Duration, error) {
 	ttl, most := milliseconds(ms), t.conn.server.config.MaxLeaseTTL
 	if ttl > most {
@@ -206,10 +207,11 @@ func (t *task) acquire() (wire.Message, error) {
 	return t.lease(&q)
 }
 
-// lease acquires the leases of a query, or lets it wait for promotions.
+// lease acquires the leases of a query and returns the reply. If some need a promotion, it sets
+// t.rest instead, which waits for that.
 func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	s := t.scratch
-	may := !q.atOnce && t.conn.mayWait() // only this goroutine starts waits
+	may := !q.atOnce && t.conn.mayWait() // stays true, since only this goroutine starts waits
 	if q.All && may && q.needsWait(t.conn.server.store) {
 		t.rest = awaitTogether(*q)
 		return nil, nil
@@ -219,7 +221,7 @@ func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer clear(s.acquired) // they point into the store
+	defer clear(s.acquired) // the rows point into the store
 	if q.Again && slices.ContainsFunc(s.acquired, promoting) {
 		t.rest = awaitAcquire(*q, s.acquired)
 		return nil, nil
@@ -227,7 +229,8 @@ func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	return t.acquired(q, s.acquired), nil
 }
 
-// acquired returns the reply for rows, as many as fit a frame.
+// acquired returns the reply with as many rows as fit a frame. It releases the leases of the
+// remaining rows, whose code becomes busy or full.
 func (t *task) acquired(q *leasing, rows []tiering.Acquired) *wire.AcquireReply {
 	out := &t.scratch.acquireReply
 	resetAcquire(out)
@@ -286,17 +289,18 @@ func appendAcquired(out *wire.AcquireReply, code uint16, row *tiering.Acquired) 
 	out.Digest = append(out.Digest, row.Digests...)
 	out.Packed.Count = append(out.Packed.Count, uint32(len(row.Packed)))
 	out.Packed.Layout = append(out.Packed.Layout, row.Packed...)
-	out.Packed.Present = out.Packed.Present || row.Packed != "" // only clients that can read it have such profiles
+	out.Packed.Present = out.Packed.Present || row.Packed != "" // only clients that can read packed parts have such profiles
 }
 
-// giveBack releases a lease that is not reported to its client.
+// giveBack releases a lease that is not reported to the client.
 func (t *task) giveBack(lease tier.LeaseID) {
 	if err := t.at.session.Release(lease); err != nil && t.conn.ctx.Err() == nil {
 		t.conn.server.log.Error().Err(err).Uint64("lease", uint64(lease)).Msg("cannot release a new lease")
 	}
 }
 
-// release releases slots and leases of the store: both draw ids from one sequence.
+// release releases slots and leases of the store. Both have ids from one sequence, so that an id
+// names at most one of them.
 func (t *task) release() (wire.Message, error) {
 	m, out := &t.scratch.ids, &t.scratch.codes
 	if err := m.Decode(t.body); err != nil {
@@ -341,7 +345,8 @@ func (t *task) load() (wire.Message, error) {
 	})
 }
 
-// loadFrom leases a checkpoint, in host or device memory.
+// loadFrom leases a checkpoint, in host or device memory. It calls now first. If the checkpoint
+// must be promoted, the request waits and calls later.
 func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
 	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tier.Spliced; q.Accept == 0 {
@@ -363,13 +368,13 @@ func refuseOff(q *tiering.LoadQuery) error {
 	return codes.Refuse(wire.Miss, "checkpoint %x: splicing is switched off for its profile", q.Hash[:8])
 }
 
-// loadNow and loadLater are methods of a session.
+// loadNow and loadLater are the types of a session's methods that load a checkpoint.
 type (
 	loadNow   func(*tiering.LoadQuery) (tiering.Loaded, error)
 	loadLater func(context.Context, *tiering.LoadQuery) (tiering.Loaded, error)
 )
 
-// loaded returns the reply for a checkpoint.
+// loaded returns the reply for a checkpoint, or an error for a miss.
 func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, error) {
 	if !got.Hit {
 		return nil, codes.Refuse(wire.Miss, "checkpoint %x: %v", q.Hash[:8], got.Reason)
@@ -390,7 +395,7 @@ func (t *task) loaded(q *tiering.LoadQuery, got *tiering.Loaded) (wire.Message, 
 
 func loadReply(got *tiering.Loaded) (*wire.LoadReply, bool) {
 	out := &wire.LoadReply{Lease: uint64(got.Lease), Kind: uint8(got.Kind), Tokens: uint32(got.Tokens)}
-	// A node's row is smaller than a row of acquire.
+	// A node takes less space than the row of acquire that newRoom assumes.
 	left := newRoom(len(got.Nodes))
 	if len(got.Nodes) > wire.MaxNodes {
 		return out, false
@@ -418,8 +423,8 @@ func rankOf(rank uint32) int { return int(min(rank, math.MaxInt32)) }
 
 func milliseconds(n uint32) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// longKnown is the largest number of tokens that the reader searches itself: about 100 µs.
-// searchBytes is the heap memory that a search needs per token in addition to its id.
+// longKnown is the largest number of prompt tokens that the reader searches itself, in about 100
+// µs. searchBytes is the heap memory that a search needs per token in addition to the token's id.
 // keptSearch is the number of tokens for which a scratch keeps memory after a request.
 const (
 	longKnown   = 4 << 10
@@ -427,8 +432,9 @@ const (
 	keptSearch  = 64 << 10
 )
 
-// matchIsLong is longer(longLookup), and also reports long prompts as long. Only requests
-// of connections that may send one are decoded twice.
+// matchIsLong reports whether a match has many rows, or a long prompt to search. Only a connection
+// that negotiated the search can send a prompt, so only such connections' requests are decoded
+// twice.
 func (t *task) matchIsLong() (bool, error) {
 	if long := len(t.body) > longLookup; long || !t.at.known {
 		return long, nil
@@ -440,15 +446,15 @@ func (t *task) matchIsLong() (bool, error) {
 	return m.Known.Present && m.Prompt.Tokens > longKnown, nil
 }
 
-// notKnown is the value in MatchEstimates of an unknown time.
+// notKnown stands for an unknown time in MatchEstimates.
 const notKnown = math.MaxUint32
 
-// estimates returns the error bounds of hits, if the client may see them and any is above
-// zero. It reuses the memory of an earlier section.
+// estimates returns the section with the error bounds of hits. The section is absent if the client
+// may not see it or all errors are zero. The memory of m, an earlier section, is reused.
 func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.MatchEstimates {
 	out := wire.MatchEstimates{PrefixMicros: notKnown, Micros: m.Micros[:0], Error: m.Error[:0]}
 	if r.PrefixTokens > 0 && r.PrefixKind&tier.Spliced != 0 {
-		out.PrefixError = math.Inf(1) // the errors of its parts are unknown
+		out.PrefixError = math.Inf(1) // the errors of the spliced checkpoint's parts are unknown
 	}
 	if out.Present = may && (r.MaxError > 0 || out.PrefixError > 0); !out.Present {
 		return out
@@ -460,14 +466,15 @@ func estimates(m *wire.MatchEstimates, r *tiering.MatchResult, may bool) wire.Ma
 	return out
 }
 
-// noneKnown returns an absent section that keeps the memory of an earlier one.
+// noneKnown returns an absent section that reuses the memory of m, an earlier one.
 func noneKnown(m *wire.MatchKnown) wire.MatchKnown {
 	return wire.MatchKnown{
 		Starts: m.Starts[:0], Lengths: m.Lengths[:0], Keys: m.Keys[:0], Tiers: m.Tiers[:0], Interiors: m.Interiors[:0],
 	}
 }
 
-// findKnown fills the section known of a match, after its prefix lookup.
+// findKnown searches the prompt for known segments and fills the reply's section known. The prefix
+// lookup comes first, since the search begins after the prefix.
 func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 	m, k := &t.scratch.match, &t.scratch.known
 	q, err := t.knownQuery(m)
@@ -508,7 +515,7 @@ func (t *task) findKnown(out *wire.MatchReply, off bool) error {
 	return nil
 }
 
-// knownQuery validates the client's query and reserves the memory of a search.
+// knownQuery validates the client's query and reserves heap memory for the search.
 func (t *task) knownQuery(m *wire.MatchRequest) (*tiering.KnownQuery, error) {
 	prompt, ask := &m.Prompt, &m.Known
 	switch {

@@ -10,17 +10,17 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// turn is the position of an order request in the sequence of its connection. Requests take
-// effect in order of arrival: a number in the daemon's slot means that the leases of all
-// requests up to it are released.
+// turn is the position of an order request in the sequence of its connection. Requests take effect
+// in order of arrival. A number in the daemon's slot of the order page means that the leases of all
+// requests up to that number are released.
 type turn struct {
 	ended chan struct{}
-	// before is set when ended is closed. It is another turn that the next one waits for: a
-	// request gave up while its predecessor still waited.
+	// before is set when ended is closed; nil = the earlier turns have ended. Otherwise this turn's
+	// request gave up while it waited for before, so the next turn must wait for before too.
 	before *turn
 }
 
-// wait waits for the earlier turns.
+// wait waits until x and all earlier turns have ended.
 func (x *turn) wait(ctx context.Context) error {
 	for x != nil {
 		select {
@@ -33,8 +33,8 @@ func (x *turn) wait(ctx context.Context) error {
 	return nil
 }
 
-// order releases leases once the client's stream has passed a point. It waits on the host,
-// in a separate goroutine, and never blocks a stream.
+// order releases leases once the client's stream has passed a point. It waits on the host, in a
+// separate goroutine, and does not block a stream.
 func (t *task) order() (wire.Message, error) {
 	m := &t.scratch.order
 	if err := m.Decode(t.body); err != nil {
@@ -58,7 +58,8 @@ func (t *task) order() (wire.Message, error) {
 	return nil, nil
 }
 
-// inTurn returns the continuation of an order request, which always runs.
+// inTurn returns the continuation of an order request. Every continuation runs, so own.ended is
+// always closed.
 func (l *attachedGPU) inTurn(own, before *turn, m wire.OrderRequest) rest {
 	return func(t *task) (wire.Message, error) {
 		defer close(own.ended)
@@ -94,8 +95,8 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 	ctx, stop := context.WithTimeout(context.WithoutCancel(t.ctx), t.conn.server.config.HBMTimeout)
 	defer stop()
 	if err := l.signal(ctx, m.Signal); err != nil {
-		// Streams wait for a number that will not be written. The client ends these waits
-		// when it sees that the connection has ended.
+		// Streams wait for a number that will not be written. The client ends these waits when it sees that
+		// the connection has ended.
 		t.conn.server.log.Warn().Err(err).Str("tier", "hbm").Uint64("connection", t.conn.id).Msg("cannot write a stream signal of a client, closing its connection")
 		t.conn.drop(errNoSignal)
 		return out, nil
@@ -106,8 +107,8 @@ func (t *task) ordered(l *attachedGPU, m *wire.OrderRequest) (wire.Message, erro
 
 var errNoSignal = errors.New("cannot write a stream signal of the client")
 
-// passed waits for the client's number. If that only means that an event was recorded, it
-// waits for the event.
+// passed waits until the client's stream has reached v. On a device with events, the number in the
+// order page only says that the client has recorded an event; passed then waits for the event.
 func (l *attachedGPU) passed(ctx context.Context, v uint64) error {
 	_, err := l.order.Wait(ctx, order.Client, v)
 	if e := l.pair.events; e != nil && err == nil {
@@ -117,7 +118,7 @@ func (l *attachedGPU) passed(ctx context.Context, v uint64) error {
 	return err
 }
 
-// signal writes the daemon's number. Nothing that the number covers is running any more.
+// signal writes the daemon's number v. No work that v covers is running any more.
 func (l *attachedGPU) signal(ctx context.Context, v uint64) error {
 	if e := l.pair.events; e != nil {
 		if err := e.Signal(v); err != nil {

@@ -12,10 +12,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The bounds of package parallel fit the frames; a negative difference does not compile.
+// This constant compiles only if the limits of package parallel fit into frames: a negative
+// difference is no uint.
 const _ = uint(wire.MaxPlanRows-parallel.MaxRows) + uint(wire.MaxJobTokens-parallel.MaxJobTokens) + uint(wire.MaxWorkerJobs-parallel.MaxWorkerJobs) + uint(parallel.MaxPrimers-wire.MaxPrimers)
 
-// workScope returns the profile and tenant that a request about segments is limited to.
+// workScope returns the scope of a request about parallel segments: profile, tenant, fingerprint.
 func (t *task) workScope(id tier.ProfileID, tenant tier.TenantID) parallel.Scope {
 	s := parallel.Scope{Profile: id, Tenant: tenant}
 	if p, ok := t.conn.server.store.Profile(id); ok {
@@ -31,7 +32,7 @@ func totalTokens(list []uint32) (total uint64) {
 	return total
 }
 
-// planIsLong applies the rule of reserve: the keys are recomputed.
+// planIsLong has the same limits as reserveIsLong, since the keys are computed again here too.
 func (t *task) planIsLong() (bool, error) {
 	m := &t.scratch.plan
 	if err := m.Decode(t.body); err != nil {
@@ -40,7 +41,8 @@ func (t *task) planIsLong() (bool, error) {
 	return totalTokens(m.Tokens) > longReserve || len(m.Keys) > longFill, nil
 }
 
-// planSegments decodes the segments of a plan. It asks other nodes without occupying a worker.
+// planSegments decodes the segments of a plan request. Its continuation asks other nodes, so that
+// no worker is occupied meanwhile.
 func (t *task) planSegments() (wire.Message, error) {
 	m := &t.scratch.plan
 	if err := m.Decode(t.body); err != nil {
@@ -70,7 +72,7 @@ func (t *task) planSegments() (wire.Message, error) {
 		Conn: t.conn.id, Scope: t.workScope(id, tenant), Pieces: m.Pieces == 1, Queued: microseconds(m.QueuedMicros),
 		Within: milliseconds(m.WithinMs), Off: t.switchedOff(id),
 	}
-	ids = slices.Clone(ids) // the plan retains them
+	ids = slices.Clone(ids) // the plan keeps the ids
 	for i := range m.Keys {
 		n := int(m.Tokens[i])
 		q.Segments = append(q.Segments, parallel.Segment{
@@ -87,7 +89,8 @@ func (t *task) planSegments() (wire.Message, error) {
 	return nil, nil
 }
 
-// begun asks the other nodes and replies. A plan whose client has disconnected ends.
+// begun begins the plan, which asks the other nodes, and replies. If the client has disconnected
+// meanwhile, begun ends the plan.
 func (t *task) begun(q *parallel.PlanQuery) (wire.Message, error) {
 	w := t.conn.server.work
 	a, err := w.Plan(t.ctx, q)
@@ -120,7 +123,7 @@ func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Micro
 // micros returns a duration in microseconds, saturated to the range of uint32.
 func micros(d time.Duration) uint32 { return uint32(min(max(d.Microseconds(), 0), 1<<32-1)) }
 
-// watch waits for rows of a plan or for jobs, without occupying a worker.
+// watch waits for rows of a plan, or for jobs of a worker, without occupying a worker of the queue.
 func (t *task) watch() (wire.Message, error) {
 	m := &wire.WatchRequest{}
 	if err := m.Decode(t.body); err != nil {

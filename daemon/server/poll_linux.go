@@ -12,43 +12,43 @@ import (
 	"github.com/spliced-kv/spliced/daemon/socket"
 )
 
-// poller receives from many connections and answers their requests, on one goroutine at a
-// time: while requests keep arriving, none of our threads sleeps or is woken for them.
-// Before anything that would block the others, such as a job or a client that does not
-// read, another goroutine takes over polling. While few connections make requests, each has
-// a dedicated goroutine that receives from it directly: a request is answered one system
-// call sooner, and the kernel keeps client and goroutine on one processor.
+// poller receives from many connections and answers their requests, on one goroutine at a time.
+// While requests keep arriving, no thread of the daemon sleeps or is woken for them. Before the
+// goroutine would block, for example for a job or for a client that does not read, another
+// goroutine takes over polling. While few connections make requests, each connection has a
+// dedicated goroutine that receives from it directly. That saves one system call per request, and
+// the kernel keeps client and goroutine on one processor.
 //
-// Rejected: such a goroutine for every connection. Once more of them are blocked in system
-// calls than there are processors, each request waits until Go's scheduler has taken a
-// processor from another blocked call and woken a thread. Go's own poller costs two more
+// Rejected: a dedicated goroutine for every connection. If more of them are blocked in system calls
+// than there are processors, each request waits until Go's scheduler has taken a processor from
+// another blocked call and woken a thread. Also rejected: Go's own poller, which costs two more
 // system calls per request and wakes threads that find nothing to do.
 //
-// Invariant: one goroutine polls, from Accept to Stop.
+// Invariant: exactly one goroutine polls, from Accept to Stop.
 type poller struct {
 	server *Server
-	run    func() // poll
+	run    func() // the method poll
 	epoll  *socket.Epoll
 
-	active  atomic.Int32 // connections that sent something recently, at the last count
-	counted atomic.Int64 // unix nanoseconds of the last count
+	active  atomic.Int32 // connections that were active at the last count
+	counted atomic.Int64 // time of the last count, in unix nanoseconds
 
 	mu struct {
 		sync.Mutex
-		conns map[uint64]*conn // polled or not, by id
+		conns map[uint64]*conn // all connections of the poller by id, polled or not
 	}
 
-	pace seqpacket.Pace // of the polling goroutine
+	pace seqpacket.Pace // used by the polling goroutine only
 }
 
-// pollersOf returns the number of pollers for a machine; the remaining processors are for
-// clients and jobs. On two cores one is faster than two, which wake each other up.
+// pollersOf returns the number of pollers for a machine. Half of the processors are left for
+// clients and jobs. On two cores one poller is faster than two, which wake each other up.
 func pollersOf(processors int) int { return max(1, processors/2) }
 
 const (
-	// fewActive is the number of active connections per poller up to which each is received from
-	// directly: with pollersOf, as many in total as there are processors. Measured on two cores:
-	// 2 clients make twice as many requests as when polled, 4 clients a third fewer.
+	// fewActive is the largest number of active connections per poller for which each connection has a
+	// dedicated goroutine. With pollersOf, these are as many goroutines as processors. Measured on two
+	// cores: with dedicated goroutines, 2 clients make twice as many requests, 4 a third fewer.
 	fewActive = 2
 	// activeFor is the time for which a connection counts as active after a message.
 	// countEvery is the shortest interval between counts. Both are guesses.
@@ -67,7 +67,8 @@ func newPoller(s *Server) (*poller, error) {
 	return p, nil
 }
 
-// join adds a connection to p; leave removes it. It is polled while it is armed.
+// join adds a connection to p, and leave removes it. The poller polls a connection while it is
+// armed.
 func (p *poller) join(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,10 +105,11 @@ func (p *poller) length() int {
 	return len(p.mu.conns)
 }
 
-// crowded reports whether more than a few connections make requests.
+// crowded reports whether more than fewActive connections make requests.
 func (p *poller) crowded() bool { return p.active.Load() > fewActive }
 
-// heard records a message of a connection, and periodically counts the active connections.
+// heard records that a connection has sent a message. It also counts the active connections, at
+// most once per countEvery.
 func (p *poller) heard(c *conn, now time.Time) {
 	at := now.UnixNano()
 	c.heardAt.Store(at)
@@ -125,14 +127,14 @@ func (p *poller) heard(c *conn, now time.Time) {
 	p.active.Store(active)
 }
 
-// replace starts another polling goroutine. s belongs to the one that polled before.
+// replace starts another polling goroutine. s belongs to the goroutine that has polled so far.
 func (p *poller) replace(s *scratch) {
 	s.poller = nil
 	p.server.polling.Go(p.run)
 }
 
-// poll serves connections, one message of each at a time, until it is replaced
-// or stop is called.
+// poll serves the connections that have messages, one message of each at a time. It returns when
+// another goroutine has replaced it, or after stop.
 func (p *poller) poll() {
 	w := p.server.workspaces.Get().(*workspace)
 	w.scratch.poller = p
@@ -147,7 +149,7 @@ func (p *poller) poll() {
 		if err != nil {
 			panic("daemon: " + err.Error())
 		}
-		// The goroutine that replaces this one sees the remaining events again.
+		// If another goroutine takes over, it receives the remaining events again.
 		for i := range n {
 			id := socket.EventID(&events[i])
 			if id == 0 || !p.serve(id, w) {
@@ -157,8 +159,8 @@ func (p *poller) poll() {
 	}
 }
 
-// serve handles one message of a connection, or starts receiving from it directly. It
-// returns false if p has been replaced.
+// serve handles one message of a connection, or makes this goroutine its dedicated reader. It
+// returns false if another goroutine polls now.
 func (p *poller) serve(id uint64, w *workspace) bool {
 	c := p.find(id)
 	if c == nil {
@@ -175,7 +177,7 @@ func (p *poller) serve(id uint64, w *workspace) bool {
 	switch {
 	case outcome == replaced:
 		return false
-	case w.scratch.poller == nil: // the reply had to wait for its client
+	case w.scratch.poller == nil: // the reply had to wait for the client
 		c.goOn(outcome)
 		return false
 	case outcome == endOfConn:
@@ -185,7 +187,8 @@ func (p *poller) serve(id uint64, w *workspace) bool {
 	return true
 }
 
-// serveDirectly serves a connection that makes requests while few others do.
+// serveDirectly is the dedicated reader of a connection, until the connection is idle or too many
+// connections are active.
 func (p *poller) serveDirectly(c *conn, w *workspace) {
 	var pace seqpacket.Pace
 	outcome, idle := readOn, false

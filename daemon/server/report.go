@@ -16,7 +16,7 @@ func (t *task) switchedOff(id tier.ProfileID) bool {
 	return !ok || t.conn.server.canary.IsOff(canary.Key{Tenant: tier.TenantID(t.header.Tenant), Fingerprint: p.Fingerprint()})
 }
 
-// report counts the comparisons of an engine's canary.
+// report counts the comparisons that an engine's canary has made of reused and computed results.
 func (t *task) report() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ReportRequest
@@ -52,7 +52,7 @@ func (t *task) report() (wire.Message, error) {
 	if m.Off == 0 {
 		return reply, nil
 	}
-	// A client that receives off 1 may rely on it even after a crash.
+	// A client that receives off 1 may rely on it, even after a crash of the daemon.
 	if !t.conn.mayWait() {
 		return nil, codes.Refuse(wire.Busy, "in force, but not saved yet: too many requests are waiting")
 	}
@@ -67,7 +67,7 @@ func (t *task) report() (wire.Message, error) {
 	return nil, nil
 }
 
-// knowsLosses refuses a section of losses on a connection without the feature.
+// knowsLosses refuses a section about losses if the connection did not negotiate that feature.
 func (t *task) knowsLosses(present bool) error {
 	if present && !t.at.losses {
 		return codes.Refuse(wire.Invalid, "losses: the connection has not asked for that feature")
@@ -85,7 +85,7 @@ func checkReport(m *wire.ReportRequest) error {
 		return codes.Refuse(wire.Invalid, "bound: want a finite number")
 	case m.Off > 1 || m.Losses.Offline > 1:
 		return codes.Refuse(wire.Invalid, "off %d, offline %d", m.Off, m.Losses.Offline)
-	case m.Losses.Offline == 1 && (m.Off == 1 || m.Compared > 0): // only a canary has these
+	case m.Losses.Offline == 1 && (m.Off == 1 || m.Compared > 0): // only a canary's report has these
 		return codes.Refuse(wire.Invalid, "offline, with off %d and %d comparisons: want none", m.Off, m.Compared)
 	}
 	sum := uint64(0)

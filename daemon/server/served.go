@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// served records how an engine served a prompt.
+// served records an engine's report on how it served a prompt.
 func (t *task) served() (wire.Message, error) {
 	s := t.conn.server
 	var m wire.ServedRequest

@@ -32,36 +32,37 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options are the dependencies of a server. All except GPUs are required, unless noted.
+// Options are the dependencies of a server. GPUs may be empty, Served and Journal may be nil; all
+// other fields are required.
 type Options struct {
 	Config  *settings.Config
 	Store   *tiering.Store
 	Device  gpuipc.Device
-	GPUs    gpu.Devices // the requested ones
+	GPUs    gpu.Devices // devices that the settings request
 	Canary  *canary.Canary
 	Usage   *usage.Usage
 	Work    *parallel.Work
-	Tenants tiering.Tenants // of Config, in its order
-	Epoch   uint64          // distinguishes this start from all others
+	Tenants tiering.Tenants // tenants of Config, in its order
+	Epoch   uint64          // distinguishes this start of the daemon from all others
 	Title   string          // the daemon's name for clients
 	Log     zerolog.Logger
-	// Stats returns the counters for the stats operation.
+	// Stats returns the counters that the stats operation reports.
 	Stats func() []api.Counter
-	// Served is called for each prompt with advice. Both arguments are valid until it
-	// returns, and it must not block. nil = no listener.
+	// Served is called for each prompt for which advice was given. It must not block, and both
+	// arguments are valid only until it returns. nil = no listener.
 	Served func(*advise.Query, *advise.Advice)
 	// Journal receives events about clients and canary reports; nil = none.
 	Journal *journal.Journal
 }
 
-// Server accepts clients and holds what connections share. It owns its connections, but
-// neither the store nor the devices.
+// Server accepts clients and holds what connections share. It owns its connections; the store and
+// the devices belong to the caller.
 type Server struct {
 	// Fixed after New.
 	config  *settings.Config
 	store   *tiering.Store
 	device  gpuipc.Device
-	gpus    gpu.Devices // the requested ones
+	gpus    gpu.Devices // devices that the settings request
 	log     zerolog.Logger
 	stats   func() []api.Counter
 	served  func(*advise.Query, *advise.Advice)
@@ -72,8 +73,8 @@ type Server struct {
 	tenants tiering.Tenants
 	tokens  atomic.Pointer[tokens]
 	queue   *queue.Queue[*job]
-	// deviceQueues have separate places for requests that may wait for a GPU's driver, for
-	// each device of the store.
+	// deviceQueues has one queue per opened device, for requests that may wait for its driver. Their
+	// places are separate from those of queue.
 	deviceQueues []*queue.Queue[*job]
 	short        queue.LastShort
 	watcher      *socket.Watcher
@@ -82,21 +83,21 @@ type Server struct {
 	canary       *canary.Canary
 	usage        *usage.Usage
 	work         *parallel.Work
-	memory       *budget.Bytes  // for clients
-	held         *budget.Bytes  // of the heap, for requests in flight
-	mapped       *budget.Mapped // address space for memory of clients
+	memory       *budget.Bytes  // staging, slots and mappings of clients
+	held         *budget.Bytes  // heap memory of requests in flight
+	mapped       *budget.Mapped // address space in which memory of clients is mapped
 	descriptors  budget.Descriptors
-	places       *budget.Places // of profiles
+	places       *budget.Places // places for profiles
 
 	busy     atomic.Int64  // jobs in flight
-	waiting  atomic.Int64  // jobs waiting for a disk
+	waiting  atomic.Int64  // jobs that wait without a worker, for a disk or a stream
 	stopping atomic.Bool   // new work is refused
 	draining atomic.Bool   // new clients and fills are refused
-	idle     chan struct{} // capacity 1: busy reached 0 while stopping
-	closing  chan struct{} // closed to end accept
+	idle     chan struct{} // capacity 1: receives when busy reaches 0 while stopping
+	closing  chan struct{} // closed when the server stops accepting
 	guessing chan struct{} // capacity 1: full while the reply to a wrong token is delayed
 
-	strangers paced // log lines about refused peers; owned by the accepting goroutine
+	strangers paced // limits log lines about refused peers; used by the accepting goroutine only
 
 	conns   sync.WaitGroup // connections, and goroutines that close them
 	polling sync.WaitGroup
@@ -107,7 +108,7 @@ type Server struct {
 	}
 }
 
-// queued returns the number of requests that wait for a place.
+// queued returns the number of jobs that wait for a place in a queue.
 func (s *Server) queued() (n int) {
 	for _, q := range s.queues() {
 		n += q.Waiting()
@@ -115,12 +116,12 @@ func (s *Server) queued() (n int) {
 	return n
 }
 
-// queues returns all queues, that of the host first.
+// queues returns all queues, beginning with the queue of the host.
 func (s *Server) queues() []*queue.Queue[*job] {
 	return append([]*queue.Queue[*job]{s.queue}, s.deviceQueues...)
 }
 
-// New creates a server without starting it.
+// New creates a server. It starts nothing.
 func New(o Options) (*Server, error) {
 	s := &Server{
 		config: o.Config, store: o.Store, device: o.Device, gpus: o.GPUs, log: o.Log, stats: o.Stats, served: o.Served, journal: o.Journal,
@@ -156,24 +157,24 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// TenantName returns the name of a tenant for operators.
+// TenantName returns the name of a tenant, as shown to operators.
 func (s *Server) TenantName(id tier.TenantID) string {
 	return cmp.Or(s.tenants.NameOf(id), fmt.Sprintf("tenant %d", id))
 }
 
-// Watch watches for clients that end, until StopWatch.
+// Watch watches for clients that end. It returns after StopWatch.
 func (s *Server) Watch() error { return s.watcher.Run() }
 
 // StopWatch makes Watch return.
 func (s *Server) StopWatch() error { return s.watcher.Stop() }
 
-// Work runs one worker; it returns after Stop.
+// Work runs one worker. It returns after Stop.
 func (s *Server) Work() { work(s.queue) }
 
-// WorkOnDevice runs one worker for requests that may wait for the driver of one GPU.
+// WorkOnDevice runs one worker for the requests that may wait for the driver of one GPU.
 func (s *Server) WorkOnDevice(id tier.DeviceID) { work(s.deviceQueues[id-1]) }
 
-// Close frees the resources of New. Nothing of the server may be running.
+// Close frees the resources of New. No other method of the server may be running.
 func (s *Server) Close() {
 	s.watcher.Close()
 	for _, p := range s.pollers {
@@ -181,15 +182,15 @@ func (s *Server) Close() {
 	}
 }
 
-// acceptPause is the delay of accept when the process has no descriptors left.
+// acceptPause is how long accept waits when the process has no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
-// Acceptor is a source of connections. Its error is seqpacket.ErrClosed once it is closed.
+// Acceptor is a source of connections. After it is closed, Accept returns seqpacket.ErrClosed.
 type Acceptor interface {
 	Accept() (*seqpacket.Conn, error)
 }
 
-// Accept accepts connections until the acceptor is closed. They are served until Stop.
+// Accept accepts connections until the acceptor is closed. The server serves them until Stop.
 func (s *Server) Accept(l Acceptor, allow *socket.AllowList) error {
 	for _, p := range s.pollers {
 		s.polling.Go(p.poll)
@@ -223,8 +224,8 @@ func (s *Server) pause(d time.Duration) bool {
 	}
 }
 
-// admit creates a connection for an accepted socket, or reports a refusal to the peer and
-// closes it.
+// admit creates a connection for an accepted socket. If it refuses the peer, it sends the reason
+// and closes the socket.
 func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 	p, err := socket.ReadPeer(sock.Fd())
 	if err != nil {
@@ -259,15 +260,15 @@ func (s *Server) admit(sock *seqpacket.Conn, allow *socket.AllowList) {
 	hangUp(sock)
 }
 
-// turnAway reports to a peer why its connection ends, as a reply to the hello that it has
-// sent or will send.
+// turnAway sends a peer the reason why its connection ends, as the reply to the hello that the peer
+// has sent or will send.
 func turnAway(sock *seqpacket.Conn, err error) {
 	code, _ := codes.Of(err)
 	// The socket is about to be closed, so an error does not matter.
 	_ = sock.Send(wire.AppendError(nil, &wire.Header{Op: wire.OpHello, Code: code}, err.Error()), nil)
 }
 
-// register starts a connection, unless there are too many.
+// register starts a connection. It returns an error if there are too many connections.
 func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	s.mu.Lock()
 	if err := s.placeLocked(p.UID); err != nil {
@@ -279,12 +280,12 @@ func (s *Server) register(sock *seqpacket.Conn, p socket.Peer) error {
 	s.mu.conns[c.id] = c
 	s.mu.Unlock()
 	if err := s.watcher.Add(c.id, sock.Fd(), p.Pidfd, c); err != nil {
-		// Without the watcher the reader still sees end of file.
+		// Without the watcher, the reader still sees end of file.
 		s.log.Error().Err(err).Msg("cannot watch the socket of a client")
 	}
 	c.poller = s.leastLoaded()
 	c.poller.join(c)
-	s.conns.Add(1) // until conn.end
+	s.conns.Add(1) // conn.end calls Done
 	go c.serve()
 	return nil
 }
@@ -309,9 +310,9 @@ func (s *Server) list() []*conn {
 	return conns
 }
 
-// take reserves staging and slots from the budget of all connections. A client that
-// requests more than the default gets at most half of the memory left for its user, with
-// both requests cut in proportion, so that no client takes all.
+// take reserves staging and slots from the budget of all connections. A client that requests more
+// than the default gets at most half of the memory that its user may still take, so that no client
+// takes all. Staging and slots are then reduced in proportion.
 func (s *Server) take(uid uint32, staging, slots *int64) error {
 	return s.memory.TakeOf(uid, 0, func(left int64) int64 {
 		most := max(left/2, int64(s.config.Staging+s.config.Slots))
@@ -331,7 +332,7 @@ func (s *Server) refuseStopping() error {
 	return nil
 }
 
-// deadline returns the time a request may take from its arrival.
+// deadline returns the time that a request may take, counted from its arrival.
 func (s *Server) deadline(h *wire.Header) time.Duration {
 	if h.Deadline == 0 {
 		return s.config.RequestTimeout
@@ -339,7 +340,7 @@ func (s *Server) deadline(h *wire.Header) time.Duration {
 	return min(time.Duration(h.Deadline)*time.Microsecond, s.config.MaxRequestTimeout)
 }
 
-// jobDone counts a finished job, and signals stop after the last one.
+// jobDone counts a finished job. If it was the last one of a stopping server, it wakes Stop.
 func (s *Server) jobDone() {
 	if s.busy.Add(-1) == 0 && s.stopping.Load() {
 		select {
@@ -349,12 +350,13 @@ func (s *Server) jobDone() {
 	}
 }
 
-// ErrStuck means that work does not react to its context and uses memory that a client may own.
+// ErrStuck means that running work does not end when its context is canceled. The work may still
+// use memory of a client, so that its connection cannot be closed.
 var ErrStuck = errors.New("work is stuck")
 
-// Stop refuses new work, lets running work finish within DrainTimeout, stops the rest, and
-// closes all connections; then Work returns. It may be called again after ErrStuck. The
-// listener must be closed first.
+// Stop refuses new work, gives running work DrainTimeout to finish, cancels the work that is left,
+// and closes all connections. Work returns then. After ErrStuck, Stop may be called again. The
+// caller must close the listener first.
 func (s *Server) Stop() error {
 	if !s.stopping.Swap(true) {
 		close(s.closing)
@@ -382,7 +384,7 @@ func (s *Server) Stop() error {
 		}
 		return s.stopPolling()
 	case <-stuck.C:
-		// Unmapping memory in use would fault; the process is about to end anyway.
+		// Unmapping memory in use would fault, and the process is about to end anyway.
 		return fmt.Errorf("%d connections cannot be closed: %w", len(s.list()), ErrStuck)
 	}
 }

@@ -11,19 +11,20 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// rest is the continuation of a request that has to wait for a disk. It runs in a separate
-// goroutine and occupies no worker, so that waits of any number and length never block requests
-// that need no disk. It is a job like any other: it is counted in flight, and canceled by cancel
-// and by the end of its connection. Its message is not in the scratch of another goroutine.
+// rest is the continuation of a request that has to wait, for example for a disk. It runs in a
+// separate goroutine and occupies no worker, so that waits of any number and length do not block
+// requests that need no disk. It is a job: it is counted in flight, and canceled by cancel and by
+// the end of its connection. The message that it returns is not in the scratch of another
+// goroutine.
 type rest func(*task) (wire.Message, error)
 
-// mayWait reports whether one more request may be in flight. Only the reader starts
-// requests, and calls it.
+// mayWait reports whether one more request may be in flight. Only the reader starts requests, so
+// only the reader calls it.
 func (c *conn) mayWait() bool {
 	return c.flying.Load() < int64(c.server.config.MaxInFlight) && c.server.held.Left(c.peer.UID) >= waitBytes
 }
 
-// wait creates a job for the continuation of a short request, after mayWait.
+// wait creates a job for the continuation of a short request. mayWait must have returned true.
 func (c *conn) wait(t *task, now time.Time) {
 	c.flying.Add(1)
 	c.server.held.Add(c.peer.UID, jobCost(t.body))
@@ -49,8 +50,8 @@ func (c *conn) runRest(j *job, rest rest) {
 	}()
 }
 
-// patience bounds a wait by seven eighths of the remaining time, so that the reply still
-// reaches a client whose clock began before ours, and by most (0 = no other bound).
+// patience bounds a wait by seven eighths of the time left until the deadline, so that the reply
+// still reaches a client whose clock started earlier. most is a further bound, 0 = none.
 func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc) {
 	left := time.Until(t.deadline)
 	left -= left / 8
@@ -62,8 +63,8 @@ func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc
 
 func promoting(row tiering.Acquired) bool { return row.Promoting }
 
-// awaitAcquire waits for rows that are being promoted from a slower tier. The other rows
-// keep their leases meanwhile. q and rows are in the reader's memory.
+// awaitAcquire waits for the rows that are being promoted from a slower tier. The remaining rows
+// keep their leases meanwhile. It copies q and rows, which are in the reader's memory.
 func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	rows, all := slices.Clone(rows), slices.Clone(q.Keys)
 	var keys [][32]byte
@@ -88,7 +89,7 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 			t.giveAllBack(rows)
 			return nil, err
 		}
-		if t.switchedOff(q.Profile) { // meanwhile
+		if t.switchedOff(q.Profile) { // it may have been switched off meanwhile
 			t.giveAllBack(rows)
 			rows = make([]tiering.Acquired, len(rows))
 		}
@@ -97,8 +98,8 @@ func awaitAcquire(q leasing, rows []tiering.Acquired) rest {
 	}
 }
 
-// awaitTogether leases all rows or none, and waits for those being promoted. q is in the
-// reader's memory.
+// awaitTogether leases all rows or none, and waits for the rows that are being promoted. It copies
+// the keys of q, which are in the reader's memory.
 func awaitTogether(q leasing) rest {
 	q.Keys = slices.Clone(q.Keys)
 	return func(t *task) (wire.Message, error) {
@@ -112,7 +113,7 @@ func awaitTogether(q leasing) rest {
 			t.giveAllBack(rows)
 			return nil, err
 		}
-		if t.switchedOff(q.Profile) { // meanwhile
+		if t.switchedOff(q.Profile) { // it may have been switched off meanwhile
 			t.giveAllBack(rows)
 			rows = make([]tiering.Acquired, len(rows))
 		}
@@ -135,7 +136,7 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 			}
 			return nil, err
 		}
-		if got.Hit && got.Kind&tier.Spliced != 0 && t.switchedOff(q.Profile) { // meanwhile
+		if got.Hit && got.Kind&tier.Spliced != 0 && t.switchedOff(q.Profile) { // it may have been switched off meanwhile
 			t.giveBack(got.Lease)
 			return nil, refuseOff(&q)
 		}
@@ -143,14 +144,15 @@ func awaitLoad(later loadLater, q tiering.LoadQuery) rest {
 	}
 }
 
-// pendingLevel is an object that a row of a commit or save has published and that has not
-// reached its durability level.
+// pendingLevel is an object that a commit or save has published as one of its rows, and that has
+// not reached its durability level yet.
 type pendingLevel struct {
 	row     int
 	durable *tiering.Durable
 }
 
-// awaitSaved waits for the objects published by a save, as awaitLevels does.
+// awaitSaved waits until the objects published by a save are durable. Like awaitLevels, it never
+// fails.
 func awaitSaved(out *wire.ReserveReply, waits []pendingLevel) rest {
 	out = &wire.ReserveReply{Codes: slices.Clone(out.Codes), Reservations: slices.Clone(out.Reservations), Bytes: slices.Clone(out.Bytes)}
 	return func(t *task) (wire.Message, error) {

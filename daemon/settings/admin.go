@@ -36,8 +36,8 @@ func (c *Config) checkAdmin(v *faults) {
 	}
 }
 
-// Shown returns all settings except tenants, by name, as text. It contains only the paths
-// of secrets, which are in files.
+// Shown returns all settings except tenants as text, by name. It contains no secrets, only the
+// paths of their files.
 func (c *Config) Shown() map[string]string {
 	shown := map[string]string{}
 	for _, s := range c.settings() {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Bytes is an amount of memory. As text it is a number with an optional unit:
-// B, KiB, MiB, GiB, TiB or the decimal kB, MB, GB, TB.
+// Bytes is a number of bytes. As text, it is a number with an optional unit: B, KiB, MiB, GiB, TiB,
+// or the decimal kB, MB, GB, TB.
 type Bytes int64
 
 // The binary units.
@@ -19,8 +19,8 @@ const (
 	TiB Bytes = 1 << 40
 )
 
-// byteUnits is in the order in which String tries them; a suffix that is the end of another
-// comes after it.
+// byteUnits is in the order in which Set and String try the units. A unit that is the end of
+// another one, such as B, comes after it.
 var byteUnits = [...]struct {
 	name string
 	size Bytes
@@ -39,7 +39,7 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// Set implements flag.Value. On an error b is unchanged.
+// Set implements flag.Value. If it returns an error, b is unchanged.
 func (b *Bytes) Set(text string) error {
 	number, unit := strings.TrimSpace(text), Bytes(1)
 	for _, u := range byteUnits {
@@ -48,14 +48,14 @@ func (b *Bytes) Set(text string) error {
 			break
 		}
 	}
-	// Whole numbers first: a float64 would round large ones.
+	// Whole numbers are parsed first, since a float64 would round large ones.
 	if whole, err := strconv.ParseInt(number, 10, 64); err == nil && whole >= 0 && whole <= math.MaxInt64/int64(unit) {
 		*b = Bytes(whole) * unit
 		return nil
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	total := v * float64(unit)
-	// NaN fails every comparison, so the condition tests for the valid range.
+	// The condition tests for the valid range, since NaN fails every comparison.
 	if err != nil || !(total >= 0 && total < math.MaxInt64) || strings.ContainsAny(number, "eExXpP_iInN") {
 		return fmt.Errorf("%q is not an amount of bytes such as 65536, 64KiB or 1.5GiB", text)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// clusterSettings returns the settings of a cluster, which is off without seeds.
+// clusterSettings returns the settings of a cluster. Without seeds there is no cluster.
 func (c *Config) clusterSettings() []setting {
 	return []setting{
 		{"cluster-seeds", &c.ClusterSeeds, "list of HOST or HOST:PORT, at most 64", "no cluster",
@@ -53,8 +53,8 @@ const (
 	maxClusterName  = 128
 )
 
-// checkCluster checks the ranges of the cluster settings even without a cluster, as
-// checkDisk does. Required settings are only checked with one.
+// checkCluster checks the ranges of the cluster settings even if there is no cluster, as checkDisk
+// does. It checks for required settings only if there is one.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
 		v.add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)
@@ -130,8 +130,8 @@ func checkSeed(s string) error {
 	return nil
 }
 
-// ValidNode reports whether a name is valid for a node. It appears in certificates, so it
-// is a DNS name in lower case (letters, digits, - and ., at most 253 bytes).
+// ValidNode reports whether a name is a valid node name. Since it appears in certificates, it must
+// be a DNS name in lower case (letters, digits, - and ., at most 253 bytes).
 func ValidNode(name string) bool {
 	if len(name) == 0 || len(name) > 253 {
 		return false
@@ -149,7 +149,7 @@ func ValidNode(name string) bool {
 	return true
 }
 
-// address is the address and port of a listener as a flag.Value; the empty text is none.
+// address is the address and port of a listener as a flag.Value. The empty text means no address.
 type address netip.AddrPort
 
 func (a *address) String() string {

@@ -30,9 +30,9 @@ var ErrConfig = errors.New("bad configuration")
 // Off disables a listener.
 const Off = "off"
 
-// Config holds all settings. settings() defines the name, unit, range and zero value of
-// each; docs/configuration.md is generated from it. The zero Config is not valid: start
-// from Default or Load.
+// Config holds all settings. settings() defines the name, unit, range and meaning of 0 for each;
+// docs/configuration.md is generated from it. The zero Config is not valid: start from Default or
+// Load.
 type Config struct {
 	Socket      string
 	AllowUIDs   idList
@@ -153,8 +153,8 @@ type Config struct {
 	ObjectMemory         Bytes
 	ObjectListEvery      time.Duration
 	ObjectCodec          string
-	// ObjectKeys are credentials from the environment, by AWS's names; ObjectCredentials
-	// takes precedence.
+	// ObjectKeys are credentials from the environment, under AWS's names. If ObjectCredentials is set,
+	// it is used instead.
 	ObjectKeys object.Keys
 
 	EventsBind       netip.AddrPort
@@ -172,33 +172,34 @@ type Config struct {
 	Tenants []Tenant
 }
 
-// Tenant is one owner of cached state. Tenants are only in the YAML file.
+// Tenant is one owner of cached state. Only the YAML file can define tenants.
 type Tenant struct {
-	// Name is 1 to 256 bytes and unique. A client that asks for no tenant gets
-	// the one called "default".
+	// Name is unique and has 1 to 256 bytes. A client that names no tenant gets the tenant "default".
 	Name string `yaml:"name"`
-	// Token is the token that a client must show, at most 1024 bytes; empty = none, every
-	// client that may connect may use the tenant.
+	// Token is the token that a client must show, at most 1024 bytes. "" = none: every client that may
+	// connect may use the tenant.
 	Token string `yaml:"token"`
-	// TokenFile is a file that contains the token instead; surrounding white space is removed.
+	// TokenFile is a file that contains the token, as an alternative to Token. White space around the
+	// token is removed.
 	TokenFile string `yaml:"token_file"`
-	// Salt separates this tenant's hits from those of others: it is part of every key. At most
-	// 256 bytes; empty allowed for one tenant. Daemons that share segments use the same salt.
+	// Salt, of at most 256 bytes, is part of every key, so that this tenant's hits are separate from
+	// those of others. One tenant may have the empty salt. Daemons that share segments must use the
+	// same salt.
 	Salt string `yaml:"salt"`
-	// Quota limits the size of segments and checkpoints in pages, extents and records; 0 =
-	// limited by the pools only.
+	// Quota limits the bytes of this tenant's segments and checkpoints, in pages, extents and records.
+	// 0 = only the pools limit them.
 	Quota Bytes `yaml:"quota"`
-	// Parallel allows sending token ids of this tenant's prompts to its other engines, on
-	// this node and on others of the cluster, so that several engines compute segments in
-	// parallel. Both nodes have to allow it.
+	// Parallel allows sending token ids of this tenant's prompts to its other engines, on this node and
+	// on other nodes, so that several engines compute segments in parallel. Both nodes have to allow
+	// it.
 	Parallel bool `yaml:"parallel"`
 }
 
 // DefaultTenant is the tenant of a client that names none.
 const DefaultTenant = "default"
 
-// Default returns the default configuration. Resolve sets zero memory sizes according to
-// the machine. Defaults of the store and the disk tier are defined there.
+// Default returns the default configuration. Memory sizes in it that are 0 depend on the machine;
+// Resolve sets them. The defaults of the store and the disk tier are defined by these packages.
 func Default() Config {
 	store, below := tiering.Defaults(), disk.Defaults()
 	c := Config{
@@ -265,9 +266,9 @@ func Default() Config {
 
 func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
-// Resolve sets the values that depend on the machine. The shares are guesses that leave a quarter
-// of a default machine to everything else: a quarter for segments, an eighth for checkpoints, and
-// three eighths for the maximum of staging and slots (pages are taken when touched).
+// Resolve sets the values that depend on the machine. A quarter of its memory is for segments, an
+// eighth for checkpoints, and three eighths at most for staging and slots, whose pages are taken
+// when touched. A quarter is left for everything else. These shares are guesses.
 func (c *Config) Resolve(m Machine) {
 	memory := m.MemoryBytes
 	if memory == 0 {
@@ -282,7 +283,7 @@ func (c *Config) Resolve(m Machine) {
 	if c.ConnectionMemory == 0 {
 		c.ConnectionMemory = memory / 8 * 3
 	}
-	// Even a small machine must fit a few connections.
+	// Staging and slots are small enough for several connections, even on a small machine.
 	if c.Staging == 0 {
 		c.Staging = max(64*KiB, min(64*MiB, c.StagingMax, roundDown(c.ConnectionMemory/16, c.PageBytes)))
 	}
@@ -310,7 +311,7 @@ func roundDown(n, unit Bytes) Bytes {
 	return n / unit * unit
 }
 
-// Validate lists all errors of a resolved configuration.
+// Validate returns all errors of a resolved configuration.
 func (c *Config) Validate() error {
 	v := &faults{}
 	c.checkSockets(v)
@@ -412,11 +413,11 @@ func (c *Config) checkMemory(v *faults) {
 	})
 }
 
-// UsesHBM reports whether memory of a GPU is configured. Without it no driver is loaded.
+// UsesHBM reports whether memory of a GPU is configured. If not, no driver is loaded.
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
 
-// checkHBM checks the ranges of the GPU settings even if no GPU is used, as checkDisk does.
-// Settings that bound each other are only compared if one is used.
+// checkHBM checks the ranges of the GPU settings even if no GPU is used, as checkDisk does. It
+// compares settings with each other only if a GPU is used.
 func (c *Config) checkHBM(v *faults) {
 	page := c.HBMPageBytes
 	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {
@@ -443,8 +444,8 @@ func (c *Config) checkHBM(v *faults) {
 	v.oneOf("hbm-share", c.HBMShare, "auto", "descriptor", "handle")
 }
 
-// checkDisk checks the ranges of the disk settings even without a disk, so that adding one
-// to a valid file reveals no other errors.
+// checkDisk checks the ranges of the disk settings even if there is no disk. So adding a disk to a
+// valid file cannot reveal other errors.
 func (c *Config) checkDisk(v *faults) {
 	if len(c.Disk) > maxDiskPath {
 		v.add("disk", "path of %d bytes, at most %d", len(c.Disk), maxDiskPath)
@@ -533,7 +534,8 @@ func (c *Config) checkTenants(v *faults) {
 // AllDevices selects all GPUs that the driver reports.
 const AllDevices = "all"
 
-// MaxDevices bounds the GPUs of one daemon: a node has 8 or 16, and 7 MIG instances of each.
+// MaxDevices is the largest number of GPUs of one daemon. A node has 8 or 16, with up to 7 MIG
+// instances each.
 const MaxDevices = 128
 
 // checkDevices checks the list of GPUs.
@@ -563,7 +565,7 @@ func (c *Config) checkDevices(v *faults) {
 	}
 }
 
-// Devices returns the number of GPUs that the daemon may use; for all, a guess.
+// Devices returns the number of GPUs that the daemon may use. For "all" it is a guess.
 func (c *Config) Devices() int {
 	switch {
 	case !c.UsesHBM():
@@ -574,14 +576,14 @@ func (c *Config) Devices() int {
 	return max(1, len(c.HBMDevices))
 }
 
-// LeastHBMClient is the minimum of private GPU memory of a client, in addition to one page
-// of slots: the order page and staging.
+// LeastHBMClient is the least private GPU memory of a client, for the order page and staging. One
+// page of slots comes in addition.
 const LeastHBMClient = 256 * KiB
 
-// maxDiskPath leaves space for file names below PATH_MAX.
+// maxDiskPath is the longest path in bytes. File names appended to it stay within PATH_MAX.
 const maxDiskPath = 3840
 
-// maxSocketPath is sun_path without its terminating zero.
+// maxSocketPath is the size of sun_path in bytes, without its terminating zero.
 const maxSocketPath = 107
 
 // faults collects errors.
@@ -621,14 +623,14 @@ func (v *faults) oneOf(name, got string, want ...string) {
 	v.add(name, "%q is not one of %s", got, strings.Join(want, ", "))
 }
 
-// plain refuses text that the kernel would truncate, or that cannot be displayed.
+// plain refuses text that the kernel would truncate or that cannot be displayed.
 func (v *faults) plain(name, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		v.add(name, "%.64q contains control characters or is not UTF-8", text)
 	}
 }
 
-// path checks a path; an empty one stands for a default.
+// path checks the length of a socket's path. "" stands for the default path.
 func (v *faults) path(name, path string) {
 	if len(path) > maxSocketPath-len(".lock") {
 		v.add(name, "path of %d bytes, at most %d", len(path), maxSocketPath-len(".lock"))

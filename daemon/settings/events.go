@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// eventsSettings returns the settings of the KV-event stream for routers, which is off
-// without events-bind.
+// eventsSettings returns the settings of the KV events for routers. Without events-bind there are
+// no events.
 func (c *Config) eventsSettings() []setting {
 	return []setting{
 		{"events-bind", (*address)(&c.EventsBind), "ADDRESS:PORT", "no events",
@@ -34,7 +34,7 @@ func (c *Config) eventsSettings() []setting {
 // UsesEvents reports whether KV events are published.
 func (c *Config) UsesEvents() bool { return c.EventsBind.IsValid() }
 
-// EventsReplay returns the address for requests of missed batches.
+// EventsReplay returns the address at which routers request batches that they missed.
 func (c *Config) EventsReplay() netip.AddrPort {
 	if c.EventsReplayBind.IsValid() || !c.EventsBind.IsValid() {
 		return c.EventsReplayBind

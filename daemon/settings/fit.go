@@ -2,14 +2,14 @@ package settings
 
 import "fmt"
 
-// Shortfall is a setting that exceeds what the machine provides. The daemon starts with what is
-// available: a node that is fuller than last time must not take the engine's pod down.
+// Shortfall is a setting that exceeds what the machine provides. The daemon starts with what the
+// machine has: less free memory than last time must not take the engine's pod down.
 type Shortfall struct {
-	Check string // the readiness check that reports it: memory or connections
+	Check string // readiness check that reports it: memory or connections
 	Text  string
 }
 
-// Fit reduces a validated configuration to the machine.
+// Fit reduces a validated configuration to what the machine provides.
 func (c *Config) Fit(m Machine) []Shortfall {
 	var short []Shortfall
 	if s, ok := c.fitPools(m); ok {
@@ -21,8 +21,8 @@ func (c *Config) Fit(m Machine) []Shortfall {
 	return short
 }
 
-// fitPools reduces pools that exceed the memory to three quarters of it, in the configured
-// proportion. Touching more would get us or the engine killed, at an unpredictable time.
+// fitPools reduces pools that exceed the memory to three quarters of the memory, and keeps their
+// proportion. With larger pools, the kernel could kill the daemon or the engine at any time.
 func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 	total := c.Arena + c.Private
 	if m.MemoryBytes == 0 || total <= m.MemoryBytes {
@@ -36,12 +36,13 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 		arena, private, m.MemoryBytes, c.Arena, c.Private)}, true
 }
 
-// leastHeap is a heap size that suffices on any machine.
+// leastHeap is a heap size that is enough on any machine.
 const leastHeap = 128 * MiB
 
-// HeapLimit returns the heap size above which the collector should work harder: half of the
-// memory that the pools leave, but at least the known need of the heap. The other half is
-// for memory written by clients. It is a soft limit. 0 = none, since the memory is unknown.
+// HeapLimit returns a soft limit: the heap size in bytes above which the garbage collector should
+// work harder. It is half of the memory that the pools leave, or the known need of the heap if that
+// is more. The other half is for memory that clients write. 0 = no limit, since the memory is
+// unknown.
 func (c *Config) HeapLimit(m Machine) Bytes {
 	if m.MemoryBytes == 0 {
 		return 0
@@ -53,15 +54,15 @@ func (c *Config) HeapLimit(m Machine) Bytes {
 	return max(need, (m.MemoryBytes-c.Arena-c.Private)/2)
 }
 
-// Threads that we may need; the Go runtime aborts if it gets none. Each connection needs
-// one that receives and one that sends; the rest is for everything else, with a margin.
+// Threads that the daemon may need. The Go runtime aborts if it cannot get one. Each connection
+// needs one that receives and one that sends. The others are for everything else, with a margin.
 const (
 	threadsOfConnection = 2
 	threadsBeside       = 16
 )
 
-// Descriptors that are open before any client: measured, with a margin. A connection has its
-// socket and its client's pidfd; descriptors of mappings are closed after they are sent.
+// Descriptors that are open before any client connects: measured, with a margin. A connection has
+// its socket and its client's pidfd. Descriptors of mappings are closed after they are sent.
 const (
 	descriptorsOfConnection = 2
 	descriptorsBeside       = 20
@@ -69,13 +70,13 @@ const (
 	descriptorsOfDevice     = 32
 )
 
-// ClientDescriptors returns how many of limit descriptors clients and those open before
-// them may take. The rest is for the disk's files and admin connections.
+// ClientDescriptors returns how many of limit descriptors may be taken by clients and by what is
+// open before them. The others are for the disk's files and for admin connections.
 func ClientDescriptors(limit int) int {
 	return limit - max(limit/4, min(64, limit/3))
 }
 
-// fitConnections lowers the limit of connections to the available threads and descriptors.
+// fitConnections reduces the limit of connections to what the threads and descriptors allow.
 func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	threads := threadsBeside + 2*m.CPUs + c.Workers + c.Devices()*c.Workers
 	open := descriptorsBeside + c.Devices()*descriptorsOfDevice
@@ -102,8 +103,8 @@ func (c *Config) fitConnections(m Machine) (Shortfall, bool) {
 	return Shortfall{"connections", fmt.Sprintf("%d connections may need more than the %s: reduced to %d", wished, cause, c.MaxConnections)}, true
 }
 
-// enoughDescriptors returns the limit that suffices for a number of connections: the
-// inverse of ClientDescriptors.
+// enoughDescriptors returns the descriptor limit that is enough for a number of connections. It is
+// the inverse of ClientDescriptors.
 func enoughDescriptors(connections, open int) int {
 	clients := connections*descriptorsOfConnection + open
 	return max(clients+64, (clients*4+2)/3)

@@ -14,12 +14,12 @@ import (
 
 // Sources are the sources of a configuration.
 type Sources struct {
-	Args     []string            // without the program's name
+	Args     []string            // command line without the program's name
 	Getenv   func(string) string // os.Getenv
 	ReadFile func(string) ([]byte, error)
-	// ReadSecret reads the file of a tenant's token, like the function ReadSecret.
+	// ReadSecret reads the file of a tenant's token, as the function ReadSecret does.
 	ReadSecret func(path string) (secret, warning string, err error)
-	Output     io.Writer // for -help
+	Output     io.Writer // where -help is written
 }
 
 // ProcessSources returns the sources of this process.
@@ -27,10 +27,10 @@ func ProcessSources() Sources {
 	return Sources{Args: os.Args[1:], Getenv: os.Getenv, ReadFile: readConfig, ReadSecret: ReadSecret, Output: os.Stdout}
 }
 
-// maxConfig has space for thousands of tenants.
+// maxConfig, in bytes, has space for thousands of tenants.
 const maxConfig = 4 << 20
 
-// readConfig reads a configuration, which may come through a pipe.
+// readConfig reads a configuration file, which may be a pipe.
 func readConfig(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func readConfig(path string) ([]byte, error) {
 	return readAtMost(f, maxConfig)
 }
 
-// readAtMost reads a whole file up to a size limit.
+// readAtMost reads a whole file. It returns an error if the file has more than most bytes.
 func readAtMost(f *os.File, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
@@ -49,21 +49,22 @@ func readAtMost(f *os.File, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Invocation holds command-line options that are not settings.
+// Invocation holds the command-line options that are not settings.
 type Invocation struct {
 	Version bool // print the version and exit
 	Check   bool // check the configuration and exit
-	// Warnings are about valid but unwise settings, for the log.
+	// Warnings are messages for the log about settings that are valid but unwise.
 	Warnings []string
 }
 
-// Libraries for this (koanf, viper, ff) were rejected. They would replace about fifty
-// lines, while the list of tenants, the bounds, the table of the docs, and an error that
-// lists every bad source with its line would remain.
+// Libraries for reading settings (koanf, viper, ff) were rejected. They would replace about fifty
+// lines. The list of tenants, the ranges, the table in the docs, and an error that lists every bad
+// source with its line would remain.
 
 // Load reads a configuration. A flag overrides the environment, which overrides the file named by
-// -config or SPLICED_CONFIG, which overrides the default. The error lists every bad source;
-// flag.ErrHelp means that help was printed. The result is neither resolved nor validated.
+// -config or SPLICED_CONFIG, which overrides the default. The error lists all bad sources;
+// flag.ErrHelp means that help was printed. The caller must still resolve and validate the
+// configuration.
 func Load(from Sources) (Config, Invocation, error) {
 	config := Default()
 	var run Invocation
@@ -73,7 +74,7 @@ func Load(from Sources) (Config, Invocation, error) {
 	fs.StringVar(&file, "config", from.Getenv("SPLICED_CONFIG"), "YAML `file` to read")
 	fs.BoolVar(&run.Version, "version", false, "print the version and exit")
 	fs.BoolVar(&run.Check, "check", false, "check the configuration and exit")
-	// Flags are parsed first, for -config, and applied last, since they take precedence.
+	// Flags are parsed first, because of -config. They are applied last, since they override.
 	given := map[string]string{}
 	settings := config.settings()
 	for _, s := range settings {
@@ -112,7 +113,7 @@ func (v *faults) set(name string, value flag.Value, text string) {
 	}
 }
 
-// readFile applies a YAML mapping of setting keys, and the list of tenants.
+// readFile applies a YAML file: a mapping of settings, and the list of tenants.
 func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, error)) {
 	data, err := read(path)
 	if err != nil {
@@ -122,7 +123,7 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 	var root, more yaml.Node
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	if err := documents.Decode(&root); errors.Is(err, io.EOF) {
-		return // empty, or comments only
+		return // the file is empty, or has comments only
 	} else if err != nil {
 		v.add(path, "%v", err)
 		return
@@ -168,7 +169,7 @@ func (c *Config) readFile(v *faults, path string, read func(string) ([]byte, err
 }
 
 func (c *Config) decodeTenants(v *faults, at string, node *yaml.Node) {
-	// A node does not keep KnownFields, so its text is decoded again.
+	// Decoding a node ignores KnownFields, so the text of the node is decoded again.
 	text, err := yaml.Marshal(node)
 	if err == nil {
 		d := yaml.NewDecoder(strings.NewReader(string(text)))
@@ -190,7 +191,8 @@ func (b *Bytes) UnmarshalYAML(node *yaml.Node) error {
 	return b.Set(node.Value)
 }
 
-// scalars returns the text of a value, or of a list joined by commas.
+// scalars returns the text of a value, or the values of a list joined by commas. It returns false
+// for anything else.
 func scalars(node *yaml.Node) (string, bool) {
 	switch node.Kind {
 	case yaml.ScalarNode:
@@ -220,7 +222,7 @@ func (c *Config) readTokens(v *faults, read func(string) (string, string, error)
 		}
 		secret, warning, err := read(t.TokenFile)
 		if err != nil {
-			v.add(at, "%v", err) // without a token any client could use the tenant
+			v.add(at, "%v", err) // not ignored: without a token any client could use the tenant
 			continue
 		}
 		t.Token = secret

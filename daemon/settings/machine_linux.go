@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine describes the machine, from which defaults and bounds are derived.
+// Machine describes the machine. Defaults and limits are derived from it.
 type Machine struct {
-	MemoryBytes Bytes  // available to this process; 0 = unknown, nothing is checked against it
-	Threads     int    // available to this process; 0 = unknown, nothing is checked against it
-	Descriptors int    // RLIMIT_NOFILE; 0 = unknown, nothing is checked against it
+	MemoryBytes Bytes  // available to this process; 0 = unknown, and nothing is checked against it
+	Threads     int    // available to this process; 0 = unknown, and nothing is checked against it
+	Descriptors int    // RLIMIT_NOFILE; 0 = unknown, and nothing is checked against it
 	CPUs        int    // used by Go's scheduler
-	UID         int    // effective
-	RuntimeDir  string // $XDG_RUNTIME_DIR; empty = none
+	UID         int    // effective user id
+	RuntimeDir  string // $XDG_RUNTIME_DIR; "" = not set
 	Host        string
 }
 
@@ -40,8 +40,8 @@ func DetectMachine() Machine {
 	}
 }
 
-// memoryLimit returns the least of MemAvailable and the limits of our cgroup and all its
-// parents (versions 2 and 1). root is "/" except in tests.
+// memoryLimit returns the least of MemAvailable and the limits of this process's cgroup and its
+// parents (versions 1 and 2), in bytes. root is "/" except in tests.
 func memoryLimit(root string) Bytes {
 	least := meminfo(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
 	eachGroup(root, "memory", func(dir string, v2 bool) {
@@ -56,9 +56,9 @@ func memoryLimit(root string) Bytes {
 	return least
 }
 
-// threadLimit returns the number of threads that we may have under RLIMIT_NPROC, which does
-// not apply to root, and under our cgroup and its parents, whose other members keep their
-// threads. 0 = unknown. nproc is RLIMIT_NPROC.
+// threadLimit returns how many threads this process may have; 0 = unknown. It is limited by nproc
+// (RLIMIT_NPROC), which does not apply to root, and by the cgroup and its parents. Threads that
+// other processes have now are subtracted.
 func threadLimit(root string, uid int, nproc uint64) int {
 	least := 0
 	lower := func(n int64) {
@@ -66,7 +66,7 @@ func threadLimit(root string, uid int, nproc uint64) int {
 			least = int(n)
 		}
 	}
-	own := 0 // read when first needed
+	own := 0 // threads of this process, read when first needed; 0 = not yet
 	eachGroup(root, "pids", func(dir string, _ bool) {
 		most, bounded := number(filepath.Join(dir, "pids.max"))
 		now, known := number(filepath.Join(dir, "pids.current"))
@@ -81,9 +81,9 @@ func threadLimit(root string, uid int, nproc uint64) int {
 	if uid == 0 || nproc >= math.MaxInt32 {
 		return least
 	}
-	// The total of the machine is an upper bound of our user's threads, and one file
-	// contains it. Only if it comes near the limit do we look at every process, which takes
-	// longer than the rest of the start on a machine with thousands of them.
+	// The number of all threads on the machine is at least that of this user's, and one file has it.
+	// Only if it comes near the limit is every process examined. On a machine with thousands of
+	// processes, that takes longer than the remaining start.
 	if all, ok := allThreads(root); ok && int64(nproc)-int64(all) >= plentyThreads {
 		lower(int64(nproc) - int64(all))
 	} else {
@@ -92,12 +92,12 @@ func threadLimit(root string, uid int, nproc uint64) int {
 	return least
 }
 
-// plentyThreads exceeds the need of any configuration: 4,096 connections, and 4,096 workers
-// of each kind.
+// plentyThreads is more than any configuration needs: 4,096 connections, and 4,096 workers of each
+// kind.
 const plentyThreads = 32 << 10
 
-// allThreads returns the number of threads on the machine: the second number of the fourth
-// field of loadavg, as in "0.20 0.18 0.12 1/80 11206".
+// allThreads returns the number of threads on the machine. In loadavg, it is the number after the
+// slash in the fourth field, as in "0.20 0.18 0.12 1/80 11206".
 func allThreads(root string) (int, bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/loadavg"))
 	fields := strings.Fields(string(text))
@@ -109,8 +109,8 @@ func allThreads(root string) (int, bool) {
 	return n, err == nil
 }
 
-// threadsOfOthers counts the threads of a user's other visible processes. The owner of a
-// process's directory is its user.
+// threadsOfOthers counts the threads of the user's other visible processes. A process belongs to
+// the owner of its directory in /proc.
 func threadsOfOthers(root string, uid int) (n int) {
 	processes, _ := filepath.Glob(filepath.Join(root, "proc/[0-9]*"))
 	self := strconv.Itoa(os.Getpid())
@@ -123,7 +123,7 @@ func threadsOfOthers(root string, uid int) (n int) {
 	return n
 }
 
-// threadsOf returns the number of threads of a process; 0 if it has ended.
+// threadsOf returns the number of threads of a process; 0 = it has ended.
 func threadsOf(root, pid string) (n int) {
 	text, _ := os.ReadFile(filepath.Join(root, "proc", pid, "status"))
 	for line := range strings.Lines(string(text)) {
@@ -134,8 +134,8 @@ func threadsOf(root, pid string) (n int) {
 	return n
 }
 
-// DescriptorLimit returns RLIMIT_NOFILE; the runtime has raised it to the hard limit.
-// 0 = unknown.
+// DescriptorLimit returns RLIMIT_NOFILE; 0 = unknown. The Go runtime has raised it to the hard
+// limit.
 func DescriptorLimit() int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -153,9 +153,9 @@ func processLimit() uint64 {
 	return limit.Cur
 }
 
-// eachGroup calls f with the directories of our cgroup and its parents that have a
-// controller. In a container the path may be one of the host, which does not exist here;
-// then only existing parents count, including the mount's root.
+// eachGroup calls f with the directories of this process's cgroup and its parents, for one
+// controller. In a container, the path may be one of the host that does not exist here. Then only
+// parents that exist have limits; the root of the mount is among them.
 func eachGroup(root, controller string, f func(dir string, v2 bool)) {
 	groups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range strings.Lines(string(groups)) {
@@ -181,7 +181,8 @@ func eachGroup(root, controller string, f func(dir string, v2 bool)) {
 	}
 }
 
-// number reads a file that contains a number; false if there is none, or for "max".
+// number reads a file that contains a number. It returns false if there is no number, for example
+// for "max".
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -191,7 +192,8 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// lesser treats 0, and version 1's "no limit" (about 2^63), as unknown.
+// lesser returns the lesser of two limits. It takes 0 and cgroup v1's "no limit" (about 2^63) for
+// unknown.
 func lesser(a, b Bytes) Bytes {
 	if b <= 0 || b > math.MaxInt64/2 {
 		return a

@@ -7,7 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/object"
 )
 
-// objectSettings returns the settings of the object store, which is off without a bucket.
+// objectSettings returns the settings of the object store. Without a bucket there is no object
+// store.
 func (c *Config) objectSettings() []setting {
 	return []setting{
 		{"object-bucket", (*text)(&c.ObjectBucket), "name of a bucket, 3 to 63 lower-case letters, digits, dots and hyphens", "no object store",
@@ -50,14 +51,14 @@ func (c *Config) objectSettings() []setting {
 // UsesObject reports whether there is an object store.
 func (c *Config) UsesObject() bool { return c.ObjectBucket != "" }
 
-// objectDefaults sets defaults that are not zero.
+// objectDefaults sets the defaults that are not zero.
 func (c *Config) objectDefaults() {
 	d := object.Defaults()
 	c.ObjectPrefix, c.ObjectWrite, c.ObjectCodec = d.Prefix, "evicted", "none"
 	c.ObjectQueue, c.ObjectRequests, c.ObjectMemory, c.ObjectListEvery = Bytes(d.QueueBytes), d.Requests, Bytes(d.IndexBytes), d.ListEvery
 }
 
-// objectEnvironment reads settings that are not set from the standard environment variables.
+// objectEnvironment reads settings that are not set from AWS's environment variables.
 func (c *Config) objectEnvironment(getenv func(string) string) {
 	if !c.UsesObject() {
 		return
@@ -74,8 +75,8 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 	}
 }
 
-// checkObject checks the ranges of the object store's settings even without a store, as
-// checkDisk does. Required settings are only checked with one.
+// checkObject checks the ranges of the object store's settings even if there is no object store, as
+// checkDisk does. It checks for required settings only if there is one.
 func (c *Config) checkObject(v *faults) {
 	for _, t := range []struct {
 		name, text string
@@ -110,7 +111,7 @@ func (c *Config) checkObject(v *faults) {
 	}
 }
 
-// checkBucket checks the required settings of an object store.
+// checkBucket checks the settings that an object store requires.
 func (c *Config) checkBucket(v *faults) {
 	if err := object.CheckBucket(c.ObjectBucket); err != nil {
 		v.add("object-bucket", "%v", err)

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSecret has space for a token with surrounding white space.
+// maxSecret, in bytes, has space for a token with white space around it.
 const maxSecret = 8 << 10
 
-// ReadSecret reads a token with ReadRegular and removes surrounding white space.
+// ReadSecret reads a token with ReadRegular, and removes white space around it.
 func ReadSecret(path string) (secret, warning string, err error) {
 	data, warning, err := ReadRegular(path, maxSecret)
 	if err != nil {
@@ -24,8 +24,8 @@ func ReadSecret(path string) (secret, warning string, err error) {
 	return secret, warning, err
 }
 
-// ReadRegular reads a regular file with a size limit. It refuses a FIFO or a device, which
-// could delay the start indefinitely. The warning reports a world-readable file.
+// ReadRegular reads a regular file. It refuses a larger file than most bytes, and a FIFO or a
+// device, which could delay the start forever. warning is not empty if all users can read the file.
 func ReadRegular(path string, most int64) (data []byte, warning string, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

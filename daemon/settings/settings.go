@@ -12,7 +12,7 @@ import (
 // setting is one field of Config as a flag, an environment variable and a key
 // of the YAML file.
 type setting struct {
-	name  string     // of the flag: max-connections
+	name  string     // name of the flag, such as max-connections
 	value flag.Value // sets and prints the field
 	bound string     // unit and range, for operators
 	zero  string     // meaning of the zero or empty value
@@ -22,7 +22,7 @@ type setting struct {
 func (s *setting) env() string { return "SPLICED_" + strings.ToUpper(s.key()) }
 func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 
-// settings lists the fields of c in the order of the documentation.
+// settings lists the settings of c, in the order of the documentation.
 func (c *Config) settings() []setting {
 	list := []setting{
 		{"socket", (*text)(&c.Socket), "path, at most 102 bytes", "the first of /run/spliced, $XDG_RUNTIME_DIR/spliced and /tmp/spliced-UID that can be created, with spliced.sock in it",
@@ -179,7 +179,7 @@ func (c *Config) settings() []setting {
 	return slices.Concat(list, c.clusterSettings(), c.objectSettings(), c.eventsSettings(), c.tracingSettings())
 }
 
-// text, toggle, integer, interval, address, idList and nameList implement flag.Value for fields.
+// These types implement flag.Value for the fields of Config, as address does.
 type (
 	text     string
 	toggle   bool

@@ -2,7 +2,7 @@ package settings
 
 import "net/url"
 
-// tracingSettings returns the settings of spans for an OpenTelemetry collector.
+// tracingSettings returns the settings for sending spans to an OpenTelemetry collector.
 func (c *Config) tracingSettings() []setting {
 	return []setting{
 		{"otlp-endpoint", (*text)(&c.OTLPEndpoint), "http:// or https:// URL", "no spans",

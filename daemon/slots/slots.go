@@ -12,16 +12,17 @@ import (
 )
 
 // Slots allocates the slot memory of one connection. A slot is one run of pages, since a reply
-// names it by one offset.
+// names a slot by one offset.
 //
-// Invariant: pages of a slot are freed when the client has released it and no operation uses it.
+// Invariant: the pages of a slot are freed once the client has released the slot and no operation
+// uses it.
 //
-// Invariant: a slot has one writer or any number of readers; only the request that reads a slot
-// may also write it.
+// Invariant: a slot has either one writer or any number of readers, with one exception: a request
+// that reads a slot may also write it, if there is no other reader.
 type Slots struct {
 	region gpuipc.Region
-	within gpuipc.Extent // of the region: the slot memory
-	most   int           // slots at once
+	within gpuipc.Extent // slot memory within the region
+	most   int           // largest number of slots
 
 	mu struct {
 		sync.Mutex
@@ -34,16 +35,16 @@ type Slots struct {
 type Slot struct {
 	Lease  uint64
 	Extent gpuipc.Extent // whole pages
-	fresh  bool          // created by the operation that uses it now
+	fresh  bool          // created by the operation that uses the slot now
 
 	// Guarded by slots.mu.
 	readers  int
 	writer   bool
-	failed   bool // the last writer failed: the content is undefined
+	failed   bool // the last write failed, so that the content is undefined
 	released bool
 }
 
-// New creates slots in an extent of a region, with a bound on the number of slots.
+// New creates slots in an extent of a region. most is the largest number of slots.
 func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots {
 	s := &Slots{region: region, within: within, most: most}
 	s.mu.pages = gpuipc.NewPageAllocator(within.Len, pageBytes)
@@ -51,8 +52,8 @@ func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots
 	return s
 }
 
-// Open returns the slot that an operation writes to: that of lease into, or, if into is 0,
-// a new one with an id from newID. own is the slot that the same operation reads, or nil.
+// Open returns the slot that an operation writes: the slot of lease into or, if into is 0, a new
+// slot with an id from newID. own is the slot that the same operation reads; nil = none.
 func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (*Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +85,8 @@ func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (
 	return x, nil
 }
 
-// Done ends the use that Open began. A new slot of a failed operation is released, since its
-// client never learns of it. An older slot stays, and cannot be read until another operation has
+// Done ends the use that Open has begun. If the operation failed, a new slot is released, since the
+// client never learns of it. An older slot stays, but cannot be read until another operation has
 // written it completely: composing a partial result again would count tokens twice.
 func (s *Slots) Done(x *Slot, err error) {
 	s.mu.Lock()
@@ -98,8 +99,8 @@ func (s *Slots) Done(x *Slot, err error) {
 	s.freeLocked(x)
 }
 
-// Read returns the slot that contains [off, off+bytes) of the region and keeps its pages
-// until DoneReading.
+// Read returns the slot of a lease, which must contain [off, off+bytes) of the region. The slot's
+// pages stay until DoneReading.
 func (s *Slots) Read(lease uint64, off uint64, bytes int64) (*Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +121,7 @@ func (s *Slots) Read(lease uint64, off uint64, bytes int64) (*Slot, error) {
 	return x, nil
 }
 
-// DoneReading ends Read.
+// DoneReading ends the use that Read has begun.
 func (s *Slots) DoneReading(x *Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *Slots) DoneReading(x *Slot) {
 	s.freeLocked(x)
 }
 
-// Release ends a lease; false if it is not a slot here.
+// Release ends a lease. It returns false if the lease does not belong to a slot here.
 func (s *Slots) Release(lease uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,20 +156,20 @@ func (s *Slots) Has(lease uint64) bool {
 	return lease != 0 && s.mu.leases[lease] != nil
 }
 
-// Ref returns a reference to the first bytes of a slot.
+// Ref returns a reference to the first bytes of a slot, as many as given.
 func (s *Slots) Ref(x *Slot, bytes int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: s.region, Extents: []gpuipc.Extent{{Off: x.Extent.Off, Len: bytes}}}
 }
 
-// Held returns the number of leased slots and bytes.
+// Held returns the number of leased slots, and the bytes in use.
 func (s *Slots) Held() (leases int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.leases), s.mu.pages.UsedBytes()
 }
 
-// ReadFront is like Read for the first bytes of a slot. It returns nil without an error if
-// the lease is not a slot.
+// ReadFront is like Read for the first bytes of a slot. If the lease is not a slot, it returns nil
+// without an error.
 func (s *Slots) ReadFront(lease uint64, bytes int64) (*Slot, error) {
 	s.mu.Lock()
 	x := s.mu.leases[lease]
@@ -182,5 +183,5 @@ func (s *Slots) ReadFront(lease uint64, bytes int64) (*Slot, error) {
 // Region returns the region that contains the slots.
 func (s *Slots) Region() gpuipc.Region { return s.region }
 
-// End returns the end of the slot memory.
+// End returns the offset at which the slot memory ends in the region.
 func (s *Slots) End() int64 { return s.within.Off + s.within.Len }

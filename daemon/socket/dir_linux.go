@@ -13,18 +13,18 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// dirMode is the mode of a directory created for a socket: a group may enter and connect,
-// and only the owner may create files.
+// dirMode is the mode of a directory created for a socket. Members of the group may enter it and
+// connect. Only the owner may create files in it.
 const dirMode = 0o2750
 
-// olderDirMode is the mode of a directory created by an older release. It lets members of
-// the group replace the socket.
+// olderDirMode is the mode of a directory created by an older release. With it, members of the
+// group could replace the socket.
 const olderDirMode = 0o2770
 
 // candidate is a possible location of the socket.
 type candidate struct {
 	path    string
-	private bool // the directory must be ours alone, even if it existed before
+	private bool // the directory must belong to this user alone, even if it existed before
 }
 
 // candidates lists possible locations of the socket, best first.
@@ -40,8 +40,8 @@ func candidates(path string, m settings.Machine) []candidate {
 	return append(list, candidate{path: tmp, private: true})
 }
 
-// choose returns the first candidate whose directory exists and is writable for us, or can
-// be created. The error lists why the others were rejected.
+// choose returns the first candidate whose directory can be created, or exists and can be written
+// to. The error lists why all candidates were rejected.
 func choose(list []candidate) (candidate, error) {
 	var failed []error
 	for _, p := range list {
@@ -54,7 +54,8 @@ func choose(list []candidate) (candidate, error) {
 	return candidate{}, fmt.Errorf("no usable directory for the socket: %w", errors.Join(failed...))
 }
 
-// prepareDir creates the directory of a candidate, or returns why an existing one is unsuitable.
+// prepareDir creates the directory of a candidate. It returns an error if an existing directory is
+// not suitable.
 func prepareDir(p candidate) error {
 	dir := filepath.Dir(p.path)
 	switch err := os.Mkdir(dir, 0o700); {
@@ -70,7 +71,7 @@ func prepareDir(p candidate) error {
 	var st unix.Stat_t
 	stat := unix.Stat
 	if p.private {
-		stat = unix.Lstat // a planted link could lead anywhere
+		stat = unix.Lstat // do not follow a link, which others may have planted
 	}
 	if err := stat(dir, &st); err != nil {
 		return fmt.Errorf("stat %s: %w", dir, err)
@@ -90,7 +91,7 @@ func prepareDir(p candidate) error {
 	return nil
 }
 
-// suits returns an error if others could replace a socket in an existing directory.
+// suits returns an error if other users could replace a socket in an existing directory.
 func suits(dir string, st *unix.Stat_t, private bool) error {
 	mode := st.Mode & 0o7777
 	own := int(st.Uid) == os.Geteuid()
@@ -108,9 +109,9 @@ func suits(dir string, st *unix.Stat_t, private bool) error {
 	return nil
 }
 
-// setMode sets the mode of a directory of ours: Mkdir applies the umask and ignores setgid.
-// It uses a descriptor, since users who can write to the parent directory could meanwhile
-// replace the directory by a link.
+// setMode sets the mode of a directory of this user, since Mkdir applies the umask and ignores
+// setgid. It uses a descriptor: users who can write to the parent directory could replace the
+// directory by a link meanwhile.
 func setMode(dir string, mode uint32) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package socket opens the engine socket. It chooses the path, takes over a path that no
-// process serves, holds the lock that makes the path ours, and reports who connects, who
-// may, and when clients end. The caller accepts connections.
+// Package socket opens the engine socket. It chooses the socket's path, takes over a path that no
+// process serves, and holds the lock of the path. It reports who connects, who may connect, and
+// when clients end. The caller accepts connections.
 package socket

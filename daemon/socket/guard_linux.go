@@ -15,19 +15,19 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// guardEvery is the interval between checks of a path: two system calls each.
+// guardEvery is the interval between checks of a path. A check is two system calls.
 const guardEvery = time.Second
 
-// Guard restores the path whenever it leads elsewhere, until ctx ends. Clients that trust a
-// process that replaced the socket (see package trust) may have taken it for the daemon
-// meanwhile, so this is logged prominently.
+// Guard restores the path whenever it does not lead to this socket, until ctx ends. It logs that as
+// an error: clients that trust the process that replaced the socket (see package trust) may have
+// taken it for the daemon.
 func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
 	GuardPath(ctx, log.With().Str("socket", s.Path).Logger(), "the engine socket", s.takeBack)
 }
 
-// GuardPath calls takeBack once a second until ctx ends, and logs its actions. what names
-// the socket. takeBack makes its path lead to us again; found describes what was there
-// instead, and is empty if nothing was wrong. A persistent error is logged once.
+// GuardPath calls takeBack once a second until ctx ends, and logs what takeBack did. what names the
+// socket in the log. takeBack makes the path lead to the socket again. found describes what was at
+// the path instead; "" = nothing was wrong. An error that persists is logged once.
 func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack func() (found string, err error)) {
 	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()
@@ -56,7 +56,7 @@ func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack fu
 // Replaced returns how often the path was found to lead elsewhere.
 func (s *Socket) Replaced() uint64 { return s.replaced.Load() }
 
-// Trouble returns why clients cannot reach us by the path; empty if they can.
+// Trouble returns why clients cannot reach the daemon by the path; "" = they can.
 func (s *Socket) Trouble() string {
 	if text := s.trouble.Load(); text != nil {
 		return *text
@@ -64,7 +64,7 @@ func (s *Socket) Trouble() string {
 	return ""
 }
 
-// takeBack makes the path lead to us again. found describes what was there; it is empty if
+// takeBack makes the path lead to this socket again. found describes what was at the path; "" =
 // nothing was wrong.
 func (s *Socket) takeBack() (found string, err error) {
 	s.mu.Lock()
@@ -86,8 +86,8 @@ func (s *Socket) takeBack() (found string, err error) {
 	return found, nil
 }
 
-// rebindLocked replaces whatever is at the path by a new socket. Connections that wait for
-// acceptance on the old one end; their clients reconnect.
+// rebindLocked replaces what is at the path by a new socket. Connections that wait on the old
+// socket to be accepted end, and their clients reconnect.
 func (s *Socket) rebindLocked() error {
 	lock, err := s.reclaimDirLocked()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Socket) rebindLocked() error {
 		listener, err = seqpacket.Listen(next, 0o660, s.backlog)
 	}
 	if err == nil {
-		if err = unix.Rename(next, s.Path); err != nil { // atomically: there is always a socket
+		if err = unix.Rename(next, s.Path); err != nil { // atomic: there is a socket at any time
 			err = errors.Join(fmt.Errorf("replace %s: %w", s.Path, err), listener.Close(), unix.Unlink(next))
 		}
 	}
@@ -123,8 +123,8 @@ func (s *Socket) rebindLocked() error {
 	return old.Close()
 }
 
-// reclaimDirLocked ensures that the directory of the path is suitable, and returns the lock
-// of the path in it. If another daemon started since has that lock, it is left alone.
+// reclaimDirLocked makes sure that the path's directory is suitable, and returns the lock of the
+// path in it. If another daemon has started and holds that lock, it returns an error.
 func (s *Socket) reclaimDirLocked() (*os.File, error) {
 	dir := filepath.Dir(s.Path)
 	var st unix.Stat_t
@@ -133,8 +133,8 @@ func (s *Socket) reclaimDirLocked() (*os.File, error) {
 		return s.mu.lock, nil
 	}
 	if err == nil && int(st.Uid) != os.Geteuid() && s.mu.dir.Uid != st.Uid {
-		// Another user replaced our directory, which was possible because the parent is
-		// writable for that user, and so it is for us.
+		// Another user has replaced the directory. The parent is therefore writable for that user, and for
+		// this one too.
 		if err := os.Rename(dir, fmt.Sprintf("%s.replaced-%d-%d", dir, os.Getpid(), s.replaced.Load())); err != nil {
 			return nil, err
 		}
@@ -146,18 +146,18 @@ func (s *Socket) reclaimDirLocked() (*os.File, error) {
 		return nil, err
 	}
 	if st.Gid != s.dirGID && int(st.Uid) == os.Geteuid() {
-		// This gives the group that may connect access to the socket.
+		// With this group, users who may connect have access to the socket.
 		if err := unix.Chown(dir, -1, int(s.dirGID)); err != nil {
 			return nil, fmt.Errorf("group of %s: %w", dir, err)
 		}
-		if err := setMode(dir, st.Mode&0o7777); err != nil { // chown clears setgid
+		if err := setMode(dir, st.Mode&0o7777); err != nil { // chown has cleared setgid
 			return nil, err
 		}
 	}
 	return lockPath(s.Path + ".lock")
 }
 
-// whatIs describes what a path leads to, for operators.
+// whatIs describes what is at a path, for operators.
 func whatIs(path string) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {

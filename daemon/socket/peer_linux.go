@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer describes the client of a connection. The pid is 0 across PID namespaces: it is
-// informational, and nothing uses it as a key.
+// Peer describes the client of a connection. PID is 0 if the client is in another PID namespace. It
+// is for information, and nothing uses it as a key.
 type Peer struct {
 	UID, GID uint32
 	PID      int32
-	Groups   []uint32 // supplementary
-	Pidfd    int      // readable once the process has ended; -1 if the kernel does not support it
+	Groups   []uint32 // supplementary groups
+	Pidfd    int      // readable once the process has ended; -1 = the kernel does not support it
 }
 
 // errPeerGone means that the process ended before it was identified.
 var errPeerGone = errors.New("peer is gone")
 
-// soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
+// soPeerPidfd is SO_PEERPIDFD (Linux 6.5). It is the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// ReadPeer returns the kernel's information about the client of fd. The caller closes Pidfd.
+// ReadPeer returns the kernel's information about the client of fd. The caller must close Pidfd.
 func ReadPeer(fd int) (Peer, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -40,11 +40,11 @@ func ReadPeer(fd int) (Peer, error) {
 	case errors.Is(err, unix.ESRCH):
 		return Peer{}, errPeerGone
 	}
-	// Other errors mean an older kernel. Then only end of file shows that the client has ended.
+	// Other errors mean that the kernel is older. Then only end of file shows that a client ended.
 	return p, nil
 }
 
-// peerGroups returns the supplementary groups, none if the kernel does not support it.
+// peerGroups returns the supplementary groups of a peer; nil if the kernel does not support it.
 func peerGroups(fd int) []uint32 {
 	groups := make([]uint32, 64)
 	for range 2 {
@@ -62,14 +62,14 @@ func peerGroups(fd int) []uint32 {
 	return nil
 }
 
-// AllowList lists who may connect. Root always may, since it could read our memory anyway.
+// AllowList lists who may connect. Root always may, since root can read the daemon's memory anyway.
 type AllowList struct {
 	Self uint32 // always allowed
 	UIDs []uint32
 	GIDs []uint32
 }
 
-// NewAllowList applies the default rule: without lists, members of the group of the
+// NewAllowList returns the list of users and groups. If both are empty, members of the group of the
 // socket's directory may connect.
 func (s *Socket) NewAllowList(uids, gids []uint32) *AllowList {
 	a := &AllowList{Self: uint32(os.Geteuid()), UIDs: uids, GIDs: gids}
@@ -87,7 +87,7 @@ func (a *AllowList) Allows(p *Peer) bool {
 	return slices.ContainsFunc(p.Groups, func(g uint32) bool { return slices.Contains(a.GIDs, g) })
 }
 
-// HasPidfd tests the kernel's support on a new socket pair.
+// HasPidfd reports whether the kernel supports Peer.Pidfd. It tries it on a new socket pair.
 func HasPidfd() bool {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

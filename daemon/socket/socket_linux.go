@@ -19,8 +19,8 @@ import (
 // ErrInUse means that another process serves or locks the path of the socket.
 var ErrInUse = errors.New("socket in use")
 
-// Socket is the bound engine socket with the lock that makes its path ours. Accept has one
-// caller; all other methods may be called concurrently.
+// Socket is the engine socket, bound to its path, and the lock of the path. Only one goroutine may
+// call Accept. All other methods may be called concurrently.
 type Socket struct {
 	// Fixed after Listen.
 	Path    string
@@ -29,23 +29,23 @@ type Socket struct {
 	dirGID  uint32
 
 	replaced atomic.Uint64
-	trouble  atomic.Pointer[string] // why the path is not ours now; nil = it is
+	trouble  atomic.Pointer[string] // why the path does not lead to this socket now; nil = it does
 
 	mu struct {
 		sync.Mutex
 		listener *seqpacket.Listener
 		lock     *os.File
-		dir      unix.Stat_t // of the lock's directory
+		dir      unix.Stat_t // of the directory that has the lock
 		bound    unix.Stat_t
 		stopped  bool
 	}
 }
 
-// dialTimeout bounds the wait for a process that already serves the path.
+// dialTimeout is how long Listen waits for a process that may serve the path already.
 const dialTimeout = time.Second
 
-// Reserve reserves path, or, if it is empty, the first usable location, without binding it.
-// Unlock releases it.
+// Reserve locks path or, if path is "", the first usable location. It does not bind it. Unlock ends
+// the reservation.
 func Reserve(path string, m settings.Machine) (*Socket, error) {
 	p, err := choose(candidates(path, m))
 	if err != nil {
@@ -60,8 +60,8 @@ func Reserve(path string, m settings.Machine) (*Socket, error) {
 	return s, nil
 }
 
-// Listen binds the path and starts listening. It leaves a live socket, and anything that is
-// not a socket, alone. It is called once.
+// Listen binds the path and starts listening. If a process serves the path, or if there is
+// something other than a socket, it returns an error and changes nothing. It may be called once.
 func (s *Socket) Listen(backlog int) error {
 	s.backlog = backlog
 	if err := removeStale(s.Path); err != nil {
@@ -78,7 +78,7 @@ func (s *Socket) Listen(backlog int) error {
 	return err
 }
 
-// adoptLocked uses the listener just bound to the path.
+// adoptLocked starts to use a listener that was just bound to the path.
 func (s *Socket) adoptLocked(listener *seqpacket.Listener) error {
 	err := unix.Lstat(s.Path, &s.mu.bound)
 	if err == nil {
@@ -92,7 +92,7 @@ func (s *Socket) adoptLocked(listener *seqpacket.Listener) error {
 	return nil
 }
 
-// Accept waits for the next connection; seqpacket.ErrClosed after StopListening.
+// Accept waits for the next connection. After StopListening, it returns seqpacket.ErrClosed.
 func (s *Socket) Accept() (*seqpacket.Conn, error) {
 	for {
 		s.mu.Lock()
@@ -111,8 +111,8 @@ func (s *Socket) Accept() (*seqpacket.Conn, error) {
 	}
 }
 
-// lockPath locks path while the file is open; the kernel unlocks it when the process dies. The
-// file itself stays: after a removal two processes could lock two files of the same name.
+// lockPath locks path until the file is closed; the kernel does that when the process dies. The
+// file is never removed: otherwise two processes could lock two files of the same name.
 func lockPath(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -128,8 +128,8 @@ func lockPath(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeStale removes a socket that no process serves. Holding the lock does not prove
-// that: the path may belong to a program that takes no lock.
+// removeStale removes a socket that no process serves. Although this daemon has the lock, a program
+// that takes no lock may serve the path.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,11 +151,11 @@ func removeStale(path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
-	// EPROTOTYPE: a socket of another type is served there. EAGAIN: its queue is full.
+	// EPROTOTYPE means that a socket of another type is served there, EAGAIN that its queue is full.
 	return fmt.Errorf("%s may be served by another process: %w: %w", path, err, ErrInUse)
 }
 
-// StopListening ends accept and removes the path if it is still the socket that we bound.
+// StopListening ends Accept. It removes the path if it still leads to this socket.
 func (s *Socket) StopListening() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Socket) StopListening() error {
 	return s.mu.listener.Close()
 }
 
-// oursLocked reports whether the path leads to the socket that we bound.
+// oursLocked reports whether the path leads to the socket that this daemon has bound.
 func (s *Socket) oursLocked() bool {
 	var now unix.Stat_t
 	return unix.Lstat(s.Path, &now) == nil && same(&now, &s.mu.bound)
@@ -179,8 +179,8 @@ func (s *Socket) oursLocked() bool {
 
 func same(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// Unlock lets the next daemon start. It is called last, when nothing is left that two
-// daemons could conflict in.
+// Unlock lets the next daemon start. It must be called last, when two daemons can no longer
+// conflict.
 func (s *Socket) Unlock() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher reports clients that end. One goroutine polls, for every connection, the socket's
-// end of file and the pidfd of the process that connected. The pidfd shows that the process
-// was killed while a child still has a copy of the socket.
+// Watcher reports clients that end. One goroutine polls two descriptors per connection: the socket,
+// for end of file, and the pidfd of the process that connected. The pidfd shows that the process
+// was killed, even if a child still has a copy of the socket.
 //
-// Its loop is also the heartbeat of the process.
+// The loop of the watcher is also the daemon's heartbeat.
 type Watcher struct {
 	epoll *Epoll
 
@@ -25,16 +25,16 @@ type Watcher struct {
 	}
 }
 
-// Watched is notified without mu, at most once per method.
+// Watched is notified without a lock held, and at most once by each method.
 type Watched interface {
 	PeerGone()             // the process that connected is dead
-	PeerEnded(hungUp bool) // it stopped sending; hungUp: it cannot receive either
+	PeerEnded(hungUp bool) // the client has stopped sending; hungUp: it cannot receive either
 }
 
-// beatEvery is the interval of the loop without events.
+// beatEvery is the longest time between two iterations of the loop.
 const beatEvery = time.Second
 
-// NewWatcher creates a watcher without starting it.
+// NewWatcher creates a watcher. Run starts it.
 func NewWatcher() (*Watcher, error) {
 	epoll, err := NewEpoll()
 	if err != nil {
@@ -63,8 +63,8 @@ func (w *Watcher) Add(id uint64, sock, pidfd int, who Watched) error {
 	return nil
 }
 
-// Remove stops watching. A call that has begun may still run: it must not use descriptors
-// by number.
+// Remove stops watching. A call of Watched that has begun may still run, so it must not use the
+// descriptors by number.
 func (w *Watcher) Remove(id uint64, sock, pidfd int) {
 	w.mu.Lock()
 	delete(w.mu.watched, id)
@@ -94,7 +94,7 @@ func (w *Watcher) Run() error {
 			w.mu.Unlock()
 			switch {
 			case who == nil:
-			case e.Events&unix.EPOLLIN != 0: // requested for pidfds only
+			case e.Events&unix.EPOLLIN != 0: // only pidfds are registered for EPOLLIN
 				who.PeerGone()
 			default:
 				who.PeerEnded(e.Events&unix.EPOLLHUP != 0)
@@ -103,7 +103,7 @@ func (w *Watcher) Run() error {
 	}
 }
 
-// Alive reports whether the loop has run recently.
+// Alive reports whether the loop has run in the last ten intervals.
 func (w *Watcher) Alive(now time.Time) bool {
 	return now.Sub(time.Unix(0, w.beat.Load())) < 10*beatEvery
 }
@@ -111,5 +111,5 @@ func (w *Watcher) Alive(now time.Time) bool {
 // Stop makes Run return.
 func (w *Watcher) Stop() error { return w.epoll.Stop() }
 
-// Close frees the descriptors, after Run has returned.
+// Close frees the watcher's descriptors. Run must have returned.
 func (w *Watcher) Close() { w.epoll.Close() }

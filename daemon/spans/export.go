@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// Defaults of OpenTelemetry's exporters, except the first.
+// Limits. All but exportWithin are the defaults of OpenTelemetry's exporters.
 const (
-	exportWithin = 5 * time.Second  // per attempt
-	batchWithin  = 30 * time.Second // for all attempts
+	exportWithin = 5 * time.Second  // limit of one attempt
+	batchWithin  = 30 * time.Second // limit of all attempts for a batch
 	firstRetry   = 5 * time.Second
 	longestRetry = 30 * time.Second
 
-	answerBytes = 64 << 10 // read from an answer
+	answerBytes = 64 << 10 // bytes read from an answer
 
 	contentType = "application/x-protobuf"
 )
 
-// run sends batches until Close is called, then the rest of the queue.
+// run sends batches until Close is called. Then it sends what is left in the queue.
 func (s *Spans) run(ctx context.Context) {
 	defer close(s.done)
 	tick := time.NewTicker(exportAfter)
@@ -78,7 +78,7 @@ func (s *Spans) run(ctx context.Context) {
 // errRetry marks errors after which a later attempt may succeed.
 var errRetry = errors.New("retried later")
 
-// rejectedError counts spans that a collector rejected from a request that it accepted.
+// rejectedError says that the collector accepted a request but rejected some of its spans.
 type rejectedError struct {
 	spans uint64
 	why   string
@@ -88,7 +88,7 @@ func (e *rejectedError) Error() string {
 	return fmt.Sprintf("the collector rejected %d spans: %.200q", e.spans, e.why)
 }
 
-// export sends a batch until the collector accepts or refuses it, or time is up.
+// export sends a batch. It repeats until the collector accepts or refuses the batch, or time is up.
 func (s *Spans) export(ctx context.Context, spans []message) {
 	ctx, cancel := context.WithTimeout(ctx, batchWithin)
 	defer cancel()
@@ -111,8 +111,8 @@ func (s *Spans) export(ctx context.Context, spans []message) {
 	}
 }
 
-// pause waits before the next attempt and reports whether there is one: not if time would be
-// up, nor after one during Close.
+// pause waits before the next attempt. It returns false if there is no next attempt: because time
+// would be up, or because Close was called before.
 func (s *Spans) pause(ctx context.Context, wait time.Duration) bool {
 	if until, ok := ctx.Deadline(); ok && time.Until(until) <= wait {
 		return false
@@ -134,7 +134,8 @@ func (s *Spans) pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// post makes one attempt. After an error that is errRetry, the collector may ask for a pause.
+// post makes one attempt. If the error is errRetry, pause is the time that the collector asks to
+// wait.
 func (s *Spans) post(ctx context.Context, body []byte) (pause time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.endpoint, bytes.NewReader(body))
 	if err != nil {
@@ -158,7 +159,7 @@ func (s *Spans) post(ctx context.Context, body []byte) (pause time.Duration, err
 	return 0, err
 }
 
-// accepted decodes the body of a successful answer. An incomplete body is ignored: sending
+// accepted decodes the body of a successful answer. It ignores an incomplete body, since sending
 // the spans again would duplicate them.
 func accepted(header http.Header, body []byte, err error) error {
 	if err != nil || header.Get("Content-Type") != contentType {
@@ -170,7 +171,7 @@ func accepted(header http.Header, body []byte, err error) error {
 	return nil
 }
 
-// retryAfter reads the header of that name: seconds, or a date. It returns 0 for anything else.
+// retryAfter parses the header Retry-After: seconds or a date. For anything else it returns 0.
 func retryAfter(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
@@ -181,8 +182,8 @@ func retryAfter(text string) time.Duration {
 	return 0
 }
 
-// ParseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: names and values with = between them,
-// separated by commas, both percent-encoded. An error names the entry, never its value.
+// ParseHeaders parses OTEL_EXPORTER_OTLP_HEADERS: name=value entries separated by commas, names and
+// values percent-encoded. An error contains the number of the entry, but not its value.
 func ParseHeaders(text string) (http.Header, error) {
 	headers := http.Header{}
 	for i, entry := range strings.Split(text, ",") {
@@ -200,7 +201,7 @@ func ParseHeaders(text string) (http.Header, error) {
 	return headers, nil
 }
 
-// isToken reports whether text may name a header.
+// isToken reports whether text is a valid name of a header.
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)

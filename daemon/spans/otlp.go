@@ -28,7 +28,7 @@ const (
 	spanParentSpanID = 4
 	spanName         = 5
 	spanKind         = 6
-	spanStart        = 7 // nanoseconds since 1970
+	spanStart        = 7 // in nanoseconds since 1970, as spanEnd
 	spanEnd          = 8
 	spanAttributes   = 9
 	spanFlags        = 16
@@ -40,7 +40,7 @@ const (
 	anyValueInt    = 3
 	anyValueDouble = 4
 
-	// Of the response.
+	// Fields of the response.
 	responsePartialSuccess = 1
 	partialRejectedSpans   = 1
 	partialErrorMessage    = 2
@@ -49,8 +49,8 @@ const (
 const (
 	kindInternal = 1
 
-	// Flags of a span, above the eight of W3C Trace Context: whether the parent is in
-	// another process is known, and it is.
+	// Flags of a span, above the 8 bits of W3C Trace Context. hasIsRemote: isRemote is valid. isRemote:
+	// the parent is in another process.
 	hasIsRemote = 0x100
 	isRemote    = 0x200
 )
@@ -62,7 +62,8 @@ func (m *message) bytes(field protowire.Number, value []byte) {
 	*m = protowire.AppendBytes(protowire.AppendTag(*m, field, protowire.BytesType), value)
 }
 
-// string appends text. A collector refuses a whole batch for one string that is not UTF-8.
+// string appends text. It replaces invalid UTF-8, since a collector refuses a whole batch for one
+// invalid string.
 func (m *message) string(field protowire.Number, value string) {
 	*m = protowire.AppendString(protowire.AppendTag(*m, field, protowire.BytesType), strings.ToValidUTF8(value, "\uFFFD"))
 }
@@ -79,7 +80,7 @@ func (m *message) fixed64(field protowire.Number, value uint64) {
 	*m = protowire.AppendFixed64(protowire.AppendTag(*m, field, protowire.Fixed64Type), value)
 }
 
-// text, integer and float append an attribute. Its value is written even if zero, since the
+// text, integer and float append an attribute. They write a value even if it is zero, since the
 // field that is present determines the type.
 func (m *message) text(field protowire.Number, key, value string) {
 	v := make(message, 0, 64)
@@ -87,7 +88,7 @@ func (m *message) text(field protowire.Number, key, value string) {
 	m.attribute(field, key, v)
 }
 
-// integer appends an attribute of type int64. All our integers are counts.
+// integer appends an attribute of type int64. All integers here are counts.
 func (m *message) integer(field protowire.Number, key string, value uint64) {
 	v := make(message, 0, 16)
 	v.varint(anyValueInt, min(value, math.MaxInt64))
@@ -107,11 +108,11 @@ func (m *message) attribute(field protowire.Number, key string, value message) {
 	m.bytes(field, kv)
 }
 
-// span is a span without its attributes.
+// span is a span without attributes.
 type span struct {
 	trace      [16]byte
-	parent, id [8]byte // parent zero = none
-	remote     bool    // the parent belongs to the engine
+	parent, id [8]byte // parent zero = no parent
+	remote     bool    // the parent is a span of the engine
 	flags      byte
 	name       string
 	begin, end time.Time
@@ -138,7 +139,7 @@ func (s *span) encode() message {
 
 func nanos(t time.Time) uint64 { return uint64(max(0, t.UnixNano())) } //nolint:gosec // not below 0
 
-// resourceOf encodes the Resource, which all spans of this daemon share.
+// resourceOf encodes the Resource that all spans of this daemon share.
 func resourceOf(c *Config) (m message) {
 	m.text(resourceAttributes, "service.name", "spliced")
 	m.text(resourceAttributes, "service.version", c.Version)
@@ -166,8 +167,8 @@ func batch(resource, scope message, spans []message) (request message) {
 	return request
 }
 
-// rejected decodes an ExportTraceServiceResponse: how many spans of an accepted request the
-// collector rejected, and why. Any other answer rejects nothing.
+// rejected decodes an ExportTraceServiceResponse. It returns how many spans of an accepted request
+// the collector rejected, and why. For any other body, it returns 0.
 func rejected(answer []byte) (n uint64, why string) {
 	partial := field(answer, responsePartialSuccess)
 	if count, size := protowire.ConsumeVarint(field(partial, partialRejectedSpans)); size > 0 {
@@ -176,7 +177,8 @@ func rejected(answer []byte) (n uint64, why string) {
 	return n, string(field(partial, partialErrorMessage))
 }
 
-// field returns the value of the last length-delimited field of that number in m, or nil.
+// field returns the value of the last field with that number in message m; nil = there is none. It
+// is the content of a length-delimited field, or the encoding of another one.
 func field(m []byte, number protowire.Number) (value []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)

@@ -1,9 +1,8 @@
-// Package spans reports to an OpenTelemetry collector how prompts were served: a span for each
-// request that an engine reported, as a child of the engine's span if it has a trace, with one
-// span for the decision and one for the wait inside it. Spans are sent in batches by OTLP over
-// HTTP, from a bounded queue. Spans that do not fit, or that the collector does not accept, are
-// dropped and counted. Served may be called concurrently; it never blocks.
-//
+// Package spans reports to an OpenTelemetry collector how prompts were served. Each request that an
+// engine reported becomes a span, which is a child of the engine's span if the engine has one.
+// Inside it are a span for the decision and a span for the wait. Spans are sent in batches by OTLP
+// over HTTP, from a bounded queue. Spans that do not fit, or that the collector does not accept,
+// are dropped and counted. Served may be called concurrently and does not block.
 // The encoding is implemented here, since OpenTelemetry's own exporter depends on gRPC, which
 // would take a fourth of the daemon's size.
 package spans
@@ -24,13 +23,13 @@ import (
 )
 
 const (
-	queueSpans  = 4096            // waiting for the collector; more are dropped
-	batchSpans  = 512             // per request, the default of OpenTelemetry's SDKs
-	exportAfter = 2 * time.Second // at most
+	queueSpans  = 4096            // spans that wait for the collector; more are dropped
+	batchSpans  = 512             // spans per request to the collector; the default of OpenTelemetry's SDKs
+	exportAfter = 2 * time.Second // longest time until a span is sent
 	logEvery    = time.Minute
 )
 
-// sampled is a flag of W3C Trace Context.
+// sampled is a flag of W3C Trace Context: the caller records the trace.
 const sampled = 1
 
 // Config configures Spans.
@@ -39,7 +38,7 @@ type Config struct {
 	Headers  http.Header
 	Node     string
 	Version  string
-	Log      zerolog.Logger // for failures and drops, one line of each per minute
+	Log      zerolog.Logger // gets failures and drops, one line of each per minute
 }
 
 // Spans creates spans of requests and sends them.
@@ -50,16 +49,16 @@ type Spans struct {
 	scope    message
 	client   *http.Client
 	log      zerolog.Logger
-	failures zerolog.Logger // limited to one per minute
+	failures zerolog.Logger // writes at most one line per minute
 
-	queue   chan message // encoded
+	queue   chan message // encoded spans
 	dropped atomic.Uint64
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when the exporter has ended
 	cancel  context.CancelFunc
 }
 
-// New returns spans that are sent once Start has been called.
+// New creates a Spans. Start must be called for its spans to be sent.
 func New(c Config) (*Spans, error) {
 	if _, err := url.Parse(c.Endpoint); err != nil {
 		return nil, fmt.Errorf("spans to the collector: %w", err)
@@ -67,7 +66,7 @@ func New(c Config) (*Spans, error) {
 	s := &Spans{
 		endpoint: c.Endpoint, headers: c.Headers.Clone(), resource: resourceOf(&c), scope: scope(),
 		client: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: exportWithin}, //nolint:forcetypeassert // of net/http
-		log:    c.Log, failures: c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: logEvery}),                // each batch fails without a collector
+		log:    c.Log, failures: c.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: logEvery}),                // without a collector, each batch fails
 		queue: make(chan message, queueSpans), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if s.headers == nil {
@@ -85,8 +84,8 @@ func (s *Spans) Start() {
 	go s.run(ctx)
 }
 
-// Close sends queued spans, for as long as ctx allows, and ends. It is called once, after
-// Start. It returns the error of ctx.
+// Close sends the queued spans, for as long as ctx allows, and ends. It may be called once, after
+// Start. Its error is that of ctx.
 func (s *Spans) Close(ctx context.Context) (err error) {
 	close(s.stop)
 	select {
@@ -100,10 +99,11 @@ func (s *Spans) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// Served creates the spans of a request. They end when it was reported, right after its
-// first token, and begin as long before as its engine reports. way and tenant are names.
+// Served creates the spans of a request. The request's span ends when the engine reported the
+// request, right after the first token. It begins as long before as the engine says that this took.
+// way and tenant are names.
 func (s *Spans) Served(r *usage.Request, way, tenant string) {
-	// If the engine has a trace, its parent determines whether it is sampled.
+	// If the engine has a span, that span's flag says whether the trace is sampled.
 	linked := r.Parent.IsValid()
 	if linked && r.Parent.Flags&sampled == 0 {
 		return
@@ -134,7 +134,7 @@ func (s *Spans) Served(r *usage.Request, way, tenant string) {
 	s.part(&request, "spliced.wait", begin.Add(r.Match), r.Wait)
 }
 
-// part creates a span inside that of a request, if it took any time.
+// part creates a span inside the span of a request. It creates none if took is 0.
 func (s *Spans) part(of *span, name string, begin time.Time, took time.Duration) {
 	if took > 0 {
 		part := span{trace: of.trace, parent: of.id, id: newID(), flags: of.flags, name: name, begin: begin, end: begin.Add(took)}
@@ -142,7 +142,7 @@ func (s *Spans) part(of *span, name string, begin time.Time, took time.Duration)
 	}
 }
 
-// add queues an encoded span, or drops it.
+// add queues an encoded span. If the queue is full, it drops the span.
 func (s *Spans) add(m message) {
 	select {
 	case s.queue <- m:
@@ -159,7 +159,7 @@ type Counters struct {
 // Counters returns the counters since New.
 func (s *Spans) Counters() Counters { return Counters{Dropped: s.dropped.Load()} }
 
-// newID returns a random nonzero id of a span.
+// newID returns a random nonzero span id.
 func newID() (id [8]byte) {
 	for id == [8]byte{} {
 		binary.BigEndian.PutUint64(id[:], rand.Uint64()) //nolint:gosec // ids are no secrets
@@ -167,7 +167,7 @@ func newID() (id [8]byte) {
 	return id
 }
 
-// newTrace returns a random id of a trace.
+// newTrace returns a random nonzero trace id.
 func newTrace() (id [16]byte) {
 	high, low := newID(), newID()
 	copy(id[:8], high[:])

@@ -5,15 +5,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Cause is the reason why tokens were computed. Those named by match have the numbers of
-// wire's reasons.
+// Cause is the reason why tokens were computed. Reasons that a match reports have the same numbers
+// as in package wire.
 type Cause uint8
 
 const (
-	Unasked  = Cause(wire.ReasonNone)    // no lookup covered them: a question, or what follows all segments
-	Off      = Cause(wire.ReasonOff)     // the profile is switched off for splicing
-	Declined = Cause(wire.ReasonOff + 1) // found by match, but the client chose to compute
-	Seam     = Cause(wire.ReasonOff + 2) // next to reused ones
+	Unasked  = Cause(wire.ReasonNone)    // no lookup covered them: a question, or the text after all segments
+	Off      = Cause(wire.ReasonOff)     // splicing is switched off for the profile
+	Declined = Cause(wire.ReasonOff + 1) // found by match, but the client chose to compute them
+	Seam     = Cause(wire.ReasonOff + 2) // next to reused tokens
 	causes   = int(Seam) + 1
 
 	Causes = uint8(causes) // number of causes

@@ -8,21 +8,22 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sample is one step of a chart. Counters are increments in the step, bytes the usage at its end.
+// Sample is one step of a chart: the increments of counters during the step, and the bytes in use
+// at its end.
 type Sample struct {
 	At        time.Time // end of the step
 	Requests  uint64
 	Prompt    uint64
 	Sources   [Froms]uint64
-	Missed    [causes]uint64 // computed tokens by Cause
+	Missed    [causes]uint64 // computed tokens, by Cause
 	Saved     float64        // milliseconds
-	First     float64        // milliseconds to first tokens, of Timed requests
+	First     float64        // milliseconds to the first token, summed over Timed requests
 	Timed     uint64
 	Evictions uint64
-	Bytes     [tier.PlaceDisk + 1]int64 // by tier.Place
+	Bytes     [tier.PlaceDisk + 1]int64 // bytes in use, by tier.Place
 }
 
-// add adds a later step.
+// add extends a step by the step that follows it.
 func (s *Sample) add(o *Sample) {
 	s.At, s.Bytes = o.At, o.Bytes
 	s.Requests += o.Requests
@@ -34,7 +35,7 @@ func (s *Sample) add(o *Sample) {
 	s.Evictions += o.Evictions
 }
 
-// since returns the difference of the counters from an earlier reading.
+// since returns the differences of the counters between an earlier reading and this one.
 func (s *Sample) since(o *Sample) Sample {
 	d := *s
 	d.Requests -= o.Requests
@@ -51,7 +52,8 @@ func (s *Sample) since(o *Sample) Sample {
 	return d
 }
 
-// Steps of a history, and their limits: six hours and seven days, about 1.2 MB.
+// Lengths and largest numbers of steps: six hours of fine and seven days of coarse ones, about 1.2
+// MB.
 const (
 	FineStep   = 10 * time.Second
 	fineSteps  = 6 * 3600 / 10
@@ -60,7 +62,7 @@ const (
 	perCoarse  = int(CoarseStep / FineStep)
 )
 
-// History keeps steps of this start for charts.
+// History keeps the steps since the start, for charts.
 type History struct {
 	read func() Sample // counters since the start
 
@@ -69,15 +71,15 @@ type History struct {
 		last   Sample // latest reading
 		fine   steps
 		coarse steps
-		open   Sample // the unfinished coarse step
-		parts  int    // number of fine steps in it
+		open   Sample // coarse step that is not finished
+		parts  int    // number of fine steps in open
 	}
 }
 
-// steps is a ring that grows up to its limit.
+// steps is a ring that grows up to a limit.
 type steps struct {
 	list []Sample
-	next int // the oldest one once the ring is full
+	next int // index of the oldest step, once the ring is full
 }
 
 func (s *steps) add(v Sample, most int) {
@@ -89,7 +91,7 @@ func (s *steps) add(v Sample, most int) {
 	s.next = (s.next + 1) % most
 }
 
-// last copies up to most of the newest steps, oldest first.
+// last returns copies of the newest steps, oldest first. most is the largest number of steps.
 func (s *steps) last(most int) []Sample {
 	n := len(s.list)
 	list := make([]Sample, 0, min(most, n)+1)
@@ -99,7 +101,7 @@ func (s *steps) last(most int) []Sample {
 	return list
 }
 
-// NewHistory creates an empty history. read returns counters since the start, and the time.
+// NewHistory creates an empty history. read returns the counters since the start, with the time.
 func NewHistory(read func() Sample) *History {
 	h := &History{read: read}
 	h.mu.last = read()
@@ -134,14 +136,14 @@ func (h *History) step() {
 	}
 }
 
-// Fine returns the steps of the last span, at most six hours, oldest first.
+// Fine returns the fine steps of the last span, at most six hours, oldest first.
 func (h *History) Fine(span time.Duration) []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.fine.last(int(span / FineStep))
 }
 
-// Coarse returns the steps of the last seven days; the last one may be unfinished.
+// Coarse returns the coarse steps of the last seven days. The last step may be unfinished.
 func (h *History) Coarse() []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering"
 )
 
-// noteName is the file in the disk directory that stores the sums.
+// noteName is the file in the disk directory with the sums.
 const noteName = "usage.json"
 
-const noteMost = 1 << 20 // bytes of a note: about 2,000 rows
+const noteMost = 1 << 20 // largest size of a note in bytes: about 2,000 rows
 
-// noted is one row. Tenants are stored by name, since their numbers follow the order of the
-// configuration. Counts are stored by name, so that more can be added later.
+// noted is one row of the note. The tenant is stored by name, since tenant ids follow the order of
+// the configuration. Counts are stored by name, so that more counts can be added later.
 type noted struct {
 	Tenant  string            `json:"tenant"`
 	Profile api.Digest        `json:"profile"`
@@ -45,10 +45,10 @@ type Memory struct {
 	tenants tiering.Tenants
 	note    note.Note
 
-	others []noted // of tenants that are not configured; owned by Run
+	others []noted // rows of tenants that are not configured; used by Run only
 }
 
-// NewMemory creates the memory of u. It accesses the disk only in Run.
+// NewMemory creates the memory of u. Only Run accesses the disk.
 func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
 	k := &Memory{usage: u, tenants: tenants}
 	k.note = note.Note{
@@ -58,7 +58,7 @@ func NewMemory(u *Usage, on note.Keeper, tenants tiering.Tenants) *Memory {
 	return k
 }
 
-// Run adds the sums noted by earlier starts, then writes the sums periodically until ctx
+// Run adds the sums that earlier starts have noted. Then it writes the sums periodically until ctx
 // ends, and once more.
 func (k *Memory) Run(ctx context.Context) error { return k.note.Run(ctx) }
 
@@ -127,7 +127,7 @@ func rowOf(tenant string, r *Row, s *Sums) noted {
 	return n
 }
 
-// sums returns the sums of a row, without counts of unknown names.
+// sums returns the sums of a row. It ignores counts with unknown names.
 func (n *noted) sums() (s Sums) {
 	copy(s.Ways[:], n.Ways)
 	s.Prompt, s.Saved, s.Lost = n.Prompt, n.Saved, n.Lost

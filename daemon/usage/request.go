@@ -13,13 +13,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// From is the source of a span's tokens.
+// From is the source of tokens.
 type From uint8
 
 const (
-	Engine     From = iota // the engine's own cache
-	Checkpoint             // a prefix from the daemon
-	Segment                // a segment from the daemon, composed or rotated
+	Engine     From = iota // from the engine's own cache
+	Checkpoint             // from a prefix of the daemon
+	Segment                // from a segment of the daemon, composed or rotated
 	Computed               // computed by the engine
 	Froms      = int(iota)
 )
@@ -27,13 +27,13 @@ const (
 // String returns the name of the source in listings and series.
 func (f From) String() string { return [...]string{"engine", "prefix", "segment", "computed"}[f] }
 
-// Span is the tokens [Begin, End) of a prompt.
+// Span is a range [Begin, End) of a prompt's tokens with one source.
 type Span struct {
 	Begin, End uint32
-	Key        [32]byte // of the segment that contains the tokens; zero = none
+	Key        [32]byte // key of the segment that contains the tokens; zero = no segment
 	From       From
-	Cause      Cause      // of computed tokens
-	Place      tier.Place // tier of the tokens, also of computed ones that were found
+	Cause      Cause      // why the tokens were computed, if they were
+	Place      tier.Place // tier in which the tokens were found, even if they were computed
 }
 
 // Request records how one prompt was served.
@@ -41,7 +41,7 @@ type Request struct {
 	Number  uint64
 	At      time.Time // when it was reported
 	Who     Who
-	Name    string // the engine's own
+	Name    string // the engine's name of the request
 	Parent  Parent // the engine's span; zero = it has none
 	Way     uint8  // a wire.Way
 	Tokens  uint32
@@ -50,15 +50,15 @@ type Request struct {
 	Prefix  tier.Place
 	Reason  tier.Reason // why no longer prefix was used
 	Bytes   uint64
-	Match   time.Duration // until the way to serve it was chosen
-	Wait    time.Duration // waiting for bytes
-	First   time.Duration // to the first token; 0 = not reported
-	Saved   float64       // milliseconds, an estimate
+	Match   time.Duration // time until the way to serve it was chosen
+	Wait    time.Duration // time of waiting for bytes
+	First   time.Duration // time to the first token; 0 = not reported
+	Saved   float64       // estimated time saved in milliseconds
 	By      By            // basis of the estimate
-	Ways    []float64     // predicted milliseconds of each way, at index wire.Way minus one
-	Loss    float64       // expected share of changed first tokens of its way; negative = unknown
-	Spans   []Span        // ascending, covering the prompt
-	// Unverified is set if lookups of the connection do not cover the reported reuse.
+	Ways    []float64     // predicted milliseconds of each way; index wire.Way - 1
+	Loss    float64       // expected share of requests whose first token changes, for the way used; negative = unknown
+	Spans   []Span        // ascending; they cover the whole prompt
+	// Unverified means that lookups of the connection do not cover the reuse in the report.
 	Unverified bool
 }
 
@@ -68,10 +68,10 @@ type Who struct {
 	Profile tier.ProfileID
 	Model   string
 	Client  string
-	Source  uint64 // its process; measurements of its connections count as one vote
+	Source  uint64 // process of the client; all measurements of one process count as one vote
 }
 
-// read validates a report of an engine. One that contradicts itself is invalid.
+// read validates an engine's report. A report that contradicts itself is invalid.
 func read(m *wire.ServedRequest) (*Request, error) {
 	if m.Way < wire.WayRecompute || m.Way > wire.WayReplay {
 		return nil, codes.Refuse(wire.Invalid, "way %d", m.Way)
@@ -119,7 +119,7 @@ func read(m *wire.ServedRequest) (*Request, error) {
 	return r, nil
 }
 
-// cover sets the spans, which cover the prompt.
+// cover sets the spans, which cover the whole prompt.
 func (r *Request) cover(m *wire.ServedRequest) error {
 	behind := uint64(m.Engine) + uint64(m.Prefix)
 	if behind > uint64(m.Tokens) {
@@ -133,7 +133,7 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	if between.Cause == Unasked && m.Prefix == 0 && m.PrefixTier != wire.TierNone {
 		between.Cause = Declined
 	}
-	last := uint64(0) // end of the previous row
+	last := uint64(0) // end of the previous row of the report
 	for i, begin := range m.Begins {
 		end := uint64(begin) + uint64(m.Counts[i])
 		if uint64(begin) < last || end > uint64(m.Tokens) || m.Counts[i] == 0 {
@@ -163,13 +163,13 @@ func (r *Request) cover(m *wire.ServedRequest) error {
 	return nil
 }
 
-// cover appends spans, each starting at the end of the previous one.
+// cover appends spans. Each span begins where the previous one ends.
 type cover struct {
 	spans *[]Span
 	at    uint32
 }
 
-// to appends a span up to end, if it is not empty.
+// to appends a span that ends at end, unless that span is empty.
 func (c *cover) to(end uint32, s Span) {
 	if end <= c.at {
 		return
@@ -179,7 +179,8 @@ func (c *cover) to(end uint32, s Span) {
 	c.at = end
 }
 
-// reasonOf returns a match's reason. The store has none for a switched-off profile.
+// reasonOf returns the store's reason for a reason that match reported. For a profile that is
+// switched off, the store has no reason.
 func reasonOf(r uint8) tier.Reason {
 	if r >= tier.Reasons {
 		return tier.ReasonNone
@@ -189,7 +190,7 @@ func reasonOf(r uint8) tier.Reason {
 
 func micros(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// Parent identifies the engine's span of a request, like a W3C Trace Context traceparent.
+// Parent identifies the engine's span of a request, as a W3C traceparent does.
 type Parent struct {
 	Trace [16]byte
 	Span  [8]byte
@@ -199,7 +200,7 @@ type Parent struct {
 // IsValid reports whether trace and span are set.
 func (p *Parent) IsValid() bool { return p.Trace != [16]byte{} && p.Span != [8]byte{} }
 
-// TraceID returns the trace id in 32 hex digits, "" if there is none.
+// TraceID returns the trace id as 32 hex digits; "" = there is none.
 func (p *Parent) TraceID() string {
 	if !p.IsValid() {
 		return ""
@@ -207,8 +208,8 @@ func (p *Parent) TraceID() string {
 	return hex.EncodeToString(p.Trace[:])
 }
 
-// parentOf parses a traceparent; "" gives the zero Parent. Versions above 00 may have more
-// fields after the flags.
+// parentOf parses a traceparent. For "" it returns a zero Parent. In versions above 00, more fields
+// may follow the flags.
 func parentOf(text string) (p Parent, err error) {
 	if text == "" {
 		return p, nil
@@ -232,7 +233,7 @@ func parentOf(text string) (p Parent, err error) {
 	return p, nil
 }
 
-// plain replaces unprintable characters of a client's text, such as terminal controls.
+// plain replaces characters of a client's text that are not printable, such as terminal controls.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -8,25 +8,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ringBytes bounds the memory of individual requests: about 10,000 of eight segments each.
+// ringBytes is the memory in bytes for individual requests: about 10,000 with eight segments each.
 const ringBytes = 8 << 20
 
-// writer identifies whose requests are stored separately.
+// writer identifies a group of requests that are kept separately.
 type writer struct {
 	tenant     tier.TenantID
 	unverified bool
 }
 
-// rings keeps the latest requests, with a total size of at most ringBytes. To make space,
-// the writer with most loses its oldest, so that no writer displaces others.
+// rings keeps the latest requests, in at most ringBytes in total. To make space, it drops the
+// oldest request of the writer that uses most bytes, so that no writer displaces others.
 type rings struct {
 	of    map[writer]*ring
 	bytes int
 }
 
-// ring is the requests of one writer.
+// ring has the requests of one writer.
 type ring struct {
-	list  []*Request // ascending numbers, starting at head
+	list  []*Request // from index head on, in ascending order of numbers
 	head  int
 	bytes int
 }
@@ -51,7 +51,7 @@ func (r *rings) add(q *Request) {
 	}
 }
 
-// newest returns the latest requests that pass, newest first.
+// newest returns the latest requests for which pass returns true, at most limit, newest first.
 func (r *rings) newest(limit int, pass func(*Request) bool) []*Request {
 	lists := make([][]*Request, 0, len(r.of))
 	for _, one := range r.of {
@@ -78,7 +78,7 @@ func (r *rings) find(number uint64) (*Request, bool) {
 	return nil, false
 }
 
-// add appends a request and returns its size.
+// add appends a request and returns the request's size in bytes.
 func (r *ring) add(q *Request) int {
 	r.list = append(r.list, q)
 	n := sizeOf(q)
@@ -86,7 +86,7 @@ func (r *ring) add(q *Request) int {
 	return n
 }
 
-// drop removes the oldest request and returns its size.
+// drop removes the oldest request and returns the request's size in bytes.
 func (r *ring) drop() int {
 	n := sizeOf(r.list[r.head])
 	r.list[r.head] = nil
@@ -97,7 +97,7 @@ func (r *ring) drop() int {
 	return n
 }
 
-// sizeOf returns the approximate memory of a request.
+// sizeOf returns the approximate memory of a request in bytes.
 func sizeOf(q *Request) int {
 	const fixed, span = 336, 48 // bytes of a Request and a Span, measured with unsafe.Sizeof and rounded up
 	return fixed + span*cap(q.Spans) + 8*cap(q.Ways) + len(q.Name) + len(q.Who.Client)

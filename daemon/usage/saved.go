@@ -6,30 +6,30 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// By is the basis of an estimate of the time saved by a request.
+// By says which measurements an estimate of the saved time is based on.
 type By uint8
 
 const (
 	ByGuess   By = iota // no measurement
-	ByPrefill           // prefills timed by engines
-	ByFirst             // times to first tokens of prompts that other processes computed in full
-	ByOwn               // the same, only from the reporting process, unconfirmed by others
+	ByPrefill           // prefills that engines have timed
+	ByFirst             // times to the first token of prompts that other processes computed in full
+	ByOwn               // the same of the reporting process only, not confirmed by others
 )
 
 // String is the name in listings.
 func (b By) String() string { return [...]string{"guess", "prefill", "ttft", "own"}[b] }
 
-// firsts learns from reports the time to first token of prompts that engines compute in
-// full. Beyond firstsMost tenants and profiles, predictions are used.
+// firsts learns from reports how long engines take to the first token if they compute the prompt in
+// full. It learns for at most firstsMost tenants and profiles; for others, predictions are used.
 type firsts struct{ of map[Key]*cost.Panel }
 
 const (
-	firstsMost = 32 // about 100 KB each at most
-	// firstsLeast is the number of fully computed prompts needed for an estimate; a guess.
+	firstsMost = 32 // each takes about 100 KB at most
+	// firstsLeast is how many fully computed prompts an estimate needs; a guess.
 	firstsLeast = 8
 )
 
-// saved estimates the time saved by a request, and learns from one that saved nothing.
+// saved estimates the time that a request saved. From a request that reused nothing, it learns.
 func (f *firsts) saved(r *Request, predicted *Prediction) {
 	panel := f.of[r.Who.Key]
 	if r.First > 0 && r.Sources[Checkpoint]+r.Sources[Segment] == 0 && r.Wait == 0 && r.Sources[Computed] > 0 {
@@ -57,9 +57,9 @@ func (f *firsts) saved(r *Request, predicted *Prediction) {
 	if predicted.Measured {
 		r.By = ByPrefill
 	}
-	// The time to compute everything that the engine did not have, minus the time to
-	// compute what it did and to wait for the rest. Computed tokens are priced as the
-	// prompt's last ones, which attend to most tokens.
+	// Time saved = the time to compute all that the engine did not have, minus the time to compute what
+	// it did compute, minus the wait. The computed tokens are priced as the prompt's last tokens, which
+	// attend to the most tokens.
 	all := predicted.Marginal(int(r.Sources[Engine]), int(r.Tokens))
 	rest := predicted.Marginal(int(uint64(r.Tokens)-r.Sources[Computed]), int(r.Tokens))
 	r.Saved = all - rest - float64(r.Wait)/float64(time.Millisecond)

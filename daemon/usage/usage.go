@@ -13,35 +13,36 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows is the number of profiles of one tenant with separate sums; further ones share a
-// row without a profile. A generous guess.
+// maxRows is the number of profiles of one tenant with a separate row of sums. Further profiles
+// share a row without a profile. A generous guess.
 const maxRows = 256
 
-// Key identifies sums. Fingerprints, unlike ids, stay the same after a restart.
+// Key identifies a row of sums. It has the fingerprint, since ids change at a restart.
 type Key struct {
 	Tenant      tier.TenantID
-	Fingerprint profile.Fingerprint // zero: all profiles without a separate row
+	Fingerprint profile.Fingerprint // zero = all profiles without a row of their own
 }
 
-// Sums are over requests with verified reports: their connection found everything that they
-// report as reused from the daemon. Token counts are exact: Prompt is the sum of Sources,
-// and its computed tokens are the sum of Missed. Other requests count only in Unverified.
+// Sums are sums over requests with verified reports: lookups of the connection found all that the
+// report says was reused from the daemon. Token counts are exact: Prompt is the sum of Sources, and
+// its computed tokens are the sum of Missed. Requests that are not verified count only in the last
+// fields.
 type Sums struct {
 	Ways    [wire.WayReplay + 1]uint64 // requests by wire.Way
 	Prompt  uint64
 	Sources [Froms]uint64
-	Missed  [causes]uint64 // computed tokens by Cause
-	Saved   float64        // milliseconds saved by requests that became faster, an estimate
-	Lost    float64        // milliseconds lost by those that became slower
-	Guessed float64        // part of Saved less Lost without a measured time
-	First   float64        // milliseconds to first tokens, of Timed requests
-	Timed   uint64         // requests that reported this time
+	Missed  [causes]uint64 // computed tokens, by Cause
+	Saved   float64        // estimated milliseconds saved by requests that became faster
+	Lost    float64        // estimated milliseconds lost by requests that became slower
+	Guessed float64        // part of Saved minus Lost that no measured time supports
+	First   float64        // milliseconds to the first token, summed over Timed requests
+	Timed   uint64         // requests that reported the time to their first token
 
-	Unverified       uint64 // requests
-	UnverifiedTokens uint64 // of their prompts
+	Unverified       uint64 // requests that are not verified
+	UnverifiedTokens uint64 // tokens of their prompts
 }
 
-// Requests returns the number of requests.
+// Requests returns the number of verified requests.
 func (s *Sums) Requests() uint64 {
 	n := uint64(0)
 	for _, of := range s.Ways {
@@ -96,9 +97,9 @@ func (s *Sums) count(r *Request) {
 type Row struct {
 	Key
 	Model  string
-	Since  Sums      // since this daemon's start
+	Since  Sums      // since the start of this daemon
 	Before Sums      // of earlier starts
-	Began  time.Time // when the first of them was reported
+	Began  time.Time // when the first request was reported
 }
 
 // Total returns the sums over all starts.
@@ -108,10 +109,10 @@ func (r *Row) Total() Sums {
 	return sums
 }
 
-// Usage collects engines' reports of their requests.
+// Usage collects the reports of engines about their requests.
 type Usage struct {
 	now  func() time.Time
-	told func(*Request) // called after each; nil = no listener
+	told func(*Request) // called after each request; nil = no listener
 
 	mu struct {
 		sync.Mutex
@@ -122,21 +123,22 @@ type Usage struct {
 	}
 }
 
-// New creates an empty Usage. told is called after each request, which it must not change.
+// New creates an empty Usage. told is called after each request and must not change it.
 func New(now func() time.Time, told func(*Request)) *Usage {
 	u := &Usage{now: now, told: told}
 	u.mu.rows = map[Key]*Row{}
 	return u
 }
 
-// Prediction predicts compute times; Measured = from prefills timed by engines.
+// Prediction predicts the time to compute tokens. Measured means that it is based on prefills that
+// engines have timed.
 type Prediction struct {
 	cost.Prefill
 	Measured bool
 }
 
-// Served records how a prompt was served, and returns its number. verify reports whether
-// the daemon had found for the client what it reports as reused.
+// Served records how a prompt was served, and returns the number of the record. verify reports
+// whether lookups of the client found what the report says was reused.
 func (u *Usage) Served(who Who, m *wire.ServedRequest, predicted Prediction, verify func(*wire.ServedRequest) bool) (uint64, error) {
 	r, err := read(m)
 	if err != nil {
@@ -179,7 +181,7 @@ func (u *Usage) rowLocked(of Key, model string) *Row {
 	return r
 }
 
-// Rows copies all sums, ordered by tenant and fingerprint.
+// Rows returns copies of all rows, ordered by tenant and fingerprint.
 func (u *Usage) Rows() []Row {
 	u.mu.Lock()
 	rows := make([]Row, 0, len(u.mu.rows))
@@ -193,23 +195,23 @@ func (u *Usage) Rows() []Row {
 	return rows
 }
 
-// Last returns the newest requests that pass, up to a limit, newest first. They must not be
-// modified. If there are more, each tenant gets a share, and so do its unverified requests,
-// so that none displaces others.
+// Last returns the newest requests for which pass returns true, at most limit, newest first. They
+// must not be modified. If there are more, each tenant gets a share, and so do its unverified
+// requests, so that no writer displaces another.
 func (u *Usage) Last(limit int, pass func(*Request) bool) []*Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.rings.newest(limit, pass)
 }
 
-// Request returns a recorded request.
+// Request returns a recorded request by its number; false = it is not kept.
 func (u *Usage) Request(number uint64) (*Request, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.rings.find(number)
 }
 
-// restore adds the counts of an earlier start.
+// restore adds the sums of earlier starts.
 func (u *Usage) restore(of Key, model string, sums *Sums, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

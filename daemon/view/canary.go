@@ -16,7 +16,8 @@ import (
 
 var _ api.Canaries = (*View)(nil)
 
-// splicingCheck returns the health check that lists switched-off profiles.
+// splicingCheck returns the health check that lists the profiles for which splicing is switched
+// off.
 func (v *View) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
 	if why := v.o.Canary.Unknown(); why != "" {
@@ -80,8 +81,8 @@ func (v *View) canary(r *canary.Row) api.Canary {
 	return c
 }
 
-// switchPatience bounds the wait until a switch is on disk: less than clients' timeouts, far
-// more than a healthy disk needs.
+// switchPatience is how long an operator's request waits until a switch is on disk. That is less
+// than the clients' timeouts, and far more than a healthy disk needs.
 const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.
@@ -125,7 +126,7 @@ func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 	return list, nil
 }
 
-// tenantsOf returns the tenant with this name, or all for "".
+// tenantsOf returns the tenant with this name, or all tenants for "".
 func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
 	var list []tier.TenantID
 	for i := range v.o.Tenants {

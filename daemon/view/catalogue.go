@@ -17,11 +17,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Operators see segments and checkpoints as one listing over both tiers: the store's rows, which
-// include their copies on disk, and the rows of objects that are only on disk. Both lists are in
-// ascending order of key, so that merging their first rows yields the first rows of all.
+// Operators see one listing of segments and checkpoints over both tiers. It consists of the store's
+// rows, which include copies on disk, and the rows of objects that are only on disk. Both lists are
+// in ascending order of key, so that the first rows of both lists contain the first rows of all.
 
-// Names of the disk codecs, as in the configuration of the format.
+// Names of the disk codecs, as in the disk format's settings.
 const (
 	codecNone   = "none"
 	codecPlanes = "planes-huff0"
@@ -50,13 +50,15 @@ func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 	for _, e := range v.listDisk(below, 0, q.After, q.Limit) {
 		list = append(list, v.diskSegment(&e, ids))
 	}
-	// Of two rows of one key, the sort keeps the store's first, which is kept.
+	// If both lists have a row of one key, the stable sort puts the store's row first, and the other
+	// row is dropped.
 	slices.SortStableFunc(list, func(a, b api.Segment) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	list = slices.CompactFunc(list, func(a, b api.Segment) bool { return a.Key == b.Key })
 	return list[:min(len(list), q.Limit)], nil
 }
 
-// tenant converts a name to a filter: no name selects all, an unknown one none.
+// tenant converts a tenant's name to a filter. "" selects all tenants. For an unknown name it
+// returns false.
 func (v *View) tenant(name string) (*tier.TenantID, bool) {
 	if name == "" {
 		return nil, true
@@ -67,8 +69,8 @@ func (v *View) tenant(name string) (*tier.TenantID, bool) {
 	return nil, false
 }
 
-// profileFilter returns the store's filter. Profile 0 does not exist, and the store would
-// take it for all.
+// profileFilter returns the store's filter for a profile id; nil = all profiles. It returns false
+// for id 0, which no profile has: the store would take 0 for all.
 func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	if id == nil {
 		return 0, true
@@ -76,7 +78,8 @@ func profileFilter(id *uint32) (tier.ProfileID, bool) {
 	return tier.ProfileID(*id), *id != 0
 }
 
-// below returns the filter for the disk tier; false if nothing there can pass, or there is none.
+// below returns the filter for the disk tier. It returns false if there is no disk tier, or if no
+// entry can pass.
 func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	f := disk.Filter{Tenant: t}
 	if v.o.Disk == nil {
@@ -92,7 +95,8 @@ func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	return f, true
 }
 
-// listDisk lists entries of one kind after a key.
+// listDisk lists the disk's entries of one kind whose key is after the given one; nil = from the
+// first.
 func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
 	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
 	var from *tier.Name
@@ -102,7 +106,7 @@ func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Dige
 	return v.o.Disk.List(f, from, limit)
 }
 
-// profileIDs returns the ids of registered profiles by fingerprint.
+// profileIDs returns the ids of the registered profiles, by fingerprint.
 func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
 	ids := map[profile.Fingerprint]uint32{}
 	for _, p := range v.o.Store.Profiles() {
@@ -111,7 +115,7 @@ func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
 	return ids
 }
 
-// residence is the location of an object.
+// residence says where an object is.
 type residence struct {
 	state     string
 	tiers     []string
@@ -119,9 +123,10 @@ type residence struct {
 	diskBytes int64
 }
 
-// residence returns the location of an object of the store; copies are those on devices. An
-// object being promoted is published, but only on disk until that is done. An entry of its
-// name that the store does not take for its copy belongs to another profile or tenant.
+// residence returns where an object of the store is. copies is the number of its copies on devices,
+// and lower the level of its copy on disk, 0 = none. An object that is being promoted is published,
+// but only on disk until the promotion ends. If lower is 0, a disk entry of that name belongs to
+// another profile or tenant.
 func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
@@ -152,7 +157,7 @@ func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
 	}
 }
 
-// primerOf returns the primer after which a segment was captured; nil = none.
+// primerOf returns the id of the primer after which a segment was captured; nil = none.
 func primerOf(s *profile.SegmentSpec) *api.Digest {
 	if s.Primer == (profile.PrimerID{}) {
 		return nil
@@ -161,7 +166,7 @@ func primerOf(s *profile.SegmentSpec) *api.Digest {
 	return &id
 }
 
-// packed describes a segment's packed parts; nil = none.
+// packed describes the packed parts of a segment; nil = it is not packed.
 func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.Packed {
 	if how == "" {
 		return nil
@@ -207,14 +212,14 @@ func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
 	return d, nil
 }
 
-// countCopies adds the number of copies on other nodes.
+// countCopies adds how many other nodes have a copy, and whether the object store has one.
 func (v *View) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.TenantID) {
 	if v.o.Copies != nil {
 		d.OtherNodes, d.ObjectStore = v.o.Copies(f, t, tier.Name{Key: d.Key})
 	}
 }
 
-// segmentOnDisk returns the details of a segment that is only on disk. Its parts are known
+// segmentOnDisk returns the details of a segment that is only on disk. Its parts are known only
 // while its profile is registered.
 func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	e, err := v.detail(key)
@@ -239,7 +244,7 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	return d, nil
 }
 
-// detailTimeout bounds the wait for a disk for an operator's request.
+// detailTimeout is how long an operator's request waits for the disk.
 const detailTimeout = 5 * time.Second
 
 func (v *View) detail(key api.Digest) (*disk.Detail, error) {
@@ -276,7 +281,7 @@ func partsOfRank(rank int, l profile.Layout) []api.SegmentPart {
 	return list
 }
 
-// shapeOf omits trailing dimensions of 1, but keeps one.
+// shapeOf returns the shape without trailing dimensions of 1. At least one dimension stays.
 func shapeOf(p profile.Part) []int {
 	n := len(p.Shape)
 	for n > 1 && p.Shape[n-1] <= 1 {
@@ -312,7 +317,7 @@ func (v *View) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 	list = slices.CompactFunc(list, sameCheckpoint)
 	n := min(len(list), q.Limit)
 	for 0 < n && n < len(list) && list[n].Hash == list[n-1].Hash {
-		n++ // rows of one hash stay together
+		n++ // rows of one hash stay on one page
 	}
 	return list[:n], nil
 }
@@ -324,7 +329,7 @@ func sameCheckpoint(a, b api.Checkpoint) bool {
 func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
 	var list []api.Checkpoint
 	for {
-		// Pending ones are skipped, so one page of the store may not fill ours.
+		// Pending checkpoints are skipped, so that one page of the store may be too short for this page.
 		page := v.o.Store.Checkpoints(f, after, limit)
 		for i := range page {
 			if page[i].Published || page[i].Promoting {

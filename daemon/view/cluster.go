@@ -14,7 +14,8 @@ func (v *View) Cluster() api.Cluster {
 	return v.o.Cluster()
 }
 
-// clusterSeries are totals of all members: one series for each of a thousand would be too many.
+// clusterSeries are totals over all members. A series per member would be too many with 1,000
+// members.
 type clusterSeries struct {
 	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node announces to others."`
 	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold, counted once per holder."`
@@ -32,7 +33,7 @@ type memberSeries struct {
 	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving; nodes that failed (crashed or cut off, and given up) or left in the last 72 hours."`
 }
 
-// lagSeries exists once a member has reported everything it had.
+// lagSeries exists once some member has reported its complete index.
 type lagSeries struct {
 	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Age of the oldest complete index of a member."`
 }

@@ -17,13 +17,13 @@ import (
 
 var _ api.Control = (*View)(nil)
 
-// Level is the changeable level of a log.
+// Level is a log's level, which can be changed.
 type Level interface {
 	Level() zerolog.Level
 	SetLevel(zerolog.Level)
 }
 
-// kindOf converts errors of the store to those of the REST API.
+// kindOf adds the REST API's error that corresponds to an error of the store.
 func kindOf(err error) error {
 	for _, k := range []struct{ is, as error }{
 		{tier.ErrGone, api.ErrNotFound}, {tier.ErrBusy, api.ErrBusy}, {tier.ErrFull, api.ErrFull}, {tier.ErrQuota, api.ErrFull},
@@ -36,7 +36,7 @@ func kindOf(err error) error {
 	return err
 }
 
-// filterTenant is like tenant, but returns an error for an unknown name.
+// filterTenant is like tenant, but returns an error if the name is unknown.
 func (v *View) filterTenant(name string) (*tier.TenantID, error) {
 	id, ok := v.tenant(name)
 	if !ok {
@@ -65,7 +65,7 @@ func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 	var list []api.Lease
 	for _, l := range v.o.Store.Leases(f, tier.LeaseID(q.After), q.Limit) {
 		h, ok := by[l.Session]
-		if !ok { // it has attached or ended meanwhile
+		if !ok { // the client attached or ended after Holders was called
 			h.Client = l.Session.Name()
 		}
 		list = append(list, api.Lease{
@@ -117,7 +117,7 @@ func (v *View) Drain(on, dry bool) (api.Drained, error) {
 	return api.Drained{Draining: on, DryRun: dry, Connections: len(v.o.Server.Holders()), Leases: v.o.Store.CountLeases()}, nil
 }
 
-// drainCheck returns a check while the node is being drained; false otherwise.
+// drainCheck returns the health check of a node that is being drained; false = it is not.
 func (v *View) drainCheck() (api.Check, bool) {
 	if !v.o.Server.Draining() {
 		return api.Check{}, false
@@ -181,7 +181,7 @@ func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	return v.Config()
 }
 
-// checkLevel returns the level to set; nil = unchanged.
+// checkLevel returns the log level to set; nil = unchanged.
 func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 	if was.LogLevel == to.LogLevel {
 		return nil, nil
@@ -199,7 +199,7 @@ func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 // levels are the values of the setting log-level.
 var levels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 
-// checkBudgets returns the new budgets for the store, after checking that it accepts them.
+// checkBudgets returns the new budgets. It returns an error if the store would not accept them.
 func (v *View) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
 	b := tiering.Budgets{Public: to.PublicBytes, Private: to.PrivateBytes, Quotas: map[tier.TenantID]int64{}}
 	check := func(name string, b tiering.Budgets) error {

@@ -8,7 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decisions implements api.Node. Decisions from before this start come after those of this one.
+// Decisions implements api.Node. It lists this start's decisions first, then those of earlier
+// starts.
 func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
 	for d := range v.o.Store.Decisions().Last() {
@@ -36,7 +37,7 @@ func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
 	return list
 }
 
-// slug converts words to a name: other characters than letters and digits become one underscore.
+// slug converts words to a name. Each run of characters other than letters and digits becomes "_".
 func slug(words string) string {
 	return strings.Join(strings.FieldsFunc(words, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }), "_")
 }

@@ -11,21 +11,22 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// rosterAge is the maximum age of the member list used to compare prompts. Building it
-// takes locks that gossip and the index exchange need too.
+// rosterAge is the maximum age of the roster that prompts are compared with. Building a roster
+// takes locks that gossip and the index exchange also need.
 const rosterAge = 250 * time.Millisecond
 
-// roster lists the members that may have something. It is immutable.
+// roster lists the members that may have objects. It is immutable.
 type roster struct {
 	at        time.Time
-	self      string // its name in the cluster
-	peer      string // address of its peers' port
+	self      string // this node's name in the cluster
+	peer      string // address of this node's peers' port
 	others    []holder
-	falseHits float64 // expected number of false matches in the index per absent name
+	falseHits float64 // expected false matches in the index, per name that no member has
 	numbers   []int32 // index into others by number; -1 = none
 }
 
-// roster returns the current roster.
+// roster returns a roster that is at most rosterAge old, or a bit older while another is being
+// built.
 func (m *Members) roster() *roster {
 	r := m.recent.Load()
 	if now := time.Now(); r == nil || now.Sub(r.at) >= rosterAge {
@@ -72,7 +73,7 @@ func (m *Members) list(now time.Time) *roster {
 	return r
 }
 
-// linkOf returns the measured link from a member, including its queue; zero if nothing was
+// linkOf returns the measured cost of fetching from a member, including its queue; zero = not
 // measured.
 func linkOf(f *peer.MemberInfo) cost.Link {
 	if f.BytesPerSecond <= 0 {
@@ -82,7 +83,7 @@ func linkOf(f *peer.MemberInfo) cost.Link {
 	return cost.Link{Fixed: max(millis, 1e-3), PerByte: 1e3 / f.BytesPerSecond}
 }
 
-// compare adds what the other members are believed to have.
+// compare adds the objects of the prompt that other members are believed to have.
 func (m *Members) compare(c *comparison) {
 	r := m.roster()
 	c.nodes[0].name, c.nodes[0].peer = r.self, r.peer

@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// socketCheck reports whether clients can reach us.
+// socketCheck reports whether clients can reach the engine socket.
 func (v *View) socketCheck() api.Check {
 	check := api.Check{Name: "socket", State: api.CheckOK}
 	if trouble := v.o.Guard.Trouble(); trouble != "" {
@@ -19,7 +19,7 @@ func (v *View) socketCheck() api.Check {
 	return check
 }
 
-// diskCheck reports the state of the disk tier; false without one.
+// diskCheck reports the state of the disk tier; false = there is no disk tier.
 func (v *View) diskCheck() (api.Check, bool) {
 	if v.o.Disk == nil {
 		return api.Check{}, false
@@ -29,7 +29,7 @@ func (v *View) diskCheck() (api.Check, bool) {
 	return check, true
 }
 
-// eventsCheck reports whether all events are published to all routers; false without events.
+// eventsCheck reports whether all KV events reach all routers; false = KV events are off.
 func (v *View) eventsCheck() (api.Check, bool) {
 	if v.o.Events == nil {
 		return api.Check{}, false
@@ -41,7 +41,7 @@ func (v *View) eventsCheck() (api.Check, bool) {
 	return check, true
 }
 
-// explain describes the problems of the disk tier, the worst first.
+// explain puts the most severe problem of the disk tier into check, and then its dormant entries.
 func explain(check *api.Check, h disk.Health) {
 	degraded := func(format string, args ...any) {
 		check.State, check.Detail = api.CheckDegraded, fmt.Sprintf(format, args...)
@@ -68,7 +68,7 @@ func explain(check *api.Check, h disk.Health) {
 	}
 }
 
-// diskMeans describes the consequences of a state.
+// diskMeans describes the consequences of each state of the disk tier.
 var diskMeans = map[disk.State]string{
 	disk.StateFull:       "no file can be created, new entries replace old ones",
 	disk.StatePaused:     "nothing is written, existing entries can be read",
@@ -114,7 +114,7 @@ func (v *View) gpus() (list []api.GPU) {
 	return list
 }
 
-// gpuName returns the name of a device of the store for operators; empty for none.
+// gpuName returns the name of a device of the store, as shown to operators; "" for id 0.
 func (v *View) gpuName(id tier.DeviceID) string {
 	for _, g := range v.o.GPUs {
 		if id != 0 && g.ID == id {

@@ -13,13 +13,13 @@ import (
 
 // Journal entries about actions of operators.
 
-// changed records an action or attempt of an operator.
+// changed records an action of an operator.
 func (v *View) changed(e journal.Event) {
 	e.Kind = journal.Changed
 	v.o.Journal.Append(e)
 }
 
-// tellRemoved records the removal of a segment; was is empty unless it was in memory.
+// tellRemoved records the removal of a segment. If the segment was only on disk, was is empty.
 func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	v.changed(journal.Event{
 		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.o.Tenants.NameOf(was.Tenant), Model: was.Model, Client: was.Publisher,
@@ -27,15 +27,15 @@ func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	})
 }
 
-// tellControl records a successful change, in words.
+// tellControl records a change, described in words, unless it failed or was a dry run.
 func (v *View) tellControl(dry bool, err error, format string, a ...any) {
 	if !dry && err == nil {
 		v.changed(journal.Event{Text: fmt.Sprintf(format, a...)})
 	}
 }
 
-// tellSwitched records that an operator switched a profile off or on for a tenant, and the
-// resulting state of its canary.
+// tellSwitched records that an operator switched splicing off or on for a profile of a tenant, and
+// the new state of its canary.
 func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
 	e := journal.Event{Kind: journal.Canary, Tenant: v.o.Tenants.NameOf(t), Model: model, Why: "on"}
 	if id, _, ok := v.o.Store.FindProfile(of); ok {

@@ -15,23 +15,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// prompt is the parsed form of a query.
+// prompt is a parsed LocateQuery.
 type prompt struct {
 	tokens  int
 	exact   bool
 	profile *profile.Profile
 	match   tiering.MatchQuery
-	pieces  []piece // one for each key
+	pieces  []piece // one per key of match
 	model   *cost.Model
 }
 
-// piece is a segment of a prompt.
+// piece is a segment of a prompt: its first token, its tokens, and how many of these are not
+// cached.
 type piece struct{ begin, tokens, excluded int }
 
 func (p *piece) interior() int { return p.tokens - p.excluded }
 
-// Locate implements api.Catalogue. It accesses memory only. The time grows with the number
-// of keys times the number of members that have any of them, about 50 ns per pair.
+// Locate implements api.Catalogue. It reads memory only. Its time is about 50 ns for each pair of a
+// key and a member that has the object of that key.
 func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	p, err := v.prompt(q)
 	if err != nil {
@@ -39,7 +40,7 @@ func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	}
 	learned, err := v.o.Store.Learned(p.match.Profile)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound) // forgotten meanwhile
+		return nil, fmt.Errorf("%w: %w", err, api.ErrNotFound) // the profile was forgotten meanwhile
 	}
 	p.model = learned.For(p.match.Tenant)
 	var own tiering.Located
@@ -55,7 +56,7 @@ func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 	return out, nil
 }
 
-// prompt resolves names and computes keys.
+// prompt resolves the names in a query and computes its keys.
 func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
 	tenant, err := v.tenantOf(q.Tenant)
 	if err != nil {
@@ -86,8 +87,8 @@ func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
 	return p, nil
 }
 
-// fromTokens computes keys as engines do: the first segment of a prompt is cached whole,
-// others without the seams, and one too short for an interior not at all.
+// fromTokens computes keys as engines do. The first segment of a prompt is cached whole, and other
+// segments without their seams. A segment that is too short to have an interior is not cached.
 func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
 	if q.BlockTokens > 0 {
 		positions := q.Positions
@@ -121,8 +122,8 @@ func (p *prompt) fromTokens(q *api.LocateQuery, salt []byte) error {
 	return nil
 }
 
-// blockEnds returns ends of a prompt's blocks. If there are too many, half of the limit
-// covers the last blocks, and the other half is spread over the others.
+// blockEnds returns where a prompt's blocks end. If there are more than MaxLocatePrefixes blocks,
+// half of the positions are the last blocks, and the other half are spread over the earlier blocks.
 func blockEnds(tokens, block int) []int {
 	n := tokens / block
 	if n <= api.MaxLocatePrefixes {
@@ -155,7 +156,7 @@ func (v *View) tenantOf(name string) (*tiering.Tenant, error) {
 	return nil, fmt.Errorf("tenant %q is not configured: %w", name, api.ErrNotFound)
 }
 
-// profileOf returns a registered profile by its fingerprint or its model's name.
+// profileOf returns a registered profile by its fingerprint or by the name of its model.
 func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) {
 	var fingerprint api.Digest
 	if fingerprint.UnmarshalText([]byte(name)) == nil {
@@ -180,37 +181,38 @@ func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) 
 	return found.ID, found.Profile, nil
 }
 
-// holder is a node whose part of a prompt is compared.
+// holder is a node, with the parts of the prompt that it has.
 type holder struct {
 	name, peer string
-	number     index.Node // of others
+	number     index.Node // number among the members
 	complete   bool
 	asOf       time.Time
-	link       cost.Link // link from it; zero = that of an average peer
-	shut       bool      // nothing can be fetched from it for now
+	link       cost.Link // cost of fetching from it; zero = the cost of an average peer
+	shut       bool      // nothing is fetched from it for now, after failures
 
-	prefix      int          // longest one that it has, an index; -1 = none
-	prefixPlace tier.Place   // tier.PlacePeer = memory or disk
-	segments    []tier.Place // by key; tier.PlaceNone = not cached there; nil = none of them
+	prefix      int          // index of the longest prefix that it has; -1 = none
+	prefixPlace tier.Place   // PlacePeer = memory or disk of another node, unknown which
+	segments    []tier.Place // by key; PlaceNone = not cached there; nil = none of them is
 }
 
-// comparison is the parts of a prompt that nodes have. The first holder is this node.
+// comparison compares which parts of a prompt the nodes have. The first node is this one.
 type comparison struct {
 	*prompt
 	nodes []holder
-	// The source from which a node without it would fetch each part; at -1 = none.
+	// prefixFrom and segmentFrom are the fastest sources of the longest prefix and of each segment, for
+	// nodes that do not have them.
 	prefixFrom   source
-	prefixLength int // index of the longest one on any node
+	prefixLength int // index of the longest prefix that any node has; -1 = none
 	segmentFrom  []source
 	members      int
 	// expectedFalse is as in api.Located.
 	expectedFalse float64
 
-	local, with []cost.Segment // of the node being judged
+	local, with []cost.Segment // scratch for the node being judged
 	fetched     []int
 }
 
-// source is a possible source of a fetch.
+// source is another node from which a part can be fetched, at the cost link. ok = there is one.
 type source struct {
 	ok   bool
 	link cost.Link
@@ -228,7 +230,8 @@ func newComparison(p *prompt, node string, own *tiering.Located) *comparison {
 	return c
 }
 
-// better returns the faster of a source and a holder, if that has the part.
+// better returns the faster one of a source and the node h, if h has the part and can be fetched
+// from.
 func (c *comparison) better(than source, h *holder, has bool, bytes int64) source {
 	if !has || h.shut {
 		return than
@@ -243,8 +246,7 @@ func (c *comparison) better(than source, h *holder, has bool, bytes int64) sourc
 	return source{true, link}
 }
 
-// holdsPrefix records that a node has a prefix. Prefixes are passed from the longest to the
-// shortest.
+// holdsPrefix records that a node has a prefix. It must be called for longer prefixes first.
 func (c *comparison) holdsPrefix(at int, h *holder) {
 	if h.prefix < 0 {
 		h.prefix, h.prefixPlace = at, tier.PlacePeer
@@ -267,10 +269,10 @@ func (c *comparison) holdsSegment(at int, h *holder) {
 	c.segmentFrom[at] = c.better(c.segmentFrom[at], h, true, c.model.Shape.SegmentTotalBytes(c.pieces[at].interior()))
 }
 
-// answer judges all nodes and returns the best ones.
+// answer judges all nodes. It returns the best ones, at most limit, and always this node.
 func (c *comparison) answer(limit int) *api.Located {
 	out := &api.Located{Tokens: c.tokens, Members: c.members, ExpectedFalse: c.expectedFalse, RecomputeMillis: c.model.Prefill().Millis(0, c.tokens)}
-	var nothing *api.LocatedNode // savings of a node that has nothing cached
+	var nothing *api.LocatedNode // result for a node that has nothing cached; computed once
 	for i := range c.nodes {
 		h := &c.nodes[i]
 		var n api.LocatedNode
@@ -311,7 +313,8 @@ func before(self bool) int {
 	return 1
 }
 
-// judge returns what a node has and what that saves, alone and with what it would fetch.
+// judge returns which parts a node has, and what they save: alone, and with parts fetched from
+// peers.
 func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedNode {
 	local := cost.Request{Tokens: c.tokens, ExactOnly: c.exact, Segments: c.local[:0]}
 	var n api.LocatedNode
@@ -351,8 +354,8 @@ func (c *comparison) judge(h *holder, self bool, recompute float64) api.LocatedN
 	return n
 }
 
-// withPeers adds what is worth fetching: segments one by one, as the node decides when it
-// acquires them, then the longest prefix on any node, if that makes it faster.
+// withPeers adds the parts that are worth fetching. It first takes segments one by one, as a node
+// does when it acquires them. Then it takes the longest prefix on any node, if that saves more.
 func (c *comparison) withPeers(h *holder, n *api.LocatedNode, local cost.Request, recompute float64) {
 	with := local
 	with.Segments = c.with[:0]
@@ -408,8 +411,8 @@ func (c *comparison) segment(at int, from source, place tier.Place) cost.Segment
 	}
 }
 
-// tierAt returns the tier from which the node that has or fetches a part reads it. In which
-// tier another node has it is unknown; memory is assumed.
+// tierAt returns the tier from which a node reads a part that it has, or fetches from another node.
+// If it is unknown whether the part is in memory or on disk, memory is assumed.
 func tierAt(place tier.Place, from source) cost.Tier {
 	switch {
 	case from.ok:

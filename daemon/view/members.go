@@ -12,27 +12,27 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// Members are the components for a node's work with others. Member numbers are the same in
-// all of them.
+// Members are the components for a node's work with other nodes. All of them use the same member
+// numbers.
 type Members struct {
-	Name    string // of the cluster
+	Name    string // name of the cluster
 	Cluster *cluster.Cluster
 	Peers   *peer.Peers
 	Server  *peer.Server
 	Index   *index.Index
 	Own     *index.Own
-	Push    *peer.Neighbours // nil = none
-	Taker   *peer.Taker      // nil = none
+	Push    *peer.Neighbours // sends last copies; nil = off
+	Taker   *peer.Taker      // receives last copies; nil = off
 	// AsOf returns when a member last had nothing more to report; zero = not yet.
 	AsOf func(number uint16) time.Time
 	// Names computes the tags for lookups in Index.
 	Names *peer.Names
 
 	recent  atomic.Pointer[roster]
-	listing sync.Mutex // held while the next one is built
+	listing sync.Mutex // held while the next roster is built
 }
 
-// gossipSeries are counters since the daemon's start.
+// gossipSeries are counters since the start of the daemon, and current values.
 type gossipSeries struct {
 	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"Gossip health of this node: 0 is good, 8 is worst."`
 	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that returned before losing their place."`
@@ -68,7 +68,7 @@ func gossipOf(s *cluster.Status) *gossipSeries {
 	}
 }
 
-// Remotes returns the Options.Remotes of a cluster.
+// Remotes returns the entries for Options.Remotes of a node in a cluster.
 func (m *Members) Remotes() []Remote {
 	return []Remote{
 		{Name: "peer", Durations: m.Peers.Durations(), Counters: func() []any {
@@ -82,7 +82,7 @@ func (m *Members) Remotes() []Remote {
 	}
 }
 
-// copied returns the counters of last copies, in both directions.
+// copied returns the counters of last copies sent and received.
 func (m *Members) copied() (list []any) {
 	if m.Push != nil {
 		c := m.Push.Counters()

@@ -18,8 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/stats"
 )
 
-// declared lists the structs whose fields declare the series of /metrics, apart from
-// histograms.
+// declared lists the structs whose fields declare the series of /metrics. Histograms are separate.
 var declared = []any{
 	stats.Counters{}, advise.Stats{}, disk.Counters{}, server.Counts{}, server.Load{}, canary.Sums{},
 	buildSeries{}, nodeSeries{}, capabilitySeries{}, poolSeries{}, memorySeries{}, dirtySeries{}, lookupSeries{},
@@ -29,8 +28,7 @@ var declared = []any{
 	clusterSeries{}, memberSeries{}, lagSeries{}, certificateSeries{},
 }
 
-// metrics turns counters into Prometheus metrics at each scrape, so that counters exist only
-// once.
+// metrics turns counters into Prometheus metrics at each scrape. So each counter is kept only once.
 type metrics struct {
 	*View
 	families map[string]*prometheus.Desc
@@ -92,8 +90,8 @@ func (m *metrics) tell(c any, ch chan<- prometheus.Metric) {
 	})
 }
 
-// sampleOf returns one sample. The handler of /metrics counts and logs an invalid one, and
-// still sends the others.
+// sampleOf returns one sample. If the sample is invalid, the handler of /metrics counts and logs
+// that, and still sends the other samples.
 func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels []string) prometheus.Metric {
 	valid := make([]string, len(labels))
 	for i := range labels {
@@ -106,7 +104,7 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 	return sample
 }
 
-// hasPart reports whether the node has the named part.
+// hasPart reports whether the node has the named part (see package metric).
 func (v *View) hasPart(part string) bool {
 	return part == "disk" && v.o.Disk != nil || part == "hbm" && len(v.o.GPUs) > 0 || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })

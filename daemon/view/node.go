@@ -29,25 +29,25 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Options are the data sources of a view. A nil field means that the part does not exist.
+// Options are the data sources of a view. A nil field means that the node does not have that part.
 type Options struct {
 	Config  *settings.Config
 	Machine settings.Machine
-	// Shortfalls are settings that exceed what the machine provides.
+	// Shortfalls are the settings that require more than the machine provides.
 	Shortfalls []settings.Shortfall
 	Version    string
 	Commit     string
 	Started    time.Time
 	Epoch      uint64
 	Socket     string
-	Guard      Guard // of that path
-	Pidfds     bool  // the kernel reports when a client's process ends
+	Guard      Guard // watches the path of the socket
+	Pidfds     bool  // true if the kernel reports the end of a client's process
 	Serving    func() bool
 
 	Store   *tiering.Store
-	Place   tier.Place // of the store's memory
+	Place   tier.Place // where the store's memory is
 	Device  gpuipc.Device
-	GPUs    gpu.Devices // the configured ones
+	GPUs    gpu.Devices // devices that the configuration requests
 	Disk    *disk.Tier
 	Object  *object.Store
 	Server  *server.Server
@@ -55,38 +55,38 @@ type Options struct {
 	Usage   *usage.Usage
 	History *usage.History
 	Tenants tiering.Tenants
-	Decided *decided.Memory // decisions before this start
+	Decided *decided.Memory // decisions of earlier starts
 
 	// Cluster returns this node's view of the other nodes.
 	Cluster func() api.Cluster
-	// Members are the nodes compared for prompts.
+	// Members are the nodes that Locate compares.
 	Members *Members
-	// Copies returns how many other nodes are believed to have an object, and whether the
-	// object store is; nil = there is neither.
+	// Copies returns how many other nodes are believed to have an object, and whether the object store
+	// is believed to have it; nil = there are no other nodes and no object store.
 	Copies func(profile.Fingerprint, tier.TenantID, tier.Name) (nodes int, shared bool)
-	// Remotes count transfers from and to other nodes and the object store.
+	// Remotes have the counters of parts that exchange data with other programs.
 	Remotes []Remote
 	Events  *events.Publisher
 	Journal *journal.Journal // records actions of operators; nil = none
 
 	// Reload reads keys, tokens and certificates again; with dry it only checks them.
 	Reload func(dry bool) (api.Reloaded, error)
-	// Level is the level of the log; nil = fixed.
+	// Level is the log's level, which can be changed; nil = the level is fixed.
 	Level Level
-	Now   func() time.Time // time.Now
+	Now   func() time.Time // nil = time.Now
 }
 
-// Parallel is the name of the Remote of segments that engines compute for each other, which
-// is not a source of objects.
+// Parallel is the name of the Remote for segments that engines compute for each other. It is not a
+// source of objects.
 const Parallel = "parallel"
 
-// Spans is the name of the Remote that is a collector of spans.
+// Spans is the name of the Remote for the export of spans. It is not a source of objects.
 const Spans = "spans"
 
-// Remote is a source of objects outside the node.
+// Remote is a part that exchanges data with programs outside the node, usually a source of objects.
 type Remote struct {
-	// Name is the part that series belong to (see package metric), and the prefix of its
-	// counters' names in listings: peer, object.
+	// Name is the part that its series belong to (see package metric). It is also the prefix of its
+	// counters' names in listings, such as peer or object.
 	Name string
 	// Counters returns pointers to structs that declare counters, always of the same types.
 	Counters func() []any
@@ -94,21 +94,21 @@ type Remote struct {
 	Durations []prometheus.Histogram
 }
 
-// holds reports whether it is a source of objects.
+// holds reports whether the Remote is a source of objects.
 func (r Remote) holds() bool {
 	return r.Name != remoteEvents && r.Name != remoteJournal && r.Name != Spans && r.Name != Parallel
 }
 
-// Names of the Remotes of published data: events for routers, which are outside the node as
-// well, and for operators.
+// Names of the Remotes for data that the node publishes: KV events for routers, and the journal for
+// operators.
 const (
 	remoteEvents  = "events"
 	remoteJournal = "journal"
 )
 
-// Guard reports whether clients reach the daemon by the path of its socket.
+// Guard reports whether clients that use the path of the daemon's socket reach the daemon.
 type Guard interface {
-	Trouble() string // why not; empty if they do
+	Trouble() string // why they do not; "" = they do
 	Replaced() uint64
 }
 
@@ -116,9 +116,9 @@ type Guard interface {
 type View struct {
 	o      Options
 	labels labels
-	first  *prometheus.HistogramVec // seconds to first tokens, by profile
+	first  *prometheus.HistogramVec // time to the first token in seconds, by profile
 
-	removing sync.Mutex // held while many objects are removed
+	removing sync.Mutex // held by a removal of many objects
 }
 
 // New creates a view.
@@ -179,7 +179,7 @@ func (v *View) Profiles() []api.Profile {
 	return list
 }
 
-// rowBytes returns the bytes of K and V of one token, without the padding of parts.
+// rowBytes returns the bytes of keys and values of one token, without the padding of parts.
 func rowBytes(p *profile.Profile) int64 {
 	var n int64
 	for _, i := range p.AttentionLayers() {
@@ -206,8 +206,8 @@ func (v *View) Pools() []api.Pool {
 	return slices.Concat(list, v.diskPools(), v.objectPools())
 }
 
-// diskPools returns the budgets on disk. A tenant that is no longer configured is listed
-// while it has objects there.
+// diskPools returns the pools on disk. A tenant that is no longer configured is listed while it has
+// objects there.
 func (v *View) diskPools() []api.Pool {
 	if v.o.Disk == nil {
 		return nil
@@ -240,7 +240,7 @@ func (v *View) Connections() []api.Connection {
 	return list
 }
 
-// Counters implements api.Node; stats on the socket returns the same.
+// Counters implements api.Node. The operation stats on the engine socket returns the same list.
 func (v *View) Counters() []api.Counter {
 	var list []api.Counter
 	add := func(name string, value float64) { list = append(list, api.Counter{Name: name, Value: value}) }
@@ -300,7 +300,7 @@ func (v *View) Counters() []api.Counter {
 	return list
 }
 
-// poolTotals adds up the pools of the same name of all devices.
+// poolTotals adds up pools that have the same name on several devices.
 func poolTotals(pools []tiering.PoolInfo) (totals []tiering.PoolInfo) {
 	for _, p := range pools {
 		i := slices.IndexFunc(totals, func(t tiering.PoolInfo) bool { return t.Place == p.Place && t.Name == p.Name })
@@ -325,7 +325,7 @@ func tierName(p tier.Place) string {
 	return names[min(int(p), len(names)-1)]
 }
 
-// Checks lists the node's capabilities and problems. None of them takes the node out of service.
+// Checks lists the node's capabilities and problems. The node stays in service with all of them.
 func (v *View) Checks() []api.Check {
 	list := []api.Check{
 		{Name: "peer_pidfd", State: api.CheckOK},

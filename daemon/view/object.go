@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// objectPools returns the usage of the bucket's prefix by all nodes.
+// objectPools returns how much of the bucket all nodes use under the configured prefix.
 func (v *View) objectPools() []api.Pool {
 	if v.o.Object == nil {
 		return nil
@@ -20,7 +20,7 @@ func (v *View) objectPools() []api.Pool {
 	}}
 }
 
-// objectCheck reports the state of the object store; false without one.
+// objectCheck reports the state of the object store; false = there is no object store.
 func (v *View) objectCheck() (api.Check, bool) {
 	if v.o.Object == nil {
 		return api.Check{}, false

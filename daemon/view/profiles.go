@@ -15,24 +15,23 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Bounds of the tenant and profile labels of series. Tenants are configured, but an engine
-// may register one identity after another, and their reports outlive them. Generous guesses:
-// at both bounds one daemon has fewer than about ten thousand series.
+// Limits on values of the labels tenant and profile. Tenants are configured, but an engine may
+// register one identity after another, and the reports about them stay. The limits are generous
+// guesses: if both are reached, a daemon has fewer than about 10,000 series.
 const (
 	maxTenantLabels  = 64
 	maxProfileLabels = 64
 )
 
-// labels has the label values of tenants and profiles: a bounded number of each, and
-// metric.Other.
+// labels has the label values of tenants and profiles: a bounded number of each. Beyond it, the
+// value is metric.Other.
 type labels struct{ tenants, profiles *metric.Values }
 
 func newLabels() labels {
 	return labels{metric.NewValues(maxTenantLabels), metric.NewValues(maxProfileLabels)}
 }
 
-// shortName returns the short form of a fingerprint, its first 12 hex digits, or "" for the
-// zero fingerprint.
+// shortName returns the first 12 hex digits of a fingerprint; "" for the zero fingerprint.
 func shortName(f profile.Fingerprint) string {
 	if f == (profile.Fingerprint{}) {
 		return ""
@@ -42,7 +41,7 @@ func shortName(f profile.Fingerprint) string {
 
 func (l labels) profile(f profile.Fingerprint) string { return l.profiles.Of(shortName(f)) }
 
-// tenantLabel returns the label of a tenant, even if it is no longer configured.
+// tenantLabel returns the label value of a tenant, also of one that is no longer configured.
 func (v *View) tenantLabel(id tier.TenantID) string {
 	return v.labels.tenant(cmp.Or(v.o.Tenants.NameOf(id), fmt.Sprintf("tenant %d", id)))
 }
@@ -93,8 +92,8 @@ type bandwidthSeries struct {
 	PerSecond float64 `prom:"cost_bytes_per_second" help:"Estimated speed of a job, without its fixed time: measured, or a guess from the settings or the daemon's default."`
 }
 
-// canarySeries has the reports on one profile of one tenant, or on all above the bound of a
-// label.
+// canarySeries has the reports on one profile of one tenant. The series with a label "other" is the
+// sum for those beyond the limit of that label.
 type canarySeries struct {
 	Profile  string  `label:"profile"`
 	Tenant   string  `label:"tenant"`
@@ -104,7 +103,8 @@ type canarySeries struct {
 	Off      int     `prom:"profile_switched_off" help:"Number of profiles switched off for splicing: 1 or 0, except for the rows other. Only an operator switches one on."`
 }
 
-// lossSeries has the counts of one way of splicing.
+// lossSeries has the counts for one way of splicing (with or without primer, with or without
+// refresh).
 type lossSeries struct {
 	Profile   string `label:"profile"`
 	Tenant    string `label:"tenant"`
@@ -122,7 +122,7 @@ type expectedLossSeries struct {
 	Expected  float64 `prom:"expected_loss" help:"Expected share of requests whose first token differs from a full prefill's, from canaries' comparisons and offline measurements. Absent below 50 comparisons."`
 }
 
-// jobNames are the jobs that a daemon on one node predicts.
+// jobNames are the jobs whose costs a daemon predicts for its own node.
 var jobNames = map[cost.Job]string{
 	cost.JobLoadHBM: "load_hbm", cost.JobLoadDRAM: "load_dram", cost.JobLoadDisk: "load_disk",
 	cost.JobCompose: "compose", cost.JobRotate: "rotate", cost.JobReplay: "replay", cost.JobPublish: "publish",
@@ -152,7 +152,7 @@ func (v *View) eachOfProfiles(f func(any)) {
 	}
 }
 
-// sourceOf returns the value of the source label.
+// sourceOf returns the value of the label source.
 func sourceOf(measured bool) string {
 	if measured {
 		return "measured"
@@ -160,8 +160,8 @@ func sourceOf(measured bool) string {
 	return "guess"
 }
 
-// eachOfCosts calls f for the cost series of each profile. Profiles that share a label have
-// only a sum of samples, no predictions.
+// eachOfCosts calls f for the cost series of each profile. Profiles that share the label "other"
+// have a sum of samples and no predictions.
 func (v *View) eachOfCosts(f func(any)) {
 	var others uint64
 	for _, c := range v.o.Store.Costs() {
@@ -207,7 +207,8 @@ func (v *View) eachOfCanary(f func(any)) {
 	v.eachOfLosses(f)
 }
 
-// eachOfLosses leaves out profiles above the bound of a label: their losses cannot be added.
+// eachOfLosses calls f for the losses of each profile and tenant. It leaves out those with the
+// label "other", because losses of several profiles cannot be added.
 func (v *View) eachOfLosses(f func(any)) {
 	for _, r := range v.o.Canary.List() {
 		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
@@ -224,11 +225,11 @@ func (v *View) eachOfLosses(f func(any)) {
 	}
 }
 
-// everyProfile is the label of all profiles while the note of switched-off ones is unreadable.
+// everyProfile is the label of all profiles while the note of switched-off profiles cannot be read.
 const everyProfile = "all"
 
-// canarySeries sums rows with equal labels. unknown: the note of switched-off profiles is
-// unreadable.
+// canarySeries adds up rows with equal labels. unknown means that the note of switched-off profiles
+// cannot be read, so that all profiles are switched off.
 func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	row := func(name string, of tier.TenantID) *canarySeries {

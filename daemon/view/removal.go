@@ -16,23 +16,24 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Objects to remove together are first listed, page by page, and then removed in small batches,
-// so that clients are served meanwhile. Objects stored meanwhile may or may not be removed.
+// A removal of many objects first lists them page by page, and removes them in small batches, so
+// that clients are served meanwhile. It may or may not remove objects that are stored meanwhile.
 
-// removalPage is the number of rows read at once. It is large because the disk tier scans
-// all entries for each page.
+// removalPage is the number of rows listed at once. It is large, because the disk tier scans all
+// its entries for each page.
 const removalPage = 4096
 
-// mostChecked bounds the checkpoints of one removal: all have to be known, since chains are
-// removed from their ends. Further ones need another removal.
+// mostChecked is the largest number of checkpoints that one removal lists. All of them are listed
+// first, since chains are removed from their ends. For more checkpoints, several removals are
+// needed.
 const mostChecked = 1 << 18
 
-// selection is a parsed query.
+// selection is the parsed filter of a removal.
 type selection struct {
 	tenant   *tier.TenantID
 	profile  tier.ProfileID
 	prefix   string
-	before   time.Time // last used before; zero = any time
+	before   time.Time // select objects last used before this time; zero = all
 	below    disk.Filter
 	hasBelow bool
 }
@@ -64,7 +65,7 @@ func (v *View) now() time.Time {
 	return time.Now()
 }
 
-// old reports whether an object was not used for long enough.
+// old reports whether an object was last used before s.before.
 func (s *selection) old(used, created time.Time) bool {
 	if used.Before(created) {
 		used = created
@@ -125,7 +126,7 @@ func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Re
 	return r, ended(ctx)
 }
 
-// ended returns the error of an answer that was cut short.
+// ended returns the error of a removal that was cut short; nil = it was complete.
 func ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("the daemon is stopping: not all objects were removed: %w", api.ErrUnavailable)
@@ -133,7 +134,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// fingerprints returns the fingerprints of registered profiles.
+// fingerprints returns the fingerprints of the registered profiles, by id.
 func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	prints := map[tier.ProfileID]profile.Fingerprint{}
 	for _, p := range v.o.Store.Profiles() {
@@ -142,28 +143,29 @@ func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	return prints
 }
 
-// node is an object of a removal, in memory, on disk or both. All fields except the first
-// three are for checkpoints.
+// node is an object to remove, in memory, on disk or both. The fields after busy are for
+// checkpoints only.
 type node struct {
 	tier.Want
 	bytes    int64
 	busy     bool
 	end      int
-	thinned  bool // is evicted from memory together with the last one that extends it
+	thinned  bool // evicted from memory together with the last checkpoint that extends it
 	parents  [2]tier.Name
 	children [2]int
 	used     time.Time
 	created  time.Time
-	row      func() api.Checkpoint // for operators
+	row      func() api.Checkpoint // returns the row shown to operators
 }
 
-// Places of a node.
+// Indices of parents and children.
 const (
 	inMemory = 0
 	onDisk   = 1
 )
 
-// nodes returns the checkpoints that pass, without duplicates, extensions first.
+// nodes returns the selected checkpoints without duplicates. A checkpoint comes after its
+// extensions.
 func (v *View) nodes(ctx context.Context, s *selection) []*node {
 	known := map[tier.Want]*node{}
 	prints, ids := v.fingerprints(), v.profileIDs()
@@ -244,7 +246,8 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 	return r, ended(ctx)
 }
 
-// discard removes objects, extensions first, or with dry counts the effects.
+// discard removes objects in the order of list, which has extensions first. With dry, it only
+// counts what it would remove.
 func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
 	r.Matched += len(list)
 	count := func(i int, err error) {
@@ -257,7 +260,7 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 		}
 	}
 	if dry {
-		taken := [2]map[tier.Want]int{{}, {}} // removed children of a node
+		taken := [2]map[tier.Want]int{{}, {}} // for each node, how many of its children are removed
 		for i, n := range list {
 			var err error
 			for place := range taken {
@@ -281,7 +284,8 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 	v.o.Store.Discard(ctx, wants, count)
 }
 
-// named returns the checkpoints of a hash that pass.
+// named returns the checkpoints that a name selects. others is how many more checkpoints have the
+// same hash.
 func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
 	s, err := v.selection(&api.RemovalQuery{Tenant: name.Tenant, Profile: name.Profile, Prefix: name.Hash.String()})
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// The structs of this file declare series that no component counts directly: they are
-// computed on request (see package metric).
+// The structs of this file declare series that are computed at each scrape, since no component
+// counts them (see package metric).
 
 type buildSeries struct {
 	Version string `label:"version"`
@@ -38,8 +38,8 @@ type poolSeries struct {
 	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
 }
 
-// memorySeries is the memory of a pool held by clients and the disk. Memory that is being written
-// to disk can only be evicted when the write ends, so it does not count as evictable.
+// memorySeries is the memory of a pool that clients or the disk hold. Memory that is being written
+// to disk counts as demoting, since it can be evicted only when the write ends.
 type memorySeries struct {
 	Tier        string `label:"tier"`
 	Pool        string `label:"pool"`
@@ -56,7 +56,7 @@ type dirtySeries struct {
 	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes read ahead or being read, and not used yet."`
 }
 
-// lookupSeries are hits by tier; the store's total includes those of HBM and of the disk.
+// lookupSeries are lookups by tier. The store's totals include the hits of HBM and disk.
 type lookupSeries struct {
 	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss. Counts lookups, not tokens served."`
 	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. Counts lookups, not tokens served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to have, none if it was never seen. For hit ratios use served_tokens_total."`
@@ -77,7 +77,7 @@ type diskStateSeries struct {
 	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable, foreign: nothing is read either."`
 }
 
-// Series of each configured GPU; there are at most settings.MaxDevices.
+// Series of each configured GPU, of which there are at most settings.MaxDevices.
 
 type gpuSeries struct {
 	Device string `label:"device"`
@@ -97,7 +97,7 @@ type deviceSeries struct {
 	stats.Device
 }
 
-// devicePoolSeries is a pool of one GPU; those of the tier are sums over all GPUs.
+// devicePoolSeries is a pool of one GPU. The series of the tier are sums over all GPUs.
 type devicePoolSeries struct {
 	Device   string `label:"device"`
 	Pool     string `label:"pool"`
@@ -150,8 +150,8 @@ type failureSeries struct {
 	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Normal outcomes are not counted: miss, exists, and canceled by the client."`
 }
 
-// trialSeries count the work of splicectl doctor. Other series include its requests, but not
-// the objects of its profile.
+// trialSeries count the work of splicectl doctor. Other series include its requests, but not the
+// objects of its test profile.
 type trialSeries struct {
 	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the client's name. Included in all connections."`
 	Published      uint64 `prom:"doctor_published_total" help:"Objects published for the test profile of splicectl doctor. No other counter includes them, and they are neither written, sent nor announced."`
@@ -163,7 +163,7 @@ type trialAnswerSeries struct {
 	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches for connections of splicectl doctor. Included in all requests."`
 }
 
-// savedSeries is reported by tier, for both pools together.
+// savedSeries has one row per tier, for both pools together.
 type savedSeries struct {
 	Tier  string `label:"tier"`
 	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes saved by sharing now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
@@ -207,7 +207,7 @@ func lookupsOf(c *stats.Counters) *lookupSeries {
 	tokens := split(c.HitTokens, c.HBM.HitTokens, c.HitTokensDisk, c.Beyond.HitTokens, c.Object.HitTokens)
 	copy(s.Segments[:], segments[:])
 	copy(s.Tokens[:], tokens[:])
-	for why := tier.ReasonNone + 1; why < tier.ReasonFlagOnly; why++ { // flag_only is of checkpoints
+	for why := tier.ReasonNone + 1; why < tier.ReasonFlagOnly; why++ { // flag_only concerns checkpoints only
 		s.Segments[5] += c.MissSegments[why]
 		s.Tokens[5] += c.MissTokens[why]
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/tiering/metric"
 )
 
-// Series of the requests that engines reported, since this start.
+// Series of the requests that engines have reported since the start.
 
 type servedTokensSeries struct {
 	Tenant  string `label:"tenant"`
@@ -45,14 +45,14 @@ type servedTimeSeries struct {
 	Guessed float64 `prom:"served_saved_guess_seconds" help:"Part of saved less lost that no measured time supports."`
 }
 
-// newFirst creates the histogram of times to first tokens.
+// newFirst creates the histogram of the times to first tokens.
 func newFirst() *prometheus.HistogramVec {
 	return metric.Durations{
 		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as reported by engines.",
 	}.By("profile")
 }
 
-// Served observes a reported request.
+// Served observes the time to first token of a reported request.
 func (v *View) Served(r *usage.Request) {
 	if r.First <= 0 || r.Unverified {
 		return
@@ -65,7 +65,7 @@ func (v *View) Served(r *usage.Request) {
 	first.Observe(r.First.Seconds())
 }
 
-// eachOfServed adds up the sums that share a row.
+// eachOfServed calls f for the series of served prompts. It adds up sums that have equal labels.
 func (v *View) eachOfServed(f func(any)) {
 	var order [][2]string
 	sums := map[[2]string]*usage.Sums{}

@@ -7,7 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// Start is the view of a daemon that is being opened: that it is alive, and what it waits for.
+// Start is the view while a daemon is being opened. It reports that the daemon is alive, and which
+// part is being opened.
 type Start struct {
 	status  api.Status
 	opening func() string
@@ -20,7 +21,7 @@ var (
 	_ api.Control   = (*Start)(nil)
 )
 
-// NewStart creates a Start; opening returns the part being opened.
+// NewStart creates a Start. opening returns the name of the part being opened.
 func NewStart(status api.Status, opening func() string) *Start {
 	status.Alive = true
 	return &Start{status, opening}

@@ -6,7 +6,7 @@ import (
 	"github.com/spliced-kv/spliced/api"
 )
 
-// A daemon that is being opened refuses changes.
+// While it is being opened, a daemon refuses all changes.
 
 // Leases implements api.Control.
 func (s *Start) Leases(api.LeaseQuery) ([]api.Lease, error) { return nil, s.notYet() }

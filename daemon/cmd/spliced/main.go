@@ -30,7 +30,7 @@ var (
 	date    = "unknown"
 )
 
-// Exit codes. With a bad configuration, a restart does not help.
+// Exit codes. exitConfig tells the service manager that a restart does not help.
 const (
 	exitFailed = 1
 	exitConfig = 2
@@ -71,11 +71,11 @@ func run() int {
 	if limit := d.HeapLimit(); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(limit))
 	}
-	// The reader of our log may disappear: that is a write error, and must not end the process.
+	// The reader of the log may disappear. That is a write error, which must not end the process.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	reloads := make(chan os.Signal, 1) // several pending ones count as one
+	reloads := make(chan os.Signal, 1) // several pending signals count as one
 	signal.Notify(reloads, syscall.SIGHUP)
 	go func() {
 		for range reloads {
@@ -96,12 +96,11 @@ func run() int {
 
 const (
 	queuedLines = 4096
-	lastLines   = time.Second // limit for the last of them
+	lastLines   = time.Second // limit for writing the last lines
 )
 
-// queued moves the writes of a log to another goroutine, so that a reader that stalls
-// blocks nothing: when too many lines wait, lines are dropped, and counted. flush writes
-// the waiting lines.
+// queued moves writes of a log to another goroutine, so that a reader of the log that stalls blocks
+// nothing. If too many lines wait, lines are dropped and counted. flush writes the waiting lines.
 func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flush func()) {
 	direct := newLog(c, w, colours)
 	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
@@ -111,7 +110,7 @@ func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flu
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = queue.Close() // nothing to close
+			_ = queue.Close() // an error does not matter: nothing is closed
 		}()
 		select {
 		case <-done:
@@ -120,14 +119,14 @@ func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flu
 	}
 }
 
-// logLevel is the level of the process's log, zerolog's global level.
+// logLevel is the level of the process's log. It is zerolog's global level.
 type logLevel struct{}
 
 func (logLevel) Level() zerolog.Level         { return zerolog.GlobalLevel() }
 func (logLevel) SetLevel(level zerolog.Level) { zerolog.SetGlobalLevel(level) }
 
-// levelOf is called before the configuration is validated: an unparsable level logs
-// everything until validation refuses it.
+// levelOf returns the log level. It is called before the configuration is validated: if the level
+// cannot be parsed, everything is logged until validation refuses it.
 func levelOf(c *settings.Config) zerolog.Level {
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {
@@ -136,7 +135,7 @@ func levelOf(c *settings.Config) zerolog.Level {
 	return level
 }
 
-// newLog creates the log; colours are for terminals.
+// newLog creates the log. colours is for terminals.
 func newLog(c *settings.Config, w io.Writer, colours bool) zerolog.Logger {
 	w = plainWriter{w}
 	if c.LogFormat == "console" {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf16"
 )
 
-// plainWriter escapes characters that a terminal would interpret and zerolog lets through,
-// as JSON does: zerolog only escapes ASCII control characters.
+// plainWriter escapes, as in JSON, characters that a terminal would interpret. zerolog itself
+// escapes only ASCII control characters.
 type plainWriter struct{ w io.Writer }
 
 func (p plainWriter) Write(line []byte) (int, error) {
@@ -31,8 +31,8 @@ func (p plainWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// plainMessage formats the message of a line for terminals. Text quoted from clients may
-// contain anything; zerolog quotes the fields.
+// plainMessage formats the message of a line for terminals. It quotes a message with control
+// characters, which may come from clients. zerolog quotes the fields itself.
 func plainMessage(message any) string {
 	text := fmt.Sprint(message)
 	if message == nil {
