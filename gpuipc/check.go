@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// Holder keeps a region in use for one operation, or refuses it: closed regions
-// and those of other devices are ErrInvalid.
+// Holder keeps a region in use for one operation. Hold returns ErrInvalid for a closed
+// region and for a region of another device.
 type Holder interface {
 	Hold(Region) error
 }
 
-// Checker makes the checks of one operation that Device promises, and collects
-// what it reads and writes. Every device uses it, so that a job is refused by
-// all of them or by none. It needs a Holder and serves one operation.
+// Checker makes the checks of one operation that Device promises, and collects the bytes
+// that the operation reads and writes. Every device uses it, so that all devices refuse the
+// same jobs. It needs a Holder and serves one operation.
 type Checker struct {
 	Holder  Holder
 	regions []Region
@@ -34,17 +34,17 @@ const (
 	writes = true
 )
 
-// Regions returns the held regions, to be released when the operation has
-// ended, whatever the checks returned.
+// Regions returns the regions that the checks hold. The caller releases them when the
+// operation has ended, also if a check failed.
 func (c *Checker) Regions() []Region { return c.regions }
 
-// Reads checks an object of n bytes, with elements of elem bytes, that is read;
-// name is for messages.
+// Reads checks an object that the operation reads. The object must have n bytes, in
+// elements of elem bytes. name is for messages.
 func (c *Checker) Reads(name string, r Ref, elem int, n int64) error {
 	return c.exact(name, r, elem, n, reads)
 }
 
-// Writes checks an object that is written.
+// Writes checks an object that the operation writes.
 func (c *Checker) Writes(name string, r Ref, elem int, n int64) error {
 	return c.exact(name, r, elem, n, writes)
 }
@@ -75,6 +75,7 @@ func (c *Checker) object(name string, r Ref, elem int, write bool) error {
 	return nil
 }
 
+// hold holds a region, unless it is held already.
 func (c *Checker) hold(name string, r Region) error {
 	// Held regions are pointers of the device, so comparing is safe for any r.
 	if slices.Contains(c.regions, r) {
@@ -131,7 +132,7 @@ func (c *Checker) Disjoint() error {
 
 func disjoint(in []use) error {
 	slices.SortFunc(in, func(x, y use) int { return cmp.Compare(x.Off, y.Off) })
-	var last, written use // the earlier ones that end last
+	var last, written use // of the uses so far: the one that ends last, and the last write
 	for _, u := range in {
 		if u.write && u.Off < last.Off+last.Len {
 			return overlap(u, last)
@@ -143,7 +144,7 @@ func disjoint(in []use) error {
 			last = u
 		}
 		if u.write {
-			written = u // starts at the end of the one before or later
+			written = u // a write starts where the previous write ends, or later
 		}
 	}
 	return nil

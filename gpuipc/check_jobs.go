@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Compose checks a job and its operands. Call Disjoint once after all jobs of
-// an operation.
+// Compose checks a job and its operands. The caller calls Disjoint once after it has
+// checked all jobs of an operation.
 func (c *Checker) Compose(job *ComposeJob) error {
 	if err := job.check(); err != nil {
 		return err
@@ -79,7 +79,8 @@ func (c *Checker) composeStep(job *ComposeJob, in *ComposeStep) error {
 	return c.operand("S", in.S, in.SPacked, in.SType, job.sBytes(in), heads)
 }
 
-// operand checks a part of a step. Packed parts have their own length.
+// operand checks a part that may be packed. The length of a packed part depends on its
+// content, so only a minimum is checked.
 func (c *Checker) operand(name string, r Ref, packed bool, t DType, headBytes, heads int64) error {
 	if !packed {
 		return c.Reads(name, r, t.Size(), headBytes*heads)
@@ -98,7 +99,7 @@ func (r *Rotation) check(dim int) error {
 	return nil
 }
 
-// stateBytes, tBytes and sBytes are per head.
+// stateBytes, sBytes and tBytes are the bytes of one head.
 func (j *ComposeJob) stateBytes() int64 { return int64(j.DK) * int64(j.DV) * 4 }
 
 func (j *ComposeJob) sBytes(st *ComposeStep) int64 {
@@ -153,7 +154,7 @@ func (j *ReplayJob) check() error {
 	return nil
 }
 
-// stateBytes is per head, the steps are bytes from row to row.
+// stateBytes is the bytes of one head. The steps are bytes from one row to the next.
 func (j *ReplayJob) stateBytes() int64 { return 4 * int64(j.DK) * int64(j.DV) }
 func (j *ReplayJob) keyStep() int64    { return 4 * int64(j.KeyHeads) * int64(j.DK) }
 func (j *ReplayJob) valueStep() int64  { return 4 * int64(j.Heads) * int64(j.DV) }
@@ -166,8 +167,8 @@ func (j *ReplayJob) decayBytes() int64 {
 	return 4
 }
 
-// Rotate checks a job and its operands. A block table is checked against its
-// own job's source; Disjoint covers the dense operands of all jobs.
+// Rotate checks a job and its operands. A block table is only checked against the source of
+// its own job; Disjoint covers the other operands of all jobs.
 func (c *Checker) Rotate(job *RotateJob) error {
 	if err := job.check(); err != nil {
 		return err
@@ -191,7 +192,7 @@ func (c *Checker) Rotate(job *RotateJob) error {
 func (j *RotateJob) headBytes() int64 { return int64(j.Dim) * int64(j.Type.Size()) }
 func (j *RotateJob) rowBytes() int64  { return j.headBytes() * int64(j.Heads) }
 
-// check makes all checks that need no memory.
+// check makes all checks that do not depend on memory.
 func (j *RotateJob) check() error {
 	const most = 1 << 24
 	if j.Rows < 0 || j.Rows > most || j.Heads <= 0 || j.Heads > most || j.Dim <= 0 || j.Dim > most || j.Heads > most/j.Dim {

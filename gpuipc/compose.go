@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Compose works head by head: heads are independent, so workers share them. A
-// head's state is updated in Out if that is one run of bytes, so a job that
-// ends early leaves Out and Before undefined.
+// Compose works head by head: heads are independent, so workers share them. A head's state
+// is updated in Out itself if it is one run of bytes there. So a job that ends early leaves
+// Out and Before undefined.
 func (h *host) Compose(ctx context.Context, job *ComposeJob) error {
 	a := h.access()
 	defer a.release()
@@ -28,10 +28,10 @@ const (
 	// batchCost bounds the multiply-adds between two checks of the context:
 	// about 0.1 ms with AVX2, 4 ms in plain Go (both measured).
 	batchCost = 4 << 20
-	// wideCost is the cost above which waking another worker (5-10 us) pays
-	// off.
+	// wideCost is the cost, in multiply-adds, above which waking another worker (5-10 us)
+	// pays off.
 	wideCost = 2 << 20
-	// mergedRows bounds the rows of small heads that are moved at once.
+	// mergedRows bounds the rows of several small heads that are handled in one call.
 	mergedRows = 256
 )
 
@@ -41,13 +41,13 @@ type composer struct {
 	from, out memory
 	inPlace   bool // out is the same memory as from
 	steps     []composeStep
-	group     int // heads an item moves at once
+	group     int // heads that one item handles
 }
 
 type composeStep struct {
 	t, s, before     memory
 	packedT, packedS *kernel.Packed // nil = not packed
-	present          bool           // T and S
+	present          bool           // the step has T and S
 }
 
 func (a *access) composer(job *ComposeJob) (*composer, error) {
@@ -59,9 +59,9 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 	}
 	c := &composer{job: job, steps: make([]composeStep, len(job.Steps)), group: 1}
 	if job.Transition == kernel.Diagonal {
-		// Every row has its own factor, so heads are just more rows: models
-		// with thousands of tiny heads would otherwise spend their time in
-		// calls.
+		// Every row has its own factor, so the rows of several heads can be handled like
+		// those of one head. Models with thousands of tiny heads would otherwise spend
+		// their time in calls.
 		c.group = min(job.Heads, max(1, mergedRows/job.DK))
 	}
 	c.out = a.memory(job.Out)
@@ -78,7 +78,7 @@ func (a *access) composer(job *ComposeJob) (*composer, error) {
 			return nil, fmt.Errorf("step %d: %w", i, err)
 		}
 		if in.TPacked || in.SPacked {
-			c.group = 1 // heads are separate
+			c.group = 1 // packed heads are handled one by one
 		}
 	}
 	return c, nil
@@ -99,7 +99,7 @@ func (st *composeStep) open(job *ComposeJob, in *ComposeStep) (err error) {
 	return nil
 }
 
-// packed opens a packed part, gathered if it is not one run.
+// packed opens a packed part. If the part is not one run of bytes, packed gathers it first.
 func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) {
 	var gathered []byte
 	p, err := kernel.OpenPacked(m.view(0, m.n, &gathered), t, heads, rows, cols)
@@ -109,8 +109,8 @@ func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) 
 	return &p, nil
 }
 
-// cost estimates the multiply-adds of one item over n steps. A step that only
-// streams counts for the memory it moves.
+// cost estimates the multiply-adds of one item over n steps. For a step that is limited by
+// memory, it counts the bytes that the step moves as multiply-adds that take as long.
 func (c *composer) cost(n int) float64 {
 	perRow := 8
 	if c.job.Transition == kernel.Dense {
@@ -121,7 +121,7 @@ func (c *composer) cost(n int) float64 {
 
 func (c *composer) items() int { return (c.job.Heads + c.group - 1) / c.group }
 
-// item moves the states of one group of heads over all steps.
+// item applies all steps to the states of one group of heads.
 func (c *composer) item(w *worker, item int) error {
 	head := item * c.group
 	heads := min(c.group, c.job.Heads-head)
@@ -142,8 +142,9 @@ func (c *composer) item(w *worker, item int) error {
 	return nil
 }
 
-// first returns the first step that matters for a head's state: the last one
-// that forgets the previous state, if no state before it is requested.
+// first returns the first step that has to be applied to a head. A step with a zero
+// transition forgets the previous state, so the steps before it need not be applied. But a
+// step that has to store Before, and all steps after it, are always applied.
 func (c *composer) first(head int) (step int) {
 	for i := range c.steps {
 		st := &c.steps[i]
@@ -157,7 +158,8 @@ func (c *composer) first(head int) (step int) {
 	return step
 }
 
-// begin loads the first state, into its place in Out if that is one run.
+// begin loads the state before the first step. If the place of the state in Out is one run
+// of bytes, begin loads it there.
 func (c *composer) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
 	off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 	if c.out.n > 0 {
@@ -195,8 +197,8 @@ func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 	}
 }
 
-// step returns one group of heads' part of step i; parts that straddle extents
-// are gathered into the scratch slots from slot on.
+// step returns step i for one group of heads. Parts that cross the end of an extent are
+// gathered into the scratch slots slot, slot+1 and slot+2.
 func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 	in, st := &c.job.Steps[i], &c.steps[i]
 	var k kernel.Step

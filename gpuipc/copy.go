@@ -6,8 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// CopyDigests hashes the destination: a client that keeps changing its staging
-// can damage its own object, but digest and stored bytes always agree.
+// CopyDigests hashes the destination. A client that keeps changing its staging memory can
+// damage its own object, but the digests always match the stored bytes.
 func (h *host) CopyDigests(ctx context.Context, dst, src Ref, digests []uint64) error {
 	a := h.access()
 	defer a.release()
@@ -83,7 +83,7 @@ func (h *host) Store(ctx context.Context, dst Ref, src []byte) error {
 	})
 }
 
-// chunks runs f over the chunks of an object of n bytes.
+// chunks runs f over all chunks of an object of n bytes.
 func (h *host) chunks(ctx context.Context, op Op, n int64, f func(s *scratch, i int, off, n int64)) error {
 	err := h.run(ctx, op, Chunks(n), true, func(w *worker, i int) error {
 		off := int64(i) * ChunkBytes
@@ -96,8 +96,7 @@ func (h *host) chunks(ctx context.Context, op Op, n int64, f func(s *scratch, i 
 	return nil
 }
 
-// copyRange copies the bytes [off, off+n) of one object to the same place in
-// another.
+// copyRange copies the bytes [off, off+n) of src to the same offset in dst.
 func copyRange(dst, src *memory, off, n int64) {
 	for n > 0 {
 		to := dst.run(off, n)

@@ -6,15 +6,16 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// ChunkBytes is the unit of digests: an object of n bytes has Chunks(n) chunks,
-// all of ChunkBytes but the last. Chunks follow the object, not its extents.
+// ChunkBytes is the unit of digests. An object of n bytes has Chunks(n) chunks. All have
+// ChunkBytes bytes, except the last, which may be shorter. Chunks are counted in the
+// object, across its extents.
 const ChunkBytes = 1 << 20
 
 // Chunks returns the number of chunks of an object of n bytes.
 func Chunks(n int64) int { return int((n + ChunkBytes - 1) / ChunkBytes) }
 
-// DigestBytes returns the digest of one chunk: XXH3-64, seed 0. It protects
-// against damage and mistakes, not against deliberate collisions.
+// DigestBytes returns the digest of one chunk: XXH3-64 with seed 0. It detects damage and
+// mistakes, but not deliberate collisions.
 func DigestBytes(b []byte) uint64 { return xxh3.Hash(b) }
 
 // AppendDigests appends the digests of an object's chunks, in order.

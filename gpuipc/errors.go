@@ -2,8 +2,9 @@ package gpuipc
 
 import "errors"
 
-// The kinds of failure. Errors wrap one of them with the object and the number;
-// an operation that its context ended wraps the context's error instead.
+// The kinds of failure. An error wraps one of them and names the object and the number in
+// question. If a context ended an operation, the operation's error wraps the context's
+// error instead.
 var (
 	// ErrInvalid: the request can never be valid.
 	ErrInvalid = errors.New("gpuipc: invalid")

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holeGuard keeps holes in imported regions from being filled. A memfd is backed page by
-// page, and the process that first touches a hole, reading or writing, is charged for the
-// page: a client could charge its memory to us, and could punch the hole after any check
-// that we make. userfaultfd makes the kernel answer our access to a hole with SIGBUS
-// instead of a page, which fails the one operation (see guarded).
+// holeGuard keeps holes in imported regions from being filled. A memfd gets its memory page
+// by page. The process that first reads or writes a hole is charged for the new page. So a
+// client could have its memory charged to the daemon, and it could punch a hole after any
+// check of ours. With userfaultfd, the kernel answers our access to a hole with SIGBUS and
+// adds no page. This fails only the one operation (see guarded).
 //
-// If the system does not allow that (seccomp profiles of containers often do not), any
-// byte of the region may be charged to us: see MappingCost.
+// Some systems do not allow userfaultfd, for example many seccomp profiles of containers.
+// Then any byte of the region may be charged to us: see MappingCost.
 type holeGuard struct {
 	mu   sync.Mutex
-	file *os.File // the userfaultfd; nil = none
-	kept map[*hostRegion]struct{}
+	file *os.File                 // the userfaultfd; nil = not supported
+	kept map[*hostRegion]struct{} // the open imported regions
 }
 
 // From linux/userfaultfd.h; the numbers of the requests are those of amd64 and arm64.
@@ -37,7 +37,7 @@ const (
 	uffdioRegister      = 0xc020aa00
 )
 
-// open leaves file nil if the system does not support it.
+// open opens the userfaultfd. It leaves file nil if the system does not support it.
 func (g *holeGuard) open() {
 	g.kept = map[*hostRegion]struct{}{}
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|uffdUserModeOnly, 0, 0)
@@ -75,14 +75,15 @@ func (g *holeGuard) keep(r *hostRegion) {
 	r.guarded = ioctl(g.file, uffdioRegister, unsafe.Pointer(&whole)) == nil
 }
 
-// forget drops a region that is about to be unmapped, which ends the guard.
+// forget drops a region that is about to be unmapped. Unmapping ends the guard.
 func (g *holeGuard) forget(r *hostRegion) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.kept, r)
 }
 
-// explain adds to a fault in a client's memory that it is the client's.
+// explain returns ErrInvalid with a reason if err is a fault in memory of a client. It
+// returns any other error unchanged.
 func (g *holeGuard) explain(err error) error {
 	fault, ok := errors.AsType[*memoryFault](err)
 	if !ok {
@@ -109,9 +110,10 @@ func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// MappingCost returns how much memory of this process, or of its control group, an
-// imported region can use at most: page tables, one page of 512 entries for each 2 MiB
-// that is touched and those above them, and the region itself if its holes can be filled.
+// MappingCost returns the most memory of this process, or of its control group, that an
+// imported region can use. That is the page tables: one page of 512 entries for each 2 MiB
+// that is touched, and the tables above. The region itself is added if its holes can be
+// filled.
 func MappingCost(r Region) int64 {
 	page := int64(os.Getpagesize())
 	cost := r.Bytes()/(page/8)*257/256 + 4*page

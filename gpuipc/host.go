@@ -20,14 +20,13 @@ type Options struct {
 
 // HostOptions configures the host device.
 type HostOptions struct {
-	// Workers bounds the goroutines that all operations of the device together
-	// add to those of their callers, plus one; 0 = GOMAXPROCS, 1 = every
-	// operation runs in its caller alone.
+	// Workers bounds the goroutines of all operations together: they add at most Workers-1
+	// goroutines to those of their callers. 0 = GOMAXPROCS; 1 = every operation runs in its
+	// caller alone.
 	Workers int
-	// Between is for tests: it is called before every chunk of an operation
-	// but its first, with the number of chunks started so far, on the
-	// goroutine that works on it. It may block, which stops the operation
-	// there.
+	// Between is for tests. It is called before every chunk of an operation except the
+	// first, on the goroutine that works on the chunk. chunk is the number of chunks
+	// started before. Between may block, which stops the operation there.
 	Between func(op Op, chunk int)
 }
 
@@ -84,10 +83,10 @@ func NewHost(o HostOptions) (Device, error) {
 type host struct {
 	between func(Op, int)
 	workers int
-	extra   chan struct{} // one entry per goroutine in addition to callers
+	extra   chan struct{} // one entry per goroutine that was added to the callers'
 	scratch sync.Pool     // *scratch, one per working goroutine
-	regions atomic.Int64  // open ones
-	holes   holeGuard     // of those that were imported
+	regions atomic.Int64  // number of open regions
+	holes   holeGuard     // guards imported regions
 }
 
 // Describe returns the processor and the instruction sets in use.
@@ -105,8 +104,8 @@ func (h *host) Close() error {
 	return nil
 }
 
-// processorName returns a name for people; the architecture if the machine has
-// none.
+// processorName returns the processor's name for people, or the architecture if the system
+// does not say the name.
 func processorName() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

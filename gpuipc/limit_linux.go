@@ -9,9 +9,9 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// MemoryLimit returns the number of bytes that this process may use at most:
-// the tightest memory.max from its control group (version 2) to the root, and
-// the machine's memory. The second result is false if neither can be read.
+// MemoryLimit returns the most bytes that this process may use: the smallest memory.max
+// from its control group (version 2) up to the root, or the machine's memory if that is
+// smaller. The second result is false if neither can be read.
 func MemoryLimit() (int64, bool) {
 	limit, known := int64(math.MaxInt64), false
 	if kib, ok := memInfo("MemTotal:"); ok {
@@ -25,8 +25,8 @@ func MemoryLimit() (int64, bool) {
 	return limit, known
 }
 
-// cgroupRoom returns the smallest limit minus use over our control groups;
-// false if none has a limit.
+// cgroupRoom returns the smallest difference between limit and use over our control groups.
+// It returns false if none of them has a limit.
 func cgroupRoom(limitFile, useFile string) (room int64, limited bool) {
 	room = math.MaxInt64
 	for _, dir := range cgroupDirs() {
@@ -38,9 +38,9 @@ func cgroupRoom(limitFile, useFile string) (room int64, limited bool) {
 	return room, limited
 }
 
-// cgroupDirs returns our version 2 control group and those above it. In a
-// container with its own control group namespace that is only the root, which
-// then has the container's limits.
+// cgroupDirs returns the directories of our version 2 control group and of those above it.
+// In a container with its own control group namespace, our group is the root, which has the
+// container's limits.
 func cgroupDirs() []string {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -13,9 +13,9 @@ type Mapping struct {
 	mem []byte
 }
 
-// Map maps the region of h and owns h.File in any case. Without writable,
-// writes to the bytes fault; a ClientReads region can only be mapped so. Memory
-// that could shrink under the mapping is refused with ErrInvalid.
+// Map maps the region of h. It takes over h.File, also if it fails. If writable is false,
+// writing to the bytes faults. A ClientReads region cannot be mapped writable. Map refuses
+// memory that could shrink under the mapping with ErrInvalid.
 func Map(h Handle, writable bool) (*Mapping, error) {
 	if h.File == nil {
 		return nil, fmt.Errorf("map: no descriptor: %w", ErrInvalid)
@@ -42,7 +42,7 @@ func Map(h Handle, writable bool) (*Mapping, error) {
 // Bytes returns the whole region, valid until Close.
 func (m *Mapping) Bytes() []byte { return m.mem }
 
-// Close unmaps the region. Bytes must not be used any more; a second Close is
+// Close unmaps the region. Bytes must not be used after that. A second Close returns
 // ErrInvalid.
 func (m *Mapping) Close() error {
 	if m.mem == nil {

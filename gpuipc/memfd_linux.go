@@ -10,16 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals of our regions. A client with any descriptor of a region can neither
-// resize it nor add seals. Of a ClientReads region it can also never get a
-// writable mapping, write(2) or punch a hole, not even through a read-write
-// re-open under /proc/self/fd. Our own mapping is older than the seal and stays
-// writable.
+// Seals of our regions. A client with any descriptor of a region can neither resize it nor
+// add seals. For a ClientReads region it also cannot get a writable mapping, call write(2)
+// or punch a hole, not even if it opens the region again under /proc/self/fd for reading
+// and writing. Our own mapping is older than the seal and stays writable.
 //
-// Hole punching is then refused to us too (and so is MADV_REMOVE), so memory of
-// a ClientReads region is freed only with the region, when the last client has
-// closed it. So ClientViews regions, one for each connection, do not have that
-// seal.
+// That seal forbids us to punch holes too (and MADV_REMOVE). So memory of a ClientReads
+// region is freed only with the whole region, when the last client has closed it.
+// ClientViews regions, one for each connection, do not have this seal for that reason.
 const (
 	sealSize  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	sealReads = sealSize | unix.F_SEAL_FUTURE_WRITE
@@ -33,8 +31,8 @@ func createMemfd(name string, size int64, huge bool) (*os.File, error) {
 	if huge {
 		flags |= unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
 	}
-	// Not executable where the kernel knows the flag (6.3); hardened systems
-	// refuse memfds without it (vm.memfd_noexec=2).
+	// Not executable, if the kernel knows the flag (since 6.3). Hardened systems refuse
+	// memfds without it (vm.memfd_noexec=2).
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, flags)
@@ -55,7 +53,7 @@ func mapShared(f *os.File, size int64, prot int) ([]byte, error) {
 	if size <= 0 || size != int64(int(size)) {
 		return nil, fmt.Errorf("map %d bytes: %w", size, ErrInvalid)
 	}
-	// NORESERVE: a large region reserves nothing, it is charged page by page.
+	// NORESERVE: a large region reserves nothing. Its pages are charged one by one.
 	mem, err := unix.Mmap(int(f.Fd()), 0, int(size), prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("mmap %d bytes: %w", size, err)
@@ -71,8 +69,8 @@ func addSeals(f *os.File, seals int) error {
 	return nil
 }
 
-// checkFixed refuses memory whose owner could shrink it under a mapping: an
-// access past the new end would kill the process that maps it.
+// checkFixed refuses memory whose owner could shrink it under a mapping. An access past the
+// new end would kill the process that has the mapping.
 func checkFixed(f *os.File, size int64) error {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -91,7 +89,7 @@ func checkFixed(f *os.File, size int64) error {
 	return nil
 }
 
-// residentBytes returns the memory of f, without walking it.
+// residentBytes returns the bytes of memory that f uses, without visiting its pages.
 func residentBytes(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -100,9 +98,9 @@ func residentBytes(f *os.File) (int64, error) {
 	return st.Blocks * 512, nil
 }
 
-// duplicate returns a descriptor for a client. Readers get a read-only open of
-// the same memory if /proc is mounted: the seal protects, this only makes the
-// client's mistakes fail early.
+// duplicate returns a descriptor for a client. If /proc is mounted, readers get a read-only
+// descriptor of the same memory. The seal protects the memory; the read-only descriptor
+// only makes mistakes of the client fail early.
 func duplicate(f *os.File, name string, access Access) (*os.File, error) {
 	if access != ClientWrites {
 		fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -117,8 +115,8 @@ func duplicate(f *os.File, name string, access Access) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// freeHugePages returns the number of unclaimed reserved 2 MiB pages, within
-// the hugetlb limit of our control group.
+// freeHugePages returns the number of reserved 2 MiB pages that nobody has claimed, limited
+// by the hugetlb limit of our control group.
 func freeHugePages() int64 {
 	const dir = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	free, ok := readNumber(dir + "free_hugepages")
@@ -127,7 +125,8 @@ func freeHugePages() int64 {
 	}
 	claimed, _ := readNumber(dir + "resv_hugepages")
 	free -= claimed
-	// A fault above the limit is a SIGBUS, not an error: stay below it.
+	// A fault above the limit is a SIGBUS, not an error, so the region must stay below the
+	// limit.
 	if room, limited := cgroupRoom("hugetlb.2MB.max", "hugetlb.2MB.current"); limited {
 		free = min(free, room/hugePageBytes)
 	}

@@ -8,21 +8,21 @@ import (
 	"unsafe"
 )
 
-// memory is a checked Ref as bytes of our address space: parts in object order,
-// neighbors joined.
+// memory is a checked Ref as bytes of our address space. Its parts are in the order of the
+// object, and adjacent extents are one part.
 type memory struct {
 	region *hostRegion
 	parts  []part
 	n      int64
 }
 
-// part is one run of bytes, at off in the object and at at in the region.
+// part is one run of bytes. Its offset is off in the object, and at in the region.
 type part struct {
 	off, at int64
 	b       []byte
 }
 
-// run returns the longest run of bytes that starts at off, at most n.
+// run returns the bytes from off to the end of their part, but at most n bytes.
 func (m *memory) run(off, n int64) []byte {
 	p := m.part(off)
 	return p.b[off-p.off : min(off-p.off+n, int64(len(p.b)))]
@@ -45,8 +45,8 @@ func (m *memory) populate(off, n int64) {
 	}
 }
 
-// view returns the bytes [off, off+n): in place if they are one run, else
-// gathered into *buf, which grows as needed.
+// view returns the bytes [off, off+n). If they are one run, it returns them in place, else
+// it gathers them into *buf, which grows as needed.
 func (m *memory) view(off, n int64, buf *[]byte) []byte {
 	b := m.run(off, n)
 	if int64(len(b)) < n {
@@ -56,7 +56,7 @@ func (m *memory) view(off, n int64, buf *[]byte) []byte {
 	return b
 }
 
-// load copies from the object into dst, store the other way.
+// load copies from the object into dst, and store copies from src into the object.
 func (m *memory) load(dst []byte, off int64) {
 	for len(dst) > 0 {
 		k := copy(dst, m.run(off, int64(len(dst))))
@@ -71,7 +71,7 @@ func (m *memory) store(off int64, src []byte) {
 	}
 }
 
-// floats returns aligned bytes as float32.
+// floats returns bytes as float32. The bytes must be aligned.
 func floats(b []byte) []float32 {
 	if len(b) == 0 {
 		return nil
@@ -135,10 +135,10 @@ func (f *memoryFault) Error() string {
 
 func (f *memoryFault) Unwrap() error { return ErrUnavailable }
 
-// guarded runs f and returns a memory fault as a memoryFault. Sealed memory
-// cannot shrink, but the kernel may still fail to back a page (strict
-// overcommit, a hugetlb limit, a broken memory bank), or be told not to (holes
-// of imported memory). That must cost one operation, not the process.
+// guarded runs f and turns a memory fault into an error, a memoryFault. Sealed memory
+// cannot shrink, but the kernel may still have no page to give (strict overcommit, a
+// hugetlb limit, a broken memory bank), or may be told to give none (holes of imported
+// memory). That must end one operation, not the process.
 func guarded(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

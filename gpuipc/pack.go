@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Packer packs matrices of one segment after another: see kernel.Packer. It serves one
-// call at a time.
+// Packer packs the matrices of segments, see kernel.Packer. It keeps its memory between
+// calls and serves one call at a time.
 type Packer struct {
 	kernel kernel.Packer
 	src    []byte
@@ -16,8 +16,8 @@ type Packer struct {
 // PackKind is the kind of a part to be packed.
 type PackKind uint8
 
-// PackTransitions have as many rows as columns and act on states. PackStates are
-// end-states. PackRows are keys or values, as one head.
+// PackTransitions are matrices with as many rows as columns that act on states. PackStates
+// are end-states. PackRows are keys or values, packed as one head.
 const (
 	PackStates PackKind = iota
 	PackTransitions
@@ -26,16 +26,16 @@ const (
 
 // PackJob is one part [Heads, Rows, Cols] to pack.
 type PackJob struct {
-	Src               [][]byte // its bytes, in order
+	Src               [][]byte // the bytes of the part, as several runs in order
 	Type              DType
 	Heads, Rows, Cols int
 	Of                PackKind
 	Tolerance         float64 // as in profile.Identity
 }
 
-// Pack writes a packed part to dst, which must have room for the longest one
-// (profile.PackedMost), and returns its length, with the largest error of any head, as in
-// profile.Packed; 0 for rows that should not be packed.
+// Pack writes a packed part to dst, which must have room for the longest possible one
+// (profile.PackedMost). It returns the length in bytes and the largest error of any head,
+// as in profile.Packed. The length is 0 if rows (PackRows) should not be packed.
 func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
 	src := oneRun(job.Src, &p.src)
 	if job.Of == PackRows {
@@ -61,8 +61,8 @@ func (p *Packer) Pack(dst []byte, job *PackJob) (n int, largest float32) {
 	return n, largest
 }
 
-// oneRun returns the bytes of some runs: in place if they are one, else gathered into
-// *buf, which grows as needed.
+// oneRun returns several runs of bytes as one. A single run is returned in place. Otherwise
+// the runs are copied into *buf, which grows as needed.
 func oneRun(runs [][]byte, buf *[]byte) []byte {
 	if len(runs) == 1 {
 		return runs[0]
@@ -74,8 +74,8 @@ func oneRun(runs [][]byte, buf *[]byte) []byte {
 	return *buf
 }
 
-// CheckPacked returns ErrInvalid unless the runs are a packed part [heads, rows, cols] of
-// numbers of type t, or one of keys or values [rows, heads, dim].
+// CheckPacked returns ErrInvalid unless the runs are a packed part of numbers of type t.
+// shape is [heads, rows, cols] or, if rows is set, [rows, heads, dim] of keys or values.
 func CheckPacked(runs [][]byte, t DType, shape [3]int, rows bool) error {
 	var buf []byte
 	open := kernel.OpenPacked
@@ -88,7 +88,7 @@ func CheckPacked(runs [][]byte, t DType, shape [3]int, rows bool) error {
 	return nil
 }
 
-// UnpackRows calls kernel.UnpackRows; its error wraps ErrInvalid.
+// UnpackRows calls kernel.UnpackRows. Its error wraps ErrInvalid.
 func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	out, err := kernel.UnpackRows(b, t, rows, heads, dim)
 	if err != nil {
@@ -97,7 +97,7 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	return out, nil
 }
 
-// Floats calls kernel.PartToF32, or kernel.RowsToF32 for keys or values; its error wraps
+// Floats calls kernel.PartToF32, or kernel.RowsToF32 for keys or values. Its error wraps
 // ErrInvalid.
 func Floats(dst []float32, part []byte, t DType, packed bool, shape [3]int, rows bool) error {
 	read := kernel.PartToF32

@@ -5,12 +5,11 @@ import (
 	"math/bits"
 )
 
-// PageAllocator allocates pages of one region. It has a bitmap and no lists: a
-// search visits O(pages/64) words, whatever the history.
+// PageAllocator allocates pages of one region. It has a bitmap and no lists, so a search
+// visits O(pages/64) words, whatever was allocated and freed before.
 //
-// It uses the lowest run that fits rather than the next one, so that touched
-// pages are reused before fresh ones and a lazily touched region stays as small
-// as its use.
+// It uses the lowest run that fits, so that it reuses touched pages before fresh ones. A
+// region that is touched lazily then takes little more memory than is allocated in it.
 //
 // It is not safe for concurrent use: its owner locks.
 //
@@ -18,10 +17,10 @@ import (
 type PageAllocator struct {
 	pageBytes int64
 	pages     int
-	free      []uint64 // bit set = page free; bits past pages are 0
+	free      []uint64 // bit set = page free; bits after the last page are 0
 	low       int      // no word before this one has a free page
 	freePages int
-	gens      []uint64
+	gens      []uint64 // number of times each page was freed
 }
 
 // NewPageAllocator returns an allocator of the whole pages in [0, bytes), all
@@ -42,11 +41,10 @@ func NewPageAllocator(bytes int64, pageBytes int) *PageAllocator {
 	return a
 }
 
-// Alloc returns whole pages for at least bytes bytes: one run if there is one,
-// else several extents, made of the largest runs (by power of two), in address
-// order. Its cost is one pass over the bitmap, and two over the free runs if no
-// single run is long enough. Without room it changes nothing and returns
-// ErrFull.
+// Alloc returns whole pages for at least bytes bytes. It returns one run if it finds one.
+// Otherwise it returns several extents in address order, made of the largest runs (compared
+// by power of two). This costs one pass over the bitmap, and two more over the free runs if
+// no single run is long enough. Without room it changes nothing and returns ErrFull.
 func (a *PageAllocator) Alloc(bytes int64) ([]Extent, error) {
 	n, err := a.pagesFor(bytes)
 	if err != nil {
@@ -72,9 +70,9 @@ func (a *PageAllocator) AllocRun(bytes int64) (Extent, error) {
 	return a.take(first, n), nil
 }
 
-// Free frees extents of whole pages and advances the generation of each page.
-// Parts of the result of one Alloc may be freed separately. Freeing a free
-// page, or one that does not exist, is a broken invariant and panics.
+// Free frees extents of whole pages and advances the generation of each page. Parts of the
+// result of one Alloc may be freed separately. Freeing a page that is free or does not
+// exist breaks an invariant and panics.
 func (a *PageAllocator) Free(extents []Extent) {
 	for _, e := range extents {
 		if e.Off < 0 || e.Len < 0 || e.Off%a.pageBytes != 0 || e.Len%a.pageBytes != 0 || e.Off+e.Len > int64(a.pages)*a.pageBytes {
@@ -105,9 +103,8 @@ func (a *PageAllocator) UsedBytes() int64 { return int64(a.pages-a.freePages) * 
 // FreeBytes returns the size of all free pages.
 func (a *PageAllocator) FreeBytes() int64 { return int64(a.freePages) * a.pageBytes }
 
-// Generation returns the number of times that page was freed; the page at byte
-// off has number off/PageBytes. A stored generation shows whether the page has
-// been reused since.
+// Generation returns the number of times that page was freed. The page at byte off has
+// number off/PageBytes. A stored generation shows whether the page has been reused since.
 func (a *PageAllocator) Generation(page int) uint64 { return a.gens[page] }
 
 // LargestBytes returns the size of the longest free run.
@@ -142,7 +139,7 @@ func (a *PageAllocator) pagesFor(bytes int64) (int, error) {
 
 // findRun returns the first page of the lowest run of n free pages.
 func (a *PageAllocator) findRun(n int) (int, bool) {
-	carry := 0 // free pages at the end of the words before
+	carry := 0 // free pages at the end of the previous words
 	for i := a.low; i < len(a.free); i++ {
 		w := a.free[i]
 		switch {
@@ -163,10 +160,10 @@ func (a *PageAllocator) findRun(n int) (int, bool) {
 	return 0, false
 }
 
-// takeLargest allocates n free pages, which must exist, from the longest runs.
-// Runs are ranked by the power of two of their length: a histogram shows which
-// classes are used whole, and the class that completes n is used from the
-// bottom. An exact order would need a sort of up to pages/2 runs.
+// takeLargest allocates n pages from the longest free runs; n pages must be free. Runs are
+// classed by the power of two of their length. A histogram of the classes shows which
+// classes are used completely. Of the last class that is needed, the lowest runs are used.
+// An exact order would need a sort of up to pages/2 runs.
 func (a *PageAllocator) takeLargest(n int) []Extent {
 	var held [65]int // free pages by bits.Len(run)
 	for _, run := range a.runs {
@@ -195,8 +192,8 @@ func (a *PageAllocator) takeLargest(n int) []Extent {
 	return out
 }
 
-// runs yields every maximal run of free pages, lowest first. A run may be
-// allocated while it is yielded.
+// runs yields every maximal run of free pages, lowest first. The callback may allocate the
+// run that it gets.
 func (a *PageAllocator) runs(yield func(first, n int) bool) {
 	start := -1
 	for i := a.low; i < len(a.free); i++ {
@@ -235,8 +232,8 @@ func (a *PageAllocator) take(first, n int) Extent {
 	return Extent{Off: int64(first) * a.pageBytes, Len: int64(n) * a.pageBytes}
 }
 
-// runInWord finds the lowest run of n set bits in w, by doubling: after the
-// loop a bit is set where n set bits start.
+// runInWord finds the lowest run of n set bits in w. Each iteration doubles the length that
+// w stands for: after the loop, a bit of w is set if n set bits start there.
 func runInWord(w uint64, n int) (int, bool) {
 	if n > 64 {
 		return 0, false
@@ -249,7 +246,8 @@ func runInWord(w uint64, n int) (int, bool) {
 	return bits.TrailingZeros64(w), w != 0
 }
 
-// eachWord calls f with every word of a run and the bits of it inside the run.
+// eachWord calls f for every word that a run of bits touches. mask has the bits of the word
+// that are inside the run.
 func eachWord(first, n int, f func(word int, mask uint64)) {
 	for n > 0 {
 		bit := first % 64

@@ -2,9 +2,8 @@ package gpuipc
 
 import "fmt"
 
-// Pin returns views of the host's own mapping. Pages that will be written are
-// backed first, in one call, so that a disk transfer does not fault them in one
-// by one.
+// Pin returns views of the host's own mapping. If the views will be written, their pages
+// are backed first, in one call, so that a disk transfer does not fault them in one by one.
 func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) {
 	region, ok := r.Region.(*hostRegion)
 	if !ok || region.dev != h {
@@ -26,8 +25,9 @@ func (h *host) Pin(r Ref, write bool) (views [][]byte, unpin func(), err error) 
 	return views, region.release, nil
 }
 
-// Window returns the bytes [off, off+n) of several runs of memory, such as the
-// views of Pin, as parts of these runs; fewer than n if they end before.
+// Window returns the bytes [off, off+n) of a list of runs of memory, such as the views of
+// Pin. The parts share memory with the runs. They have fewer than n bytes if the runs end
+// earlier.
 func Window(runs [][]byte, off, n int64) (parts [][]byte) {
 	for _, r := range runs {
 		if n == 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Absent reports whether r is the zero Ref. An empty object of a region is not
+// Absent reports whether r is the zero Ref. A Ref to an empty object of a region is not
 // absent.
 func (r Ref) Absent() bool { return r.Region == nil && len(r.Extents) == 0 }
 
@@ -18,7 +18,7 @@ func (r Ref) Len() int64 {
 	return n
 }
 
-// Contiguous reports whether the object is one run of bytes; an empty object is.
+// Contiguous reports whether the object is at most one run of bytes.
 func (r Ref) Contiguous() bool {
 	end, runs := int64(-1), 0
 	for _, e := range r.Extents {
@@ -33,8 +33,8 @@ func (r Ref) Contiguous() bool {
 	return runs <= 1
 }
 
-// Slice returns the object's bytes [off, off+n). It panics like a slice
-// expression if they are out of range. The result may share Extents with r.
+// Slice returns the bytes [off, off+n) of the object. It panics like a slice expression if
+// they are out of range. The result may share Extents with r.
 func (r Ref) Slice(off, n int64) Ref {
 	if off < 0 || n < 0 || off > r.Len()-n {
 		panic(fmt.Sprintf("gpuipc: slice of %d bytes at %d of an object of %d bytes", n, off, r.Len()))
@@ -64,8 +64,8 @@ func (r Ref) Slice(off, n int64) Ref {
 	return out
 }
 
-// Equal reports whether both name the same bytes of the same region in the same
-// order, however the extents are split.
+// Equal reports whether r and o name the same bytes of the same region in the same order.
+// It does not matter how these are split into extents.
 func (r Ref) Equal(o Ref) bool {
 	if r.Region != o.Region {
 		return false
@@ -73,7 +73,7 @@ func (r Ref) Equal(o Ref) bool {
 	return slices.Equal(joined(r.Extents), joined(o.Extents))
 }
 
-// joined merges neighbors and drops empty extents.
+// joined merges adjacent extents and drops empty ones.
 func joined(in []Extent) []Extent {
 	var out []Extent
 	for _, e := range in {
@@ -89,8 +89,8 @@ func joined(in []Extent) []Extent {
 	return out
 }
 
-// within checks every extent of r against a region of size bytes and elements
-// of elem bytes, so that later code can index without checks.
+// within checks that every extent of r is inside a region of size bytes and aligned to
+// elements of elem bytes, so that later code can index without checks.
 func (r Ref) within(size int64, elem int) error {
 	var total int64
 	for i, e := range r.Extents {

@@ -10,32 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostRegion is a memfd mapped read-write by us, our own or imported.
+// hostRegion is a memfd that we map for reading and writing, our own or an imported one.
 type hostRegion struct {
 	dev      *host
 	name     string
 	access   Access
 	file     *os.File // nil = imported, or no longer shared
 	mem      []byte
-	warm     []atomic.Uint64 // bit set = populated; nil = never needed
+	warm     []atomic.Uint64 // one bit per warmBytes, set = populated; nil = populate does nothing
 	imported bool
 	guarded  bool // imported, and its holes are guarded
 
-	// users is the number of running operations; closedRegion once unmapped.
+	// users is the number of running operations, or closedRegion once the region is closed.
 	users atomic.Int64
 }
 
 const closedRegion = -1 << 62
 
-// NewRegion creates a memfd, maps it and seals it. The memory is not touched: a
-// page costs nothing before its first write. A region larger than this process
-// may ever use (MemoryLimit) is refused with ErrFull, since writing it would
-// get the process killed.
+// NewRegion creates a memfd, maps it and seals it. It does not touch the memory: a page
+// costs nothing before its first write. A region larger than this process may ever use
+// (MemoryLimit) is refused with ErrFull, because writing it would get the process killed.
 //
-// HugeAuto uses pages that the operator reserved in hugetlbfs if the whole
-// region fits into the unclaimed ones, else it advises transparent huge pages,
-// which the kernel honors depending on shmem_enabled. HugeRequire accepts only
-// reserved ones.
+// HugeAuto uses the pages that the operator reserved in hugetlbfs, if enough of them are
+// unclaimed for the whole region. Otherwise it advises transparent huge pages, which the
+// kernel uses or not depending on shmem_enabled. HugeRequire accepts only reserved pages.
 func (h *host) NewRegion(spec RegionSpec) (Region, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -60,7 +58,7 @@ func (h *host) NewRegion(spec RegionSpec) (Region, error) {
 	return r, nil
 }
 
-// Check returns ErrInvalid for a region that no device makes.
+// Check returns ErrInvalid for a region that no device can make.
 func (spec *RegionSpec) Check() error {
 	switch {
 	case spec.Bytes <= 0 || spec.Bytes > 1<<46:
@@ -77,8 +75,8 @@ func (spec *RegionSpec) Check() error {
 	return nil
 }
 
-// newHugeRegion returns nil and the reason if the region does not get reserved
-// pages.
+// newHugeRegion makes a region of reserved huge pages. If it cannot, it returns nil and the
+// reason; for HugeNever the reason is nil too.
 func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	if spec.Huge == HugeNever {
 		return nil, nil
@@ -99,7 +97,8 @@ func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	return r, nil
 }
 
-// makeRegion maps before it seals: FUTURE_WRITE spares mappings that exist.
+// makeRegion maps the memory before it seals it: FUTURE_WRITE does not restrict mappings
+// that exist already.
 func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, error) {
 	f, err := createMemfd(spec.Name, size, huge)
 	if err != nil {
@@ -131,7 +130,7 @@ func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, 
 	return r, nil
 }
 
-// regionError maps errors of the kernel to ours.
+// regionError wraps an error of the kernel and one of our kinds of failure.
 func regionError(name string, size int64, err error) error {
 	kind := ErrUnavailable
 	switch {
@@ -143,9 +142,9 @@ func regionError(name string, size int64, err error) error {
 	return fmt.Errorf("region %s of %d bytes: %w: %w", name, size, err, kind)
 }
 
-// Import maps a client's memfd for reading and writing and closes the
-// descriptor. An operation that touches a hole of it ends with ErrInvalid and
-// fills nothing, if the system supports that (see holeGuard).
+// Import maps a client's memfd for reading and writing, and closes the descriptor. If the
+// system supports a holeGuard, an operation that touches a hole of this memory ends with
+// ErrInvalid and fills nothing.
 func (h *host) Import(hd Handle) (Region, error) {
 	if hd.File == nil {
 		return nil, fmt.Errorf("import: no descriptor: %w", ErrInvalid)
@@ -169,8 +168,8 @@ func (h *host) Import(hd Handle) (Region, error) {
 	return r, nil
 }
 
-// HostOf returns the host device that made or imported r, for accelerators that
-// copy to and from its memory; false if r is not a region of a host device.
+// HostOf returns the host device that made or imported r, for accelerators that copy to and
+// from the device's memory. It returns false if r is not a region of a host device.
 func HostOf(r Region) (Device, bool) {
 	hr, ok := r.(*hostRegion)
 	if !ok {
@@ -209,9 +208,9 @@ func (r *hostRegion) Resident() (int64, error) {
 
 var errNotShared = fmt.Errorf("the region has no descriptor: it was imported, or is not shared any more: %w", ErrUnavailable)
 
-// Unshare closes the descriptor of a region that no other client will get.
-// Export and Resident, which must not run meanwhile, return ErrUnavailable from
-// then on. Regions of other devices are unchanged.
+// Unshare closes the descriptor of a region that no other client will get. From then on,
+// Export and Resident return ErrUnavailable; they must not run at the same time as Unshare.
+// Unshare does nothing for regions of other devices.
 func Unshare(r Region) error {
 	hr, ok := r.(*hostRegion)
 	if !ok || hr.file == nil {
@@ -222,11 +221,11 @@ func Unshare(r Region) error {
 	return file.Close()
 }
 
-// Discard returns the pages of a region to the system, even if others still
-// have a descriptor or a mapping of it; otherwise they would be charged to us
-// for as long as a client keeps one. The region must not be read any more: its
-// bytes are zero. Regions for which this is impossible (imported, sealed, or of
-// an accelerator) are unchanged.
+// Discard returns the pages of a region to the system, even if others still have a
+// descriptor or a mapping of it. Without Discard, the pages would be charged to us for as
+// long as a client keeps them. The region must not be read any more: its bytes are zero.
+// Discard does nothing for regions where this is impossible (imported, sealed, or of an
+// accelerator).
 func Discard(r Region) error {
 	hr, ok := r.(*hostRegion)
 	if !ok || hr.imported || hr.access == ClientReads {
@@ -242,7 +241,7 @@ func Discard(r Region) error {
 	return nil
 }
 
-// Close panics if an operation is still using the memory: it could otherwise
+// Close panics if an operation is still using the memory. That operation could otherwise
 // write into whatever is mapped there next.
 func (r *hostRegion) Close() error {
 	if !r.users.CompareAndSwap(0, closedRegion) {
@@ -262,7 +261,7 @@ func (r *hostRegion) unmap() error {
 	return errors.Join(unix.Munmap(r.mem), Unshare(r))
 }
 
-// acquire keeps the mapping for one operation.
+// acquire keeps the region mapped for one operation, until release.
 func (r *hostRegion) acquire() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)
@@ -271,13 +270,12 @@ func (r *hostRegion) acquire() error {
 	return nil
 }
 
-// warmBytes is the unit in which first writes are prepared.
+// warmBytes is the unit of populate.
 const warmBytes = 64 << 10
 
-// populate has the kernel back [at, at+n) with cleared pages in one call before
-// the first write: a fault for each page makes a first copy 1.4 times slower
-// (measured, 4 KiB pages). Failure does not matter; a missing page is faulted
-// in.
+// populate lets the operating system back [at, at+n) with cleared pages in one call before
+// the first write. A fault for each page would make a first copy 1.4 times slower (measured,
+// 4 KiB pages). A failure does not matter, because a missing page is faulted in later.
 func (r *hostRegion) populate(at, n int64) {
 	if r.warm == nil || n < warmBytes {
 		return

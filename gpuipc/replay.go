@@ -7,15 +7,15 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ReplayJob moves the states of one layer over consecutive rows, in order: S =
-// g*S + k u^T for each (KVBuffer Eq. 5; kernel.Replay defines the result to the
-// bit). The references do not include rows after the last one needed.
+// ReplayJob applies consecutive rows, in order, to the states of one layer: S = g*S + k u^T
+// for each row (KVBuffer Eq. 5; kernel.Replay defines the result to the bit). Decay, K and
+// U have exactly Rows rows.
 type ReplayJob struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
 	DK, DV   int
 	Rows     int
-	PerKey   bool // a decay for each key channel
+	PerKey   bool // each key channel has its own decay
 	From     Ref  // F32 [Heads, DK, DV]; absent = zero states
 	Decay    Ref  // F32 [Rows, Heads], or [Rows, Heads, DK] with PerKey
 	K        Ref  // F32 [Rows, KeyHeads, DK]
@@ -64,11 +64,11 @@ func (a *access) replayer(job *ReplayJob) (*replayer, error) {
 	return r, nil
 }
 
-// rowCost returns the approximate multiply-adds that take as long as one row of
-// one head.
+// rowCost returns the cost of one row of one head, as the number of multiply-adds that take
+// as long.
 func (r *replayer) rowCost() float64 { return 3 * float64(r.job.DK) * float64(r.job.DV) }
 
-// item moves the state of one head over all rows.
+// item applies all rows to the state of one head.
 func (r *replayer) item(w *worker, head int) error {
 	off, n := int64(head)*r.job.stateBytes(), r.job.stateBytes()
 	state := r.out.run(off, n)
@@ -97,7 +97,7 @@ func (r *replayer) item(w *worker, head int) error {
 	return nil
 }
 
-// rows returns one head's part of rows [lo, hi).
+// rows returns the rows [lo, hi) of one head.
 func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	j, n := r.job, hi-lo
 	key := head / (j.Heads / j.KeyHeads)
@@ -108,9 +108,10 @@ func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	return out
 }
 
-// strided returns the numbers at off of each of n rows from row first on, and
-// their stride in numbers: in place if they are inside one run, else gathered
-// into *buf.
+// strided returns numbers of n rows, from row first on. step is the bytes from row to row;
+// of each row it takes the size bytes at off. The second result is the stride of the
+// returned numbers. If all of them are inside one run, they are returned in place, else
+// gathered into *buf.
 func (m *memory) strided(first, n int, step, off, size int64, buf *[]byte) ([]float32, int) {
 	begin := int64(first)*step + off
 	if all := int64(n-1)*step + size; int64(len(m.run(begin, all))) == all {

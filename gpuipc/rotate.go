@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Rotate works in runs of rows that are one run of bytes at the source and have
-// one stride at the destination; rows cut by an extent's end go through
-// scratch. All bounds are checked before the first byte is written.
+// Rotate moves several rows at once if they are one run of bytes at the source and have one
+// stride at the destination. Rows that cross the end of an extent go through scratch
+// memory. All bounds are checked before the first byte is written.
 func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
 	a := h.access()
 	defer a.release()
@@ -32,10 +32,11 @@ const (
 	// pieceBytes is the work between two checks of the context: 0.05 ms with
 	// AVX2, 0.3 ms in plain Go (measured).
 	pieceBytes = 512 << 10
-	// unpackBytes is the amount unpacked at once, which stays in L1 until it
-	// is copied.
+	// unpackBytes is the number of bytes unpacked at once. They stay in L1 until they are
+	// copied.
 	unpackBytes = 8 << 10
-	// piecePairs bounds the sines and cosines of a piece, at 30 ns a pair.
+	// piecePairs bounds the sines and cosines that are computed for a piece, at 30 ns a
+	// pair.
 	piecePairs = 16 << 10
 )
 
@@ -43,12 +44,12 @@ const (
 type rotator struct {
 	job       *RotateJob
 	src       memory
-	packed    *kernel.Packed // of the source; nil = not packed
-	dense     memory         // destination, if job.Dst.Rows is present
-	table     []byte         // else the region of the block table
+	packed    *kernel.Packed // the opened source; nil = not packed
+	dense     memory         // destination if job.Dst.Rows is present
+	table     []byte         // otherwise the region of the block table
 	headBytes int64
 	rowBytes  int64
-	pieceRows int
+	pieceRows int         // rows of a piece
 	turn      kernel.Turn // of every row; Dims 0 = plain copy
 }
 
@@ -84,7 +85,8 @@ func (a *access) rotator(job *RotateJob) (*rotator, error) {
 	return r, nil
 }
 
-// packedRows opens the source of a job, gathered if it is not one run.
+// packedRows opens the packed source of a job. If it is not one run of bytes, packedRows
+// gathers it first.
 func (m *memory) packedRows(job *RotateJob) (*kernel.Packed, error) {
 	var gathered []byte
 	p, err := kernel.OpenRows(m.view(0, m.n, &gathered), job.Type, job.Rows, job.Heads, job.Dim)
@@ -110,7 +112,7 @@ func (r *rotator) piece(w *worker, item int) error {
 	return nil
 }
 
-// source returns the run of at most n rows that starts at row.
+// source returns some of the n rows from row on, at least one, as one run of bytes.
 func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
 	if r.packed != nil {
 		heads := r.job.Heads
@@ -127,6 +129,7 @@ func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
 	return r.src.view(off, r.rowBytes, &s.row), 1
 }
 
+// toRows moves rows to a dense destination and returns how many: at most n, at least one.
 func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
 	off := int64(row) * r.rowBytes
 	dst := r.dense.run(off, int64(n)*r.rowBytes)
@@ -140,8 +143,8 @@ func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
 	return 1
 }
 
-// toTable writes up to the end of the block, and into blocks that follow it in
-// memory with the same stride.
+// toTable moves rows to the blocks of the table and returns how many. It stops at the end
+// of the block, unless the next block follows in memory with the same stride.
 func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	d := &r.job.Dst
 	at := d.FirstRow + row // of the table
@@ -158,7 +161,8 @@ func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	return n
 }
 
-// move rotates n rows from src to dst. A copy of whole rows uses copy.
+// move rotates n rows from src to dst. It calls copy for rows that are contiguous and not
+// rotated.
 func (r *rotator) move(s *scratch, dst []byte, rowStride, headStride int64, row, n int, src []byte) {
 	j := r.job
 	heads, dim, turn := j.Heads, j.Dim, r.turn
@@ -178,9 +182,8 @@ func (r *rotator) move(s *scratch, dst []byte, rowStride, headStride int64, row,
 	kernel.RotateRows(dst, int(rowStride), int(headStride), src, j.Type, n, heads, dim, turn)
 }
 
-// angles returns the cosines and sines of rows [row, row+n), [n, Dims/2] each.
-// Angles are computed in float64: at position 10^6 a float32 product is off by
-// 0.03 rad.
+// angles returns the cosines and sines of rows [row, row+n), each [n, Dims/2]. It computes
+// angles in float64: at position 10^6 a product in float32 is off by 0.03 rad.
 func (s *scratch) angles(p *RowRotation, row, n int) (cos, sin []float32) {
 	half := p.Dims / 2
 	cos, sin = grown(&s.cos, n*half), grown(&s.sin, n*half)

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// task is one operation cut into items for any worker. The caller's goroutine
-// works too, so an operation makes progress without others.
+// task is one operation, cut into items that any worker can take. The caller's goroutine
+// works too, so an operation makes progress without other workers.
 type task struct {
 	host    *host
 	ctx     context.Context
@@ -16,39 +16,39 @@ type task struct {
 	pause   func() // nil = none
 	items   int
 	work    func(w *worker, item int) error
-	next    atomic.Int64 // items taken
-	started atomic.Int64 // chunks entered
+	next    atomic.Int64 // number of items taken
+	started atomic.Int64 // number of chunks started
 	failed  atomic.Bool
 	once    sync.Once
-	err     error // the first failure; written once, read after all stopped
+	err     error // the first failure; written once, read after all workers have stopped
 }
 
 // worker is one goroutine's part in a task.
 type worker struct {
 	*task
 	*scratch
-	callers bool // on the caller's goroutine
+	callers bool // runs on the caller's goroutine
 }
 
 type pauseKey struct{}
 
-// WithPause returns a context with which operations of a host device call pause
-// between their pieces, on the caller's goroutine. It may block; other
-// goroutines of the operation continue meanwhile.
+// WithPause returns a context for operations of a host device. They call pause between
+// their pieces, on the caller's goroutine. pause may block; other goroutines of the
+// operation continue meanwhile.
 func WithPause(ctx context.Context, pause func()) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
-// Pause calls the pause function of ctx, as a device does between chunks, so
-// that others can run.
+// Pause calls the pause function of ctx, if it has one, as a device does between chunks.
+// This lets others run.
 func Pause(ctx context.Context) {
 	if pause, ok := ctx.Value(pauseKey{}).(func()); ok {
 		pause()
 	}
 }
 
-// run executes n items and returns when no goroutine works on them any more, in
-// any case. With wide set, free workers of the device join.
+// run executes n items. Whatever happens, it returns only when no goroutine works on them
+// any more. If wide is set, free workers of the device help.
 func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *worker, item int) error) error {
 	t := &task{host: h, ctx: ctx, op: op, items: n, work: work}
 	t.pause, _ = ctx.Value(pauseKey{}).(func())
@@ -67,6 +67,7 @@ func (h *host) run(ctx context.Context, op Op, n int, wide bool, work func(w *wo
 	return h.holes.explain(t.err)
 }
 
+// borrow takes the right to start one more goroutine, if one is free.
 func (h *host) borrow() bool {
 	select {
 	case h.extra <- struct{}{}:
@@ -102,8 +103,8 @@ func (t *task) loop(callers bool) {
 	}
 }
 
-// chunk is called between pieces of at most a few milliseconds. It returns an
-// error if the task should stop. The first piece of a task always runs.
+// chunk is called before each piece of a task, which takes at most a few milliseconds. It
+// returns an error if the task should stop. The first piece of a task always runs.
 func (w *worker) chunk() error {
 	n := w.started.Add(1) - 1
 	if n == 0 {
@@ -121,6 +122,6 @@ func (w *worker) chunk() error {
 	return w.ctx.Err()
 }
 
-// errStopped ends workers after another one failed; it is never returned from a
-// task, since the failure was recorded first.
+// errStopped ends the other workers after one has failed. No task returns it, since the
+// first failure is recorded before.
 var errStopped = errors.New("gpuipc: stopped")

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// checkTable refuses a destination in which any byte lies outside the region,
+// checkTable refuses a block table if any byte to be written is outside the region or
 // inside the source, or would be written twice.
 func (j *RotateJob) checkTable(source []use) error {
 	d, rows := &j.Dst, j.Rows
@@ -33,7 +33,7 @@ func (j *RotateJob) checkTable(source []use) error {
 	return j.checkDistinct(used)
 }
 
-// checkBounds looks at the first and last byte of every used block.
+// checkBounds checks the first and the last byte that are written in every used block.
 func (j *RotateJob) checkBounds(source []use, used []uint32) error {
 	d, size := &j.Dst, j.Dst.Region.Bytes()
 	heads, ok := reach(int64(j.Heads-1), d.HeadStride, size)
@@ -62,9 +62,9 @@ func (j *RotateJob) checkBounds(source []use, used []uint32) error {
 	return nil
 }
 
-// checkDistinct refuses strides that put two rows or heads onto the same bytes,
-// and a block named twice. The order of the strides is the engine's choice:
-// [block, row, head], [block, head, row] and [head, block, row] all pass.
+// checkDistinct refuses a block that is named twice, and strides that put two rows or heads
+// onto the same bytes. The engine chooses the order of the strides: [block, row, head],
+// [block, head, row] and [head, block, row] are all accepted.
 func (j *RotateJob) checkDistinct(used []uint32) error {
 	d := &j.Dst
 	ids := slices.Sorted(slices.Values(used))
@@ -73,6 +73,7 @@ func (j *RotateJob) checkDistinct(used []uint32) error {
 			return fmt.Errorf("block %d is named twice: %w", ids[i], ErrInvalid)
 		}
 	}
+	// The number of rows of a block that the job can write.
 	lines := d.BlockRows
 	if len(used) == 1 {
 		lines = j.Rows
@@ -98,7 +99,7 @@ func (j *RotateJob) checkDistinct(used []uint32) error {
 	return nil
 }
 
-// reach is count*stride, false when that is more than limit.
+// reach returns count*stride, and false if that is more than limit.
 func reach(count, stride, limit int64) (int64, bool) {
 	if count == 0 || stride == 0 {
 		return 0, true

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// scratch is memory that one worker reuses from task to task. Its size is
-// bounded by one batch of steps or one row.
+// scratch is memory that one worker reuses from task to task. It is never larger than one
+// batch of steps or a few rows need.
 type scratch struct {
 	hasher xxh3.Hasher
 
@@ -18,7 +18,7 @@ type scratch struct {
 
 	row, turned []byte
 	cos, sin    []float32
-	wide        []float32 // packed rows
+	wide        []float32 // numbers of unpacked rows
 }
 
 // buffer returns gather slot i.
@@ -32,7 +32,7 @@ func (s *scratch) buffer(i int) *[]byte {
 // grown returns *buf with length n, contents undefined.
 func grown[E byte | float32](buf *[]E, n int) []E {
 	if cap(*buf) < n {
-		// Large enough that the allocation is aligned for any element.
+		// Large enough that the allocation is aligned for elements of any type.
 		*buf = make([]E, max(n, 4096))
 	}
 	return (*buf)[:n]

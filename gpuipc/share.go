@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Way is a way for memory of an accelerator to cross the process border.
+// Way says how memory of an accelerator is passed to another process.
 type Way uint8
 
 const (
@@ -22,13 +22,13 @@ type UUID [16]byte
 // Chunk is one physically contiguous allocation of a region.
 type Chunk struct {
 	Bytes  int64    // usable bytes
-	File   *os.File // WayDescriptor
-	Handle [64]byte // WayHandle: names a whole allocation
-	Off    int64    // WayHandle: offset of the chunk in the allocation
+	File   *os.File // for WayDescriptor
+	Handle [64]byte // for WayHandle: names a whole allocation
+	Off    int64    // for WayHandle: offset of the chunk in the allocation, in bytes
 }
 
-// Share has what another process needs to map a region of an accelerator: its
-// chunks, to be mapped one after the other. The receiver owns the files.
+// Share has the handles with which another process maps a region of an accelerator. The
+// process maps the chunks one after the other. The receiver owns the files.
 type Share struct {
 	Way    Way
 	Device UUID
@@ -55,44 +55,44 @@ func (s *Share) Close() error {
 	return errors.Join(errs...)
 }
 
-// SharedRegion is a region that leaves the process as a Share. Its Export
-// returns ErrUnavailable: a Handle is for memory that a host can map.
+// SharedRegion is a region that is passed to other processes as a Share. Its Export returns
+// ErrUnavailable, because a Handle is for memory that a host can map.
 type SharedRegion interface {
 	Region
-	// Device returns the UUID of the device with the memory.
+	// Device returns the UUID of the device that has the memory.
 	Device() UUID
-	// Share returns handles for one more client. ErrUnavailable: this memory
+	// Share returns handles for one more client. It returns ErrUnavailable if this memory
 	// cannot be shared in this way.
 	Share(way Way) (Share, error)
 }
 
-// Accelerator is a device with its own memory. Its regions are SharedRegions.
-// Its Import always returns ErrUnavailable; use ImportShare.
+// Accelerator is a device with its own memory. Its regions are SharedRegions. Its Import
+// always returns ErrUnavailable; use ImportShare.
 //
-// Operations run on their own streams and have ended when the call returns.
-// Failures that are not the caller's (a lost device, a driver call that does
-// not return) are ErrUnavailable, and so is everything after them.
+// Operations run on the accelerator's own streams and have ended when the call returns.
+// Failures that are not the caller's fault (a lost device, a driver call that does not
+// return) are ErrUnavailable. After such a failure every later call is ErrUnavailable too.
 type Accelerator interface {
 	Device
 	UUID() UUID
-	// ImportShare maps memory that a client owns, for reading and writing. It
-	// owns the files in any case, and returns ErrUnavailable if the driver
-	// does not answer before ctx ends.
+	// ImportShare maps memory that a client owns, for reading and writing. It takes over
+	// the files, also if it fails. It returns ErrUnavailable if the driver does not answer
+	// before ctx ends.
 	ImportShare(ctx context.Context, s Share) (Region, error)
 
-	// AttachHost registers a region of the host device as pinned memory for
-	// Upload and Download. detach, which is called once and before the region
-	// is closed, waits for running copies.
+	// AttachHost registers a region of the host device as pinned memory for Upload and
+	// Download. detach waits for running copies. It must be called once, before the region
+	// is closed.
 	AttachHost(r Region) (detach func() error, err error)
-	// Upload copies src, of an attached host region, to dst, of this device;
-	// Download copies the other way. With digests, len Chunks(length), they
-	// store the digest of each chunk of the destination.
+	// Upload copies src, in an attached host region, to dst on this device. Download copies
+	// from this device to an attached host region. If digests is not nil, it gets the
+	// digest of each chunk of the destination; its length must be Chunks(length).
 	Upload(ctx context.Context, dst, src Ref, digests []uint64) error
 	Download(ctx context.Context, dst, src Ref, digests []uint64) error
 
-	// ComposeAll and RotateAll run jobs, such as those of all layers, in as
-	// few launches as possible. The jobs are independent: none writes what
-	// another reads or writes.
+	// ComposeAll and RotateAll run several jobs, such as the jobs of all layers, in as few
+	// launches as possible. The jobs must be independent: no job may write what another
+	// reads or writes.
 	ComposeAll(ctx context.Context, jobs []ComposeJob) error
 	RotateAll(ctx context.Context, jobs []RotateJob) error
 }

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// String returns the form of drivers and nvidia-smi: "GPU-" and the 16 bytes in
-// groups of 4, 2, 2, 2 and 6. A MIG instance is printed so too, though
-// nvidia-smi prints "MIG-": the bytes do not distinguish them.
+// String returns the form that drivers and nvidia-smi use: "GPU-" and the 16 bytes in
+// groups of 4, 2, 2, 2 and 6. A MIG instance also gets "GPU-", though nvidia-smi prints
+// "MIG-", because the bytes do not distinguish the two.
 func (u UUID) String() string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// ParseUUID reads the form of String, with "GPU-", "MIG-" or neither, in either case.
+// ParseUUID reads the form of String, with "GPU-", "MIG-" or no prefix, in upper or lower
+// case.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	plain := s

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Within returns the result of call. If that takes longer than limit or ctx ends,
-// answered is false and err is the context's, and late is called with the result when it
-// arrives. A driver may never return for a device that fell off its bus.
+// Within returns the result of call. If call has not returned after limit, or when ctx
+// ends, answered is false and err is the context's error. The function late then gets the
+// result when call returns. A driver may never return from a call for a device that fell
+// off its bus.
 func Within[T any](ctx context.Context, limit time.Duration, call func() (T, error), late func(T, error)) (answer T, answered bool, err error) {
 	type result struct {
 		answer T

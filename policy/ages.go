@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// Age buckets are half octaves starting at 2^4: bucket 0 has the lower ages, [16, 24) is 1,
-// [24, 32) is 2, [32, 48) is 3, up to 2^62 in 117 and 118.
+// Ages are in ticks of the clock and fall into buckets of half an octave, starting at 2^4.
+// Bucket 0 has the ages below 16, bucket 1 has [16, 24), 2 has [24, 32), 3 has [32, 48),
+// and so on up to 2^62 in buckets 117 and 118.
 const (
 	buckets     = 119
 	perOctave   = 2
@@ -22,7 +23,7 @@ func bucketOf(age int64) uint8 {
 	return uint8(2*(octave-firstOctave) + half + 1)
 }
 
-// bucketStart returns the lowest age of a bucket above the floor.
+// bucketStart returns the lowest age of bucket b, which is above the floor.
 func bucketStart(b int) float64 {
 	if b == 0 {
 		return 0
@@ -30,25 +31,25 @@ func bucketStart(b int) float64 {
 	return float64(uint64(2+(b-1)%2) << (firstOctave + (b-1)/2 - 1))
 }
 
-// ages is the list of all objects in order of use. Those of one bucket are adjacent, so
-// that the next one to outgrow a bucket is at its end.
+// ages is the list of all objects in order of use. The objects of one bucket are adjacent,
+// so that the next object to outgrow its bucket is at the end of the bucket.
 //
-// Ages below the floor share a bucket, so that an object moves through few buckets in its
-// life. The floor is a small part of the time in which every object is used once; few
-// decisions fall in it.
+// All ages below the floor share one bucket, so that an object moves through few buckets in
+// its life. The floor is a small part of the time in which every object is used once, so
+// few decisions concern objects below it.
 type ages struct {
 	youngest int32
 	floor    uint8
-	asked    uint8          // target of the floor
-	end      [buckets]int32 // the oldest object of each bucket, outside = none
-	due      int64          // the clock when the first object outgrows its bucket
+	asked    uint8          // the bucket that floor moves towards
+	end      [buckets]int32 // the oldest object of each bucket; outside = the bucket is empty
+	due      int64          // the clock when the next object outgrows its bucket
 }
 
 // movesPerUse bounds the objects that change their bucket in one use. It is several times
-// the average, so that bursts are worked off soon.
+// the average, so that the moves of a burst are done soon.
 const movesPerUse = 64
 
-// floorPart is the part of the time of n uses of n objects that is one age.
+// floorPart sets the floor: 1/floorPart of the time in which n objects have n uses.
 const floorPart = 16
 
 func newAges() ages {
@@ -98,9 +99,10 @@ func (a *ages) shorten(objects []object, i int32) {
 	}
 }
 
-// advance moves the ends to a clock and calls grown, which must set the age, for each
-// object whose bucket changes. The oldest buckets go first, so that an object joins its
-// bucket as the youngest. At most movesPerUse objects move; the next call continues.
+// advance brings the buckets up to date with a clock. It calls grown for each object whose
+// bucket changes, and grown must set the object's age. The oldest buckets are handled
+// first, so that an object joins its new bucket as the youngest. At most movesPerUse
+// objects move; the next call continues.
 func (a *ages) advance(objects []object, clock int64, grown func(i int32, age uint8)) {
 	if clock < a.due {
 		return
@@ -109,7 +111,7 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 	moves := 0
 	for b := max(int(a.floor), int(bucketOf(clock))); b >= int(a.floor); b-- {
 		for i := a.end[b]; i != outside; i = a.end[b] {
-			// The age may be lower if the floor was lowered since the insert.
+			// If the floor was lowered since the insert, the age may be below b.
 			age := max(a.floor, bucketOf(clock-objects[i].used))
 			if b < int(a.asked) {
 				age = max(age, uint8(b)+1)
@@ -130,14 +132,15 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 			}
 		}
 	}
-	if a.floor < a.asked { // the bucket is empty
+	if a.floor < a.asked { // bucket a.floor is empty
 		a.floor++
 		a.due = clock
 	}
 }
 
-// raise sets the floor for a span of time, unless the current one is close. It is lowered
-// at once, and rises in advance.
+// raise sets the floor for a span of time, unless the current floor is close to it. A lower
+// floor applies at once. A higher floor becomes the target, which the method advance
+// approaches bucket by bucket.
 func (a *ages) raise(span int64) {
 	floor := bucketOf(span / floorPart)
 	if floor <= a.asked+2*perOctave && a.asked <= floor+2*perOctave {

@@ -5,22 +5,24 @@ import (
 	"math/bits"
 )
 
-// Initial estimates. All are guesses that data outweighs.
+// Sizes of the statistics, and initial estimates. All estimates are guesses, which observed
+// uses outweigh.
 const (
 	kinds  = 7
-	levels = 6 // of visits: 0, 1, 2-3, 4-7, 8-15, more
+	levels = 6 // of the number of visits: 0, 1, 2-3, 4-7, 8-15, 16 or more
 	// classes is the number of pairs of a kind and a level.
 	classes = kinds * levels
 
-	// weight is the weight of a prior, in uses.
+	// weight is the weight of a prior estimate, as a number of uses.
 	weight = 1
-	// chanceAnew is the prior chance of a use within the time that has passed since the
-	// last one.
+	// chanceAnew is the prior chance that an object is used within a time t, if its last
+	// use was a time t ago.
 	chanceAnew = 0.5
-	// spread is the weight of a use in the neighboring bucket.
+	// spread is the weight that a use in a neighboring bucket has in the estimate of a
+	// bucket.
 	spread = 0.3
 	// memoryUses is the number of uses after which an observation has faded to 1/e in a
-	// small pool. A large pool uses memoryHeld per object.
+	// small pool. In a large pool this number is memoryHeld times the number of objects.
 	memoryUses = 3200
 	memoryHeld = 2
 )
@@ -49,20 +51,21 @@ func kindOf(x *object) int {
 	return 6 // with siblings, or on its own
 }
 
-// cell holds the objects of one class and one age bucket: a heap of possible victims, least
-// dense first, and statistics of all of them.
+// cell describes the objects of one class and one age bucket: a heap of the possible
+// victims, least dense first, and statistics of all objects.
 type cell struct {
 	heap  []listing
-	held  int32 // including suspended ones
+	held  int32 // number of objects, including suspended ones
 	place int32 // index in occupied; outside = not in it
-	since int64 // exposed includes the time up to here
-	// hits counts uses and exposed objects times ticks, both faded.
+	since int64 // the clock up to which exposed counts
+	// hits is the number of uses, and exposed the sum over objects of the ticks that each
+	// spent in the cell. Both fade.
 	hits, exposed float64
-	index, worth  float64 // uses per tick of the clock, and its logarithm
-	dense, spread float64 // sums of density and of its square over all objects
+	index, worth  float64 // expected uses per tick (see NewDefault), and the logarithm of index
+	dense, spread float64 // sum of the densities of all objects, and sum of their squares
 }
 
-// leastHeap is the heap capacity that is never freed.
+// leastHeap is a heap capacity, in objects. Heaps up to this capacity are never shrunk.
 const leastHeap = 64
 
 // listing stores the density with the object, so that a heap can be ordered without reading
@@ -74,18 +77,18 @@ type listing struct {
 
 type chances struct {
 	rows     [classes]*[buckets]cell
-	faded    [classes]int // steps at the last fading
+	faded    [classes]int // value of steps when the class last faded
 	occupied []*cell      // cells with possible victims
-	steps    int          // of learn
+	steps    int          // calls of learn
 	turn     int          // the class updated last
 	floor    int          // the lowest age bucket in use
-	known    int          // all age buckets in use are below
+	known    int          // lowest age bucket that no object has reached
 	general  rates
 	lean     lean
 	ofKind   [kinds]rates
 }
 
-// rates are hazards by bucket.
+// rates has a hazard for each bucket: the chance of a use per tick.
 type rates [buckets]float64
 
 func newChances() chances { return chances{known: int(bucketOf(learnEvery*step)) + 1} }
@@ -104,7 +107,7 @@ func (c *chances) row(class int) *[buckets]cell {
 	return c.rows[class]
 }
 
-// join adds an object to its cell, or removes it from there.
+// join adds an object to its cell (by = 1) or removes it from the cell (by = -1).
 func (c *chances) join(x *object, clock int64, by int32) {
 	a := c.cell(x)
 	a.flush(clock)
@@ -127,13 +130,13 @@ func (c *chances) hit(x *object) {
 	c.lean.note(x.density, a.dense/float64(a.held), a.spread/float64(a.held))
 }
 
-// learn updates the estimates of one class, each class in turn.
+// learn updates the estimates of one class. Successive calls go through all classes.
 func (c *chances) learn(clock int64, floor, held int) {
 	c.steps++
 	last := c.floor
 	c.raise(floor, clock)
-	c.known = max(floor, int(bucketOf(clock))) + 1 // no age is higher
-	if c.floor < last {                            // below the old floor nothing was solved
+	c.known = max(floor, int(bucketOf(clock))) + 1 // no object is older
+	if c.floor < last {                            // nothing was solved below the old floor
 		c.generalise()
 		c.solveAll()
 	}
@@ -161,7 +164,8 @@ func (c *chances) learn(clock int64, floor, held int) {
 	c.solve(c.turn)
 }
 
-// raise sets the lowest age bucket and moves the statistics of lower ones there.
+// raise sets the lowest age bucket in use and adds the statistics of all lower buckets to
+// it.
 func (c *chances) raise(floor int, clock int64) {
 	for b := c.floor; b < floor; b++ {
 		for _, row := range c.rows {
@@ -201,8 +205,8 @@ func (c *chances) generalise() {
 	}
 }
 
-// horizon returns the first bucket that is not considered: four times the highest age of
-// any object.
+// horizon returns the first bucket that the estimates ignore. It begins at four times the
+// highest age of any object.
 func (c *chances) horizon() int { return min(c.known+2*perOctave, buckets) }
 
 // anew returns the prior hazard of a bucket.
@@ -215,9 +219,9 @@ func (c *chances) start(b int) float64 {
 	return bucketStart(b)
 }
 
-// hazard returns the chance of a use per tick in a bucket, from the observations in it and
-// its neighbors and from a prior. Observations of a neighbor are scaled as if hazards were
-// inversely proportional to age.
+// hazard returns the chance of a use per tick in bucket b. It combines a prior with the
+// observations in b and its neighbors. Observations of a neighbor are scaled as if hazards
+// were inversely proportional to age.
 func (c *chances) hazard(hits, exposed *rates, b int, prior float64) float64 {
 	h, e := 0.0, 0.0
 	for n := max(b-2, c.floor); n <= min(b+2, c.known-1); n++ {
@@ -232,7 +236,7 @@ var (
 	scales  = [5]float64{2, math.Sqrt2, 1, math.Sqrt2 / 2, 0.5}
 )
 
-// solve computes the indices of a class.
+// solve computes the index of each age bucket of a class.
 func (c *chances) solve(class int) {
 	row := c.rows[class]
 	var hits, exposed rates
@@ -243,7 +247,7 @@ func (c *chances) solve(class int) {
 	top := 0
 	for b := c.horizon() - 1; b >= c.floor; b-- {
 		prior := c.ofKind[class/levels][b]
-		if prior == 0 { // nothing was generalised yet
+		if prior == 0 { // generalise has not run yet
 			prior = c.anew(b)
 		}
 		s := within(c.hazard(&hits, &exposed, b, prior), bucketStart(b+1)-c.start(b))
@@ -266,8 +270,9 @@ func (c *chances) solveAll() {
 	}
 }
 
-// stretch describes keeping an object from one age to another: the chance of a use, the
-// mean time until it or the end, and the chance of no use.
+// stretch describes an object that is kept from one age to a later one: the chance that it
+// is used in between, the mean time until this use or the later age, and the chance that it
+// is not used.
 type stretch struct{ uses, time, unused float64 }
 
 func within(hazard, width float64) stretch {
@@ -314,7 +319,7 @@ func (c *chances) drop(objects []object, i int32) {
 	}
 }
 
-// reweigh changes the density of an object.
+// reweigh sets the density of an object.
 func (c *chances) reweigh(objects []object, i int32, density float64) {
 	x := &objects[i]
 	a := c.cell(x)

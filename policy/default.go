@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// learned keeps every object in a cell of its class and of its age since the
-// last use. The cell estimates how soon such objects are used again; the rank
-// of an object is that times its density. See NewDefault.
+// learned keeps every object in the cell of its class and of its age, the time since its
+// last use. The cell estimates how soon such objects are used again. The rank of an object
+// combines this estimate with the object's density. See NewDefault.
 type learned struct {
 	at      map[ID]int32
 	objects []object
@@ -20,12 +20,12 @@ type learned struct {
 	moment int64 // the clock when the current time was first passed in
 	moved  bool  // more than one time was passed in
 	uses   int
-	learnt int64   // clock
-	span   float64 // mean time in which uses equal objects
+	learnt int64   // the clock when a class was updated last
+	span   float64 // mean time in which there are as many uses as objects
 	now    time.Time
 	begun  bool
 	named  victim
-	power  float64     // of the density, for Victim
+	power  float64     // exponent of the density, set by Victim
 	search []candidate // scratch of Victim
 }
 
@@ -33,9 +33,9 @@ type object struct {
 	id      ID
 	key     uint64
 	density float64 // as a logarithm
-	used    int64   // clock, unique among objects
-	born    int64   // likewise
-	since   int64   // born of the parent that counts this object
+	used    int64   // the clock at the last use, unique among objects
+	born    int64   // the clock at the insertion, unique among objects
+	since   int64   // the parent's born; a different value there means that the parent's place was reused
 	parent  int32   // index of the object that this one extends; outside = none
 	kids    int32
 	older   int32 // neighbors in order of use
@@ -47,7 +47,7 @@ type object struct {
 	marks   marks
 }
 
-// marks records the history of an object among others.
+// marks records how an object was related to others in the past.
 type marks uint8
 
 const (
@@ -60,49 +60,49 @@ const (
 // learnEvery is the number of uses between updates of a class.
 const learnEvery = 8
 
-// step is the clock advance of a new time. It keeps uses at one time close together
-// compared with uses at different times.
+// step is how far the clock advances if a new time is passed in. It keeps uses at one time
+// close together compared with uses at different times.
 const step = 1 << 10
 
-// longest is the longest time in calculations.
+// longest bounds the times in calculations, in ticks.
 const longest = math.MaxInt64 / 4
 
-// NewDefault returns an eviction policy that minimizes the expected savings
-// lost per byte and time. It has no settings.
+// NewDefault returns an eviction policy that minimizes the expected savings lost per byte
+// and time. It has no settings.
 //
-// For each kind of object it learns the chance of a use at each age since the
-// last one. The kind depends on the relations between objects (Item.Extends: at
-// the tip of a conversation, with siblings, cut off by a branch, in the middle
-// of a chain, at a branch point) and on the number of uses. Ages are in half
-// octaves, starting at a sixteenth of the time in which there are as many uses
-// as objects. All kinds together are the prior of one kind, and a hazard
-// inverse to age is the prior of all, so that the policy starts as recency
-// weighted by density. The hazard h(a) of a kind gives its index at age a, the
-// best rate of uses that keeping such an object for some time x can give
-// (Gittins 1979):
+// For each kind of object the policy learns the chance of a use at each age, the time since
+// the last use. The kind depends on the number of uses and on the relations between objects
+// (Item.Extends): at the tip of a conversation, with siblings, cut off by a branch, in the
+// middle of a chain, or at a branch point. Ages are grouped into half octaves, which start
+// at a sixteenth of the time in which there are as many uses as objects. The prior for a
+// kind is the estimate over all kinds. The prior for all kinds is a hazard inversely
+// proportional to age, so that the policy starts as recency weighted by density. The hazard
+// is the chance of a use per unit of time. It gives the index of a kind at age a, which is
+// the best rate of uses that keeping such an object for some time x can give (Gittins
+// 1979):
 //
 //	index(a) = max_x  P(used before a+x | not before a) / E[time kept until then]
 //
-// The victim is the object with the lowest index × (Saved / Bytes)^(1+p). The
-// power p, from -1 to 1, is how much more likely dense objects are used than
-// others of their kind and age (Cox 1972); at -1 only the index counts. So an
-// object that was just used may be evicted at once, if uses come late and the
-// pool is too small for all that wait, and dead kinds are evicted before live
-// ones of any age. Objects that return with the Key of an evicted one keep
-// their count of uses.
+// The victim is the object with the lowest index × (Saved / Bytes)^(1+p). The power p, from
+// -1 to 1, measures how much more likely dense objects are used than other objects of their
+// kind and age (Cox 1972). At -1 only the index counts. An object that was just used may be
+// evicted at once, if its next use is far away and the pool is too small for all objects
+// that wait for a use. Objects of kinds that are not used again are evicted before others,
+// whatever their age. An object that returns with the Key of an evicted object keeps the
+// count of uses.
 //
-// Old observations fade with the number of uses per object. Ages are in
-// moments: each passed-in time that differs from the previous one starts a new
-// moment, however much later it is. So a pool forgets nothing while it is idle,
-// and the speed of the clock does not matter. Uses of an object in one moment
-// count as one. With a clock that stands still, ages are in uses.
+// Old observations fade with the number of uses per object. Ages are in moments: each
+// passed-in time that differs from the previous one starts a new moment, however much later
+// it is. So a pool forgets nothing while it is idle, and the speed of the clock does not
+// matter. Uses of an object in one moment count as one. If the passed-in time never
+// changes, ages are in uses.
 //
-// Calls are O(log n). A use moves some ten objects, 64 at most, to the next
-// age, each a step in a heap, and every eighth use updates the indices of a
-// class, in some 2 µs. Victim looks at the top of every occupied cell, a few
-// hundred of at most 4,998. Memory: 140 bytes per object; 65 per evicted
-// object, of which there are at most as many as objects or 1,024; and 10 KB for
-// each of at most 42 classes that occur.
+// Calls are O(log n). A use moves some ten objects, and at most 64, to the next age, with
+// heap operations for each. Every eighth use also updates the indices of a class, in some 2
+// µs. Victim looks at the least dense object of every occupied cell, which are a few
+// hundred cells of at most 4,998. Memory: 140 bytes per object; 65 bytes per evicted object
+// that is remembered; and 10 KB for each of at most 42 classes that occur. At most as many
+// evicted objects as there are objects are remembered, or 1,024 if that is more.
 func NewDefault() Eviction {
 	return &learned{at: map[ID]int32{}, ages: newAges(), chances: newChances(), past: newPast()}
 }
@@ -136,8 +136,8 @@ func (l *learned) place() int32 {
 	return int32(len(l.objects) - 1)
 }
 
-// adopt records the object that i extends. An unknown parent is none: if it is inserted
-// later, the owner calls Update.
+// adopt records the object that i extends. A parent that is unknown counts as none: if it
+// is inserted later, the owner calls Update.
 func (l *learned) adopt(i int32, parent ID) {
 	x := &l.objects[i]
 	p, held := l.at[parent]
@@ -155,7 +155,7 @@ func (l *learned) adopt(i int32, parent ID) {
 	l.count(p, 1)
 }
 
-// count changes the number of objects that extend an object.
+// count adds by to the number of objects that extend object i.
 func (l *learned) count(i int32, by int32) {
 	x := &l.objects[i]
 	x.kids += by
@@ -185,7 +185,8 @@ func (l *learned) Update(id ID, it Item) {
 	}
 }
 
-// extends reports whether an object is counted as one that extends another.
+// extends reports whether x is already counted as extending parent. For a parent that is 0
+// or unknown, it reports whether x is counted as extending nothing.
 func (l *learned) extends(x *object, parent ID) bool {
 	p, held := l.at[parent]
 	if parent == 0 || !held {
@@ -194,7 +195,7 @@ func (l *learned) extends(x *object, parent ID) bool {
 	return x.parent == p && x.since == l.objects[p].born
 }
 
-// leave records that an object no longer extends another. The old parent may have been
+// leave records that an object no longer extends its parent. The parent may have been
 // removed and its place reused.
 func (l *learned) leave(x *object) {
 	if p := x.parent; p != outside && l.objects[p].born == x.since {
@@ -206,7 +207,7 @@ func (l *learned) leave(x *object) {
 func (l *learned) Touch(id ID, now time.Time) {
 	i, held := l.at[id]
 	if !held || i == l.ages.youngest && now.Equal(l.now) {
-		return // the previous use was of the same object
+		return // the previous use was of the same object at the same time
 	}
 	l.advance(now)
 	x := &l.objects[i]
@@ -258,7 +259,8 @@ func (l *learned) Remove(id ID) {
 	l.free = append(l.free, i)
 }
 
-// advance moves the clock to a use now, and objects to the cells of their ages.
+// advance moves the clock to a use at time now, and moves objects to the cells of their
+// ages.
 func (l *learned) advance(now time.Time) {
 	if l.begun && !now.Equal(l.now) {
 		l.clock += step
@@ -269,7 +271,7 @@ func (l *learned) advance(now time.Time) {
 	l.ages.advance(l.objects, l.clock, l.grow)
 	l.uses++
 	if l.uses%learnEvery == 0 {
-		// A fraction of the time in which each object is used once.
+		// The moving average of the time in which there are as many uses as objects.
 		l.span += (float64(l.clock-l.learnt)*float64(len(l.at))/learnEvery - l.span) / 16
 		l.learnt = l.clock
 		l.ages.raise(int64(min(l.span, longest)))
@@ -302,7 +304,8 @@ func (l *learned) grow(i int32, age uint8) {
 	}
 }
 
-// enter and exit add an object to its cell and remove it; list makes it a possible victim.
+// enter adds an object to its cell, and exit removes it. list makes an object a possible
+// victim.
 func (l *learned) enter(i int32) {
 	x := &l.objects[i]
 	x.class = classOf(x)
@@ -316,8 +319,8 @@ func (l *learned) exit(i int32) {
 
 func (l *learned) list(i int32) { l.chances.list(l.objects, i) }
 
-// Victim compares the least dense objects of all cells, and looks further into the cells
-// only if evictable refuses.
+// Victim compares the least dense objects of all cells. It looks further into the cells
+// only if evictable refuses the best of these objects.
 func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 	l.power = 1 + l.chances.lean.power()
 	best := candidate{rank: math.Inf(1), used: math.MaxInt64}
@@ -338,7 +341,7 @@ func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 	return l.named.id, l.named.some
 }
 
-// next searches all cells in order of rank, after first was refused.
+// next searches all cells in order of rank, after evictable refused first.
 func (l *learned) next(evictable func(ID) bool, first candidate) (ID, bool) {
 	f := l.search[:0]
 	for _, c := range l.chances.occupied {

@@ -12,7 +12,7 @@ func (c candidate) before(d candidate) bool {
 	return c.rank < d.rank || c.rank == d.rank && c.used < d.used
 }
 
-// frontier orders candidates of all cells.
+// frontier orders the heap of candidates from all cells.
 type frontier struct{}
 
 func (frontier) before(c, d candidate) bool { return c.before(d) }

@@ -2,8 +2,8 @@ package policy
 
 import "time"
 
-// gdsf has a clock that advances with evictions only. A used object ranks at
-// the clock plus its density, so that unused ones fall behind newcomers.
+// gdsf has a clock that advances with evictions only. A use sets the rank of an object to
+// the clock plus its density, so that unused objects fall behind newer ones.
 type gdsf struct {
 	order order
 	items []Item
@@ -12,16 +12,17 @@ type gdsf struct {
 	named victim
 }
 
-// victim is the object that Victim returned last, until it is removed.
+// victim is the object that Victim returned last. It is cleared when that object is
+// removed.
 type victim struct {
 	id   ID
 	some bool
 }
 
-// NewGDSF returns GreedyDual-Size by the savings per byte: priority = clock at
-// the last use + Saved/Bytes, where the clock is the priority of the last
-// evicted object (Cao and Irani 1997; Cherkasova 1998, with frequency left to
-// repeated uses). It has no settings. Every call is O(log n).
+// NewGDSF returns GreedyDual-Size, with the savings per byte as the value of an object. An
+// object's priority is the clock at its last use + Saved/Bytes. The clock is the priority
+// of the last evicted object (Cao and Irani 1997; Cherkasova 1998, but repeated uses take
+// the place of the frequency). It has no settings. Every call is O(log n).
 func NewGDSF() Eviction { return &gdsf{order: newOrder()} }
 
 func (g *gdsf) Len() int { return g.order.len() }
@@ -75,7 +76,8 @@ func (g *gdsf) Resume(id ID) {
 func (g *gdsf) Remove(id ID) {
 	if i, held := g.order.find(id); held {
 		if g.named == (victim{id, true}) {
-			// A victim may rank above refused ones.
+			// The victim may rank above objects that evictable refused. When those are
+			// evicted later, the clock must not fall.
 			g.clock = max(g.clock, g.order.nodes[i].rank)
 			g.named = victim{}
 		}

@@ -1,7 +1,7 @@
 package policy
 
-// ordering compares the elements of a heap. before is a strict order; moved is called with
-// the new position of an element.
+// ordering compares the elements of a heap. before must be a strict order. The heap calls
+// moved with the new position of an element.
 type ordering[T any] interface {
 	before(a, b T) bool
 	moved(x T, pos int32)
@@ -14,7 +14,7 @@ func push[T any, O ordering[T]](by O, heap []T, x T) []T {
 	return heap
 }
 
-// take removes the element at pos, without a call of moved for it.
+// take removes the element at pos. It does not call moved for that element.
 func take[T any, O ordering[T]](by O, heap []T, pos int32) []T {
 	last := int32(len(heap) - 1)
 	x := heap[last]

@@ -4,10 +4,9 @@ import "time"
 
 type lru struct{ order order }
 
-// NewLRU returns eviction by recency alone, the baseline of other policies. The
-// order is that of calls, not of times, so a clock that steps back changes
-// nothing. Every call is O(log n); Victim also visits each object in front that
-// evictable refuses.
+// NewLRU returns eviction by recency alone, the baseline of the other policies. The order
+// is the order of calls, not of times, so a clock that steps back changes nothing. Every
+// call is O(log n); Victim also visits each older object that evictable refuses.
 func NewLRU() Eviction { return &lru{order: newOrder()} }
 
 func (l *lru) Len() int { return l.order.len() }

@@ -7,27 +7,26 @@ import (
 
 // MarconiOptions sets Marconi's balance.
 type MarconiOptions struct {
-	// Alpha weighs the savings per byte against recency: 0 is recency alone, the paper
-	// searches 0 to 2.
+	// Alpha weighs the savings per byte against recency. 0 is recency alone; the paper
+	// searches values from 0 to 2.
 	Alpha float64
 }
 
-// marconi measures time in uses and evictions, as the paper does in requests.
-// In seconds 1/age would depend on the clock.
+// marconi measures time in uses and evictions, as the paper measures it in requests. With
+// time in seconds, 1/age would depend on the speed of the clock.
 type marconi struct {
-	order order // by id only, for places and suspension
+	order order // ordered by id only; used for places and suspension
 	items []Item
-	used  []uint64
+	used  []uint64 // the clock at the last use
 	alpha float64
 	clock uint64
 	named victim
 }
 
-// NewMarconi returns eviction by recency + alpha × efficiency (Marconi, Eq. 2):
-// recency is 1/age, efficiency the savings per byte, each scaled to 0..1 over
-// the possible victims; a score that is equal for all counts as 1. Alpha is
-// fixed, not tuned. Victim takes time proportional to the number of objects,
-// other calls O(log n).
+// NewMarconi returns eviction by recency + alpha × efficiency (Marconi, Eq. 2). Recency is
+// 1/age and efficiency is the savings per byte. Both are scaled to 0..1 over the possible
+// victims; a score that is equal for all of them counts as 1. Alpha is fixed, not tuned.
+// Victim takes time proportional to the number of objects, and other calls O(log n).
 func NewMarconi(o MarconiOptions) Eviction {
 	return &marconi{order: newOrder(), alpha: o.Alpha}
 }
@@ -112,7 +111,7 @@ func (m *marconi) Victim(evictable func(ID) bool) (ID, bool) {
 
 func (m *marconi) recency(i int32) float64 { return 1 / float64(m.clock+1-m.used[i]) }
 
-// span returns the range of a score over the candidates.
+// span is the range of a score over the possible victims.
 type span struct{ low, high float64 }
 
 func nothing() span { return span{math.Inf(1), math.Inf(-1)} }

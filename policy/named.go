@@ -1,7 +1,7 @@
 package policy
 
-// Named returns the policy of a name in settings: lru, gdsf, marconi (alpha 0.1) or
-// default; false for any other.
+// Named returns the constructor of the policy that settings call name: lru, gdsf, marconi
+// (alpha 0.1) or default. It returns false for any other name.
 func Named(name string) (func() Eviction, bool) {
 	switch name {
 	case "lru":

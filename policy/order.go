@@ -1,26 +1,26 @@
 package policy
 
-// order is an indexed heap of objects, lowest rank first, equal ranks in order
-// of their last ranking. Objects are in one slice and have a place in it, so
-// that a policy keeps its own data in parallel slices, and a pool of 10^6
-// objects gives the garbage collector a map and slices without pointers: 32
-// bytes per object, plus 4 in the heap and about 20 in the map.
+// order is an indexed heap of objects, lowest rank first. Objects of equal rank are in the
+// order in which they were last ranked. Each object has a place in one slice, so that a
+// policy keeps its own data in parallel slices. For the garbage collector, a pool of 10^6
+// objects is a map and slices without pointers: 32 bytes per object, plus 4 in the heap and
+// about 20 in the map.
 //
-// A suspended object is out of the heap and keeps its rank.
+// A suspended object is not in the heap and keeps its rank.
 type order struct {
 	at    map[ID]int32
 	nodes []node
 	heap  []int32
-	front []int32 // scratch of first: a heap of positions in heap
-	free  int32   // head of the list of unused places through pos, -1 = none
+	front []int32 // scratch of the method first: a heap of positions in heap
+	free  int32   // first unused place, -1 = none; pos of an unused place is the next one
 	turns uint64
 }
 
 type node struct {
 	id   ID
 	rank float64
-	turn uint64 // of the last ranking
-	pos  int32  // index in heap; outside = suspended; next unused place if unused
+	turn uint64 // value of turns at the last ranking
+	pos  int32  // index in heap, outside = suspended; for an unused place, the next unused place
 }
 
 const outside = -1
@@ -35,7 +35,7 @@ func (o *order) find(id ID) (int32, bool) {
 	return i, held
 }
 
-// add gives a new id a place, with the lowest rank.
+// add gives a new id a place and the lowest rank.
 func (o *order) add(id ID) int32 {
 	i := o.free
 	if i >= 0 {
@@ -51,7 +51,7 @@ func (o *order) add(id ID) int32 {
 	return i
 }
 
-// rank moves an object after all of the same rank.
+// rank sets the rank of an object and puts it after all objects of the same rank.
 func (o *order) rank(i int32, rank float64) {
 	o.turns++
 	o.nodes[i].rank, o.nodes[i].turn = rank, o.turns
@@ -60,7 +60,7 @@ func (o *order) rank(i int32, rank float64) {
 	}
 }
 
-// rerank changes a rank and keeps the turn.
+// rerank changes the rank of an object. Its order among equal ranks stays.
 func (o *order) rerank(i int32, rank float64) {
 	o.nodes[i].rank = rank
 	if pos := o.nodes[i].pos; pos != outside {
@@ -100,8 +100,8 @@ func (o *order) listed(i int32) bool {
 	return pos != outside && int(pos) < len(o.heap) && o.heap[pos] == i
 }
 
-// first returns the lowest object that evictable accepts, in O(1) without refusals and O(k
-// log k) after k refusals. The heap is unchanged.
+// first returns the object of lowest rank that evictable accepts. It takes O(1) without
+// refusals, and O(k log k) after k refusals. The heap is unchanged.
 func (o *order) first(evictable func(ID) bool) (ID, bool) {
 	o.front = o.front[:0]
 	if len(o.heap) > 0 {

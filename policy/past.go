@@ -2,7 +2,7 @@ package policy
 
 import "math"
 
-// past remembers the number of uses of evicted objects by their keys, in a ring.
+// past remembers, in a ring, how often evicted objects were used, by their keys.
 type past struct {
 	at   map[uint64]int32
 	ring []gone
@@ -10,7 +10,7 @@ type past struct {
 }
 
 type gone struct {
-	key    uint64 // 0 = returned, or evicted again
+	key    uint64 // 0 = unused, because the object returned or was evicted again
 	visits uint8
 }
 
@@ -19,7 +19,8 @@ const leastPast = 1024
 
 func newPast() past { return past{at: map[uint64]int32{}} }
 
-// note records an evicted object until max(held, leastPast) others are recorded.
+// note records an evicted object. The record is kept until max(held, leastPast) other
+// objects are recorded.
 func (p *past) note(key uint64, visits uint8, held int) {
 	if key == 0 {
 		return
@@ -38,7 +39,8 @@ func (p *past) note(key uint64, visits uint8, held int) {
 	p.next = (p.next + 1) % len(p.ring)
 }
 
-// take returns the uses of a returning object, including this one; 0 for an unknown key.
+// take returns the number of uses of an object that returns, including the return; 0 for an
+// unknown key. It removes the record.
 func (p *past) take(key uint64) uint8 {
 	i, ok := p.at[key]
 	if !ok {

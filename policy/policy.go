@@ -1,10 +1,9 @@
 // Package policy decides what the cache admits, evicts and moves, as functions
 // of ids, sizes, costs and a passed-in now.
 //
-// It has no locks, goroutines, clock, I/O, logger or metrics, so that a trace
-// replays exactly. Package tiering owns bytes, leases and trees, and asks it
-// for victims. Nothing here is safe for concurrent use: the owner of a policy
-// calls it under its own lock.
+// It has no locks, goroutines, clock, I/O, logger or metrics, so that a trace replays exactly.
+// Package tiering owns bytes, leases and trees, and asks a policy for victims. Nothing here is
+// safe for concurrent use: the owner of a policy calls it under its own lock.
 package policy
 
 import (
@@ -21,19 +20,19 @@ type Item struct {
 	Bytes  int64 // bytes freed by its eviction
 	Tokens int   // tokens of prefill that a hit saves
 	Tenant uint32
-	// Key identifies the content: an object that returns after an eviction has a new ID
-	// and its old Key. 0 = none, without a history.
+	// Key identifies the content: an object that returns after an eviction has a new ID and its
+	// old Key. 0 means that the object has no key, and so no history.
 	Key uint64
-	// Saved is the time in ms that a hit saves, compared with recomputing the object or
-	// reading it from the tier below, given the object that it extends. 0 or any value
-	// that is not finite and positive means unknown: Tokens is used instead. Values are
-	// clamped to 1e-9..1e15. All items of a pool should know it or none, since the two are
-	// compared.
+	// Saved is the time in ms that a hit saves, compared with recomputing the object or reading
+	// it from the tier below. If the object extends another, only the work after that other
+	// object counts. 0 or any value that is not finite and positive means unknown: Tokens is
+	// used instead. Values are clamped to 1e-9..1e15. Since the policy compares both kinds of
+	// values, Saved should be known for all items of a pool or for none.
 	Saved float64
-	// Extends is the longest other object of this pool that is a prefix of this one, such as the
-	// previous checkpoint; 0 = none. The policy uses it to count, for each object, how many
-	// others extend it. The owner calls Update when Extends changes, because an object was
-	// inserted between the two or one between them was removed.
+	// Extends is the longest other object of this pool that is a prefix of this object, such as
+	// the previous checkpoint; 0 = none. From it the policy counts, for each object, how many
+	// others extend it. When an object is inserted between the two, or an object between them is
+	// removed, Extends changes and the owner calls Update.
 	Extends ID
 }
 
@@ -48,15 +47,14 @@ func (it Item) value() float64 {
 // density returns what a hit saves per byte that an eviction frees.
 func (it Item) density() float64 { return it.value() / float64(max(it.Bytes, 1)) }
 
-// Eviction orders the objects of one pool by how little they would be missed.
-// Every policy passes policytest.Conformance. Calls with unknown ids are
-// ignored.
+// Eviction ranks the objects of one pool and names the one to evict next. Every policy passes
+// policytest.Conformance. Calls with unknown ids are ignored.
 //
-// An owner may Suspend an object that is in use. It keeps its history, and
-// Victim does not look at it.
+// An owner may Suspend an object that is in use. The object keeps its history, and Victim does
+// not return it.
 type Eviction interface {
-	// Insert adds an object, used now. An id that exists gets the new Item and counts as
-	// used; a suspended one stays suspended.
+	// Insert adds an object, used now. If the id exists, the object gets the new Item and counts
+	// as used; a suspended object stays suspended.
 	Insert(id ID, it Item, now time.Time)
 	// Update replaces the Item of an object whose bytes or savings changed. It does not
 	// count as a use.
@@ -68,13 +66,13 @@ type Eviction interface {
 	Suspend(id ID)
 	// Resume ends a suspension. It does not count as a use.
 	Resume(id ID)
-	// Remove deletes an object. The one that Victim returned last counts as evicted, for
-	// clocks that advance with evictions.
+	// Remove deletes an object. If Victim returned this object last, the removal counts as an
+	// eviction, for policies whose clock advances with evictions.
 	Remove(id ID)
-	// Victim returns the object to evict first among those that evictable accepts, without
-	// removing it; false if there is none. A repeated call without changes returns the
-	// same object. evictable is called with ids that are not suspended and must not call
-	// back.
+	// Victim returns the object to evict first among those that evictable accepts, and does not
+	// remove it. It returns false if there is none. A repeated call without changes returns the
+	// same object. Victim calls evictable only with ids that are not suspended, and evictable
+	// must not call the policy.
 	Victim(evictable func(ID) bool) (ID, bool)
 	// Len returns the number of objects, including suspended ones.
 	Len() int

@@ -1,8 +1,8 @@
 package policy
 
-// Table assigns ids to objects for policies and finds them without a map: the low half of
-// an id is a place in the table, the high half a count of assignments, so that ids are
-// never reused. The zero Table is empty. It has no lock.
+// Table assigns ids to objects for policies and finds the objects without a map. The low
+// half of an id is a place in the table. The high half is a count of assignments, so that
+// ids are never reused. The zero Table is empty. It has no lock.
 type Table[T any] struct {
 	places []*T
 	free   []uint32
@@ -32,6 +32,6 @@ func (t *Table[T]) Remove(id ID) {
 	t.free = append(t.free, uint32(id))
 }
 
-// Places returns the table itself, with nil at free places. It must not be written, and is
-// valid until the next Add or Remove.
+// Places returns the table itself, with nil at free places. The caller must not write to
+// it. It is valid until the next Add or Remove.
 func (t *Table[T]) Places() []*T { return t.places }

@@ -13,44 +13,43 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// attachments are the host regions registered for Upload and Download.
+// attachments has the host regions that are registered for Upload and Download.
 type attachments struct {
 	mu sync.Mutex
-	of map[gpuipc.Region]*attachment // nil while it is being registered
+	of map[gpuipc.Region]*attachment // the value is nil while the region is being registered
 }
 
-// attachPiece is the host memory registered in one call: a fraction of a
-// second, if pages of 4 KiB must be backed and pinned (known of other systems,
-// not measured here).
+// attachPiece is the number of bytes of host memory that one call registers. A call takes a
+// fraction of a second if pages of 4 KiB must be backed and pinned (known from other
+// systems, not measured here).
 const attachPiece = 1 << 30
 
-// attachment is one host region. A goroutine registers it piece by piece.
+// attachment is one attached host region. A goroutine registers it piece by piece.
 type attachment struct {
 	host  gpuipc.Device
 	mem   []byte
 	piece int64
 
-	pinned     atomic.Int64  // bytes from the beginning that are registered
-	others     []int64       // offsets of pieces that another device registered; read it after registered
-	stopping   atomic.Bool   // no more pieces
+	pinned     atomic.Int64  // number of bytes from the beginning that are registered
+	others     []int64       // offsets of pieces that another device registered; to be read after registered is closed
+	stopping   atomic.Bool   // register must start no more pieces
 	registered chan struct{} // closed when no more pieces will be registered
-	err        error         // of a lost device; read it after registered
+	err        error         // set if the device was lost; to be read after registered is closed
 
 	mu struct {
 		sync.Mutex
 		users  int
 		ending bool
 	}
-	idle chan struct{} // closed when it is ending and has no users
+	idle chan struct{} // closed when ending is set and there are no users
 }
 
-// AttachHost registers a region of a host device with the driver, which pins
-// it: every page of it is backed and charged from then on, even of a lazy
-// region. It waits up to Options.AttachWait; the remainder is pinned in the
-// background. Memory that is not pinned yet, or that the driver refuses, is
-// copied through staging buffers instead, and Options.Log reports it. The
-// region counts as in use until detach, which waits for the piece that is being
-// pinned.
+// AttachHost registers a region of a host device with the driver, which pins it. From then
+// on every page of the region is backed and charged, even if the region was lazy.
+// AttachHost waits up to Options.AttachWait; the remaining pages are pinned in the
+// background. Memory that is not pinned yet, or that the driver refuses to pin, is copied
+// through staging buffers instead, and Options.Log reports it. The region counts as in use
+// until detach, which waits for the piece that is being pinned.
 func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	if err := d.gone(); err != nil {
 		return nil, err
@@ -88,8 +87,8 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	}, nil
 }
 
-// awaitRegistered waits until all is pinned or refused, or the time is over.
-// After an error nothing is pinned any more.
+// awaitRegistered waits until register has ended, or until Options.AttachWait is over. If
+// it returns an error, nothing is pinned any more.
 func (d *device) awaitRegistered(a *attachment) error {
 	timer := time.NewTimer(d.options.AttachWait)
 	defer timer.Stop()
@@ -106,10 +105,10 @@ func (d *device) awaitRegistered(a *attachment) error {
 	}
 }
 
-// attachTold is the duration from which pinning is logged.
+// attachTold is the duration from which on pinning is logged.
 const attachTold = time.Second
 
-// register pins piece after piece.
+// register pins one piece after the other.
 func (d *device) register(a *attachment) {
 	defer close(a.registered)
 	start, total := time.Now(), int64(len(a.mem))
@@ -117,11 +116,10 @@ func (d *device) register(a *attachment) {
 		n := min(a.piece, total-off)
 		err := d.registerPiece(a, off, n)
 		if errors.Is(err, driver.AlreadyRegistered) {
-			// Registered by another device of this process. Registered
-			// memory is pinned for the contexts of all devices
-			// (CU_MEMHOSTREGISTER_PORTABLE), and only once. If that device
-			// unregisters it first, copies go through a buffer of the
-			// driver.
+			// Another device of this process registered this piece. Registered memory is
+			// pinned only once, for the contexts of all devices
+			// (CU_MEMHOSTREGISTER_PORTABLE). If that device unregisters the piece before we
+			// do, copies go through a buffer of the driver.
 			a.others, err = append(a.others, off), nil
 		}
 		if err != nil {
@@ -141,7 +139,7 @@ func (d *device) registerPiece(a *attachment, off, n int64) error {
 	return d.fail(d.onThread(func() error { return d.api.HostRegister(unsafe.Pointer(&a.mem[off]), n) }))
 }
 
-// unregister unpins the memory; no piece is being registered.
+// unregister unpins the memory. It must not run while a piece is being registered.
 func (d *device) unregister(a *attachment) error {
 	var errs []error
 	for off := int64(0); off < a.pinned.Load(); off += a.piece {
@@ -157,7 +155,8 @@ func (d *device) unregister(a *attachment) error {
 	return err
 }
 
-// covers reports whether the bytes of a range can be copied without a buffer.
+// covers reports whether all bytes of r are pinned, so that they can be copied without a
+// staging buffer.
 func (a *attachment) covers(r gpuipc.Ref) bool {
 	pinned := a.pinned.Load()
 	for _, e := range r.Extents {
@@ -168,8 +167,8 @@ func (a *attachment) covers(r gpuipc.Ref) bool {
 	return true
 }
 
-// appendRuns appends the bytes [off, off+n) as runs within one piece each: no
-// documentation allows a copy across two registrations.
+// appendRuns appends the bytes [off, off+n) as runs that are each within one piece. No
+// documentation allows a copy that crosses from one registration into another.
 func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
 	for end := off + n; off < end; {
 		next := min(end, (off/a.piece+1)*a.piece)
@@ -179,7 +178,7 @@ func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
 	return out
 }
 
-// reserve reserves the place of a region, false if it is occupied.
+// reserve reserves the place of a region. It returns false if the place is occupied.
 func (p *attachments) reserve(r gpuipc.Region) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +218,7 @@ func (p *attachments) get(r gpuipc.Region) *attachment {
 
 var errNotAttached = errors.New("cuda: the host region is not attached")
 
-// begin keeps the attachment for one operation.
+// begin keeps the attachment for one operation, until done.
 func (a *attachment) begin() error {
 	if a == nil {
 		return fmt.Errorf("%w: %w", errNotAttached, gpuipc.ErrInvalid)
@@ -241,8 +240,8 @@ func (a *attachment) done() {
 	}
 }
 
-// end refuses new operations and waits for the running ones; false if that was
-// done before.
+// end refuses new operations and waits for the running ones. It returns false if end was
+// called before.
 func (a *attachment) end() bool {
 	a.mu.Lock()
 	if a.mu.ending {

@@ -8,7 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// Compose moves one layer's state over its steps in one launch.
+// Compose applies all steps of one job to the states of a layer. It needs one launch, or a
+// few if the job has very many steps.
 func (d *device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
 	if err := d.compose(ctx, []*gpuipc.ComposeJob{job}); err != nil {
 		return fmt.Errorf("cuda: %s of %d heads over %d steps: %w", gpuipc.OpCompose, job.Heads, len(job.Steps), err)
@@ -16,8 +17,8 @@ func (d *device) Compose(ctx context.Context, job *gpuipc.ComposeJob) error {
 	return nil
 }
 
-// ComposeAll runs independent jobs in as few launches as their shapes allow. It
-// checks that none writes what another reads or writes.
+// ComposeAll runs independent jobs in as few launches as their shapes allow. It returns
+// ErrInvalid if one job writes what another reads or writes.
 func (d *device) ComposeAll(ctx context.Context, jobs []gpuipc.ComposeJob) error {
 	all := make([]*gpuipc.ComposeJob, len(jobs))
 	for i := range jobs {
@@ -50,20 +51,20 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 	})
 }
 
-// stepBytes is added to the moved bytes of each step, since its 48 bytes of
-// tables are bounded too.
+// stepBytes is added to the cost of each step, because a step also takes 48 bytes of
+// tables, whose size is bounded.
 const stepBytes = 1024
 
-// composePiece is steps of a job.
+// composePiece is a run of steps of a job.
 type composePiece struct {
 	job        *gpuipc.ComposeJob
 	first, end int
-	cost       int64 // bytes that move
+	cost       int64 // bytes that the piece reads and writes, and stepBytes for each step
 }
 
-// cutComposition appends the pieces of a job: one, or several that pass the
-// state on in Out if its steps exceed a batch. Without Out there is no place
-// for it, and the job stays whole.
+// cutComposition appends the pieces of a job. That is one piece, or several if the steps
+// are too much for one batch. Each piece but the last leaves the state in Out for the next.
+// Without Out there is no place for the state, so the job stays whole.
 func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
 	state := job.From.Len() + job.Out.Len()
 	p := composePiece{job: job, cost: state}
@@ -84,8 +85,8 @@ func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) [
 	return append(pieces, p)
 }
 
-// compose returns the launches of the pieces of one batch. No two of them are
-// of one job: a job is cut where two neighbors do not fit a batch.
+// compose returns the launches of the pieces of one batch. A batch never has two pieces of
+// the same job, because a job is cut only where the two pieces do not fit one batch.
 func (p *operands) compose(pieces []composePiece) ([]kernels.Launch, error) {
 	args := make([]kernels.ComposeJob, len(pieces))
 	for i := range pieces {

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// copyPiece is the part of a copy enqueued at once: 0.2 ms over a bus of
-	// 50 GB/s, many times the cost of a call.
+	// copyPiece is the number of bytes of a copy that are enqueued at once. They take 0.2
+	// ms over a bus of 50 GB/s, which is many times the cost of a call.
 	copyPiece = 8 << 20
-	// devicePiece is the same within the device, where copies are 50 times as
+	// devicePiece is what copyPiece is, for copies within the device. These are 50 times as
 	// fast.
 	devicePiece = 256 << 20
 )
 
-// CopyDigests copies within the device and has the device hash the destination.
+// CopyDigests copies within the device. The device hashes the destination.
 func (d *device) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
 	c := d.checker()
 	defer c.letGo()
@@ -42,7 +42,7 @@ func (d *device) CopyDigests(ctx context.Context, dst, src gpuipc.Ref, digests [
 	return operation(gpuipc.OpCopyDigests, dst.Len(), err)
 }
 
-// Digests has the device hash each chunk of src.
+// Digests stores the digest of each chunk of src. The device hashes them.
 func (d *device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) error {
 	c := d.checker()
 	defer c.letGo()
@@ -57,8 +57,8 @@ func (d *device) Digests(ctx context.Context, src gpuipc.Ref, digests []uint64) 
 	return operation(gpuipc.OpDigests, n, err)
 }
 
-// Checksums copies the bytes to the host, which hashes them: CRC-32 has no
-// kernel, because only clients without XXH3 need it.
+// Checksums copies the bytes to the host, which hashes them. There is no kernel for CRC-32,
+// because only clients without XXH3 need it.
 func (d *device) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
 	c := d.checker()
 	defer c.letGo()
@@ -113,7 +113,7 @@ func (d *device) Store(ctx context.Context, dst gpuipc.Ref, src []byte) error {
 	return operation(gpuipc.OpStore, int64(len(src)), err)
 }
 
-// operation says what failed.
+// operation adds the operation and its size to err.
 func operation(op gpuipc.Op, n int64, err error) error {
 	if err == nil {
 		return nil
@@ -121,8 +121,8 @@ func operation(op gpuipc.Op, n int64, err error) error {
 	return fmt.Errorf("cuda: %s of %d bytes: %w", op, n, err)
 }
 
-// fetch copies an object to the host in pieces, which use gets in order, each
-// until it returns.
+// fetch copies an object to the host in pieces of at most piece bytes, and calls use with
+// each of them in order. The bytes are valid until use returns.
 func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off
 	})
 }
 
-// send copies an object from the host in pieces, which fill writes.
+// send copies an object from the host in pieces. fill writes the bytes of each piece.
 func (l *lane) send(ctx context.Context, to object, fill func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
 		return err

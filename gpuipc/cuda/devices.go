@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Devices returns the devices visible to this process, in the driver's order,
-// without creating a context. Trouble has the reason if a device cannot be
-// queried. library is as in Options.
+// Devices returns the devices visible to this process, in the driver's order. It does not
+// create a context. If a device cannot be queried, its Trouble has the reason. library is
+// as in Options.
 func Devices(library string) ([]Info, error) {
 	api, err := driver.Load(library)
 	if err != nil {
@@ -34,7 +34,7 @@ func Devices(library string) ([]Info, error) {
 	return all, nil
 }
 
-// choose finds the device of a UUID, or the first.
+// choose finds the device with the UUID name, or the first device if name is empty.
 func choose(api *driver.API, name string) (driver.Device, Info, error) {
 	var want gpuipc.UUID
 	if name != "" {
@@ -74,7 +74,7 @@ func choose(api *driver.API, name string) (driver.Device, Info, error) {
 	return 0, Info{}, fmt.Errorf("cuda: device %s is not among those visible, %v: %w", want, seen, gpuipc.ErrUnavailable)
 }
 
-// usable refuses devices that our kernels or contexts cannot run on.
+// usable refuses devices on which our kernels or contexts cannot run.
 func (i *Info) usable() error {
 	if i.Mode == modeProhibited {
 		return fmt.Errorf("cuda: %s (%s) is in compute mode %q; set another with nvidia-smi -c: %w", i.Name, i.UUID, i.Mode, gpuipc.ErrUnavailable)

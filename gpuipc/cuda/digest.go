@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// digestPiece is the bytes hashed between two checks of the context.
+	// digestPiece is the number of bytes hashed between two checks of the context.
 	digestPiece = 512 << 20
-	// straddlingPiece is the same for objects in several runs, whose chunks may
-	// all have to be gathered: it bounds the scratch.
+	// straddlingPiece is what digestPiece is, for objects with several addresses. All their
+	// chunks may have to be gathered, so this size bounds the scratch memory.
 	straddlingPiece = 32 << 20
 )
 
-// digests has the device hash every chunk of o, after the work on the stream.
+// digests lets the device hash every chunk of o, after the work that is on the stream
+// already.
 func (l *lane) digests(ctx context.Context, o object, out []uint64) error {
 	if o.n == 0 {
 		return nil
@@ -51,16 +52,16 @@ func (l *lane) digests(ctx context.Context, o object, out []uint64) error {
 	})
 }
 
-// hashing enqueues the hashes of one object's pieces.
+// hashing enqueues the hashes of the pieces of one object.
 type hashing struct {
 	lane *lane
-	room []driver.DevicePtr // scratch for chunks that straddle extents
+	room []driver.DevicePtr // scratch memory for chunks that have several addresses
 	used int
 }
 
-// piece enqueues the hashes of all chunks of o, to at.
+// piece enqueues the hashes of all chunks of o. They are written to the device address at.
 func (h *hashing) piece(o object, at driver.DevicePtr) error {
-	h.used = 0 // the stream is past the piece before when this one gathers
+	h.used = 0 // the scratch can be used again: on the stream, the previous piece is hashed before this piece is gathered
 	var jobs []kernels.DigestJob
 	if o.one() {
 		jobs = []kernels.DigestJob{{Src: uint64(o.at()), Bytes: o.n, Out: uint64(at)}}
@@ -80,7 +81,8 @@ func (h *hashing) piece(o object, at driver.DevicePtr) error {
 	return h.lane.launch(launches)
 }
 
-// chunk returns the place of one chunk as one run.
+// chunk returns the address of one chunk, gathered into scratch memory if it has several
+// addresses.
 func (h *hashing) chunk(o object) (run, error) {
 	if o.one() {
 		return run{o.at(), o.n}, nil

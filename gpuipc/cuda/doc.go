@@ -3,28 +3,26 @@
 // with the build tag nocuda, Open returns gpuipc.ErrUnavailable and nothing
 // else changes.
 //
-// Regions are made of physical chunks that are mapped one after the other and
-// leave the process as POSIX descriptors, or of one allocation that leaves it
-// as a 64-byte handle. Every process that imports a region can write it,
-// whatever its RegionSpec.Access: CUDA has no read-only export. Data that a
-// broken client must not destroy needs another copy, and a digest.
+// A region consists of physical chunks that are mapped one after the other, or of one
+// allocation. Chunks are passed to other processes as POSIX descriptors, and an allocation
+// as a 64-byte handle. Every process that imports a region can write to it, whatever its
+// RegionSpec.Access, because CUDA has no read-only export. Data that a broken client must
+// not destroy needs another copy, and a digest.
 //
-// Operations run in their callers: the calling thread is locked, the device's
-// primary context made current on it, and the work put on a stream of a bounded
-// pool, for which callers wait with their context. An operation has ended on
-// the device when its call returns. Opening and closing memory of other
-// processes has a deadline, because the driver may wait there for a process
-// that does not answer.
+// Operations run in the goroutines of their callers. An operation locks the calling thread,
+// makes the device's primary context current on it, and puts its work on a stream of a
+// bounded pool. The caller waits for a stream until its context ends. When a call returns,
+// its operation has ended on the device. Opening and closing memory of other processes has
+// a deadline, because the driver may wait for a process that does not answer.
 //
-// Two limits follow from the driver. A kernel or copy that never ends blocks
-// its caller, since the memory it touches cannot be taken from it. And an
-// operation checks its context between launches, about every millisecond of the
-// device's work, not inside one.
+// The driver imposes two limits. A kernel or copy that never ends blocks its caller,
+// because the memory that it uses cannot be taken from it. And an operation checks its
+// context only between launches, about every millisecond of the device's work.
 //
-// After a fatal error, such as a lost device, every later call is
-// gpuipc.ErrUnavailable at once. Closing regions and the device still releases
-// everything in this process.
+// After a fatal error, such as a lost device, every later call returns
+// gpuipc.ErrUnavailable at once. Closing regions and the device still releases everything
+// in this process.
 //
-// Everything is safe for concurrent use, except that Close of the device or of
-// a region comes after all other uses.
+// Everything is safe for concurrent use, except that Close of the device or of a region
+// must come after all other uses.
 package cuda

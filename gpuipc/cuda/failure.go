@@ -9,14 +9,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// lostError is the failure after which the device gives no more service.
+// lostError is the failure after which the device refuses all operations.
 type lostError struct{ err error }
 
-// Lost reports whether the device gives no more service. An error alone does not
-// say so: what one client hands over may be refused by a device that is well.
+// Lost reports whether the device refuses all operations. An error of a call does not tell:
+// a working device may refuse what one client hands over.
 func (d *device) Lost() bool { return d.lost.Load() != nil }
 
-// gone is ErrUnavailable once the device is lost.
+// gone returns ErrUnavailable if the device is lost, else nil.
 func (d *device) gone() error {
 	if l := d.lost.Load(); l != nil {
 		return fmt.Errorf("cuda: the device was lost to %w; restart the daemon: %w", l.err, gpuipc.ErrUnavailable)
@@ -24,15 +24,15 @@ func (d *device) gone() error {
 	return nil
 }
 
-// fail turns an error of the driver into one of our kinds, and notices when the
-// device is lost. Errors that have a kind already, and nil, pass.
+// fail turns an error of the driver into one of our kinds, and notices when the device is
+// lost. It returns nil and errors that have a kind already unchanged.
 func (d *device) fail(err error) error {
 	return d.failed(err, func(r driver.Result) bool { return r.Sticky() || r.Doubtful() && !d.answers() })
 }
 
-// failForeign is fail for calls on memory of another process. What they answer
-// says nothing of the device by itself: a client chooses what it hands over, and
-// one client must not take the device from all.
+// failForeign is fail for calls on memory of another process. The result of such a call
+// alone does not show that the device is lost. Clients choose what they hand over, and one
+// client must not take the device from all others.
 func (d *device) failForeign(err error) error {
 	return d.failed(err, func(r driver.Result) bool { return (r.Sticky() || r.Doubtful()) && !d.answers() })
 }
@@ -51,8 +51,9 @@ func (d *device) failed(err error, lost func(driver.Result) bool) error {
 	return unavailable(err)
 }
 
-// answers asks the driver for something harmless: a lost context fails that too, or
-// cannot be made current any more.
+// answers makes a harmless call of the driver and reports whether the context still works.
+// If the context is lost, this call fails too, or the context cannot be made current any
+// more.
 func (d *device) answers() bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,7 +69,8 @@ func kinded(err error) bool {
 	return errors.Is(err, gpuipc.ErrUnavailable) || errors.Is(err, gpuipc.ErrFull) || errors.Is(err, gpuipc.ErrInvalid)
 }
 
-// unavailable adds the remedy to a failure of the driver, where one is known.
+// unavailable wraps a failure of the driver in ErrUnavailable. It adds the remedy if one is
+// known.
 func unavailable(err error) error {
 	var result driver.Result
 	if errors.As(err, &result) && result.Remedy() != "" {

@@ -10,16 +10,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/internal/bounded"
 )
 
-// importChunks bounds the chunks of one import: layers of an engine, each in a
-// few allocations.
+// importChunks bounds the chunks of one import. It is enough for the layers of an engine,
+// each with a few allocations.
 const importChunks = 4096
 
-// importChunkBytes bounds one of them, so that no sum of sizes overflows.
+// importChunkBytes bounds the size of one chunk, so that no sum of sizes overflows.
 const importChunkBytes = 1 << 40
 
-// ImportShare maps memory of another process. Chunks that come as descriptors
-// are mapped one after the other. Those that come as handles have separate
-// addresses, so a block table must be within one of them.
+// ImportShare maps memory of another process. Chunks that come as descriptors are mapped
+// one after the other. Chunks that come as handles have separate addresses, so all blocks
+// of a block table must be within one chunk.
 func (d *device) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region, error) {
 	if err := d.checkShare(ctx, &s); err != nil {
 		_ = s.Close()
@@ -34,7 +34,7 @@ func (d *device) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region
 		What: "open memory of another process",
 		Run:  func() error { return open(s.Chunks) },
 		Undo: func() { _ = r.giveBack() },
-		Last: func() { _ = s.Close() }, // not here: a stuck call still uses the descriptors
+		Last: func() { _ = s.Close() }, // runs last, because a stuck call still uses the descriptors
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cuda: import of %d chunks: %w", len(s.Chunks), d.importError(s.Way, err))
@@ -70,8 +70,8 @@ func (d *device) checkShare(ctx context.Context, s *gpuipc.Share) error {
 	return nil
 }
 
-// handleAlign keeps multiples of it aligned in memory. Only the end of the last
-// chunk is free, since nothing follows.
+// handleAlign is the alignment of chunks that come as handles: offsets are multiples of it,
+// and sizes too. Only the last chunk may have any size, because no chunk follows it.
 const handleAlign = 16
 
 func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {
@@ -90,7 +90,7 @@ func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {
 	return nil
 }
 
-// importError explains a failed import.
+// importError explains why an import failed.
 func (d *device) importError(way gpuipc.Way, err error) error {
 	var result driver.Result
 	if !errors.As(err, &result) || kinded(err) {
@@ -104,14 +104,13 @@ func (d *device) importError(way gpuipc.Way, err error) error {
 	case way == gpuipc.WayDescriptor && (result == driver.InvalidValue || result == driver.InvalidHandle):
 		return fmt.Errorf("%w: the descriptor is not one of an allocation of that size on this device: %w", err, gpuipc.ErrInvalid)
 	case result == driver.MapFailed || result == driver.OperatingSystem || result == driver.DeviceUnavailable || result == driver.Unknown:
-		// No documentation names these here.
+		// No documentation says when these results occur here.
 		err = fmt.Errorf("%w: its process may have ended, or live in another IPC or user namespace, or in a container that sees the device in another way", err)
 	}
 	return d.failForeign(err)
 }
 
-// importDescriptors maps the chunks. Their mapping keeps the memory, whatever the
-// owner does.
+// importDescriptors maps the chunks. The mapping keeps the memory, whatever the owner does.
 func (r *region) importDescriptors(in []gpuipc.Chunk) error {
 	d := r.dev
 	var chunks []vmmChunk

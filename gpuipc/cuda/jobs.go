@@ -6,18 +6,18 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// limits bound the work sent to the device between two checks of the context.
+// limits bounds the work that is sent to the device between two checks of the context.
 type limits struct {
-	bytes  int64 // that kernels touch
-	angles int   // of rows with positions, made by the host
+	bytes  int64 // bytes that kernels read and write
+	angles int   // angles that the host computes for rows with positions
 }
 
-// defaultLimits are 0.5 ms at 2 TB/s, and 30 ms of the host's sines: a table of
-// positions should be shared by the jobs of all layers.
+// defaultLimits are 0.5 ms at 2 TB/s, and 30 ms of sines computed by the host. The jobs of
+// all layers should share one table of positions.
 var defaultLimits = limits{bytes: 1 << 30, angles: 1 << 20}
 
-// batch resolves operands, launches the kernels that build returns, and copies
-// results that straddle extents to their places.
+// batch resolves operands and launches the kernels that build returns. Then it copies
+// results to their places if these have several addresses.
 func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 	p := &operands{lane: l}
 	launches, err := build(p)
@@ -30,9 +30,9 @@ func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 	return p.scatter()
 }
 
-// batches runs count jobs in order, as many at once as end and cost allow: cost
-// returns what a job touches, in bytes or in the unit of most. The context is
-// checked between two batches.
+// batches runs count jobs in order, in batches that are as large as limits.bytes allows.
+// run gets the range [first, end) of the jobs of a batch. cost returns the bytes that a job
+// reads and writes. The context is checked between two batches.
 func (l *lane) batches(ctx context.Context, count int, cost func(i int) int64, run func(first, end int) error) error {
 	for first := 0; first < count; {
 		if first > 0 {

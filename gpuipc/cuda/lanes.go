@@ -10,8 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// lanes is the bounded pool of lanes. Lanes are created when first needed, and
-// kept.
+// lanes is a bounded pool of lanes. A lane is created when it is first needed, and is kept.
 type lanes struct {
 	dev   *device
 	slots chan struct{} // one token per lane in use
@@ -31,8 +30,8 @@ func newLanes(d *device, n int) *lanes { return &lanes{dev: d, slots: make(chan 
 type lane struct {
 	dev    *device
 	stream driver.Stream
-	done   driver.Event    // after everything
-	marks  [2]driver.Event // after each piece in flight
+	done   driver.Event    // recorded after all work
+	marks  [2]driver.Event // recorded after each of the two pieces in flight
 	busy   bool            // something was enqueued since the last wait
 
 	tables  tables
@@ -40,16 +39,17 @@ type lane struct {
 	scratch scratch
 }
 
-// wordBytes is the size of the words that package order polls and writes. They
-// have separate lanes: after long copies they would be late, and clients would
-// get their memory back late under just the load that needs it. Two lanes, so
-// that one word is requested while another is in flight; a guess.
+// wordBytes is the size of the words that package order polls and writes. Words have lanes
+// of their own. Behind long copies they would be late, and clients would get their memory
+// back late just when the load is high. There are wordLanes lanes, so that one word can be
+// requested while another is in flight (a guess).
 const (
 	wordBytes = 8
 	wordLanes = 2
 )
 
-// lanesFor returns the lanes for a read or write of n bytes by the host.
+// lanesFor returns the lanes for a read or write of n bytes by the host: the lanes for
+// words if n is wordBytes.
 func (d *device) lanesFor(n int) *lanes {
 	if n == wordBytes {
 		return d.words
@@ -57,12 +57,12 @@ func (d *device) lanesFor(n int) *lanes {
 	return d.lanes
 }
 
-// on runs f on an ordinary lane, see lanes.on.
+// on runs f on an ordinary lane, see the method on of lanes.
 func (d *device) on(ctx context.Context, f func(l *lane) error) error { return d.lanes.on(ctx, f) }
 
-// on runs f on a lane, with the thread locked and the context current, and
-// returns when everything that f enqueued has ended. It waits with ctx for a
-// lane; when the context ends later, f decides.
+// on runs f on a lane, with the thread locked and the context current. It returns when all
+// work that f enqueued has ended. It waits for a lane until ctx ends. If ctx ends later, f
+// decides whether to stop.
 func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	d := p.dev
 	if err := d.gone(); err != nil {
@@ -81,7 +81,7 @@ func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	if err = l.open(); err == nil {
 		err = f(l)
 	}
-	// The device must have finished with the memory in any case.
+	// Whatever happened, the device must have finished with the memory.
 	if e := l.drain(); err == nil {
 		err = e
 	}
@@ -89,7 +89,7 @@ func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	return d.fail(err)
 }
 
-// take returns a free lane.
+// take returns a free lane. It waits for one until ctx ends.
 func (p *lanes) take(ctx context.Context) (*lane, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -125,8 +125,8 @@ func (p *lanes) give(l *lane) {
 	<-p.slots
 }
 
-// close waits for the lanes in use and closes all; false if that was done
-// before.
+// close waits for the lanes in use and closes all lanes. It returns false if they were
+// closed before.
 func (p *lanes) close() bool {
 	for range cap(p.slots) {
 		p.slots <- struct{}{}
@@ -146,8 +146,8 @@ func (p *lanes) close() bool {
 	return !closed
 }
 
-// open creates what a lane lacks: everything at its first use, and after a
-// failure the missing parts.
+// open creates what the lane lacks. That is everything at the first use, and the missing
+// parts after a failure.
 func (l *lane) open() (err error) {
 	api := l.dev.api
 	if l.stream == 0 {
@@ -165,7 +165,8 @@ func (l *lane) open() (err error) {
 	return nil
 }
 
-// close releases what the driver accepts; a lost device accepts nothing.
+// close releases everything. It ignores errors: on a lost device the driver refuses to
+// release anything.
 func (l *lane) close() {
 	api := l.dev.api
 	l.tables.close(l.dev)

@@ -9,16 +9,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// module has the kernels as compiled by the driver for one device.
+// module has the kernels, compiled by the driver for one device.
 type module struct {
 	handle    driver.Module
-	functions map[string]driver.Function // all of them
+	functions map[string]driver.Function // all kernels by name
 }
 
-// loadModule compiles the kernels for the current context's device, loads each
-// of them and allows it all the shared memory of any launch. Otherwise drivers
-// load a kernel at its first launch, and may then wait for everything on the
-// context. Errors include the compiler's log.
+// loadModule compiles the kernels for the device of the current context, loads each of
+// them, and allows each the most shared memory that any launch uses. Otherwise drivers load
+// a kernel at its first launch, and may then wait for all work of the context. Errors
+// include the compiler's log.
 func loadModule(api *driver.API) (*module, error) {
 	text := kernels.PTX()
 	handle, err := api.ModuleLoad(text)
@@ -46,7 +46,7 @@ func (m *module) load(api *driver.API, name string) error {
 	return err
 }
 
-// function finds a kernel.
+// function returns the kernel with the given name.
 func (m *module) function(name string) (driver.Function, error) {
 	f, ok := m.functions[name]
 	if !ok {

@@ -8,12 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// checker makes the checks of one operation and holds its regions.
+// checker makes the checks of one operation and keeps the regions of the operation in use.
 type checker struct{ gpuipc.Checker }
 
 func (d *device) checker() *checker { return &checker{gpuipc.Checker{Holder: d}} }
 
-// Hold keeps a region of this device for an operation.
+// Hold keeps a region of this device in use for an operation.
 func (d *device) Hold(r gpuipc.Region) error {
 	own, ok := r.(*region)
 	if !ok || own.dev != d {
@@ -22,27 +22,27 @@ func (d *device) Hold(r gpuipc.Region) error {
 	return own.hold()
 }
 
-// letGo ends the hold on all regions.
+// letGo releases all regions.
 func (c *checker) letGo() {
 	for _, r := range c.Regions() {
 		r.(*region).letGo()
 	}
 }
 
-// run is bytes in a row at one address.
+// run is a run of n bytes. Its device address is at.
 type run struct {
 	at driver.DevicePtr
 	n  int64
 }
 
-// object is a checked Ref as addresses: its runs in object order, neighbours
-// joined.
+// object is a checked Ref as device addresses. Its runs are in the order of the object, and
+// adjacent runs are joined.
 type object struct {
 	runs []run
 	n    int64
 }
 
-// objectOf resolves a Ref that was checked.
+// objectOf returns the addresses of a checked Ref.
 func objectOf(r gpuipc.Ref) object {
 	var o object
 	for _, e := range r.Extents {
@@ -53,7 +53,7 @@ func objectOf(r gpuipc.Ref) object {
 	return o
 }
 
-// add appends an extent, cut where the region changes its address.
+// add appends an extent, cut where one span of the region ends and the next begins.
 func (o *object) add(r *region, e gpuipc.Extent) {
 	for i := r.spanOf(e.Off); e.Len > 0; i++ {
 		s := &r.spans[i]
@@ -70,12 +70,12 @@ func (o *object) add(r *region, e gpuipc.Extent) {
 	}
 }
 
-// spanOf is the span that off lies in.
+// spanOf returns the index of the span that contains off.
 func (r *region) spanOf(off int64) int {
 	return sort.Search(len(r.spans), func(i int) bool { return r.spans[i].off > off }) - 1
 }
 
-// slice is the bytes [off, off+n).
+// slice returns the bytes [off, off+n) of the object.
 func (o *object) slice(off, n int64) object {
 	if off == 0 && n == o.n {
 		return *o
@@ -94,10 +94,10 @@ func (o *object) slice(off, n int64) object {
 	return out
 }
 
-// one reports whether the object has one address.
+// one reports whether the object has one address, or none because it is empty.
 func (o *object) one() bool { return len(o.runs) <= 1 }
 
-// at is the address of an object that has one; 0 when it is empty.
+// at returns the address of an object that has only one; 0 if it is empty.
 func (o *object) at() driver.DevicePtr {
 	if len(o.runs) == 0 {
 		return 0
@@ -105,12 +105,11 @@ func (o *object) at() driver.DevicePtr {
 	return o.runs[0].at
 }
 
-// copyRuns enqueues the copy of one object to another of the same size, on the
-// device.
+// copyRuns enqueues the copy of src to dst, which has the same size, within the device.
 func (l *lane) copyRuns(dst, src object) error {
 	l.busy = true
 	to, from := dst.runs, src.runs
-	var in, out int64 // done of the first run of each
+	var in, out int64 // bytes of from[0] and of to[0] that are copied already
 	for len(to) > 0 && len(from) > 0 {
 		n := min(to[0].n-out, from[0].n-in)
 		if err := l.dev.api.MemcpyDtoDAsync(to[0].at+driver.DevicePtr(out), from[0].at+driver.DevicePtr(in), n, l.stream); err != nil {
@@ -126,7 +125,7 @@ func (l *lane) copyRuns(dst, src object) error {
 	return nil
 }
 
-// gather copies an object that straddles extents into scratch, in one run.
+// gather copies an object with several addresses into scratch memory, where it has one.
 func (l *lane) gather(o object) (driver.DevicePtr, error) {
 	at, err := l.scratch.take(l, o.n)
 	if err != nil {

@@ -21,23 +21,22 @@ type device struct {
 	granularity int64
 	kernels     *module
 	lanes       *lanes
-	words       *lanes         // for the words of package order
-	foreign     *bounded.Calls // on memory of other processes
+	words       *lanes         // lanes for the words of package order
+	foreign     *bounded.Calls // calls on memory of other processes
 	limits      limits
 	attachPiece int64
 
-	regions  atomic.Int64 // open ones
+	regions  atomic.Int64 // number of open regions
 	attached attachments
 	lost     atomic.Pointer[lostError] // set once, never reset
 	gathered atomic.Int64
 	unpinned atomic.Int64
-	told     atomic.Bool // logged that host memory is not pinned
+	told     atomic.Bool // set when it was logged that host memory is not pinned
 }
 
-// Open loads the driver, retains the primary context of the selected device and
-// compiles the kernels for it, which takes seconds without a result in the
-// driver's cache. ErrUnavailable names what is missing; ErrInvalid means that o
-// is invalid.
+// Open loads the driver, retains the primary context of the selected device and compiles
+// the kernels for it. Compiling takes seconds, unless the driver has the result in its
+// cache. ErrUnavailable names what is missing. ErrInvalid means that o is invalid.
 func Open(o Options) (gpuipc.Accelerator, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -60,7 +59,7 @@ func Open(o Options) (gpuipc.Accelerator, error) {
 	return d, nil
 }
 
-// start creates what Close ends.
+// start creates everything that Close releases.
 func (d *device) start() (err error) {
 	if d.granularity, err = d.api.Granularity(d.id); err != nil {
 		d.info.Descriptors = false
@@ -83,8 +82,8 @@ func (d *device) start() (err error) {
 	return nil
 }
 
-// enter locks the calling goroutine to its thread and makes the context current
-// there, until leave. It refuses once the device is lost.
+// enter locks the calling goroutine to its thread and makes the context current there,
+// until leave. It returns an error if the device is lost.
 func (d *device) enter() error {
 	if err := d.gone(); err != nil {
 		return err
@@ -108,13 +107,13 @@ func (d *device) onThread(f func() error) error {
 	return f()
 }
 
-// release runs f, which releases memory, on a thread with the context, lost or
-// not: the driver should get back whatever it accepts.
+// release runs f, which releases memory, on a thread with the context. It does so even if
+// the device is lost, so that the driver gets back whatever it accepts.
 func (d *device) release(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := d.api.ContextSetCurrent(d.context); err != nil {
-		_ = d.api.ContextSetCurrent(0) // nor may f meet the context of another device
+		_ = d.api.ContextSetCurrent(0) // f must not run in the context of another device either
 	}
 	f()
 }
@@ -137,7 +136,7 @@ func (d *device) Describe() gpuipc.Description {
 // UUID returns the UUID of the device.
 func (d *device) UUID() gpuipc.UUID { return d.info.UUID }
 
-// Counters returns what happened since Open.
+// Counters returns what was counted since Open.
 func (d *device) Counters() Counters {
 	return Counters{
 		StuckCalls: d.foreign.Stuck(), LateCalls: d.foreign.Late(), Lanes: d.lanes.made.Load() + d.words.made.Load(),
@@ -145,7 +144,7 @@ func (d *device) Counters() Counters {
 	}
 }
 
-// Import returns ErrUnavailable: memory of an accelerator comes as a Share.
+// Import returns ErrUnavailable, because memory of an accelerator is imported as a Share.
 func (d *device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	if h.File != nil {
 		h.File.Close()
@@ -153,7 +152,7 @@ func (d *device) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	return nil, fmt.Errorf("cuda: import: memory of a GPU comes as a Share: %w", gpuipc.ErrUnavailable)
 }
 
-// Pin returns ErrUnavailable: the memory has no host address.
+// Pin returns ErrUnavailable, because the memory has no host address.
 func (d *device) Pin(r gpuipc.Ref, _ bool) ([][]byte, func(), error) {
 	c := d.checker()
 	defer c.letGo()
@@ -163,10 +162,10 @@ func (d *device) Pin(r gpuipc.Ref, _ bool) ([][]byte, func(), error) {
 	return nil, nil, fmt.Errorf("cuda: pin: device memory has no host address: %w", gpuipc.ErrUnavailable)
 }
 
-// Close releases everything. It returns ErrInvalid while regions are open or
-// host regions attached, and ErrUnavailable while driver calls on memory of
-// other processes have not returned: the context stays for them, and Close may
-// be called again.
+// Close releases everything. It returns ErrInvalid while regions are open or host regions
+// are attached. It returns ErrUnavailable while driver calls on memory of other processes
+// have not returned. These calls still need the context, and Close may be called again
+// later.
 func (d *device) Close() error {
 	if n, m := d.regions.Load(), d.attached.count(); n != 0 || m != 0 {
 		return fmt.Errorf("cuda: close: %d regions are open, %d host regions attached: %w", n, m, gpuipc.ErrInvalid)
@@ -180,7 +179,7 @@ func (d *device) Close() error {
 	var err error
 	d.release(func() {
 		err = d.kernels.unload(d.api)
-		// The thread must not keep a context that is about to go.
+		// The thread must not keep a context that is about to be released.
 		if e := d.api.ContextSetCurrent(0); err == nil {
 			err = e
 		}
@@ -189,7 +188,7 @@ func (d *device) Close() error {
 		err = e
 	}
 	if err = d.fail(err); d.gone() != nil {
-		return nil // the driver refuses to clean up a lost device; there is nothing left of ours
+		return nil // the driver refuses to clean up a lost device, and no memory of ours is left
 	}
 	return err
 }

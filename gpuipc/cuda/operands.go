@@ -5,21 +5,22 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// operands gives kernels one address for each object. Objects that straddle
-// extents are gathered into scratch before the kernels run, and results that do
-// are copied to their places afterwards.
+// operands gives kernels one address for each object. Objects with several addresses are
+// gathered into scratch memory before the kernels run. Results for objects with several
+// addresses go to scratch memory, and are copied to their places afterwards.
 type operands struct {
 	lane *lane
-	out  []pending
+	out  []pending // results in scratch memory
 }
 
-// pending is a result in scratch.
+// pending is a result in scratch memory: its address, and the object to which it will be
+// copied.
 type pending struct {
 	to object
 	at driver.DevicePtr
 }
 
-// read is the address of what a kernel reads; 0 when it is absent or empty.
+// read returns the address from which a kernel reads r; 0 if r is absent or empty.
 func (p *operands) read(r gpuipc.Ref) (uint64, error) {
 	o := objectOf(r)
 	if o.one() {
@@ -30,7 +31,7 @@ func (p *operands) read(r gpuipc.Ref) (uint64, error) {
 	return uint64(at), err
 }
 
-// write is the address that a kernel writes to.
+// write returns the address to which a kernel writes r.
 func (p *operands) write(r gpuipc.Ref) (uint64, error) {
 	o := objectOf(r)
 	if o.one() {
@@ -42,7 +43,7 @@ func (p *operands) write(r gpuipc.Ref) (uint64, error) {
 	return uint64(at), err
 }
 
-// update is the address of what a kernel reads and writes.
+// update returns the address at which a kernel reads and writes r.
 func (p *operands) update(r gpuipc.Ref) (uint64, error) {
 	o := objectOf(r)
 	if o.one() {
@@ -54,7 +55,7 @@ func (p *operands) update(r gpuipc.Ref) (uint64, error) {
 	return uint64(at), err
 }
 
-// scatter enqueues the copies of results to their places.
+// scatter enqueues the copies of the pending results to their places.
 func (p *operands) scatter() error {
 	for _, o := range p.out {
 		if err := p.lane.copyRuns(o.to, object{[]run{{o.at, o.to.n}}, o.to.n}); err != nil {

@@ -7,29 +7,28 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Options selects a device. The zero value is the only device, with the
-// defaults below.
+// Options selects a device. The zero value selects the first device, with the defaults
+// named below.
 type Options struct {
-	// Library is the path of the driver library; "" = libcuda.so.1 as found by
-	// the dynamic linker.
+	// Library is the path of the driver library; "" = libcuda.so.1, which the dynamic
+	// linker finds.
 	Library string
-	// Device is the UUID, as in "GPU-8a2f...", of the device; "" = the first.
+	// Device is the UUID of the device, as in "GPU-8a2f..."; "" = the first device.
 	Device string
-	// ChunkBytes bounds the physical allocations of regions, rounded up to the
-	// device's granularity; 0 = 1 GiB. Fewer chunks mean fewer descriptors for
-	// each client.
+	// ChunkBytes bounds the physical allocations of regions, rounded up to the device's
+	// granularity; 0 = 1 GiB. With fewer chunks each client needs fewer descriptors.
 	ChunkBytes int64
 	// Streams bounds the operations that run at once; 0 = 8. Reads and writes
 	// of 8 bytes have two streams in addition.
 	Streams int
-	// CallTimeout bounds how long a call waits for the driver to open or close
-	// memory of another process; 0 = 2 s.
+	// CallTimeout bounds how long a call waits for the driver to open or close memory of
+	// another process; 0 = 2 s.
 	CallTimeout time.Duration
-	// AttachWait bounds how long AttachHost waits for the driver to pin
-	// memory; the remainder is pinned while the device is in use. 0 = 10 s.
+	// AttachWait bounds how long AttachHost waits for the driver to pin memory; 0 = 10 s.
+	// Memory that is not pinned by then is pinned while the device is in use.
 	AttachWait time.Duration
-	// Log, if set, gets messages that are worth logging once, such as that
-	// host memory could not be pinned. It must be safe for concurrent use.
+	// Log, if set, gets messages that are worth logging once, for example that host memory
+	// could not be pinned. It must be safe for concurrent use.
 	Log func(message string)
 }
 
@@ -65,7 +64,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Info describes a device, without a context on it.
+// Info describes a device. Getting it needs no context on the device.
 type Info struct {
 	UUID   gpuipc.UUID
 	Name   string
@@ -73,25 +72,25 @@ type Info struct {
 	Driver int   // CUDA version of the driver: 1000*major + 10*minor
 	Major  int   // compute capability
 	Minor  int
-	// Mode is "default", "exclusive process" (one process at a time: engine and
-	// daemon cannot share it) or "prohibited".
+	// Mode is "default", "exclusive process" (only one process at a time, so an engine and
+	// the daemon cannot share the device) or "prohibited".
 	Mode string
-	// MPS reports whether contexts of several processes run at the same time
-	// under the Multi-Process Service. Without it they take turns (time
-	// slicing).
+	// MPS reports whether contexts of several processes run at the same time, under the
+	// Multi-Process Service. Without it they take turns (time slicing).
 	MPS Tristate
-	// Descriptors: memory can leave the process as POSIX descriptors.
+	// Descriptors reports whether memory can be passed to other processes as POSIX
+	// descriptors.
 	Descriptors bool
-	// WaitValues: streams can wait for and write 64-bit values in memory.
+	// WaitValues reports whether streams can wait for and write 64-bit values in memory.
 	WaitValues bool
-	// Trouble is the reason why fields are missing; empty = none is.
+	// Trouble is the reason why fields are missing; "" = none are missing.
 	Trouble string
 }
 
 // Tristate is a bool that an older driver may not report.
 type Tristate uint8
 
-// The answers.
+// The values of a Tristate.
 const (
 	Unknown Tristate = iota
 	No
@@ -108,17 +107,18 @@ func (t Tristate) String() string {
 	return "unknown"
 }
 
-// Counters of one device since Open.
+// Counters are numbers of one device since Open.
 type Counters struct {
-	// StuckCalls is the number of driver calls on memory of other processes
-	// that are past their deadline now, LateCalls that of all such calls.
+	// StuckCalls is the number of driver calls on memory of other processes that have
+	// passed their deadline and not returned. LateCalls also counts the calls that have
+	// returned.
 	StuckCalls, LateCalls int64
 	// Lanes is the number of streams created.
 	Lanes int64
-	// Gathered is the number of operands that straddled extents and were
-	// copied through scratch memory.
+	// Gathered is the number of operands with several addresses, which were copied through
+	// scratch memory.
 	Gathered int64
-	// Unpinned is the bytes of host memory copied through staging, because the
-	// driver had not registered them (yet).
+	// Unpinned is the bytes of host memory that were copied through staging buffers,
+	// because the driver had not registered them (yet).
 	Unpinned int64
 }

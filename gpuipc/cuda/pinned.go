@@ -9,9 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// pinned is host memory for copies: a separate mapping, never Go's heap,
-// registered with the driver if that is allowed. Unregistered it works too,
-// through a buffer of the driver.
+// pinned is host memory for copies. It is a mapping of its own, never on Go's heap. It is
+// registered with the driver if that is allowed. Otherwise copies also work, through a
+// buffer of the driver.
 type pinned struct {
 	mem        []byte
 	registered bool
@@ -35,7 +35,7 @@ func (d *device) newPinned(n int64) (pinned, error) {
 	return p, nil
 }
 
-// tellUnpinned logs once that copies are slower than they could be.
+// tellUnpinned logs, only once, that copies are slower than they could be.
 func (d *device) tellUnpinned(err error) {
 	if d.told.CompareAndSwap(false, true) {
 		d.options.Log(fmt.Sprintf("cuda: host memory is not pinned, copies go through buffers: %v", err))
@@ -55,13 +55,13 @@ func (p *pinned) close(d *device) {
 	*p = pinned{}
 }
 
-// stagingBytes is one of a lane's two staging buffers: long enough that a copy
-// of it takes much longer than its launch, short enough that two of them for
-// each lane do not matter.
+// stagingBytes is the size of each of a lane's two staging buffers. A copy of this size
+// takes much longer than its launch, and the memory for two buffers per lane does not
+// matter.
 const stagingBytes = 2 << 20
 
-// staging is host memory for copies between the device and Go's memory, or host
-// memory that is not registered.
+// staging has a lane's buffers for copies between the device and host memory that is not
+// registered, such as Go's memory.
 type staging struct{ both pinned }
 
 // slot returns staging buffer i of a lane.
@@ -69,7 +69,7 @@ func (l *lane) slot(i int) []byte {
 	return l.staging.both.mem[i*stagingBytes : (i+1)*stagingBytes]
 }
 
-// openStaging creates the buffers at their first use.
+// openStaging creates the staging buffers at their first use.
 func (l *lane) openStaging() (err error) {
 	if l.staging.both.mem == nil {
 		l.staging.both, err = l.dev.newPinned(2 * stagingBytes)

@@ -11,26 +11,26 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// handleGranularity is the multiple to which regions with handles are rounded
-// up. The driver cuts smaller allocations out of blocks of this size, and a
-// handle opens the whole block.
+// handleGranularity is the multiple of bytes to which regions with handles are rounded up.
+// The driver takes smaller allocations from blocks of this size, and a handle opens the
+// whole block.
 const handleGranularity = 2 << 20
 
-// region is device memory, ours or imported.
+// region is device memory, our own or imported.
 type region struct {
 	dev   *device
 	name  string
 	bytes int64
-	spans []span // by offset, without gaps
+	spans []span // in the order of offsets, without gaps
 	way   gpuipc.Way
-	// chunks are the allocations of a region of ours that leaves by descriptor.
+	// chunks has the allocations of our own region that is shared by descriptors.
 	chunks []vmmChunk
-	// giveBack is called once, with the context current; for imports in a
-	// separate goroutine.
+	// giveBack releases the memory. It is called once, with the context current. For
+	// imports it is called in a separate goroutine.
 	giveBack func() error
 	imported bool
 
-	// users is the number of running operations; closedRegion once closed.
+	// users is the number of running operations, or closedRegion once the region is closed.
 	users atomic.Int64
 }
 
@@ -45,9 +45,8 @@ const closedRegion = -1 << 62
 // Device returns the UUID of the region's device.
 func (r *region) Device() gpuipc.UUID { return r.dev.info.UUID }
 
-// NewRegion allocates memory, all zeros. Without room it changes nothing and
-// returns ErrFull. Access and Huge have no effect on a device, but must be
-// valid.
+// NewRegion allocates memory that is all zeros. Without room it changes nothing and returns
+// ErrFull. Access and Huge have no effect on a GPU, but must be valid.
 func (d *device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -81,7 +80,7 @@ func (d *device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	return r, nil
 }
 
-// create makes the region of chunks.
+// create makes the region from chunks.
 func (r *region) create(size int64) error {
 	d := r.dev
 	most := roundUp(d.options.ChunkBytes, d.granularity)
@@ -109,7 +108,7 @@ func (r *region) create(size int64) error {
 	return nil
 }
 
-// allocate makes the region of one allocation.
+// allocate makes the region from one allocation.
 func (r *region) allocate(size int64) error {
 	at, err := r.dev.api.MemAlloc(size)
 	if err != nil {
@@ -120,7 +119,7 @@ func (r *region) allocate(size int64) error {
 	return nil
 }
 
-// zero clears a new region: it may hold what another process left.
+// zero clears a new region, because it may have data that another process left.
 func (d *device) zero(r *region) error {
 	s, err := d.api.StreamCreate()
 	if err != nil {
@@ -137,7 +136,7 @@ func (d *device) zero(r *region) error {
 
 func (r *region) Bytes() int64 { return r.bytes }
 
-// Export returns ErrUnavailable: device memory leaves as a Share.
+// Export returns ErrUnavailable, because device memory is shared as a Share.
 func (r *region) Export() (gpuipc.Handle, error) {
 	if err := r.hold(); err != nil {
 		return gpuipc.Handle{}, err
@@ -146,8 +145,7 @@ func (r *region) Export() (gpuipc.Handle, error) {
 	return gpuipc.Handle{}, fmt.Errorf("cuda: region %s: memory of a GPU leaves as a Share: %w", r.name, gpuipc.ErrUnavailable)
 }
 
-// Resident returns the whole size: device memory is backed when it is
-// allocated.
+// Resident returns the whole size, because device memory is backed when it is allocated.
 func (r *region) Resident() (int64, error) {
 	if err := r.hold(); err != nil {
 		return 0, err
@@ -156,8 +154,8 @@ func (r *region) Resident() (int64, error) {
 	return r.bytes, nil
 }
 
-// Share returns handles for one more process. Imported memory can be shared
-// only by its owner.
+// Share returns handles for one more process. Only the owner of memory can share it, so it
+// returns ErrUnavailable for an imported region.
 func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 	if err := r.hold(); err != nil {
 		return gpuipc.Share{}, err
@@ -203,8 +201,8 @@ func (r *region) descriptors(out *gpuipc.Share) error {
 	return nil
 }
 
-// handle adds the offset of the region in its allocation, which the driver may
-// have made larger.
+// handle appends the handle of the region's allocation. The driver may have made the
+// allocation larger, so the chunk has the offset of the region in it.
 func (r *region) handle(out *gpuipc.Share) error {
 	at := r.spans[0].at
 	h, err := r.dev.api.IPCMemHandle(at)
@@ -219,10 +217,10 @@ func (r *region) handle(out *gpuipc.Share) error {
 	return nil
 }
 
-// Close frees the memory. It panics while an operation uses it: the addresses
-// may be another region's next. Closing memory of another process has a
-// deadline; if the driver does not return in time, Close returns
-// ErrUnavailable, and the remainder happens when the driver returns.
+// Close frees the memory. It panics if an operation is still using the memory, because
+// another region may get the addresses next. Closing memory of another process has a
+// deadline. If the driver does not return in time, Close returns ErrUnavailable, and the
+// memory is released when the driver returns.
 func (r *region) Close() error {
 	if !r.users.CompareAndSwap(0, closedRegion) {
 		if n := r.users.Load(); n > 0 {
@@ -244,12 +242,12 @@ func (r *region) Close() error {
 	}
 	// This call may be the first to see that the device is lost.
 	if err = fail(err); err == nil || d.gone() != nil {
-		return nil // what a lost device held is gone with it
+		return nil // what was on a lost device is gone with it
 	}
 	return fmt.Errorf("cuda: close region %s: %w", r.name, err)
 }
 
-// hold keeps the region for one operation.
+// hold keeps the region in use for one operation, until letGo.
 func (r *region) hold() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)

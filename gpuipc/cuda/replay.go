@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// Replay moves the states of one layer over rows of tokens in one launch.
+// Replay applies the rows of one job to the states of a layer, in one launch.
 func (d *device) Replay(ctx context.Context, job *gpuipc.ReplayJob) error {
 	c := d.checker()
 	defer c.letGo()
@@ -44,8 +44,8 @@ func (p *operands) replay(job *gpuipc.ReplayJob) ([]kernels.Launch, error) {
 	return kernels.Replay([]kernels.ReplayJob{a})
 }
 
-// states are the addresses of a state before and after; they are one where the
-// job works in place.
+// states returns the addresses of the states before and after a job. They are the same if
+// the job works in place.
 func (p *operands) states(from, out gpuipc.Ref) (in, to uint64, err error) {
 	if !out.Absent() && out.Equal(from) {
 		in, err = p.update(out)

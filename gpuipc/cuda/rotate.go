@@ -9,16 +9,16 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// What the host does for a job counts in a batch as bytes that the device moves
-// meanwhile, and bounds the tables: an angle is 30 ns of the host's time and 8
-// bytes of tables, a row in a block table at most 4.
+// Work of the host for a job counts in a batch as bytes: what the device could move in the
+// same time. This also bounds the tables. An angle costs the host 30 ns and takes 8 bytes
+// of tables; a row in a block table takes at most 4 bytes.
 const (
 	angleBytes    = 256
 	tableRowBytes = 128
 	pieceRows     = 4 << 20
 )
 
-// Rotate copies and turns the rows of one job.
+// Rotate copies and rotates the rows of one job.
 func (d *device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
 	if err := d.rotate(ctx, []*gpuipc.RotateJob{job}); err != nil {
 		return fmt.Errorf("cuda: %s of %d rows: %w", gpuipc.OpRotate, job.Rows, err)
@@ -26,9 +26,9 @@ func (d *device) Rotate(ctx context.Context, job *gpuipc.RotateJob) error {
 	return nil
 }
 
-// RotateAll runs independent jobs together. Each is checked like one of Rotate,
-// and their dense operands against each other; that block tables of two jobs
-// share no bytes is the caller's promise.
+// RotateAll runs independent jobs together. It checks each job as Rotate does, and the
+// jobs' dense operands against each other. It does not check that the block tables of two
+// jobs share no bytes; the caller must make sure of that.
 func (d *device) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) error {
 	all := make([]*gpuipc.RotateJob, len(jobs))
 	for i := range jobs {
@@ -68,14 +68,14 @@ func (d *device) rotate(ctx context.Context, jobs []*gpuipc.RotateJob) error {
 	})
 }
 
-// rotatePiece is rows of a job.
+// rotatePiece is a run of rows of a job.
 type rotatePiece struct {
 	job       *gpuipc.RotateJob
-	base      driver.DevicePtr // of the block table
+	base      driver.DevicePtr // address of block 0 of the block table
 	row, rows int
 }
 
-// cutRotation cuts a job so that the tables of each piece are bounded.
+// cutRotation cuts a job into pieces, so that the tables of each piece are bounded.
 func (d *device) cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rotatePiece {
 	step := pieceRows
 	if p := job.PerRow; p != nil && p.Dims > 0 {
@@ -88,7 +88,8 @@ func (d *device) cutRotation(job *gpuipc.RotateJob, base driver.DevicePtr) []rot
 	return out
 }
 
-// cost is the bytes that move, and what the angles take.
+// cost returns the bytes that the piece reads and writes, plus the bytes that stand for
+// work of the host.
 func (r *rotatePiece) cost() int64 {
 	n := 2 * int64(r.rows) * rowBytes(r.job)
 	if p := r.job.PerRow; p != nil {
@@ -104,8 +105,8 @@ func rowBytes(j *gpuipc.RotateJob) int64 {
 	return int64(j.Heads) * int64(j.Dim) * int64(j.Type.Size())
 }
 
-// tableBase is the address of a table's block 0. All that is written must lie in
-// one run of addresses.
+// tableBase returns the address of block 0 of a block table. All bytes that the job writes
+// must be in one span of the region.
 func tableBase(j *gpuipc.RotateJob) (driver.DevicePtr, error) {
 	d := &j.Dst
 	if d.Region == nil || j.Rows == 0 {

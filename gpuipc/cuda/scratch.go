@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	scratchFirst = 1 << 20  // a lane's first piece of scratch
-	scratchKept  = 64 << 20 // more than this goes back after the operation
+	scratchFirst = 1 << 20  // bytes of a lane's first block of scratch memory
+	scratchKept  = 64 << 20 // if a lane has more bytes, they are freed after the operation
 	scratchAlign = 256
 )
 
-// scratch is device memory of one operation: operands that straddle extents are
-// gathered there, and results wait there for their copy.
+// scratch is device memory for one operation. Operands with several addresses are gathered
+// there, and results stay there until they are copied to their places.
 type scratch struct {
 	blocks []scratchBlock // all but the last are full
-	used   int64          // of the last
-	want   int64          // of the largest operation, up to scratchKept
+	used   int64          // bytes of the last block
+	want   int64          // bytes that the largest operation needed, up to scratchKept
 }
 
 type scratchBlock struct {
@@ -25,7 +25,7 @@ type scratchBlock struct {
 	bytes int64
 }
 
-// take gives n bytes until the operation ends.
+// take returns n bytes, which are valid until the operation ends.
 func (s *scratch) take(l *lane, n int64) (driver.DevicePtr, error) {
 	n = (n + scratchAlign - 1) / scratchAlign * scratchAlign
 	if k := len(s.blocks) - 1; k >= 0 && s.blocks[k].bytes-s.used >= n {
@@ -47,8 +47,8 @@ func (s *scratch) take(l *lane, n int64) (driver.DevicePtr, error) {
 	return at, nil
 }
 
-// reset forgets what was taken. Nothing under way uses it. Many blocks become one
-// the next time.
+// reset frees what was taken, for the next operation. No work in flight may use it. If
+// there were several blocks, the next operation gets one block of their total size.
 func (s *scratch) reset(l *lane) {
 	s.used = 0
 	if len(s.blocks) == 0 || len(s.blocks) == 1 && s.blocks[0].bytes <= scratchKept {

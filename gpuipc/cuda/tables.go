@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	tablesFirst = 256 << 10 // a lane's tables at first
-	tablesMost  = 64 << 20  // no operation needs more at once: its parts are bounded
+	tablesFirst = 256 << 10 // initial bytes of a lane's tables
+	tablesMost  = 64 << 20  // most bytes at once; no operation needs more, because its parts are bounded
 )
 
-// tables is the buffer for the tables of launches: pinned memory of the host
-// and as much of the device. They fill up from the front, so that tables given
-// to a copy stay until the lane has drained.
+// tables is a lane's buffer for the tables of launches: pinned host memory, and as much
+// device memory. It fills up from the front. So tables that are being copied stay unchanged
+// until the lane has drained.
 type tables struct {
 	host pinned
 	at   driver.DevicePtr
 	used int64
 }
 
-// launch enqueues kernels, one after the other, and their tables before them.
+// launch enqueues kernels, one after the other, after a copy of their tables.
 func (l *lane) launch(launches []kernels.Launch) error {
 	if err := l.place(launches); err != nil {
 		return err
@@ -36,8 +36,8 @@ func (l *lane) launch(launches []kernels.Launch) error {
 	return nil
 }
 
-// place copies the tables of kernels to the device, in one copy, and puts their
-// address into the arguments.
+// place enqueues one copy of the tables of all launches to the device, and puts the address
+// of each table into the arguments of its launch.
 func (l *lane) place(launches []kernels.Launch) error {
 	total := int64(0)
 	for i := range launches {
@@ -77,8 +77,8 @@ func tableRoom(n int) int64 {
 	return (int64(n) + kernels.TableAlign - 1) / kernels.TableAlign * kernels.TableAlign
 }
 
-// roomForTables reserves n bytes, and waits for earlier launches that occupy
-// them.
+// roomForTables makes room for n bytes of tables. If earlier launches occupy the space, it
+// waits for them.
 func (l *lane) roomForTables(n int64) error {
 	t := &l.tables
 	if n <= int64(len(t.host.mem))-t.used {

@@ -11,13 +11,12 @@ import (
 type transfer struct {
 	dev     *device
 	host    *attachment
-	ref     gpuipc.Ref // the host's side
+	ref     gpuipc.Ref // the object in host memory
 	device  object
-	digests []uint64 // nil = not wanted
+	digests []uint64 // nil = no digests are wanted
 }
 
-// Upload copies from an attached host region to the device, and has the device
-// hash what arrived.
+// Upload copies from an attached host region to the device. The device hashes what arrived.
 func (d *device) Upload(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
 	own, other := d.checker(), hostChecker{dev: d}
 	defer own.letGo()
@@ -43,8 +42,7 @@ func (d *device) Upload(ctx context.Context, dst, src gpuipc.Ref, digests []uint
 	return nil
 }
 
-// Download copies from the device to an attached host region, and has the host
-// hash what arrived.
+// Download copies from the device to an attached host region. The host hashes what arrived.
 func (d *device) Download(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
 	own, other := d.checker(), hostChecker{dev: d}
 	defer own.letGo()
@@ -67,14 +65,14 @@ func (d *device) Download(ctx context.Context, dst, src gpuipc.Ref, digests []ui
 	return nil
 }
 
-// hostChecker checks the host's side and keeps its attachment.
+// hostChecker checks the host's side of a copy and keeps its attachment.
 type hostChecker struct {
 	dev        *device
 	checks     gpuipc.Checker
 	attachment *attachment
 }
 
-// Hold keeps the attachment of a host region.
+// Hold keeps the attachment of a host region in use.
 func (c *hostChecker) Hold(r gpuipc.Region) error {
 	if _, ok := gpuipc.HostOf(r); !ok {
 		return fmt.Errorf("not a region of a host device: %w", gpuipc.ErrInvalid)
@@ -144,7 +142,8 @@ func (t *transfer) download(ctx context.Context, l *lane) error {
 	})
 }
 
-// hash stores the digests of whole chunks that have arrived at the host.
+// hash stores the digests of the bytes [off, off+n), which have arrived at the host and are
+// whole chunks.
 func (t *transfer) hash(ctx context.Context, off, n int64) error {
 	if t.digests == nil {
 		return nil
@@ -153,7 +152,7 @@ func (t *transfer) hash(ctx context.Context, off, n int64) error {
 	return t.host.host.Digests(ctx, t.ref.Slice(off, n), t.digests[first:first+int64(gpuipc.Chunks(n))])
 }
 
-// runs are the host's bytes [off, off+n) of the object.
+// runs returns the host memory of the bytes [off, off+n) of the object.
 func (t *transfer) runs(off, n int64) []hostRun {
 	var out []hostRun
 	for _, e := range t.ref.Slice(off, n).Extents {

@@ -6,14 +6,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// vmmChunk is one physical allocation.
+// vmmChunk is one physical allocation of CUDA's virtual memory management.
 type vmmChunk struct {
 	allocation driver.Allocation
 	bytes      int64
 }
 
-// mapChunks maps allocations one behind the other, for reading and writing by the
-// device. After an error nothing is mapped.
+// mapChunks maps allocations one after the other, so that the device can read and write
+// them. After an error nothing is mapped.
 func (d *device) mapChunks(chunks []vmmChunk) (driver.DevicePtr, error) {
 	total := int64(0)
 	for _, c := range chunks {
@@ -36,7 +36,7 @@ func (d *device) mapChunks(chunks []vmmChunk) (driver.DevicePtr, error) {
 	return base, nil
 }
 
-// unmapChunks undoes mapChunks. Nothing runs on the memory.
+// unmapChunks undoes mapChunks. No work may use the memory any more.
 func (d *device) unmapChunks(base driver.DevicePtr, chunks []vmmChunk) error {
 	total := int64(0)
 	for _, c := range chunks {
@@ -45,8 +45,8 @@ func (d *device) unmapChunks(base driver.DevicePtr, chunks []vmmChunk) error {
 	return d.unmap(base, total, chunks)
 }
 
-// unmap takes the chunks that are mapped out of a reservation of total bytes and
-// gives it back.
+// unmap unmaps chunks from an address reservation of total bytes, and frees the
+// reservation.
 func (d *device) unmap(base driver.DevicePtr, total int64, mapped []vmmChunk) error {
 	var errs []error
 	at := base
@@ -58,10 +58,10 @@ func (d *device) unmap(base driver.DevicePtr, total int64, mapped []vmmChunk) er
 	return errors.Join(errs...)
 }
 
-// releaseChunks drops our hold on allocations; mappings and descriptors keep
-// theirs.
+// releaseChunks releases our references to allocations. Mappings and descriptors keep
+// references of their own.
 func (d *device) releaseChunks(chunks []vmmChunk) {
 	for _, c := range chunks {
-		_ = d.api.MemRelease(c.allocation) // fails on a lost device only
+		_ = d.api.MemRelease(c.allocation) // fails only on a lost device
 	}
 }

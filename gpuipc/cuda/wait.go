@@ -7,13 +7,12 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is the time that a wait polls before it sleeps: that of a small copy.
-// A sleeping thread wakes some 10 us late. A spinning one takes a core from
-// others: with 50 us, on 2 cores that the fake driver's kernels need too, a
-// compose took 45 us more.
+// spinFor is the time that a wait polls before it sleeps, about the time of a small copy. A
+// sleeping thread wakes up some 10 us late. A polling thread takes a core from others: with
+// 50 us, on 2 cores that the fake driver's kernels need too, a compose took 45 us longer.
 const spinFor = 10 * time.Microsecond
 
-// wait returns when the stream is past the last record of e.
+// wait returns when the stream has passed the last record of e.
 func (l *lane) wait(e driver.Event) error {
 	api := l.dev.api
 	for start := time.Now(); ; {
@@ -37,16 +36,16 @@ func (l *lane) drain() error {
 		err = l.wait(l.done)
 	}
 	if err = l.dev.fail(err); err != nil && l.dev.gone() == nil {
-		// No event shows when the stream is past; wait for the stream itself.
+		// No event can show when the work has ended, so wait for the stream itself.
 		_ = l.dev.fail(l.dev.api.StreamSynchronize(l.stream))
 	}
 	return err
 }
 
-// pieces cuts n bytes into pieces of at most size and keeps two in flight.
-// issue enqueues one; done, if set, is called in order for each that has ended.
-// slot is 0 or 1: a slot's piece is done before the next is issued into it. The
-// context is checked between two pieces.
+// pieces cuts n bytes into pieces of at most size bytes and keeps two pieces in flight.
+// issue enqueues a piece. done, if set, is called for each piece that has ended, in order.
+// slot is 0 or 1. A piece is done before the next piece is issued into its slot. The
+// context is checked before each piece.
 func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot int, off, n int64) error) error {
 	finish := func(i int64) error {
 		if err := l.wait(l.marks[i%2]); err != nil || done == nil {
@@ -69,14 +68,14 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 			return err
 		}
 		if done == nil && i+2 >= count {
-			continue // its result is not needed
+			continue // nobody waits for this mark
 		}
 		if err := l.dev.api.EventRecord(l.marks[i%2], l.stream); err != nil {
 			return err
 		}
 	}
 	if done == nil {
-		return nil // later work on the stream, or its drain, comes after them
+		return nil // later work on the stream, or drain, waits for these pieces
 	}
 	for i := max(0, count-2); i < count; i++ {
 		if err := finish(i); err != nil {
@@ -84,7 +83,7 @@ func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot 
 		}
 	}
 	if count > 0 {
-		l.busy = false // the last mark came after everything
+		l.busy = false // the last mark was recorded after all work
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Operations of an Accelerator beside those of a Device, for Fail and Stall.
+// Operations of an Accelerator that a Device does not have, for Fail and Stall.
 const (
 	OpUpload gpuipc.Op = 64 + iota
 	OpDownload
@@ -23,32 +23,32 @@ const (
 	OpAttachHost
 )
 
-// Accelerator is a gpuipc.Accelerator whose memory is memfds and whose kernels
-// are those of a separate host device. As on a GPU, its regions are unknown to
-// other devices and vice versa. A region is one chunk and is shared as a
-// descriptor. Operations fail or wait as the rules of the embedded Device say.
+// Accelerator is a gpuipc.Accelerator whose memory is memfds and whose kernels run on a
+// separate host device. As with a GPU, other devices do not know its regions, and it does
+// not know theirs. A region is one chunk and is shared as a descriptor. Rules of the
+// embedded Device make operations fail or wait.
 type Accelerator struct {
-	*Device // its kernels
+	*Device // runs the kernels
 
-	host gpuipc.Device // whose regions can be attached
+	host gpuipc.Device // device whose regions can be attached
 	id   gpuipc.UUID
 
 	state struct {
 		sync.Mutex
-		attached map[gpuipc.Region]*sync.WaitGroup // uploads and downloads that run
+		attached map[gpuipc.Region]*sync.WaitGroup // running uploads and downloads of each attached region
 		lost     bool
-		spoil    int // uploads until one writes a wrong byte; 0 = none
+		spoil    int // number of uploads until one writes a wrong byte; 0 = none will
 	}
 }
 
-// NewAccelerator opens an accelerator beside a host device. It is closed when the
-// test ends, after its regions must be.
+// NewAccelerator opens an accelerator next to a host device. It is closed when the test
+// ends. All its regions must be closed before.
 func NewAccelerator(t testing.TB, host gpuipc.Device) *Accelerator {
 	t.Helper()
 	return NewAccelerators(t, host, 1)[0]
 }
 
-// NewAccelerators opens n of them. The i-th has a UUID that ends in i+1.
+// NewAccelerators opens n accelerators. The UUID of number i ends in i+1.
 func NewAccelerators(t testing.TB, host gpuipc.Device, n int) (list []*Accelerator) {
 	t.Helper()
 	for i := range n {
@@ -59,26 +59,26 @@ func NewAccelerators(t testing.TB, host gpuipc.Device, n int) (list []*Accelerat
 	return list
 }
 
-// Lose makes every operation from now on fail with ErrUnavailable, as a GPU does
-// that has fallen off its bus. Regions can still be closed.
+// Lose makes every operation from now on fail with ErrUnavailable, as a GPU that fell off
+// its bus does. Regions can still be closed.
 func (a *Accelerator) Lose() {
 	a.state.Lock()
 	defer a.state.Unlock()
 	a.state.lost = true
 }
 
-// Lost reports whether it was taken away, as the device of a GPU does.
+// Lost reports whether Lose was called, like the method Lost of a GPU's device.
 func (a *Accelerator) Lost() bool { return a.check() != nil }
 
-// Spoil has the n-th upload from now on (1 = the next) write a byte that is not its
-// source's, where its digests see it.
+// Spoil makes the n-th upload from now on (1 = the next) write one wrong byte. The digests
+// of the upload include this byte.
 func (a *Accelerator) Spoil(n int) {
 	a.state.Lock()
 	defer a.state.Unlock()
 	a.state.spoil = n
 }
 
-// Attached counts host regions that are attached.
+// Attached returns the number of attached host regions.
 func (a *Accelerator) Attached() int {
 	a.state.Lock()
 	defer a.state.Unlock()
@@ -94,21 +94,22 @@ func (a *Accelerator) check() error {
 	return nil
 }
 
-// Describe returns a description that is not that of a GPU.
+// Describe returns a description that differs from every GPU's.
 func (a *Accelerator) Describe() gpuipc.Description {
 	return gpuipc.Description{Kind: "double", Name: "kernels of the host"}
 }
 
-// UUID identifies the accelerator among those that were opened together.
+// UUID returns the UUID, which is unique among accelerators that were opened together.
 func (a *Accelerator) UUID() gpuipc.UUID { return a.id }
 
-// region is memory of an Accelerator. The host device underneath never sees it.
+// region is memory of an Accelerator. It wraps a region of the host device that runs the
+// kernels, to which it is unknown.
 type region struct {
-	gpuipc.Region // of the host device underneath
+	gpuipc.Region // of the host device that runs the kernels
 	dev           *Accelerator
 }
 
-// Export returns ErrUnavailable: no host can map the memory of an accelerator.
+// Export returns ErrUnavailable, because no host can map the memory of an accelerator.
 func (r *region) Export() (gpuipc.Handle, error) {
 	if err := r.dev.Hold(r); err != nil {
 		return gpuipc.Handle{}, err // closed
@@ -116,10 +117,10 @@ func (r *region) Export() (gpuipc.Handle, error) {
 	return gpuipc.Handle{}, fmt.Errorf("memory of an accelerator has no host handle: %w", gpuipc.ErrUnavailable)
 }
 
-// Device is the accelerator's UUID.
+// Device returns the accelerator's UUID.
 func (r *region) Device() gpuipc.UUID { return r.dev.id }
 
-// Share makes one descriptor.
+// Share returns a share with one descriptor.
 func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 	if err := r.dev.check(); err != nil {
 		return gpuipc.Share{}, err
@@ -134,8 +135,7 @@ func (r *region) Share(way gpuipc.Way) (gpuipc.Share, error) {
 	return gpuipc.Share{Way: way, Device: r.dev.id, Chunks: []gpuipc.Chunk{{Bytes: h.Bytes, File: h.File}}}, nil
 }
 
-// NewRegion returns a gpuipc.SharedRegion; every process that maps it may write
-// it.
+// NewRegion returns a gpuipc.SharedRegion. Every process that maps it may write to it.
 func (a *Accelerator) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := a.check(); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (a *Accelerator) Import(h gpuipc.Handle) (gpuipc.Region, error) {
 	return nil, fmt.Errorf("import of host memory: %w", gpuipc.ErrUnavailable)
 }
 
-// ImportShare maps a Share of one descriptor.
+// ImportShare maps a Share that has one descriptor.
 func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.Region, error) {
 	err := errors.Join(a.check(), a.enter(ctx, OpImportShare), ctx.Err())
 	switch {
@@ -172,7 +172,7 @@ func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.R
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Memory of a device has no holes. Where this fails the import says why.
+	// Memory of a device has no holes. If this fails, the import says why.
 	_ = unix.Fallocate(int(s.Chunks[0].File.Fd()), 0, 0, s.Chunks[0].Bytes)
 	r, err := a.Device.Device.Import(gpuipc.Handle{File: s.Chunks[0].File, Bytes: s.Chunks[0].Bytes})
 	if err != nil {
@@ -181,8 +181,8 @@ func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.R
 	return &region{Region: r, dev: a}, nil
 }
 
-// own replaces a region of this accelerator by the one underneath. Other
-// regions are unchanged, and the host device underneath refuses them.
+// own returns the host device's region inside a region of this accelerator. It returns
+// other regions unchanged, and the host device refuses them.
 func (a *Accelerator) own(r gpuipc.Region) gpuipc.Region {
 	if mine, ok := r.(*region); ok && mine.dev == a {
 		return mine.Region
@@ -194,7 +194,7 @@ func (a *Accelerator) ref(r gpuipc.Ref) gpuipc.Ref {
 	return gpuipc.Ref{Region: a.own(r.Region), Extents: r.Extents}
 }
 
-// AttachHost lets a region of the host device be a side of copies.
+// AttachHost allows copies to and from a region of the host device.
 func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	if err := errors.Join(a.check(), a.enter(context.Background(), OpAttachHost)); err != nil {
 		return nil, err
@@ -218,7 +218,8 @@ func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err erro
 	}, nil
 }
 
-// begin counts a copy on an attached region.
+// begin registers a copy to or from an attached region. end must be called when the copy
+// has ended.
 func (a *Accelerator) begin(r gpuipc.Region) (end func(), err error) {
 	a.state.Lock()
 	defer a.state.Unlock()
@@ -230,7 +231,7 @@ func (a *Accelerator) begin(r gpuipc.Region) (end func(), err error) {
 	return running.Done, nil
 }
 
-// Upload copies chunk by chunk through a buffer and hashes what then lies here.
+// Upload copies chunk by chunk through a buffer and hashes what arrived.
 func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
 	if err := a.enter(ctx, OpUpload); err != nil {
 		return err
@@ -253,7 +254,7 @@ func (a *Accelerator) Upload(ctx context.Context, dst, src gpuipc.Ref, digests [
 	return a.Device.Device.Digests(ctx, to, digests)
 }
 
-// Download copies the other way.
+// Download copies from the accelerator to a host region in the same way.
 func (a *Accelerator) Download(ctx context.Context, dst, src gpuipc.Ref, digests []uint64) error {
 	if err := a.enter(ctx, OpDownload); err != nil {
 		return err
@@ -307,7 +308,7 @@ func (a *Accelerator) copy(ctx context.Context, op gpuipc.Op, dst, src gpuipc.Re
 	return a.check()
 }
 
-// spoil changes the first byte of what an upload wrote, if it is the one.
+// spoil changes the first byte that an upload wrote, if Spoil was called for this upload.
 func (a *Accelerator) spoil(ctx context.Context, dst gpuipc.Ref) error {
 	a.state.Lock()
 	hit := a.state.spoil == 1
@@ -334,7 +335,7 @@ func (a *Accelerator) Digests(ctx context.Context, src gpuipc.Ref, digests []uin
 	return a.run(func() error { return a.Device.Digests(ctx, a.ref(src), digests) })
 }
 
-// Checksums is Digests by CRC-32.
+// Checksums computes the CRC-32 of memory of the accelerator.
 func (a *Accelerator) Checksums(ctx context.Context, src gpuipc.Ref, sums []uint64) error {
 	return a.run(func() error { return a.Device.Checksums(ctx, a.ref(src), sums) })
 }
@@ -349,7 +350,7 @@ func (a *Accelerator) Store(ctx context.Context, dst gpuipc.Ref, src []byte) err
 	return a.run(func() error { return a.Device.Store(ctx, a.ref(dst), src) })
 }
 
-// Pin returns ErrUnavailable: the memory has no host address.
+// Pin returns ErrUnavailable, because the memory has no host address.
 func (a *Accelerator) Pin(gpuipc.Ref, bool) ([][]byte, func(), error) {
 	return nil, nil, fmt.Errorf("memory of an accelerator: %w", gpuipc.ErrUnavailable)
 }
@@ -431,8 +432,8 @@ func (a *Accelerator) RotateAll(ctx context.Context, jobs []gpuipc.RotateJob) er
 	})
 }
 
-// Hold makes the Accelerator a gpuipc.Holder of its own regions. It only checks
-// them: the host device underneath holds them while it works.
+// Hold makes the Accelerator a gpuipc.Holder of its own regions. It only checks them. The
+// host device that runs the kernels holds them during an operation.
 func (a *Accelerator) Hold(r gpuipc.Region) error {
 	if mine, ok := r.(*region); !ok || mine.dev != a {
 		return fmt.Errorf("a region of another device: %w", gpuipc.ErrInvalid)
@@ -441,10 +442,10 @@ func (a *Accelerator) Hold(r gpuipc.Region) error {
 	if err == nil {
 		unpin()
 	}
-	return err // closed
+	return err // not nil if the region is closed
 }
 
-// run fails before and after an operation of a device that is lost.
+// run runs op. It returns an error if the device is lost before or after that.
 func (a *Accelerator) run(op func() error) error {
 	if err := a.check(); err != nil {
 		return err

@@ -11,10 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AcceleratorConformance checks what an accelerator does in addition to a
-// Device, which Conformance checks. open is called once per subtest and must
-// arrange for the Close of both devices; the accelerator attaches the host's
-// regions.
+// AcceleratorConformance checks what an accelerator does in addition to a Device, which
+// Conformance checks. open is called once per subtest and must make sure that both devices
+// are closed. The accelerator attaches regions of the host device.
 func AcceleratorConformance(t *testing.T, open func(t testing.TB) (gpuipc.Accelerator, gpuipc.Device)) {
 	for _, part := range []struct {
 		name string
@@ -40,15 +39,15 @@ func AcceleratorConformance(t *testing.T, open func(t testing.TB) (gpuipc.Accele
 	}
 }
 
-// accRig is an accelerator with a region beside a host with one.
+// accRig is an accelerator and a host device, with a region of each.
 type accRig struct {
 	*rig
 	acc  gpuipc.Accelerator
 	host *rig
 }
 
-// attach makes regions of n random bytes on both sides, the host's attached until
-// the test ends.
+// attach makes regions of n random bytes on both devices. The host's region stays attached
+// until the test ends.
 func (r *accRig) attach(n int64) {
 	r.Helper()
 	r.fresh(n)
@@ -253,7 +252,7 @@ func testRotateAll(r *accRig) {
 	}
 }
 
-// checkRows compares all that a job wrote, in the copy r.after.
+// checkRows checks all that a job wrote. It reads r.after, a copy of the region.
 func (r *rig) checkRows(j *gpuipc.RotateJob, src []byte) {
 	r.Helper()
 	n, d := j.Dim*j.Type.Size(), &j.Dst
@@ -315,9 +314,9 @@ func testEndedTransfers(r *accRig) {
 	r.checkBoth("after transfers that never began")
 }
 
-// ShareConformance checks that what one process shares another can map: give
-// ships a share to a process that adds one to every byte, and returns when it has
-// done so. It is called by tests that have such a process.
+// ShareConformance checks that another process can map what this process shares. give must
+// pass the share to a process that adds one to every byte, and return when that is done.
+// Only tests that have such a process call ShareConformance.
 func ShareConformance(t *testing.T, acc gpuipc.Accelerator, way gpuipc.Way, give func(gpuipc.Share)) {
 	region, err := acc.NewRegion(gpuipc.RegionSpec{Name: "shared", Bytes: 1 << 20, Access: gpuipc.ClientWrites, Way: way})
 	if err != nil {

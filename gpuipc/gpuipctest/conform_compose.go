@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// numbers makes n random numbers around scale, as they are after rounding to dt,
-// and their bytes.
+// numbers returns n random numbers with a standard deviation of scale, rounded to dt, and
+// their bytes.
 func (r *rig) numbers(n int, dt gpuipc.DType, scale float64) ([]byte, []float32) {
 	f := make([]float32, n)
 	for i := range f {
@@ -21,7 +21,7 @@ func (r *rig) numbers(n int, dt gpuipc.DType, scale float64) ([]byte, []float32)
 	return b, f
 }
 
-// tensor puts random numbers into a new object.
+// tensor stores random numbers in a new object.
 func (r *rig) tensor(n int, dt gpuipc.DType, scale float64) (gpuipc.Ref, []float32) {
 	r.Helper()
 	b, f := r.numbers(n, dt, scale)
@@ -30,12 +30,13 @@ func (r *rig) tensor(n int, dt gpuipc.DType, scale float64) (gpuipc.Ref, []float
 	return ref, f
 }
 
-// part is tensor, packed every third time: then the numbers are those that are stored.
+// part is like tensor, but packs every third part. Then it returns the numbers that are
+// stored in the packed part.
 func (r *rig) part(dt gpuipc.DType, scale float64, limit kernel.Limit, heads, rows, cols int) (ref gpuipc.Ref, packed bool, f []float32) {
 	r.Helper()
 	b, f := r.numbers(heads*rows*cols, dt, scale)
 	if packed = r.rng.IntN(3) == 0; packed {
-		// With room for more than the packed part, which zeros may follow.
+		// out has room for more than the packed part, because zeros may follow a part.
 		out := make([]byte, kernel.PackedHeader(heads)+heads*kernel.FormBytes(kernel.FormPlain, dt, rows, cols)+64*r.rng.IntN(2))
 		var p kernel.Packer
 		n, _ := p.Pack(out, b, dt, heads, rows, cols, limit)
@@ -50,10 +51,10 @@ func (r *rig) part(dt gpuipc.DType, scale float64, limit kernel.Limit, heads, ro
 	return ref, packed, f
 }
 
-// limit is one that some heads are within, in each form.
+// limit returns a tolerance that some heads meet, for each form.
 func (r *rig) limit() float64 { return []float64{1, 0.03, 0.002, 0.0001, 1e-9}[r.rng.IntN(5)] }
 
-// composeCase is a job and the same in plain numbers.
+// composeCase is a job, and the same in plain numbers.
 type composeCase struct {
 	job   gpuipc.ComposeJob
 	from  []float32
@@ -62,8 +63,8 @@ type composeCase struct {
 
 type plainStep struct{ t, s []float32 }
 
-// randomCompose makes a job with odd sizes, all dtypes, packed parts, some steps without
-// T and S, some with Before.
+// randomCompose returns a job with odd sizes, all element types and packed parts. Some
+// steps lack T and S, and some have Before.
 func (r *rig) randomCompose() *composeCase {
 	r.Helper()
 	dts := []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
@@ -105,7 +106,7 @@ func (r *rig) randomCompose() *composeCase {
 	return c
 }
 
-// rotation is absent half of the time.
+// rotation returns a random rotation, or nil half of the time.
 func (r *rig) rotation(dim int) *gpuipc.Rotation {
 	if r.rng.IntN(2) == 0 {
 		return nil
@@ -119,7 +120,7 @@ func (r *rig) rotation(dim int) *gpuipc.Rotation {
 	return rot
 }
 
-// pairOf is which two of dims dimensions turn together as pair i.
+// pairOf returns the two of dims dimensions that rotate together as pair i.
 func pairOf(i, dims int, interleaved bool) (int, int) {
 	if interleaved {
 		return 2 * i, 2*i + 1
@@ -127,7 +128,7 @@ func pairOf(i, dims int, interleaved bool) (int, int) {
 	return i, i + dims/2
 }
 
-// want is the state before every step and after the last, in float64.
+// want returns the state before each step and after the last step, computed in float64.
 func (c *composeCase) want() [][]float64 {
 	j := &c.job
 	state := make([]float64, len(c.from))
@@ -178,7 +179,7 @@ func (c *composeCase) apply(state []float64, i int) []float64 {
 	return next
 }
 
-// near checks an F32 output and accepts it into the expected.
+// near checks an F32 output against want, and then makes it the expected contents.
 func (r *rig) near(what string, ref gpuipc.Ref, want []float64) {
 	r.Helper()
 	b := r.get(ref)
@@ -204,7 +205,7 @@ func (r *rig) runCompose(c *composeCase) {
 	r.check("compose")
 }
 
-// composed compares all that a job has written with what it should have.
+// composed checks all that a job wrote.
 func (r *rig) composed(c *composeCase) {
 	r.Helper()
 	states := c.want()

@@ -62,7 +62,8 @@ func testRegions(r *rig) {
 	}
 }
 
-// checkExport: a host's region leaves as a handle, an accelerator's as a share.
+// checkExport checks that a host's region is exported as a handle, and an accelerator's
+// region only as a share.
 func (r *rig) checkExport(region gpuipc.Region) {
 	r.Helper()
 	h, err := region.Export()
@@ -83,8 +84,8 @@ func (r *rig) checkExport(region gpuipc.Region) {
 	}
 }
 
-// importKind returns the expected error of Import without a descriptor:
-// accelerators accept none.
+// importKind returns the error that Import must return without a descriptor. Accelerators
+// import nothing, so it is ErrUnavailable for them.
 func (r *rig) importKind() error {
 	if _, ok := r.dev.(gpuipc.Accelerator); ok {
 		return gpuipc.ErrUnavailable

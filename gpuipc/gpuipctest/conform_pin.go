@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// testPin checks that a load reads the bytes written through a view, in the
-// order of the extents, and that a region is in use while it is pinned. A
-// device whose memory has no address returns ErrUnavailable.
+// testPin checks that a load reads the bytes that were written through views, in the order
+// of the extents, and that a pinned region counts as in use. A device whose memory has no
+// address must return ErrUnavailable.
 func testPin(r *rig) {
 	region, err := r.dev.NewRegion(gpuipc.RegionSpec{Name: "pinned", Bytes: 1 << 20, Access: gpuipc.ClientReads})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// replayCase is a job and the same in plain numbers.
+// replayCase is a job, and the same in plain numbers.
 type replayCase struct {
 	job               gpuipc.ReplayJob
 	from, decay, k, u []float32
@@ -37,7 +37,7 @@ func (r *rig) randomReplay() *replayCase {
 	return c
 }
 
-// want is the states after all rows, in float64.
+// want returns the states after all rows, computed in float64.
 func (c *replayCase) want() []float64 {
 	j := &c.job
 	state := make([]float64, len(c.from))

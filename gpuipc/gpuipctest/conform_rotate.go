@@ -8,7 +8,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// randomRotate makes a job without a destination, and its source rows.
+// randomRotate returns a job without a destination, and the bytes of its source rows.
 func (r *rig) randomRotate() (*gpuipc.RotateJob, []byte) {
 	r.Helper()
 	j := &gpuipc.RotateJob{
@@ -27,7 +27,7 @@ func (r *rig) randomRotate() (*gpuipc.RotateJob, []byte) {
 	return j, r.bytes(j.Src)
 }
 
-// turnOf is the rotation of one row, of no dimensions when it is only copied.
+// turnOf returns the rotation of one row. It has no dimensions if the row is only copied.
 func turnOf(j *gpuipc.RotateJob, row int) gpuipc.Rotation {
 	switch {
 	case j.Turn != nil:
@@ -43,11 +43,11 @@ func turnOf(j *gpuipc.RotateJob, row int) gpuipc.Rotation {
 	return gpuipc.Rotation{}
 }
 
-// roundings is twice the relative rounding error of a type.
+// roundings has twice the relative rounding error of each type.
 var roundings = map[gpuipc.DType]float64{kernel.F32: 1e-6, kernel.F16: 1.0 / 1024, kernel.BF16: 1.0 / 128}
 
-// checkHead compares one head of one row with its source and accepts it into the
-// expected.
+// checkHead checks one head of one row against its source, and then makes it the expected
+// contents.
 func (r *rig) checkHead(j *gpuipc.RotateJob, row int, src []byte, at gpuipc.Ref) {
 	r.Helper()
 	got := r.bytesOnDevice(at)
@@ -70,7 +70,7 @@ func (r *rig) checkHead(j *gpuipc.RotateJob, row int, src []byte, at gpuipc.Ref)
 	r.expect(at, got)
 }
 
-// bytesOnDevice reads from the copy of the region that runRotate took.
+// bytesOnDevice returns the bytes of an object from r.after, a copy of the region.
 func (r *rig) bytesOnDevice(ref gpuipc.Ref) []byte {
 	var out []byte
 	for _, e := range ref.Extents {
@@ -79,8 +79,8 @@ func (r *rig) bytesOnDevice(ref gpuipc.Ref) []byte {
 	return out
 }
 
-// runRotate runs a job and checks every head at the place that at tells, and
-// that nothing else changed.
+// runRotate runs a job. It checks every head in the object that the function at returns for
+// it, and that nothing else changed.
 func (r *rig) runRotate(j *gpuipc.RotateJob, src []byte, at func(row, head int) gpuipc.Ref) {
 	r.Helper()
 	if err := r.dev.Rotate(r.Context(), j); err != nil {
@@ -110,8 +110,8 @@ func testRotateRows(r *rig) {
 	}
 }
 
-// randomTable lays a block table out behind what is taken: its three axes in one
-// of the orders that engines use, with gaps.
+// randomTable places a block table after all objects so far. Its three axes are in one of
+// the orders that engines use, with gaps.
 func (r *rig) randomTable(j *gpuipc.RotateJob) {
 	d := &j.Dst
 	elem := int64(j.Type.Size())

@@ -10,14 +10,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Conformance checks a device against models that are too plain to be wrong. It
-// sees memory through Load and Store alone, so it suits devices whose memory
-// the CPU cannot reach. open is called once per subtest and must arrange for
-// the device's Close; all regions are closed by then.
+// Conformance checks a device against models that are too simple to be wrong. It accesses
+// memory only through Load and Store, so it also works for devices whose memory the CPU
+// cannot reach. open is called once per subtest and must make sure that the device is
+// closed. All regions are closed before.
 //
-// Moved bytes must agree exactly, arithmetic within the rounding of the element
-// type. After every operation the whole region is compared: a byte written
-// beside its place fails.
+// Copied bytes must be equal. Results of arithmetic must be within the rounding of the
+// element type. After every operation the whole region is compared, so that a byte written
+// to a wrong place fails the test.
 func Conformance(t *testing.T, open func(t testing.TB) gpuipc.Device) {
 	for _, part := range []struct {
 		name string
@@ -47,14 +47,14 @@ func Conformance(t *testing.T, open func(t testing.TB) gpuipc.Device) {
 	}
 }
 
-// rig is a device, one region of it, and what that region should hold.
+// rig is a device, a region of the device, and the contents that the region should have.
 type rig struct {
 	*testing.T
 	dev      gpuipc.Device
 	rng      *rand.Rand
 	region   gpuipc.Region
 	expected []byte
-	next     int64  // everything before is taken by object
+	next     int64  // all bytes before this offset are used by objects
 	after    []byte // the region after the last rotate
 }
 
@@ -83,7 +83,7 @@ func (r *rig) fresh(n int64) {
 	}
 }
 
-// rounds is n, less where tests are asked to be short.
+// rounds returns n, or a quarter of it in short tests.
 func (r *rig) rounds(n int) int {
 	if testing.Short() {
 		return n / 4
@@ -97,8 +97,8 @@ func (r *rig) at(off, n int64) gpuipc.Ref {
 	return gpuipc.Ref{Region: r.region, Extents: []gpuipc.Extent{{Off: off, Len: n}}}
 }
 
-// object takes n bytes of the region, cut at random places between elements and
-// in random order, with gaps.
+// object returns n bytes of the region that no other object has. They are cut between
+// elements at random places, in random order and with gaps.
 func (r *rig) object(n int64, elem int) gpuipc.Ref {
 	r.Helper()
 	ref := gpuipc.Ref{Region: r.region}
@@ -135,7 +135,8 @@ func (r *rig) bytes(ref gpuipc.Ref) []byte {
 	return out
 }
 
-// expect sets the expected contents of an object; put also stores them.
+// expect sets the expected contents of an object. put does so too, and stores them on the
+// device.
 func (r *rig) expect(ref gpuipc.Ref, b []byte) {
 	for _, e := range ref.Extents {
 		b = b[copy(r.expected[e.Off:e.Off+e.Len], b):]
@@ -174,7 +175,7 @@ func (r *rig) check(what string) {
 	}
 }
 
-// refuses wants ErrInvalid and an untouched region.
+// refuses checks that err is ErrInvalid and that the region is unchanged.
 func (r *rig) refuses(what string, err error) {
 	r.Helper()
 	if !errors.Is(err, gpuipc.ErrInvalid) {

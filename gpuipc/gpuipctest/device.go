@@ -8,29 +8,30 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Device passes every call on to another device, unless a rule lets it fail or
-// wait first. Its regions are the inner device's. Safe for concurrent use.
+// Device passes every call on to another device. Rules make calls fail or wait first. Its
+// regions belong to the other device. It is safe for concurrent use.
 type Device struct {
 	gpuipc.Device
 
 	mu struct {
 		sync.Mutex
-		calls  map[gpuipc.Op]int // calls so far
-		chunks map[gpuipc.Op]int // chunk borders so far
+		calls  map[gpuipc.Op]int // number of calls so far
+		chunks map[gpuipc.Op]int // number of borders between chunks so far
 		onCall []rule
 		onMid  []rule
 	}
 }
 
-// rule is a thing to do once.
+// rule says what to do once, when the number of calls of op (or of borders between its
+// chunks) reaches at.
 type rule struct {
 	op gpuipc.Op
 	at int
 	do func(context.Context) error
 }
 
-// Wrap returns a Device around d. Without HostDevice's hook it cannot stop
-// inside an operation.
+// Wrap returns a Device around d. Only a device from HostDevice can stop inside an
+// operation.
 func Wrap(d gpuipc.Device) *Device {
 	w := &Device{Device: d}
 	w.mu.calls = map[gpuipc.Op]int{}
@@ -38,8 +39,8 @@ func Wrap(d gpuipc.Device) *Device {
 	return w
 }
 
-// HostDevice opens a host device whose operations can also be stopped between
-// their chunks. It is closed when the test ends, after its regions must be.
+// HostDevice opens a host device whose operations can also be stopped between their chunks.
+// It is closed when the test ends. All its regions must be closed before.
 func HostDevice(t testing.TB, o gpuipc.HostOptions) *Device {
 	t.Helper()
 	w := Wrap(nil)
@@ -57,24 +58,23 @@ func HostDevice(t testing.TB, o gpuipc.HostOptions) *Device {
 	return w
 }
 
-// Fail makes the n-th call of op from now on (1 = the next) return err and do
-// nothing.
+// Fail makes the n-th call of op from now on (1 = the next) do nothing and return err.
 func (w *Device) Fail(op gpuipc.Op, n int, err error) {
 	w.addCall(op, n, func(context.Context) error { return err })
 }
 
-// Stall makes the n-th call of op from now on wait before it touches anything.
-// Like a device that hangs, it does not look at its context while it waits.
-// The test's end releases it.
+// Stall makes the n-th call of op from now on wait before it does anything. Like a device
+// that hangs, it ignores its context while it waits. It continues at the latest when the
+// test ends.
 func (w *Device) Stall(t testing.TB, op gpuipc.Op, n int) *Stall {
 	s := newStall(t)
 	w.addCall(op, n, s.wait)
 	return s
 }
 
-// StallInside makes an operation wait in its middle: at the n-th border between
-// two of op's chunks from now on, counted over all calls. It needs a device
-// from HostDevice.
+// StallInside makes an operation wait between two of its chunks: at the n-th border between
+// chunks of op from now on, counted over all calls. It works only for a device from
+// HostDevice.
 func (w *Device) StallInside(t testing.TB, op gpuipc.Op, n int) *Stall {
 	s := newStall(t)
 	w.mu.Lock()
@@ -96,7 +96,7 @@ func (w *Device) addCall(op gpuipc.Op, n int, do func(context.Context) error) {
 	w.mu.onCall = append(w.mu.onCall, rule{op, w.mu.calls[op] + n, do})
 }
 
-// enter counts a call and does what was asked for it, outside the lock.
+// enter counts a call and runs the rules for it, outside the lock.
 func (w *Device) enter(ctx context.Context, op gpuipc.Op) error {
 	w.mu.Lock()
 	w.mu.calls[op]++
@@ -120,7 +120,7 @@ func (w *Device) between(op gpuipc.Op) {
 	}
 }
 
-// take removes and returns the rules for count at of op.
+// take removes and returns the rules that are due when the count of op reaches at.
 func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
 	kept := (*rules)[:0]
 	for _, r := range *rules {
@@ -134,9 +134,9 @@ func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
 	return due
 }
 
-// Stall is a place where a goroutine stands still.
+// Stall is a point at which a goroutine waits.
 type Stall struct {
-	ctx     context.Context // before reached is closed
+	ctx     context.Context // set before reached is closed
 	reached chan struct{}
 	release chan struct{}
 	once    sync.Once
@@ -155,14 +155,15 @@ func (s *Stall) wait(ctx context.Context) error {
 	return nil
 }
 
-// Reached returns a channel that is closed when a goroutine stands there.
+// Reached returns a channel that is closed when a goroutine has reached the stall.
 func (s *Stall) Reached() <-chan struct{} { return s.reached }
 
-// Context returns the context of the call that stands there, once it is
-// reached.
+// Context returns the context of the call that waits at the stall. It must not be called
+// before the channel of Reached is closed.
 func (s *Stall) Context() context.Context { return s.ctx }
 
-// Release ends the stall, or prevents it. It may be called again.
+// Release ends the stall, or prevents it if it was not reached yet. It may be called
+// several times.
 func (s *Stall) Release() { s.once.Do(func() { close(s.release) }) }
 
 func (w *Device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {

@@ -7,31 +7,31 @@ import (
 	"unsafe"
 )
 
-// Attention is the shape of causal softmax attention that reads keys and values in place,
-// for one head of them and the query heads that share it.
+// Attention is the shape of causal softmax attention that reads keys and values in place.
+// One call serves one head of keys and values, and all query heads that share it.
 type Attention struct {
 	Group            int // query heads that share a head of keys and values
 	KeyDim, ValueDim int
 	Type             DType // of keys and values
 }
 
-// Run is consecutive rows in place: [KV heads, dim] at every KStride bytes of K and
-// VStride bytes of V. Any number of queries may read a run at once, each at its own
-// position of it.
+// Run is a run of consecutive rows, read in place. Row i has its keys [KV heads, KeyDim] at
+// byte i*KStride of K, and its values [KV heads, ValueDim] at byte i*VStride of V. Several
+// calls with different queries may read a run at once.
 type Run struct {
 	K, V             []byte
 	KStride, VStride int
 	Rows             int
 	Begin            int // position of the first row
-	// Turn is the missing rotation of the keys: a chunk whose keys were rotated as if it
-	// started at 0 and that starts at p has the angles of p here. The keys are not
-	// rotated by it; the query is rotated once per run by its inverse, which gives the
-	// same product: (R(p) k)·q = k·(R(-p) q). Dims 0: the keys are final.
+	// Turn is the rotation that the keys lack. The keys of a cached chunk are rotated as if
+	// it began at position 0; if it is placed at p, Turn has the angles of p. Attend does
+	// not rotate the keys. It rotates each query once per run by the inverse, which gives
+	// the same product: (R(p) k)·q = k·(R(-p) q). Dims 0 means that the keys are final.
 	Turn Turn
 }
 
-// Queries are rows of query heads, scaled and rotated to their positions, which are
-// consecutive: head g of row r is Q[r*LD+g*KeyDim:][:KeyDim].
+// Queries has rows of query heads at consecutive positions. They are scaled, and rotated to
+// their positions. Head g of row r is Q[r*LD+g*KeyDim:][:KeyDim].
 type Queries struct {
 	Q     []float32
 	LD    int
@@ -39,33 +39,36 @@ type Queries struct {
 	Begin int // position of the first row
 }
 
-// AttendScratch is the working memory of Attend, one per worker. The zero value is ready,
-// and grows.
+// AttendScratch is the working memory of Attend. Each worker needs one. The zero value is
+// ready and grows as needed.
 type AttendScratch struct {
 	q, turned []float32 // [rows*Group, KeyDim]
 	scores    []float32 // [rows*Group, tile]
 	acc       []float32 // [rows*Group, ValueDim]
-	top, sum  []float32
-	k, v      []float32 // a tile, widened
-	at        []int     // positions of its rows
+	// top and sum are the running maximum of the scores and the running sum of the weights,
+	// for each query head.
+	top, sum []float32
+	k, v     []float32 // a tile of keys and values, as F32
+	at       []int     // positions of the tile's rows
 }
 
 const (
-	// attendTile bounds the keys of one product, so that its scores stay in the
-	// second-level cache. Tiles start where runs do.
+	// attendTile bounds the keys of one product, so that the product's scores stay in the
+	// second-level cache.
 	attendTile = 256
-	// attendInPlace is the number of F32 rows that justify a product in place, without
-	// first copying them next to others (guessed).
+	// attendInPlace is the number of F32 rows of a run from which on a product reads them
+	// in place. Shorter runs are first copied next to other rows (guessed).
 	attendInPlace = 64
 )
 
-// Attend writes the outputs of all queries for one head of keys and values: head g of row
-// r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows of all runs up to its own
-// position; one that sees none gets zeros. Runs ascend by position.
+// Attend computes the attention of all queries over one head of keys and values. It writes
+// the output of head g of row r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows
+// of all runs up to its own position. A row that sees none gets zeros. Runs must ascend by
+// position.
 //
-// The softmax is computed in one pass over the runs, with a running maximum and sum. Keys
-// and values are widened to F32, products are those of Gemm, so that a row's output
-// depends only on the runs and on its own query. Wrong sizes panic. A nil sc allocates.
+// Attend computes the softmax in one pass over the runs, with a running maximum and sum. It
+// widens keys and values to F32 and multiplies as Gemm does, so a row's output depends only
+// on the runs and on its own query. Wrong sizes panic. If sc is nil, Attend allocates.
 func (a *Attention) Attend(out []float32, ldo int, q Queries, runs []Run, head int, sc *AttendScratch) {
 	a.check(out, ldo, &q, runs, head)
 	if sc == nil {
@@ -108,18 +111,18 @@ func (a *Attention) check(out []float32, ldo int, q *Queries, runs []Run, head i
 	}
 }
 
-// lines is row-major, ld numbers from row to row.
+// lines is a row-major matrix with ld numbers from row to row.
 type lines struct {
 	v  []float32
 	ld int
 }
 
-// attending is one Attend.
+// attending is the state of one call of Attend.
 type attending struct {
 	*Attention
 	*AttendScratch
 	queries Queries
-	n       int // queries, counting heads
+	n       int // number of queries, one for each row and head
 }
 
 func (w *attending) begin() {
@@ -157,8 +160,8 @@ func (w *attending) finish(out []float32, ldo int) {
 	}
 }
 
-// placed processes the runs with final keys: long ones of F32 in place, the others copied
-// together into tiles.
+// placed processes the runs with final keys. It reads long F32 runs in place and copies the
+// rows of other runs together into tiles.
 func (w *attending) placed(runs []Run, head int) {
 	w.at = w.at[:0]
 	for i := range runs {
@@ -180,7 +183,7 @@ func (w *attending) placed(runs []Run, head int) {
 	w.tile(w.q)
 }
 
-// short processes a run whose keys lack a rotation.
+// short processes a run whose keys lack the rotation r.Turn.
 func (w *attending) short(r *Run, head int) {
 	if w.rows(r) == 0 {
 		return
@@ -195,8 +198,8 @@ func (w *attending) short(r *Run, head int) {
 	}
 }
 
-// rows returns the number of rows of a run that some query sees. The rows after them are
-// undefined.
+// rows returns the number of rows of a run that some query sees. The contents of later rows
+// may be undefined.
 func (w *attending) rows(r *Run) int {
 	return max(0, min(r.Rows, w.queries.Begin+w.queries.Rows-r.Begin))
 }
@@ -206,7 +209,7 @@ func aligned(r *Run) bool {
 	return (at|uintptr(r.KStride)|uintptr(r.VStride))%4 == 0
 }
 
-// direct multiplies with rows of F32 in place.
+// direct processes rows of F32 in place.
 func (w *attending) direct(r *Run, head int) {
 	k, v := floatsOf(r.K)[head*w.KeyDim:], floatsOf(r.V)[head*w.ValueDim:]
 	ldk, ldv := r.KStride/4, r.VStride/4
@@ -216,7 +219,7 @@ func (w *attending) direct(r *Run, head int) {
 	}
 }
 
-// widen appends rows from lo on to the tile, as many as fit, and returns their number.
+// widen appends rows of a run, from row lo on, to the tile. It returns how many rows fit.
 func (w *attending) widen(r *Run, head, lo int) int {
 	grow(&w.k, attendTile*w.KeyDim)
 	grow(&w.v, attendTile*w.ValueDim)
@@ -240,7 +243,7 @@ func widenRows(dst []float32, src []byte, stride, rows, cols int, t DType) {
 	}
 }
 
-// tile multiplies with the widened rows and empties the tile.
+// tile processes the rows in the tile and empties it.
 func (w *attending) tile(q []float32) {
 	if n := len(w.at); n > 0 {
 		at := w.at
@@ -249,8 +252,8 @@ func (w *attending) tile(q []float32) {
 	w.at = w.at[:0]
 }
 
-// add processes n keys and values. seen returns the number of them at positions up to a
-// query's.
+// add processes n keys and values. seen gets the position of a query and returns how many
+// of them the query sees.
 func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 	s := w.scores[:w.n*n]
 	clear(s)
@@ -276,8 +279,9 @@ func turnBack(dst, src []float32, t Turn) {
 	copy(dst[t.Dims:], src[t.Dims:len(dst)])
 }
 
-// SoftmaxStep replaces scores by weights relative to the running maximum top, adds them
-// to the running sum, and rescales sum and output to a new maximum.
+// SoftmaxStep continues a softmax with the scores s. It replaces s by weights relative to
+// the running maximum top, and adds the weights to the running sum. If s has a new maximum,
+// SoftmaxStep first rescales sum and out to it.
 func SoftmaxStep(s []float32, top, sum *float32, out []float32) {
 	peak := *top
 	for _, x := range s {

@@ -5,27 +5,27 @@ import (
 	"unsafe"
 )
 
-// Buffer holds recent rows next to the states of some value heads that share a
-// key head (KVBuffer §3). Decoding reads a state and the rows; a state is
-// written only when rows are flushed into it. The caller owns the memory:
+// Buffer holds the rows of recent tokens next to the states of some value heads that share
+// a key head (KVBuffer §3). Decoding reads a state and the rows. A state is written only
+// when rows are flushed into it. The caller owns the memory:
 //
 //	K  [capacity, DK]           keys of Type
 //	U  [capacity, Heads, DV]    delta values of Type
 //	G  [capacity, Heads], or [capacity, Heads, DK] when Decay is Diagonal
 //
-// F32 rows are aligned to four bytes. The rows at N and after are undefined.
-// Rows are a chain, or with DecodeTree a tree: see Parent. A Buffer is for one
-// goroutine at a time.
+// F32 rows are aligned to four bytes. The contents of row N and later rows are undefined.
+// Each row follows the previous one, or with DecodeTree any earlier row: see Parent. Only
+// one goroutine may use a Buffer at a time.
 type Buffer struct {
 	DK, DV, Heads int
 	Type          DType      // of K and U
-	Decay         Transition // Scalar or Diagonal, whatever T is: the delta rule is in U
-	Delta         bool       // delta rule: values are corrected by what the state returns
+	Decay         Transition // Scalar or Diagonal, also if T is dense: for the delta rule, U has the rest of T
+	Delta         bool       // delta rule: what the state returns for a key is subtracted from its value
 	K, U          []byte
 	G             []float32
-	N             int // rows pending
+	N             int // number of pending rows
 
-	parents []int32 // of each pending row; nil if they are a chain
+	parents []int32 // parent of each pending row; nil if each row follows the previous one
 }
 
 // NewBuffer returns an empty buffer with newly allocated memory.
@@ -38,18 +38,18 @@ func NewBuffer(dk, dv, heads, capacity int, t DType, decay Transition, delta boo
 	return b
 }
 
-// Input is one row of an engine's projections, for the heads of a buffer.
+// Input is one row of an engine's projections, for the heads of a Buffer.
 type Input struct {
 	Q, K []float32 // normalised and rotated as the recurrence reads them
 	V    []float32 // [Heads, DV]
-	G    []float32 // as a row of Buffer.G
+	G    []float32 // decays, in the form of a row of Buffer.G
 	Beta []float32 // write strengths [Heads]
-	// E [Heads, DK] replaces K when a delta rule with gates per channel reads
-	// the states (Gated DeltaNet-2, arXiv 2605.22791); nil = K.
+	// E [Heads, DK] is used by a delta rule with gates per channel (Gated DeltaNet-2, arXiv
+	// 2605.22791): the states are read with E instead of K. nil means K.
 	E []float32
 }
 
-// reader returns the vector with which a delta rule reads a head's state.
+// reader returns the vector with which a delta rule reads the state of head h.
 func (t *Input) reader(h, dk int) []float32 {
 	if t.E == nil {
 		return t.K
@@ -60,7 +60,7 @@ func (t *Input) reader(h, dk int) []float32 {
 // Capacity returns the number of rows for which there is memory.
 func (b *Buffer) Capacity() int { return len(b.G) / b.decays() }
 
-// Grown returns the same rows in a buffer of larger capacity.
+// Grown returns a buffer of larger capacity with the same rows.
 func (b *Buffer) Grown(capacity int) *Buffer {
 	if capacity < b.N {
 		panic(fmt.Sprintf("kernel: %d rows in a buffer of %d", b.N, capacity))
@@ -75,7 +75,7 @@ func (b *Buffer) Grown(capacity int) *Buffer {
 	return out
 }
 
-// Row returns a pending row in place: decays, key, and delta values of all
+// Row returns pending row i in place: its decays, its key, and the delta values of all
 // heads.
 func (b *Buffer) Row(i int) (g []float32, k, u []byte) {
 	return b.G[i*b.decays():][:b.decays()], b.K[i*b.keyBytes():][:b.keyBytes()], b.U[i*b.valueBytes():][:b.valueBytes()]
@@ -94,18 +94,18 @@ func (b *Buffer) headDecays() int {
 func (b *Buffer) keyBytes() int   { return b.DK * b.Type.Size() }
 func (b *Buffer) valueBytes() int { return b.Heads * b.DV * b.Type.Size() }
 
-// Traffic is the bytes that an operation reads from and writes to memory, each
-// byte once: repeated accesses hit the cache.
+// Traffic has the bytes that an operation reads from and writes to memory. Each byte counts
+// once, because repeated accesses hit the cache.
 type Traffic struct {
 	StateRead, StateWritten int
 	RowsRead, RowsWritten   int // keys, delta values and decays
 }
 
-// Moved returns the sum.
+// Moved returns the sum of all bytes.
 func (t Traffic) Moved() int { return t.StateRead + t.StateWritten + t.RowsRead + t.RowsWritten }
 
-// Traffic returns the bytes that Decode of that many rows moves, for all heads
-// together.
+// Traffic returns the bytes that Decode moves for the given number of rows, for all heads
+// together. state means that it reads states, and flush that it writes them.
 func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	row := b.keyBytes() + b.valueBytes() + 4*b.decays()
 	t := Traffic{RowsRead: b.N * row, RowsWritten: rows * row}
@@ -118,33 +118,32 @@ func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	return t
 }
 
-// BufferScratch is the working memory of Decode and Flush, one per worker. The
-// zero value is ready, and grows.
+// BufferScratch is the working memory of Decode and Flush. Each worker needs one. The zero
+// value is ready and grows as needed.
 type BufferScratch struct {
-	k, u   []float32 // widened rows
-	kw     []float32 // keys times the decays since
-	qk, kk []float32 // products with the rows' keys
-	x, y   []float32 // the same times the decays since
-	d      []float32 // decays, one or DK of them
-	left   []float32 // queries and keys to read the state with
-	base   []float32 // their results
+	k, u   []float32 // keys and delta values of the rows, as F32
+	kw     []float32 // keys times the decays of later rows
+	qk, kk []float32 // products of queries (qk) and keys (kk) with the keys of earlier rows
+	x, y   []float32 // qk and kk of one row, times the decays since
+	d      []float32 // one decay, or one for each of DK key channels
+	left   []float32 // queries and keys with which the state is read
+	base   []float32 // results of these reads
 	own    []float32 // delta value of a row
-	paths  []int32   // ancestors of the decoded rows, if rows branch
+	paths  []int32   // ancestors of the decoded rows, if the rows branch
 	spans  []int     // start and end of each row's path
-	first  []int32   // 0, 1, 2, ...: paths of a chain
-	chains bool      // paths are those of a chain
+	first  []int32   // 0, 1, 2, ...: the path of rows that do not branch
+	chains bool      // the rows do not branch
 }
 
-// Decode computes the outputs [len(in), Heads, DV] of consecutive rows and
-// appends them: the chunkwise form (KVBuffer Eq. 4, 7 and 16). The states
-// [Heads, DK, DV] are read once, for any number of rows. Without states (nil)
-// they are zero and only rows are read: the parallel form. With flush the rows
-// are then added to the states, which are in cache by then; with a capacity of
-// one that is the recurrent form.
+// Decode computes the outputs [len(in), Heads, DV] of consecutive rows and appends the rows
+// (the chunkwise form: KVBuffer Eq. 4, 7 and 16). It reads the states [Heads, DK, DV] once,
+// for any number of rows. If states is nil they are zero, and only rows are read: the
+// parallel form. If flush is set, the rows are then added to the states, which are in cache
+// by then. With a capacity of one that is the recurrent form.
 //
-// Rows store keys and delta values rounded to Type; outputs of a row are
-// computed before it is rounded. Too many rows for the capacity, and wrong
-// lengths, panic. A nil sc allocates.
+// Rows store keys and delta values rounded to Type. The outputs of a row are computed
+// before the row is rounded. Wrong lengths panic, and so do more rows than the capacity
+// allows. If sc is nil, Decode allocates.
 func (b *Buffer) Decode(states []float32, in []Input, out []float32, flush bool, sc *BufferScratch) {
 	b.check(states, in, out, flush)
 	if flush {
@@ -173,8 +172,8 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 		copy(b.G[(first+i)*b.decays():], in[i].G)
 	}
 	b.N += len(in)
-	// Rows are many short runs, which no hardware prefetcher predicts: they
-	// are fetched while the first state is read.
+	// The buffered rows are many short runs of bytes, which no hardware prefetcher
+	// predicts. They are fetched while the first state is read.
 	fetch(b.K[:first*b.keyBytes()])
 	fetch(b.U[:first*b.valueBytes()])
 	var keys []float32
@@ -203,14 +202,14 @@ func (b *Buffer) decode(states []float32, in []Input, out []float32, flush bool,
 	}
 }
 
-// Flush adds all rows to the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode
-// with flush does the same while the states are in cache.
+// Flush adds all rows to the states [Heads, DK, DV] (KVBuffer Eq. 5). Decode with flush
+// does the same while the states are still in cache.
 func (b *Buffer) Flush(states []float32, sc *BufferScratch) {
 	b.FlushFirst(states, b.N, sc)
 }
 
-// FlushFirst flushes the first n rows; the others stay. All of them have to
-// follow row n-1, so that all branches start from the resulting states, as with
+// FlushFirst adds the first n rows to the states and keeps the other rows. All kept rows
+// must descend from row n-1, so that all branches start from the new states. An example is
 // the shared start of beams.
 func (b *Buffer) FlushFirst(states []float32, n int, sc *BufferScratch) {
 	b.checkFlush(n)
@@ -252,7 +251,7 @@ func (b *Buffer) check(states []float32, in []Input, out []float32, flush bool) 
 	}
 }
 
-// keys returns all rows' keys as F32 [N, DK].
+// keys returns the keys of all rows as F32 [N, DK].
 func (b *Buffer) keys(sc *BufferScratch) []float32 {
 	n := b.N * b.DK
 	if b.Type == F32 {
@@ -263,8 +262,8 @@ func (b *Buffer) keys(sc *BufferScratch) []float32 {
 	return sc.k[:n]
 }
 
-// values returns one head's delta values of the first n rows as F32, and their
-// stride.
+// values returns the delta values of head h for the first n rows as F32, and the stride in
+// numbers.
 func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
 	if b.Type == F32 {
 		return floatsOf(b.U)[h*b.DV:], b.Heads * b.DV
@@ -277,15 +276,15 @@ func (b *Buffer) values(h, n int, sc *BufferScratch) (u []float32, step int) {
 	return sc.u, b.DV
 }
 
-// decay returns one head's decay of row i.
+// decay returns the decay of head h in row i.
 func (b *Buffer) decay(h, i int) []float32 {
 	n := b.headDecays()
 	return b.G[i*b.decays()+h*n:][:n]
 }
 
-// multiply fills sc.qk and sc.kk [len(in), N] with the products of every row's
-// query and key with the keys of all rows before it. Heads share them, unless
-// they have separate readers.
+// multiply fills sc.qk and sc.kk [len(in), N]. They get the products of each new row's
+// query and key with the keys of all earlier rows. All heads share the results, unless each
+// reads with its own vector (Input.E).
 func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *BufferScratch) {
 	grow(&sc.qk, len(in)*b.N)
 	grow(&sc.kk, len(in)*b.N)
@@ -295,8 +294,8 @@ func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *Buff
 	}
 }
 
-// readBase reads a state with the queries and, for the delta rule, the keys of
-// all rows: sc.base is [2, len(in), DV].
+// readBase reads a state with the queries of all new rows and, for the delta rule, with
+// their keys. The results are in sc.base, which is [2, len(in), DV].
 func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferScratch) {
 	m := len(in)
 	grow(&sc.base, 2*m*b.DV)
@@ -333,8 +332,8 @@ func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferS
 	}
 }
 
-// row computes the output of row i of m, number n of the buffer, and writes its
-// delta value.
+// row computes the output of the i-th of m new rows, which is row n of the buffer. It also
+// writes the row's delta value.
 func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *BufferScratch) {
 	copy(o, sc.base[i*b.DV:])
 	mem := sc.base[(m+i)*b.DV:][:b.DV]
@@ -360,9 +359,9 @@ func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *
 	fromF32(b.U[n*b.valueBytes()+h*b.DV*b.Type.Size():], own, b.Type)
 }
 
-// weighted returns the weights with which row n reads each of its ancestors by
-// its query and its key: their products with the ancestor's key, times the
-// decays since then.
+// weighted returns the weights with which row n reads each of its ancestors, by its query
+// (x) and by its key (y). A weight is the product with the ancestor's key, times the decays
+// since that ancestor.
 func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, sc *BufferScratch) (x, y []float32) {
 	grow(&sc.x, len(path))
 	grow(&sc.y, len(path))
@@ -382,9 +381,9 @@ func (b *Buffer) weighted(h, n, i int, path []int32, keys []float32, t *Input, s
 	return x, y
 }
 
-// weightedKeys returns the keys [len(path), DK] of some rows times the decays
-// since them. w is the decays after the last row, and becomes those of all
-// rows.
+// weightedKeys returns the keys [len(path), DK] of the rows in path, each times the decays
+// of the rows after it. On entry w has the decays after the last row; on return it has the
+// decays of all rows too.
 func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *BufferScratch) []float32 {
 	grow(&sc.kw, len(path)*b.DK)
 	for j := len(path) - 1; j >= 0; j-- {
@@ -400,7 +399,8 @@ func (b *Buffer) weightedKeys(h int, path []int32, w, keys []float32, sc *Buffer
 	return sc.kw[:len(path)*b.DK]
 }
 
-// flushRows adds the first n rows, a chain, to a head's state.
+// flushRows adds the first n rows to a head's state. Each of them must follow the previous
+// one.
 func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	w := b.ones(sc)
 	kw := b.weightedKeys(h, sc.chain(n), w, keys, sc)
@@ -413,7 +413,7 @@ func (b *Buffer) flushRows(h, n int, state, keys []float32, sc *BufferScratch) {
 	addRankOnes(state, b.DV, b.DV, sc.d[:b.DK], kw, b.DK, u, step, n)
 }
 
-// ones returns decays of 1, in sc.d.
+// ones sets sc.d to decays of 1 and returns it.
 func (b *Buffer) ones(sc *BufferScratch) []float32 {
 	grow(&sc.d, b.DK)
 	d := sc.d[:b.headDecays()]
@@ -430,7 +430,7 @@ func times(d, g []float32) {
 	}
 }
 
-// weigh computes y = d*x, with one d for all or one each.
+// weigh computes y = d*x. d has one number for all of x, or one for each.
 func weigh(y, d, x []float32) {
 	if len(d) == 1 {
 		scaled(y, d[0], x)

@@ -65,8 +65,8 @@ func carried(y, w, d, s []float32) {
 	}
 }
 
-// Blocks of a state that assembly keeps in registers. Remaining rows and
-// columns are computed in plain Go.
+// blockRows is the number of rows of the block of a state that assembly keeps in registers.
+// Rows and columns that fill no block are computed in plain Go.
 const blockRows = 4
 
 func (v isa) blockCols() int {
@@ -79,8 +79,7 @@ func (v isa) blockCols() int {
 	return 0
 }
 
-// blocks returns the number of rows and columns of a state that assembly
-// computes.
+// blocks returns how many rows and columns of a state assembly computes.
 func (v isa) blocks(rows, cols int) (int, int) {
 	width := v.blockCols()
 	if width == 0 || rows < blockRows || cols < width {

@@ -1,7 +1,7 @@
 package kernel
 
-// sumRowsGeneric adds to a the sum of x[i] times row i of s, and to b the same
-// with y unless it is nil. ld numbers from row to row.
+// sumRowsGeneric adds to a the sum of x[i] times row i of s. Unless b is nil, it adds to b
+// the sum of y[i] times row i of s. Rows of s are ld numbers apart.
 func sumRowsGeneric(a, b, x, y, s []float32, ld int) {
 	for i, f := range x {
 		row := s[i*ld:][:len(a)]
@@ -12,7 +12,7 @@ func sumRowsGeneric(a, b, x, y, s []float32, ld int) {
 	}
 }
 
-// dotRowsGeneric sets x[i] = q times row i of s, y[i] = k times row i of s.
+// dotRowsGeneric sets x[i] to q times row i of s, and y[i] to k times row i of s.
 func dotRowsGeneric(x, y, q, k, s []float32, ld int) {
 	for i := range x {
 		row := s[i*ld:][:len(q)]
@@ -37,8 +37,8 @@ func carriedGeneric(y, w, d, s []float32) {
 	}
 }
 
-// addRankOnesGeneric multiplies row i of s by d[i] and adds the sum over n of
-// k[n][i] times row n of u. s is [rows, cols], ld numbers from row to row.
+// addRankOnesGeneric multiplies row i of s by d[i] and adds the sum of k[r][i] times row r
+// of u, for r below n. s is [len(d), cols], with ld numbers from row to row.
 func addRankOnesGeneric(s []float32, ld, cols int, d, k []float32, ldk int, u []float32, ldu, n int) {
 	for i, f := range d {
 		row := s[i*ld:][:cols]

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Rows of a Buffer may branch: drafts of a tree that are verified at once, or beams,
-// which are several live continuations of one state. Each row follows one earlier row or
-// the states, and reads only its ancestors. So all branches together read the states and
-// each row once.
+// Rows of a Buffer may branch. They may be drafts of a tree that are verified at once, or
+// beams, which are several live continuations of one state. Each row follows one earlier
+// row or the states, and reads only its ancestors. So one pass over the states and the rows
+// serves all branches.
 
-// Parent returns the row that a pending row follows, -1 for the states.
+// Parent returns the row that a pending row follows. -1 means that it follows the states.
 func (b *Buffer) Parent(row int) int {
 	if b.parents == nil {
 		return row - 1
@@ -18,9 +18,9 @@ func (b *Buffer) Parent(row int) int {
 	return int(b.parents[row])
 }
 
-// DecodeTree does Decode for rows that need not follow each other: row i follows row
-// parents[i] of the buffer, where row b.N is the first of in, or -1, the states. Each
-// parent comes before its children.
+// DecodeTree does Decode for rows that may branch. New row i follows row parents[i] of the
+// buffer, where the first new row has number b.N. -1 means that it follows the states. Each
+// parent must come before its children.
 func (b *Buffer) DecodeTree(states []float32, in []Input, parents []int, out []float32, sc *BufferScratch) {
 	b.check(states, in, out, false)
 	if len(parents) != len(in) {
@@ -42,7 +42,7 @@ func (b *Buffer) DecodeTree(states []float32, in []Input, parents []int, out []f
 	b.decode(states, in, out, false, sc)
 }
 
-// branch stores the parents of rows that were a chain.
+// branch stores the parents of rows that did not branch so far.
 func (b *Buffer) branch() {
 	if b.parents != nil {
 		return
@@ -53,7 +53,7 @@ func (b *Buffer) branch() {
 	}
 }
 
-// Keep drops the rows after the first n: drafts that were not accepted.
+// Keep drops the rows after the first n, such as drafts that were not accepted.
 func (b *Buffer) Keep(n int) {
 	if n < 0 || n > b.N {
 		panic(fmt.Sprintf("kernel: keep %d of %d rows", n, b.N))
@@ -65,9 +65,10 @@ func (b *Buffer) Keep(n int) {
 	}
 }
 
-// Select keeps the given rows, ascending, and drops the others; they are renumbered in
-// that order. A row needs all its ancestors: select an accepted path with the rows before
-// it, live beams with all their ancestors.
+// Select keeps the given rows and drops the others. The rows must ascend, and are
+// renumbered in this order. All ancestors of a kept row must be kept: for drafts, select
+// the accepted path and the rows before it; for beams, the live beams and all their
+// ancestors.
 func (b *Buffer) Select(rows []int) {
 	to := make([]int32, b.N)
 	for i := range to {
@@ -94,7 +95,7 @@ func (b *Buffer) Select(rows []int) {
 	b.settle()
 }
 
-// moveRow copies row from to an earlier place.
+// moveRow copies row from to the earlier row to.
 func (b *Buffer) moveRow(to, from int) {
 	if to == from {
 		return
@@ -104,7 +105,7 @@ func (b *Buffer) moveRow(to, from int) {
 	copy(b.G[to*b.decays():][:b.decays()], b.G[from*b.decays():])
 }
 
-// settle drops parents that describe a chain.
+// settle drops the parents if each row follows the previous one.
 func (b *Buffer) settle() {
 	for i, p := range b.parents {
 		if int(p) != i-1 {
@@ -114,7 +115,8 @@ func (b *Buffer) settle() {
 	b.parents = nil
 }
 
-// checkFlush panics unless the first n rows are a chain that all others follow.
+// checkFlush panics unless each of the first n rows follows the previous one and all later
+// rows descend from row n-1.
 func (b *Buffer) checkFlush(n int) {
 	if n < 0 || n > b.N {
 		panic(fmt.Sprintf("kernel: flush of %d of %d rows", n, b.N))
@@ -126,7 +128,7 @@ func (b *Buffer) checkFlush(n int) {
 	}
 }
 
-// dropFirst drops the first n rows, which are in the states now.
+// dropFirst drops the first n rows, which have been added to the states.
 func (b *Buffer) dropFirst(n int) {
 	if n < b.N {
 		copy(b.K, b.K[n*b.keyBytes():b.N*b.keyBytes()])
@@ -144,7 +146,7 @@ func (b *Buffer) dropFirst(n int) {
 	}
 }
 
-// findPaths lists the ancestors of the n rows from first on.
+// findPaths lists the ancestors of each of the n rows from row first on.
 func (b *Buffer) findPaths(first, n int, sc *BufferScratch) {
 	sc.paths, sc.spans = sc.paths[:0], sc.spans[:0]
 	if sc.chains = b.parents == nil; sc.chains {
@@ -164,7 +166,7 @@ func (b *Buffer) findPaths(first, n int, sc *BufferScratch) {
 	}
 }
 
-// path returns the ancestors of decoded row i, ascending.
+// path returns the ancestors of the i-th decoded row, ascending.
 func (sc *BufferScratch) path(i int) []int32 {
 	of := sc.paths
 	if sc.chains {
@@ -173,7 +175,7 @@ func (sc *BufferScratch) path(i int) []int32 {
 	return of[sc.spans[2*i]:sc.spans[2*i+1]]
 }
 
-// chain returns the first n rows as a path.
+// chain returns the first n rows as the path of rows that do not branch.
 func (sc *BufferScratch) chain(n int) []int32 {
 	for i := len(sc.first); i < n; i++ {
 		sc.first = append(sc.first, int32(i))

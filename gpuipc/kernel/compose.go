@@ -2,50 +2,52 @@ package kernel
 
 import "fmt"
 
-// Step is one segment or seam of one head: state = T*state + S. Without T and S
-// it changes nothing and only Before is written.
+// Step is one segment or seam of one head: state = T*state + S. If T and S are empty, the
+// step changes nothing and only stores Before.
 type Step struct {
 	T     []byte // Scalar: 1, Diagonal: dk, Dense: dk*dk numbers of TType
 	TType DType
 	S     []byte // [dk, dv] of SType
 	SType DType
-	// Forms other than the plain one mean that T, which is Dense then, or S is a head of
-	// a packed part, with its padding or without.
+	// TForm and SForm are the forms of T and S. Any form but FormPlain means that the bytes
+	// are a head of a packed part, with its padding or without. Only a Dense T can be
+	// packed.
 	TForm, SForm Form
 	// Before, if not nil, receives the state before this step, [dk, dv].
 	Before []float32
-	// Dims > 0 rotates the first Dims rows of S by one angle per pair before S is added
-	// (HYPIC Eq. 7). Only Scalar transitions commute with a rotation, the others refuse
-	// it. Cos and Sin have Dims/2 entries.
+	// If Dims is above 0, the first Dims rows of S are rotated by one angle per pair before
+	// S is added (HYPIC Eq. 7). Only Scalar transitions commute with a rotation; the others
+	// panic. Cos and Sin have Dims/2 entries.
 	Cos, Sin    []float32
 	Dims        int
 	Interleaved bool // pairs (2i, 2i+1); false: pairs (i, i+Dims/2)
 }
 
-// Scratch is the working memory of Compose: one per worker, used by one call at a time.
-// It grows with larger heads. The zero value is ready.
+// Scratch is the working memory of Compose. Each worker needs one, and one call at a time
+// may use it. It grows with larger heads. The zero value is ready.
 type Scratch struct {
 	t, s, a, b []float32
 	wide       wide
 }
 
-// NewScratch returns a Scratch that needs no allocation for heads up to [dk, dv], in any
-// form that Pack makes.
+// NewScratch returns a Scratch that needs no more allocations for heads up to [dk, dv], in
+// any form that Pack makes.
 func NewScratch(dk, dv int) *Scratch {
 	sc := new(Scratch)
 	sc.reserve(dk, dv)
 	return sc
 }
 
-// Compose moves one head's state [dk, dv] in place over all steps, in order (HYPIC Eq.
-// 6), in F32. T and S are read once and the state stays in cache. Slices may be
-// misaligned; state and Before must not overlap anything else. Wrong lengths panic. A nil
-// sc allocates.
+// Compose applies all steps, in order, to one head's state [dk, dv] in place (HYPIC Eq. 6),
+// in F32. It reads T and S once, and the state stays in cache. Slices may be misaligned.
+// state and Before must not overlap anything else. Wrong lengths panic. If sc is nil,
+// Compose allocates.
 //
-// Scalar and Diagonal results are the same bits on every processor. Dense ones are the
-// same with AVX2 and AVX-512; plain Go differs in the rounding of each multiply-add. A T
-// or S in a packed form gives the bits of its numbers in F32, except that a T of FormZero
-// forgets the state even if it has NaN or infinite numbers.
+// Results with Scalar and Diagonal transitions have the same bits on every processor.
+// Results with Dense transitions have the same bits with AVX2 and AVX-512; plain Go rounds
+// each multiply-add differently. A packed T or S gives the same bits as its numbers in F32
+// would, except that a T of FormZero forgets the state even if the state has NaN or
+// infinite numbers.
 func Compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
 	if dk < 0 || dv < 0 || len(state) != dk*dv {
 		panic(fmt.Sprintf("kernel: compose a state of %d numbers as [%d, %d]", len(state), dk, dv))
@@ -103,7 +105,8 @@ func (s *Step) check(tr Transition, dk, dv int) {
 	checkTurn(Turn{Dims: s.Dims, Cos: s.Cos, Sin: s.Sin}, dk, 1)
 }
 
-// fits reports whether b has n numbers, in as many rows if they are in a packed form.
+// fits reports whether b has the length of n numbers in form f. Packed forms have these
+// numbers in the given number of rows.
 func fits(b []byte, f Form, t DType, n, rows int) bool {
 	if f == FormPlain {
 		return t.Size() > 0 && len(b) == n*t.Size()

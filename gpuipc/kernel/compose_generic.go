@@ -1,6 +1,6 @@
 package kernel
 
-// panelWidth is the widest run of columns of a dense kernel.
+// panelWidth is the number of columns that the widest dense kernel computes at once.
 const panelWidth = 32
 
 func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
@@ -34,8 +34,8 @@ func composeGeneric(tr Transition, dk, dv int, state []float32, steps []Step, sc
 	}
 }
 
-// scaleAddGeneric computes y = a*y + s. The conversion rounds the product and
-// forbids fusing, so that every processor computes the same bits.
+// scaleAddGeneric computes y = a*y + s. The conversion rounds the product and forbids a
+// fused multiply-add, so that every processor computes the same bits.
 func scaleAddGeneric(y []float32, a float32, s []float32) {
 	s = s[:len(y)]
 	for i, v := range y {
@@ -43,8 +43,7 @@ func scaleAddGeneric(y []float32, a float32, s []float32) {
 	}
 }
 
-// turnStateGeneric rotates the leading rows of s [dk, dv], row pair by row
-// pair.
+// turnStateGeneric rotates the leading rows of s [dk, dv], one pair of rows at a time.
 func turnStateGeneric(s []float32, dv int, st *Step) {
 	for i := range st.Dims / 2 {
 		p, q := pair(i, st.Dims, st.Interleaved)

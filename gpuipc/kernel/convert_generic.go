@@ -39,7 +39,7 @@ func fromF32Generic(dst []byte, src []float32, dt DType) {
 	}
 }
 
-// loadGeneric reads number i of b, storeGeneric writes it.
+// loadGeneric reads number i of b, and storeGeneric writes it.
 func loadGeneric(b []byte, dt DType, i int) float32 {
 	switch dt {
 	case F16:
@@ -63,9 +63,9 @@ func storeGeneric(b []byte, dt DType, i int, v float32) {
 
 func bf16ToF32(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// f32ToBF16 adds half a unit in the last kept place, less one if that place is
-// even. A NaN would round up into infinity or the sign, so it is truncated and
-// made quiet.
+// f32ToBF16 rounds to nearest even: it adds half a unit of the last kept place, less one
+// bit if that place is even. A NaN could become infinite or change its sign that way, so it
+// is truncated and made quiet.
 func f32ToBF16(v float32) uint16 {
 	u := math.Float32bits(v)
 	if v != v {

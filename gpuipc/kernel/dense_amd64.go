@@ -2,23 +2,23 @@ package kernel
 
 import "unsafe"
 
-// dense composes one head with a dense transition, a few rows of T and S at a time: they
-// are widened to F32 in L1, then multiplied with panel after panel of the state. The
-// state is converted to panels while the first rows read it, stays so from step to step,
-// and the last step writes it back row-major. Columns past dv of the last panel are
-// garbage that is never read.
+// dense composes one head with a dense transition. It widens a few rows of T and S at a
+// time to F32 in L1, and multiplies them with one panel of the state after another. A panel
+// has the state's rows in cols columns. While the first rows of T read the state, it is
+// converted to panels. It stays in panels from step to step, and the last step writes it
+// back row-major. In the last panel, columns past dv are garbage that is never read.
 type dense struct {
 	isa    isa
 	dk, dv int
-	cols   int // of a panel
-	full   int // complete panels
-	edge   int // columns of the incomplete one
-	size   int // numbers of a panel
+	cols   int // columns of a panel
+	full   int // number of complete panels
+	edge   int // columns of the incomplete panel; 0 = there is none
+	size   int // numbers in a panel
 	state  []float32
 	now    []float32 // the state before the step, in panels
-	next   []float32
-	rows   []float32 // of T, as F32
-	end    []float32 // of S, as F32
+	next   []float32 // the state after the step, in panels
+	rows   []float32 // rows of T, as F32
+	end    []float32 // rows of S, as F32
 	wide   *wide
 }
 
@@ -50,14 +50,14 @@ func composeDense(v isa, dk, dv int, state []float32, steps []Step, sc *Scratch)
 	}
 }
 
-// step writes T*now + S into next or, if it is the last, into state.
+// step writes T*now + S into next or, for the last step, into state.
 func (d *dense) step(s *Step, packed, last bool) {
 	t := openRows(s.T, s.TForm, s.TType, d.dk, d.dk)
 	if s.TForm.Rank() > 0 {
 		t = openRows(widened(d.rows[:d.dk*d.dk], s.TForm, s.T, s.TType, d.dk, d.dk, d.wide), FormPlain, F32, d.dk, d.dk)
 	}
 	end := openRows(s.S, s.SForm, s.SType, d.dk, d.dv)
-	rank := 0 // of what is added in rows of products
+	rank := 0 // rank of S if the complete panels compute its rows from factors
 	switch {
 	case d.edge > 0:
 		whole := endF32(s, d.end, d.dk, d.dv, d.wide)
@@ -91,7 +91,7 @@ func (d *dense) step(s *Step, packed, last bool) {
 	d.now, d.next = d.next, d.now
 }
 
-// endF32 returns S as F32, in scratch unless it already is.
+// endF32 returns S as F32. It uses scratch unless S is F32 already.
 func endF32(s *Step, scratch []float32, dk, dv int, w *wide) []byte {
 	if s.SForm == FormPlain && s.SType == F32 {
 		return s.S
@@ -99,13 +99,13 @@ func endF32(s *Step, scratch []float32, dk, dv int, w *wide) []byte {
 	return widened(scratch[:dk*dv], s.SForm, s.S, s.SType, dk, dv, w)
 }
 
-// widened unpacks a head of some rows and columns, and returns the bytes of its numbers.
+// widened unpacks a head of [rows, cols] into scratch and returns the bytes of its numbers.
 func widened(scratch []float32, f Form, b []byte, t DType, rows, cols int, w *wide) []byte {
 	unpack(scratch, f, b, t, rows, cols, w)
 	return unsafe.Slice((*byte)(unsafe.Pointer(&scratch[0])), 4*rows*cols)
 }
 
-// takeEnd returns rows of S as F32. Those of a low rank are computed, in L1, from the
+// takeEnd returns rows of S as F32. Rows of an S of low rank are computed, in L1, from the
 // factors in d.wide.
 func (d *dense) takeEnd(s *rowsOf, rank, row, rows int) (c *float32, after *byte) {
 	if rank == 0 {
@@ -123,10 +123,10 @@ func (d *dense) takeEnd(s *rowsOf, rank, row, rows int) (c *float32, after *byte
 	return &d.end[0], nothing
 }
 
-// zeroRow is C of products without addend. It is only read.
+// zeroRow is used as C in products that add to nothing. It is only read.
 var zeroRow [panelWidth]float32
 
-// rowsOf is the rows of T or S in any form but one of low rank.
+// rowsOf has the rows of T or S in any form except those of low rank.
 type rowsOf struct {
 	b    []byte
 	size int // bytes of a row
@@ -149,8 +149,8 @@ func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {
 	return r
 }
 
-// take returns n rows from row i on as F32, in scratch unless they already are, and the
-// address after them, which is only prefetched.
+// take returns n rows from row i on as F32. It uses scratch unless they are F32 already. It
+// also returns the address after these rows, which callers only prefetch.
 func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
 	if r.form == FormZero {
 		clear(scratch[:n*r.cols])
@@ -169,7 +169,7 @@ func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
 	return &scratch[0], next
 }
 
-// multiply computes rows of the complete panels, from row on.
+// multiply computes rows of all complete panels, from row on.
 func (d *dense) multiply(a, c *float32, row, rows int, keep, last bool, next, after *byte) {
 	width := 4 * d.cols
 	t := tile{
@@ -191,8 +191,8 @@ func (d *dense) multiply(a, c *float32, row, rows int, keep, last bool, next, af
 	t.call(d.isa, rows)
 }
 
-// startEdge copies the last columns of the state and of S into panels, the latter to the
-// place of the result.
+// startEdge copies the last columns of the state and of S into panels. The columns of S go
+// where the result will be.
 func (d *dense) startEdge(end []byte, packed bool) {
 	now, next := d.now[d.full*d.size:], d.next[d.full*d.size:]
 	for i := range d.dk {
@@ -239,6 +239,6 @@ func (d *dense) unpackEdge(dst, panels []float32) {
 	}
 }
 
-// asF32Pointer returns a pointer to b as numbers, at any address: vector loads need no
-// alignment.
+// asF32Pointer returns a pointer to b as numbers. b may be at any address, because vector
+// loads need no alignment.
 func asF32Pointer(b []byte) *float32 { return (*float32)(unsafe.Pointer(&b[0])) }

@@ -3,19 +3,19 @@ package kernel
 import "math"
 
 const (
-	// e^x = 2^(n/16) e^r with n the nearest integer to 16 x log2(e).
+	// e^x = 2^(n/16) e^r, with n the nearest integer to 16 x log2(e).
 	stepsPerDoubling = 16
 	stepsPerUnit     = 1.44269504088896341 * stepsPerDoubling
 	stepHi           = 2839.0 / 65536 // ln2/16 in 12 bits, so that n*stepHi is exact
 	stepLo           = 1.996636559080389e-06
 	// 1.5*2^23: adding it rounds a float32 to an integer in its low bits.
 	toInteger = 12582912
-	// Beyond these e^x leaves the normal float32 range.
+	// Above maxExp and below minExp, e^x leaves the normal float32 range.
 	maxExp = 88.37
 	minExp = -87.33
 )
 
-// powers are 2^(i/16).
+// powers has 2^(i/16) for each i.
 var powers = [stepsPerDoubling]float32{
 	1, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916,
 	1.189207115002721, 1.241857812073484, 1.2968395546510096, 1.3542555469368927,
@@ -41,9 +41,9 @@ func Exp(x []float32) {
 	}
 }
 
-// expSum replaces every x by e^(x-peak), where no x is above peak, and returns their sum
-// added to sum, in order. It is Exp in one pass, since attention spends most of its time
-// here.
+// expSum replaces every x by e^(x-peak) and returns sum plus all these values, added in
+// order. No x may be above peak. expSum is Exp and the sum in one pass, because attention
+// spends most of its time here.
 func expSum(x []float32, peak, sum float32) float32 {
 	for i, v := range x {
 		v -= peak

@@ -14,50 +14,50 @@ type Form uint8
 //
 //	F32 g | rows x F32 scale | rows of integers, each starting at a whole byte
 //
-// and number [i, j] is scale[i]*q[i][j], rounded to F32, plus g where i == j. All is
-// little-endian. Two 12-bit integers take three bytes, lower bits first; an odd last one
-// takes two bytes.
+// Number [i, j] is scale[i]*q[i][j], rounded to F32, where q are the integers. If i == j, g
+// is added. All is little-endian. Two 12-bit integers take three bytes, lower bits first;
+// an odd last one takes two bytes.
 //
-// A head of rank r is the sum of r products of a column (left[k], rows numbers) and a row
-// (right[k], cols numbers),
+// A head of rank r is the sum of r products of a column (left[k], which has rows numbers)
+// and a row (right[k], which has cols numbers):
 //
 //	right: r x cols of 8 bits | left: r x rows of 8 bits | scale: r x F32
 //
-// and number [i, j] is the sum over k, in this order and from zero, of
-// scale[k]*left[k][i]*right[k][j], each sum rounded to F32. Products are exact, since a
-// scale has at most ten significant bits, so a fused multiply-add gives the same.
+// Number [i, j] is the sum over k, in this order and from zero, of
+// scale[k]*left[k][i]*right[k][j]. Each sum is rounded to F32. Products are exact, since a
+// scale has at most ten significant bits, so a fused multiply-add gives the same result.
 const (
 	FormPlain Form = 0 // numbers of the part's DType, row-major
 	FormZero  Form = 1 // no bytes: all zeros
 	FormInt8  Form = 2 // rows of 8-bit integers
-	FormInt12 Form = 3 // of 12 bits
-	FormInt16 Form = 4 // of 16 bits
+	FormInt12 Form = 3 // rows of 12-bit integers
+	FormInt16 Form = 4 // rows of 16-bit integers
 
 	formCount = 5
 
-	FormRank Form = 16 // of rank 1, followed by rank 2, 3 and so on
+	FormRank Form = 16 // rank 1; the following numbers are rank 2, 3 and so on
 	maxRank       = 255 - int(FormRank) + 1
 )
 
-// PartAlign is the padding of each head of a packed part.
+// PartAlign is the multiple of bytes to which each head of a packed part is padded.
 const PartAlign = 64
 
-// width is the encoding of a row in an integer form, with at most 16 bits per number.
+// width describes how an integer form encodes a row, with at most 16 bits per number.
 type width struct {
 	bits   int
 	pack   func(dst []byte, q []int16)
 	unpack func(dst []float32, src []byte, scale float32)
 }
 
-// widths has all integer forms, and is the only place with their number of bits.
+// widths has all integer forms. It is the only place with their numbers of bits.
 var widths = [formCount]width{
 	FormInt8:  {8, packInt8, unpackInt8},
 	FormInt12: {12, packInt12, unpackInt12},
 	FormInt16: {16, packInt16, unpackInt16},
 }
 
-// scaleMask has the bits of a factor scale that are zero. largestScale is the largest
-// one, with which no product overflows.
+// scaleMask has the bits that are zero in a factor scale, which is a scale of a form of low
+// rank. largestScale is the largest factor scale, with which no product overflows.
 const (
 	scaleMask    = 1<<14 - 1
 	largestScale = 0x1p113
@@ -73,7 +73,7 @@ func exactScale(scale float32) bool {
 	return math.Float32bits(scale)&scaleMask == 0 && scale >= -largestScale && scale <= largestScale
 }
 
-// Bits returns the bits of an integer of a head in this form; 0 if it has none.
+// Bits returns the bits of one integer in this form; 0 for forms without integers.
 func (f Form) Bits() int {
 	if f >= formCount {
 		return 0
@@ -81,19 +81,19 @@ func (f Form) Bits() int {
 	return widths[f].bits
 }
 
-// Rank returns the rank of heads in this form; 0 = not of low rank.
+// Rank returns the rank of heads in this form; 0 for forms that are not of low rank.
 func (f Form) Rank() int { return max(int(f)-int(FormRank)+1, 0) }
 
 // integer reports whether heads in this form are rows of integers.
 func (f Form) integer() bool { return f.Bits() > 0 }
 
-// largest returns the largest integer of a form. Its negative is the smallest one.
+// largest returns the largest integer of a form. The smallest integer is its negative.
 func (f Form) largest() float32 { return float32(int(1)<<(widths[f].bits-1) - 1) }
 
 // rowBytes returns the bytes of the integers in a row.
 func (f Form) rowBytes(cols int) int { return (cols*widths[f].bits + 7) / 8 }
 
-// size returns the bytes of a head without padding, -1 if f or t is unknown.
+// size returns the bytes of a head without padding, or -1 if f or t is unknown.
 func (f Form) size(t DType, rows, cols int) int {
 	switch {
 	case t.Size() == 0:
@@ -122,11 +122,12 @@ func FormBytes(f Form, t DType, rows, cols int) int {
 	return padded(n)
 }
 
-// PackedHeader returns the length of a packed part's header: the form, the error and the
-// norm of each head, and zeros.
+// PackedHeader returns the bytes of a packed part's header: the form, the error and the
+// norm of each head, padded with zeros.
 func PackedHeader(heads int) int { return padded((1 + 4 + 4) * heads) }
 
-// PackedBytes returns the size of a packed part, -1 if a form is unknown.
+// PackedBytes returns the bytes of a packed part whose heads have these forms, or -1 if a
+// form is unknown.
 func PackedBytes(forms []Form, t DType, rows, cols int) int {
 	n := PackedHeader(len(forms))
 	for _, f := range forms {
@@ -139,15 +140,15 @@ func PackedBytes(forms []Form, t DType, rows, cols int) int {
 	return n
 }
 
-// Packed is a checked packed part: it never reads out of bounds. A part of [heads, rows,
-// cols] is
+// Packed is a packed part that OpenPacked has checked, so that reading it never leaves its
+// bytes. A part of [heads, rows, cols] is
 //
 //	heads x u8 form | heads x F32 error | heads x F32 norm | head after head
 //
-// where the header, and each head, is padded with zeros to a multiple of PartAlign. More
-// zeros may follow. Errors and norms are upper bounds: of a transition the spectral norms
-// of exact minus stored, and of the stored matrix; of an end-state the Frobenius norms of
-// exact minus stored, and of the exact matrix.
+// The header and each head are padded with zeros to a multiple of PartAlign. More zeros may
+// follow. Errors and norms are upper bounds. For a transition they are the spectral norm of
+// exact minus stored, and of the stored matrix. For an end-state they are the Frobenius
+// norm of exact minus stored, and of the exact matrix.
 type Packed struct {
 	b                 []byte
 	t                 DType
@@ -157,8 +158,9 @@ type Packed struct {
 // maxSide bounds heads, rows and columns, so that no size overflows.
 const maxSide = 1 << 18
 
-// OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t, and keeps
-// b. Scales of rows are not checked: bad ones give bad numbers.
+// OpenPacked checks the packed part b of [heads, rows, cols] numbers of type t. The result
+// keeps a reference to b. Scales of rows are not checked, since a bad scale only gives bad
+// numbers.
 func OpenPacked(b []byte, t DType, heads, rows, cols int) (Packed, error) {
 	var none Packed
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide {
@@ -205,7 +207,7 @@ func (p Packed) Bounds(i int) (err, norm float32) {
 
 func loadF32(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 
-// putBounds writes the bounds of a head into the header b of a part.
+// putBounds writes the error and the norm of head i into the header b of a part.
 func putBounds(b []byte, heads, i int, err, norm float64) {
 	at := b[heads:]
 	binary.LittleEndian.PutUint32(at[4*i:], math.Float32bits(Above(err)))
@@ -224,7 +226,7 @@ func Above(x float64) float32 {
 // Form returns a head's form.
 func (p Packed) Form(i int) Form { return Form(p.b[:p.heads][i]) }
 
-// Head returns a head's form and its bytes without padding, as in Step.
+// Head returns a head's form and bytes, without padding, for a Step.
 func (p Packed) Head(i int) (Form, []byte) {
 	if i < 0 || i >= p.heads {
 		panic(fmt.Sprintf("kernel: head %d of %d", i, p.heads))
@@ -238,7 +240,7 @@ func (p Packed) Head(i int) (Form, []byte) {
 	return f, p.b[off:][:n:n]
 }
 
-// Unpack writes a head's numbers as F32: rows*cols of them, the same bits on every
+// Unpack writes the rows*cols numbers of a head as F32. They have the same bits on every
 // processor.
 func (p Packed) Unpack(dst []float32, head int) {
 	if len(dst) != p.rows*p.cols {
@@ -248,7 +250,8 @@ func (p Packed) Unpack(dst []float32, head int) {
 	unpack(dst, f, b, p.t, p.rows, p.cols, nil)
 }
 
-// unpack writes a head as F32. w is working memory for factors; nil allocates.
+// unpack writes a head as F32. w is working memory for factors. If w is nil, unpack
+// allocates.
 func unpack(dst []float32, f Form, b []byte, t DType, rows, cols int, w *wide) {
 	switch f {
 	case FormPlain:
@@ -269,7 +272,7 @@ type integers struct {
 	g          float32
 	scales     []byte
 	q          []byte
-	cols, size int // of a row: numbers, bytes
+	cols, size int // numbers and bytes of a row
 }
 
 func openIntegers(f Form, b []byte, rows, cols int) integers {
@@ -279,13 +282,13 @@ func openIntegers(f Form, b []byte, rows, cols int) integers {
 	}
 }
 
-// read writes n rows, from row on, as F32.
+// read writes n rows, from row on, to dst as F32.
 func (m *integers) read(dst []float32, row, n int) {
 	unpackRows(dst, m.form, m.scales[4*row:][:4*n], m.q[row*m.size:], m.cols)
 	m.addDiagonal(dst, row, n)
 }
 
-// addDiagonal adds g to the diagonal of the written rows.
+// addDiagonal adds g to the diagonal. dst has n rows of the head, from row on.
 func (m *integers) addDiagonal(dst []float32, row, n int) {
 	for i := row; i < min(row+n, m.cols); i++ {
 		dst[(i-row)*m.cols+i] += m.g

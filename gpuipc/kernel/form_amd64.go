@@ -2,7 +2,7 @@ package kernel
 
 import "unsafe"
 
-// lanes returns the number of F32 numbers in a vector.
+// lanes returns the number of F32 numbers in a vector register.
 func (v isa) lanes() int { return v.cols() / 2 }
 
 func unpackRows(dst []float32, f Form, scales, q []byte, cols int) {
@@ -26,7 +26,8 @@ func unpackRows(dst []float32, f Form, scales, q []byte, cols int) {
 	}
 }
 
-// unpackTwelve computes the last numbers of each row, fewer than a vector, in plain Go.
+// unpackTwelve unpacks rows of 12-bit integers. The last numbers of each row, which do not
+// fill a vector, are computed in plain Go.
 func unpackTwelve(dst []float32, scales, q []byte, rows, cols int) {
 	whole, size := cols/active.lanes()*active.lanes(), FormInt12.rowBytes(cols)
 	if whole == cols {
@@ -99,9 +100,9 @@ func inner(x, y []float32) float64 {
 	return moreInner(sum, x[n:], y[n:])
 }
 
-// turned writes the transpose of src [rows, cols] to dst, whose rows are ld numbers
-// apart: a multiple of 8 that is at least rows. Columns of dst from rows on get the
-// following numbers of src.
+// turned writes the transpose of src [rows, cols] to dst. Rows of dst are ld numbers apart;
+// ld must be a multiple of 8 and at least rows. The columns of dst past rows get other
+// numbers of src.
 func turned(dst []float32, ld int, src []float32, rows, cols int) {
 	if active == plainGo {
 		turnedGeneric(dst, ld, src, rows, cols)

@@ -20,8 +20,8 @@ func unpackGeneric(dst []float32, f Form, b []byte, t DType, rows, cols int, w *
 	}
 }
 
-// unpackRowsGeneric writes rows of integers as F32, without the addend of the diagonal.
-// Rows are dense in dst and, each starting at a whole byte, in q.
+// unpackRowsGeneric writes rows of integers as F32, without adding g to the diagonal. Rows
+// follow each other without gaps in dst. In q each row starts at a whole byte.
 func unpackRowsGeneric(dst []float32, f Form, scales, q []byte, cols int) {
 	size := f.rowBytes(cols)
 	for i := range len(scales) / 4 {
@@ -30,8 +30,8 @@ func unpackRowsGeneric(dst []float32, f Form, scales, q []byte, cols int) {
 	}
 }
 
-// The loops below unpack one row. Conversions round the products and forbid fusing
-// with what is added to the diagonal.
+// Each of the functions below unpacks one row. The conversions round the products and
+// forbid fusing them with what is added to the diagonal.
 
 func unpackInt8(dst []float32, src []byte, scale float32) {
 	src = src[:len(dst)]
@@ -59,7 +59,7 @@ func unpackInt16(dst []float32, src []byte, scale float32) {
 	}
 }
 
-// The loops below pack one row.
+// Each of the functions below packs one row.
 
 func packInt8(dst []byte, q []int16) {
 	dst = dst[:len(q)]

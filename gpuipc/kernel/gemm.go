@@ -5,8 +5,8 @@ import "fmt"
 // Gemm computes C += A*B, row-major F32: A is [m, k], B is [k, n], C is [m, n],
 // with ld numbers from row to row. C must not overlap A or B.
 //
-// Each number of C adds its products in the order of k, starting from its old
-// value. So it depends only on its row of A and column of B: splitting m, n or
+// For each number of C, the products are added in the order of k, starting from the old
+// value. So the number depends only on its row of A and its column of B: splitting m, n or
 // k gives the same bits.
 func Gemm(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int) {
 	checkMatrix("C", c, ldc, m, n)
@@ -17,7 +17,7 @@ func Gemm(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n
 	}
 }
 
-// GemmNT computes C += A*Bᵀ with B as [n, k]; everything else is as in Gemm.
+// GemmNT computes C += A*Bᵀ, where B is [n, k]. Everything else is as in Gemm.
 func GemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int) {
 	checkMatrix("C", c, ldc, m, n)
 	checkMatrix("A", a, lda, m, k)
@@ -27,7 +27,7 @@ func GemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	}
 }
 
-// Dot returns the sum of a[i]*b[i]; both have the same length.
+// Dot returns the sum of a[i]*b[i]. a and b must have the same length.
 func Dot(a, b []float32) float32 {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("kernel: dot of %d and %d numbers", len(a), len(b)))
@@ -35,7 +35,7 @@ func Dot(a, b []float32) float32 {
 	return dot(a, b)
 }
 
-// Axpy computes y += a*x; both have the same length.
+// Axpy computes y += a*x. x and y must have the same length.
 func Axpy(y []float32, a float32, x []float32) {
 	if len(y) != len(x) {
 		panic(fmt.Sprintf("kernel: axpy of %d and %d numbers", len(y), len(x)))

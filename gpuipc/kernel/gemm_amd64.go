@@ -6,17 +6,17 @@ import (
 )
 
 const (
-	// depth is the length along k of a panel of B: 32 KiB of 32 columns stay
-	// in L1 next to the rows of A. The results do not depend on it.
+	// depth is the number of rows of B in a panel: a panel of 32 columns is 32 KiB and
+	// stays in L1 next to the rows of A. The results do not depend on depth.
 	depth = 256
-	// edgeRows is the number of rows of an incomplete panel per pass.
+	// edgeRows is the number of rows of C per pass of edgeColumn.
 	edgeRows = 96
-	// From directRows rows on, B is packed into panels; fewer rows read it in
-	// place, since packing would cost more than the product.
+	// directRows is the number of rows of C from which on B is packed into panels. With
+	// fewer rows B is read in place, since packing would cost more than the product.
 	directRows = 4
 )
 
-// product is the working memory of one product.
+// product is the working memory of one call.
 type product struct {
 	panel [depth * panelWidth]float32
 	edge  [edgeRows * panelWidth]float32
@@ -24,7 +24,7 @@ type product struct {
 
 var products = sync.Pool{New: func() any { return new(product) }}
 
-// matrix is row-major with ld numbers from row to row.
+// matrix is a row-major matrix with ld numbers from row to row.
 type matrix struct {
 	v  []float32
 	ld int
@@ -48,8 +48,8 @@ func gemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	gemmTiled(active, matrix{c, ldc}, matrix{a, lda}, matrix{b, ldb}, m, n, k, true)
 }
 
-// gemmTiled processes B panel by panel. Every number of C is loaded and stored
-// once per depth, which does not change its bits.
+// gemmTiled processes B panel by panel. Every number of C is loaded and stored once per
+// depth rows of B, which does not change its bits.
 func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 	p := products.Get().(*product)
 	defer products.Put(p)
@@ -80,16 +80,16 @@ func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 	}
 }
 
-// packEdge copies rows of fewer columns than the panel has. The old numbers in
-// the others are multiplied into columns that are never read.
+// packEdge copies rows that have fewer columns than the panel. The other columns of the
+// panel keep old numbers; their products go to columns that are never read.
 func packEdge(dst []float32, cols int, b matrix, row, rows, col, n int) {
 	for i := range rows {
 		copy(dst[i*cols:][:n], b.v[(row+i)*b.ld+col:][:n])
 	}
 }
 
-// packTransposed packs n rows of b from row on, columns col to col+k, into a
-// panel.
+// packTransposed packs the transpose of a part of b into a panel: n rows from row on, in
+// columns col to col+k.
 func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	i := 0
 	for ; i+8 <= n && k >= 8; i += 8 {
@@ -107,7 +107,7 @@ func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	}
 }
 
-// edgeColumn computes fewer columns than a tile has, through a copy of C.
+// edgeColumn computes a column of tiles in which only n columns exist, through a copy of C.
 func (p *product) edgeColumn(v isa, t tile, c matrix, m, col, n int) {
 	cols := v.cols()
 	t.d, t.ldd = &p.edge[0], 4*cols

@@ -6,12 +6,12 @@ import "golang.org/x/sys/cpu"
 type isa uint8
 
 const (
-	plainGo isa = iota
-	avx2        // AVX2, FMA and F16C
-	avx512      // F, BW, VL and DQ on top
+	plainGo isa = iota // no assembly
+	avx2               // AVX2, FMA and F16C
+	avx512             // F, BW, VL and DQ on top
 )
 
-// active is the best one of this processor. Only tests change it.
+// active is the best instruction set of this processor. Only tests change it.
 var active = detect()
 
 func detect() isa {

@@ -1,10 +1,10 @@
 // Package kernel has the arithmetic on cached state: composing linear-attention
 // states, rotating keys, and dense products.
 //
-// Kernels take plain slices, strides and counts, and know no tokens, models or
-// segments (an engine has one row for each token). They do not allocate on the hot
-// path and never block. Plain Go (files *_generic.go) defines the results; assembly
-// must agree with it. All kernels may run at once on different memory.
+// Kernels take plain slices, strides and counts, and know no tokens, models or segments (an
+// engine has one row for each token). They do not allocate on the hot path and never block.
+// Plain Go (files *_generic.go) defines the results, and assembly must agree with it.
+// Different goroutines may run kernels at once on different memory.
 //
 // The amd64 assembly is written by a program in scripts/kernels.
 //

@@ -3,41 +3,45 @@ package kernel
 import "math"
 
 const (
-	// measureLargest is the largest of the 12-bit integers that approximate a matrix
-	// when its norm is measured. The sum of gramCols of their squares fits 32 bits.
+	// measureLargest is the largest of the 12-bit integers that approximate a matrix when
+	// its norm is measured. A sum of gramCols squares of such integers fits 32 bits.
 	measureLargest = 2047
 	gramCols       = 512
-	// gramSide is the multiple to which the rows of these integers are padded.
+	// gramSide is the multiple to which the number of rows of these integers is padded.
 	gramSide = 32
 
 	half32 = 0x1p-24 // largest relative error of one F32 operation
-	half64 = 0x1p-53
+	half64 = 0x1p-53 // the same for float64
 )
 
-// Bounds decide which form a head gets, as measurements do: no product below is fused
-// with a sum.
+// The bounds below decide which form a head gets, so they must have the same bits on every
+// processor: no product is fused with a sum.
 
-// raised returns an upper bound of a sum of n rounded non-negative numbers.
+// raised returns an upper bound of the exact sum of n non-negative numbers, whose rounded
+// sum is given.
 func raised(sum float64, n int) float64 { return float64(sum * (1 + float64(float64(n+16)*2*half64))) }
 
-// root returns an upper bound of the square root of a sum of n rounded squares.
+// root returns an upper bound of the square root of a sum of n squares, whose rounded sum
+// is given.
 func root(sum float64, n int) float64 { return float64(math.Sqrt(raised(sum, n)) * (1 + 4*half64)) }
 
-// meter bounds spectral norms. It grows with the matrices it gets.
+// meter computes bounds of spectral norms. Its memory grows with the matrices that it gets.
 type meter struct {
+	// q has the integers, units the unit of each row, rest the remainder of one row.
 	q     []int16 // [side, ld]
 	units []float32
 	rest  []float32
-	pairs []uint32 // of q, columns first, for assembly
+	pairs []uint32 // q with pairs of columns as one number, transposed, for assembly
 	gram  []int32
 	ld    int
 }
 
-// norms returns upper bounds of the spectral and the Frobenius norm of a finite matrix.
-// The first is the minimum of the second and of ‖A*Aᵀ‖^½, which is exact for a single
-// singular value and too large by n^¼ for n equal ones. A is U*Q + R there, with 12-bit
-// integers Q, a unit for each row, and the remainder R, whose Frobenius norm is added:
-// sums of products of integers are exact in any order.
+// norms returns upper bounds of the spectral and the Frobenius norm of a finite matrix A.
+// The spectral bound is the Frobenius norm or ‖A*Aᵀ‖^½, whichever is smaller. The latter is
+// exact for a single singular value, and too large by a factor n^¼ for n equal singular
+// values. To compute it, A is split into U*Q + R: Q are 12-bit integers, U has a unit for
+// each row, and R is the remainder, whose Frobenius norm is added. Sums of products of
+// integers are exact in any order.
 func (m *meter) norms(a []float32, rows, cols int) (spectral, frobenius float64) {
 	if cols > gramCols {
 		frobenius = root(squares(a), len(a))
@@ -53,7 +57,7 @@ func (m *meter) norms(a []float32, rows, cols int) (spectral, frobenius float64)
 		rest += squares(m.rest)
 	}
 	frobenius = root(all, len(a))
-	// Products of units and integers are rounded, and so are the differences from them.
+	// Products of units and integers are rounded, and so are their differences from A.
 	slack := float64(root(rest, len(a))*(1+4*half32)) + float64(2*half32*frobenius)
 	spectral = float64(math.Sqrt(root(m.fourth(rows), 2*rows))*(1+4*half64)) + slack
 	return min(spectral, frobenius), frobenius
@@ -73,7 +77,7 @@ func (m *meter) fourth(rows int) float64 {
 	return sum
 }
 
-// reserve allocates memory. Integers past the matrix are zero.
+// reserve allocates memory. Integers outside the matrix are zero.
 func (m *meter) reserve(rows, cols int) {
 	side, ld := roundUp(rows, gramSide), roundUp(cols, 16)
 	if len(m.q) == side*ld && len(m.units) == rows && len(m.rest) == cols {

@@ -2,11 +2,11 @@ package kernel
 
 import "math"
 
-// The functions below decide which form a head gets. So assembly must have the same bits:
-// the order of sums is fixed and no product is fused.
+// The functions below decide which form a head gets. So assembly must compute the same
+// bits: the order of sums is fixed and no product is fused with a sum.
 
-// peakBitsGeneric returns the largest magnitude in x, as its bits: for NaN and infinite
-// numbers 0x7f800000 or more.
+// peakBitsGeneric returns the bits of the largest magnitude in x. If x has NaN or infinite
+// numbers, the result is 0x7f800000 or more.
 func peakBitsGeneric(x []float32) uint32 {
 	var m uint32
 	for _, v := range x {
@@ -15,9 +15,8 @@ func peakBitsGeneric(x []float32) uint32 {
 	return m
 }
 
-// quantizeGeneric writes x/scale, rounded to nearest even and clamped to largest, to q,
-// and the remainder of x to rest. With a scale of zero all of x is remainder. x must be
-// finite.
+// quantizeGeneric writes x/scale, rounded to nearest even and clamped to largest, to q. It
+// writes to rest what remains of x. If scale is zero, all of x remains. x must be finite.
 func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 	q, rest = q[:len(x)], rest[:len(x)]
 	if scale == 0 {
@@ -37,11 +36,11 @@ func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 	}
 }
 
-// squaresGeneric returns the sum of squares: number i is added to sum i%8, and the
-// numbers after the last eight to the total.
+// squaresGeneric returns the sum of squares. Number i is added to partial sum i%8. The
+// numbers after the last complete eight are added to the total.
 func squaresGeneric(x []float32) float64 { return innerGeneric(x, x) }
 
-// innerGeneric returns the sum of x[i]*y[i] in that order.
+// innerGeneric returns the sum of x[i]*y[i], added in the same order as squaresGeneric.
 func innerGeneric(x, y []float32) float64 {
 	var s [8]float64
 	whole := len(x) &^ 7
@@ -61,7 +60,7 @@ func moreInner(sum float64, x, y []float32) float64 {
 	return sum
 }
 
-// weightedGeneric returns the sum of (u*g)² in the same order.
+// weightedGeneric returns the sum of (u*g)², added in the same order as squaresGeneric.
 func weightedGeneric(g []int32, u []float32) float64 {
 	var s [8]float64
 	whole := len(g) &^ 7
@@ -83,13 +82,13 @@ func moreWeighted(sum float64, g []int32, u []float32) float64 {
 	return sum
 }
 
-// folded8 adds eight sums in the order of a vector register.
+// folded8 adds eight partial sums in the order in which assembly folds a vector register.
 func folded8(s *[8]float64) float64 {
 	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 }
 
-// gramGeneric computes Q*Qᵀ of integers Q [side, ld], on and above the diagonal; side is
-// even. Sums fit 32 bits: see gramCols.
+// gramGeneric computes Q*Qᵀ for integers Q [side, ld], on and above the diagonal. side must
+// be even. Sums fit 32 bits: see gramCols.
 func gramGeneric(g []int32, q []int16, side, ld int) {
 	for i := 0; i < side; i += 2 {
 		a, b := q[i*ld:][:ld], q[(i+1)*ld:][:ld]

@@ -6,33 +6,33 @@ import (
 	"math"
 )
 
-// Limit bounds the error of the heads that Pack stores. With a positive Absolute the part
+// Limit bounds the error of the heads that Pack stores. If Absolute is positive, the part
 // has transitions: the spectral norm of the difference is at most Absolute, and a head
-// within that of zero is not stored. Otherwise it has end-states: the Frobenius norm of
-// the difference is at most Relative times that of the exact matrix. The zero Limit
-// allows no error.
+// whose own norm is at most Absolute is stored as zero. Otherwise the part has end-states:
+// the Frobenius norm of the difference is at most Relative times the norm of the exact
+// matrix. The zero Limit allows no error.
 type Limit struct {
 	Absolute, Relative float64
 }
 
 func (l Limit) transition() bool { return l.Absolute > 0 }
 
-// FormError has the error and the norms of a stored head. For a head that is not finite
-// Norm and NormBound are infinite. For an end-state both spectral bounds come from
+// FormError has the error and the norms of a stored head. For a head that is not finite,
+// Norm and NormBound are infinite. For an end-state, both spectral bounds are computed from
 // Frobenius norms.
 type FormError struct {
 	Spectral  float64 // upper bound of the spectral norm of exact minus stored
-	Frobenius float64 // of exact minus stored, rounded up
+	Frobenius float64 // Frobenius norm of exact minus stored, rounded up
 	Norm      float64 // Frobenius norm of the exact matrix
 	NormBound float64 // upper bound of the spectral norm of the stored matrix
 }
 
-// Packer packs parts. The zero value is ready; it serves one call at a time and allocates
+// Packer packs parts. The zero value is ready. It serves one call at a time and allocates
 // for each new shape.
 type Packer struct {
 	rows, cols int
-	x          []float32 // the head, less g on its diagonal
-	diagonal   []float32 // the exact one
+	x          []float32 // the exact head, minus g on its diagonal
+	diagonal   []float32 // the exact diagonal
 	peaks      []float32 // largest magnitude of each row of x
 	q          []int16
 	scales     []float32
@@ -40,19 +40,21 @@ type Packer struct {
 	meter      meter
 	search     search
 	row        rowBuffers
-	forms      []Form // integer forms smaller than the plain one, smallest first
+	forms      []Form // integer forms that are smaller than FormPlain, smallest first
 	errs       []FormError
 
+	// g is subtracted from the diagonal, see FormInt8.
 	g float32
 }
 
-// Pack chooses, for every head of src, which is [heads, rows, cols] of type t, the
-// smallest form whose error is within the limit, and writes the packed part to dst. dst
+// Pack chooses a form for every head of src, which is [heads, rows, cols] of type t: the
+// smallest form whose error is within the limit. It writes the packed part to dst, which
 // must have room for all heads in plain form and must not overlap src. It returns the
-// length of the part and the error of each head, valid until the next call.
+// length of the part in bytes, and the error of each head, which is valid until the next
+// call.
 //
-// The result is a function of the arguments: the same bytes on every processor. Wrong
-// sizes panic.
+// The result depends only on the arguments: the bytes are the same on every processor.
+// Wrong sizes panic.
 func (p *Packer) Pack(dst, src []byte, t DType, heads, rows, cols int, limit Limit) (n int, errs []FormError) {
 	plain := FormBytes(FormPlain, t, rows, cols)
 	if t.Size() == 0 || min(heads, rows, cols) < 0 || max(heads, rows, cols) > maxSide ||
@@ -112,8 +114,8 @@ func (p *Packer) reserve(t DType, rows, cols int) {
 	}
 }
 
-// choose finds the form of the head in p.x. For an integer form the result is in p.g,
-// p.scales and p.q, for one of low rank in p.search.
+// choose chooses the form of the head in p.x. For an integer form the result is in p.g,
+// p.scales and p.q. For a form of low rank it is in p.search.
 func (p *Packer) choose(limit Limit) (Form, FormError) {
 	if peakBits(p.x) >= 0x7f800000 {
 		return FormPlain, FormError{Norm: math.Inf(1), NormBound: math.Inf(1)}
@@ -128,11 +130,12 @@ func (p *Packer) choose(limit Limit) (Form, FormError) {
 	case limit.transition():
 		return p.chooseTransition(e, limit.Absolute)
 	}
-	least := norm * (1 - float64(float64(2*len(p.x)+64)*2*half64)) // no more than the exact norm
+	least := norm * (1 - float64(float64(2*len(p.x)+64)*2*half64)) // at most the exact norm
 	return p.chooseEndState(e, limit.Relative*least)
 }
 
-// chooseEndState chooses with a bound on the Frobenius norm. e is of the plain form.
+// chooseEndState chooses a form by the Frobenius norm of its error. e describes the plain
+// form.
 func (p *Packer) chooseEndState(e FormError, budget float64) (Form, FormError) {
 	if rank, frobenius := p.search.find(p.x, p.rest, p.rows, p.cols, budget); rank > 0 {
 		return FormRank + Form(rank-1), FormError{frobenius, frobenius, e.Norm, (e.NormBound + frobenius) * (1 + 2*half64)}
@@ -150,7 +153,8 @@ func (p *Packer) chooseEndState(e FormError, budget float64) (Form, FormError) {
 	return FormPlain, e
 }
 
-// chooseTransition chooses with a bound on the spectral norm.
+// chooseTransition chooses a form by the spectral norm of its error. e describes the plain
+// form.
 func (p *Packer) chooseTransition(e FormError, budget float64) (Form, FormError) {
 	norm := e.NormBound
 	zero := FormError{Spectral: norm, Frobenius: norm, Norm: e.Norm}
@@ -161,14 +165,15 @@ func (p *Packer) chooseTransition(e FormError, budget float64) (Form, FormError)
 		p.takeOffMean()
 	}
 	p.findPeaks()
-	// The stored matrix is g*I + x, but for the rounding of x on its diagonal.
+	// The stored matrix is g*I + x, except that x is rounded on its diagonal.
 	spectral, _ := p.meter.norms(p.x, p.rows, p.cols)
 	e.NormBound = min(norm, (math.Abs(float64(p.g))+float64(spectral*(1+2*half32)))*(1+4*half64))
 	if e.NormBound <= budget {
 		zero.Spectral = e.NormBound
 		return FormZero, zero
 	}
-	// No bound of norms is below n^-¼ of a Frobenius norm.
+	// No bound from norms is below n^-¼ times a Frobenius norm, so larger remainders are
+	// given up early.
 	most := budget * budget * math.Sqrt(float64(min(p.rows, p.cols))) * (1 + 0x1p-20)
 	for _, f := range p.forms {
 		if !p.quantizeAs(f, most, p.rows == p.cols) {
@@ -184,7 +189,7 @@ func (p *Packer) chooseTransition(e FormError, budget float64) (Form, FormError)
 	return FormPlain, e
 }
 
-// takeOffMean subtracts the mean of the diagonal from it, unless that overflows.
+// takeOffMean subtracts the mean of the diagonal from the diagonal, unless that overflows.
 func (p *Packer) takeOffMean() {
 	var sum float64
 	for i := range p.diagonal {
@@ -209,14 +214,15 @@ func (p *Packer) restoreDiagonal() {
 	}
 }
 
+// findPeaks finds the largest magnitude of each row of x.
 func (p *Packer) findPeaks() {
 	for i := range p.peaks {
 		p.peaks[i] = math.Float32frombits(peakBits(p.x[i*p.cols:][:p.cols]))
 	}
 }
 
-// quantizeAs computes p.q, p.scales and p.rest from x in an integer form. It stops as
-// soon as the sum of squares of rest is more than most.
+// quantizeAs computes p.q, p.scales and p.rest from x in an integer form. It stops and
+// returns false as soon as the sum of squares of rest is more than most.
 func (p *Packer) quantizeAs(f Form, most float64, square bool) bool {
 	var sum float64
 	largest := f.largest()
@@ -235,7 +241,7 @@ func (p *Packer) quantizeAs(f Form, most float64, square bool) bool {
 	return sum <= math.MaxFloat64
 }
 
-// write writes a head, of size bytes with its padding.
+// write writes a head in form f. size is the number of bytes with padding.
 func (p *Packer) write(dst, head []byte, f Form, size int) int {
 	dst = dst[:size]
 	n := 0

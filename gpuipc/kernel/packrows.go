@@ -6,19 +6,20 @@ import (
 	"math"
 )
 
-// A part of keys or values [rows, heads, dim] is packed as one end-state of rows*heads
+// A part of keys or values [rows, heads, dim] is packed like one end-state with rows*heads
 // rows: in 8 bits per number, with a scale for each head of a row, or not at all. So any
-// run of rows can be read on its own.
+// run of rows can be read without the others.
 
-// PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one
-// head in 8 bits per number. It returns its length and error, with a bound on the
-// Frobenius norm of the difference between src and the unpacked numbers of type t;
-// relative is the largest allowed one, relative to the norm of src. n is 0 if the bound
-// is above that, some number is not finite, there are more than 2^18 rows, or it would
-// not be smaller; dst is undefined then. dst must have room for PackedBytes of that form
-// and must not overlap src.
+// PackRows writes src, which is [rows, cols] of type t, to dst as a packed part of one head
+// in 8 bits per number. It returns the part's length in bytes and its error: a bound on the
+// Frobenius norm of the difference between src and the unpacked numbers of type t. relative
+// is the largest allowed error, divided by the norm of src.
 //
-// As with Pack the result is a function of the arguments.
+// n is 0, and dst undefined, if the error would be larger, if a number is not finite, if
+// there are more than 2^18 rows, or if the part would not be smaller than src. dst must
+// have room for PackedBytes of FormInt8 and must not overlap src.
+//
+// As with Pack, the result depends only on the arguments.
 func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {
 	if t.Size() == 0 || min(rows, cols) < 0 || len(src) != rows*cols*t.Size() {
 		panic(fmt.Sprintf("kernel: pack rows [%d, %d] of type %d from %d bytes", rows, cols, t, len(src)))
@@ -75,7 +76,7 @@ func (b *rowBuffers) reserve(cols int) {
 	}
 }
 
-// round computes rest, the difference between x and the 8-bit numbers rounded to t.
+// round computes rest: x minus the 8-bit numbers after these are rounded to type t.
 func (b *rowBuffers) round(scale, q []byte, t DType) {
 	n := len(q)
 	near, raw, rest := b.near[:n], b.raw[:n*t.Size()], b.rest[:n]
@@ -83,14 +84,14 @@ func (b *rowBuffers) round(scale, q []byte, t DType) {
 	fromF32(raw, near, t)
 	toF32(near, raw, t)
 	copy(rest, b.x)
-	axpy(rest, -1, near) // exact but for the rounding of the difference
+	axpy(rest, -1, near) // exact, except that the difference is rounded
 }
 
-// rowsAtOnce is the number of numbers converted at once, which stay in L1 as F32.
+// rowsAtOnce is how many numbers are converted at once. As F32 they stay in L1.
 const rowsAtOnce = 2 << 10
 
 // ReadRows writes n rows of packed keys or values, from row on, in their original type t.
-// Rows are those of OpenRows: one per head and token.
+// The rows are counted as in OpenRows: one for each token and head.
 func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	f, b := p.Head(0)
 	size := p.cols * t.Size()
@@ -114,7 +115,7 @@ func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	}
 }
 
-// UnpackRows returns keys or values [rows, heads, dim] of type t that are packed in b.
+// UnpackRows returns the keys or values [rows, heads, dim] of type t that are packed in b.
 func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	p, err := OpenRows(b, t, rows, heads, dim)
 	if err != nil {
@@ -125,8 +126,8 @@ func UnpackRows(b []byte, t DType, rows, heads, dim int) ([]byte, error) {
 	return out, nil
 }
 
-// RowsToF32 does PartToF32 for keys or values [rows, heads, dim]; packed ones are rounded
-// to type t too.
+// RowsToF32 does PartToF32 for keys or values [rows, heads, dim]. It rounds packed numbers
+// to type t first, as ReadRows does.
 func RowsToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
 	if packed {
 		raw, err := UnpackRows(b, t, shape[0], shape[1], shape[2])
@@ -138,7 +139,8 @@ func RowsToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) erro
 	return PartToF32(dst, b, t, false, shape)
 }
 
-// OpenRows does OpenPacked for keys or values [rows, heads, dim].
+// OpenRows does OpenPacked for keys or values [rows, heads, dim]. The part has one head
+// with rows*heads rows.
 func OpenRows(b []byte, t DType, rows, heads, dim int) (Packed, error) {
 	p, err := OpenPacked(b, t, 1, rows*heads, dim)
 	if err == nil && Form(b[0]).Rank() > 0 {

@@ -2,10 +2,10 @@ package kernel
 
 import "time"
 
-// PeakFMA measures the GFLOP/s of one thread with only independent
-// multiply-adds between registers, with the widest instruction set of the
-// kernels: the limit in benchmarks. It runs for about d, at least one stretch,
-// and returns the best stretch, which is the least disturbed one.
+// PeakFMA measures the GFLOP/s of one thread that does nothing but independent
+// multiply-adds between registers, with the widest instruction set of the kernels.
+// Benchmarks use it as the upper limit. It runs for about d, in stretches, and returns the
+// best stretch, because this was disturbed least.
 func PeakFMA(d time.Duration) (gflops float64) {
 	const rounds = 20_000
 	for begin, first := time.Now(), true; first || time.Since(begin) < d; first = false {
@@ -18,7 +18,7 @@ func PeakFMA(d time.Duration) (gflops float64) {
 	return gflops
 }
 
-// peakFMAGeneric does rounds of 8 multiply-adds and returns the number of
+// peakFMAGeneric does rounds times 8 multiply-adds and returns the number of floating-point
 // operations.
 func peakFMAGeneric(rounds int) (flops float64) {
 	var v [8]float32
@@ -27,7 +27,7 @@ func peakFMAGeneric(rounds int) (flops float64) {
 			v[i] += v[i] * 0.5
 		}
 	}
-	if v[0] != 0 { // never, but keeps the loop
+	if v[0] != 0 { // never true, but it keeps the compiler from removing the loop
 		panic(v)
 	}
 	return float64(rounds) * 2 * float64(len(v))

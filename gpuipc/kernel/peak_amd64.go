@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// factors are two vectors with full mantissas, the first at a multiple of 64 bytes.
+// factors has two vectors of numbers with full mantissas. The first is aligned to 64 bytes.
 var factors = func() []float32 {
 	v := make([]float32, 16+32)
 	for uintptr(unsafe.Pointer(&v[0]))%64 != 0 {

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// lowRank is a head of some rank: columns of left times rows of right.
+// lowRank is a head in a form of low rank: columns of left times rows of right.
 type lowRank struct {
 	right, left, scales []byte
 	rank, rows, cols    int
@@ -16,7 +16,7 @@ func openLowRank(f Form, b []byte, rows, cols int) lowRank {
 	return lowRank{right: b[:r*cols], left: b[r*cols:][:r*rows], scales: b[r*(cols+rows):][:4*r], rank: r, rows: rows, cols: cols}
 }
 
-// badScale searches a scale with inexact products.
+// badScale returns the first scale whose products are not exact, if there is one.
 func (f lowRank) badScale() (scale float32, bad bool) {
 	for k := range f.rank {
 		if scale = loadF32(f.scales[4*k:]); !exactScale(scale) {
@@ -26,7 +26,7 @@ func (f lowRank) badScale() (scale float32, bad bool) {
 	return 0, false
 }
 
-// ones are the scales of right.
+// ones has scales of 1, with which the rows of right are unpacked.
 var ones = func() []byte {
 	b := make([]byte, 0, 4*maxRank)
 	for range maxRank {
@@ -35,15 +35,15 @@ var ones = func() []byte {
 	return b
 }()
 
-// wide is working memory for factors as F32. left has the stored rows, padded to a
-// multiple of 8; turned is its transpose times the scales, and panels is right for a
-// dense kernel.
+// wide is working memory for factors as F32. left has the stored columns as rows, padded to
+// a multiple of 8. turned is the transpose of left, including the scales. panels is right
+// in the layout of a dense kernel.
 type wide struct{ left, turned, right, panels []float32 }
 
-// turnedLD returns the stride of turned in numbers.
+// turnedLD returns the numbers from row to row in turned.
 func turnedLD(rank int) int { return (rank + 7) &^ 7 }
 
-// reserve allocates memory for factors of some rank.
+// reserve allocates memory for factors of the given rank.
 func (w *wide) reserve(rank, rows, cols int) {
 	grow(&w.left, turnedLD(rank)*rows)
 	grow(&w.turned, turnedLD(rank)*rows)
@@ -51,8 +51,8 @@ func (w *wide) reserve(rank, rows, cols int) {
 	grow(&w.panels, rank*cols)
 }
 
-// open writes the factors to w: the head is turned [rows, rank], whose rows are turnedLD
-// numbers apart, times right [rank, cols].
+// open writes the factors to w. The head is the product of turned [rows, rank], whose rows
+// are turnedLD numbers apart, and right [rank, cols].
 func (f lowRank) open(w *wide) {
 	w.reserve(f.rank, f.rows, f.cols)
 	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
@@ -60,8 +60,8 @@ func (f lowRank) open(w *wide) {
 	turned(w.turned, turnedLD(f.rank), w.left, f.rank, f.rows)
 }
 
-// read writes the numbers of the head, by a product like Gemm. w is working memory; nil
-// allocates.
+// read writes the numbers of the head to dst, with a product like Gemm. w is working
+// memory. If w is nil, read allocates.
 func (f lowRank) read(dst []float32, w *wide, product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int)) {
 	if w == nil {
 		w = new(wide)
@@ -80,40 +80,41 @@ func turnedGeneric(dst []float32, ld int, src []float32, rows, cols int) {
 }
 
 const (
-	// rankShare is the share of the shorter side that bounds the rank: above a quarter
-	// factors take more than half of the bytes of 8-bit rows, and time to find and to
-	// add up.
+	// rankShare bounds the rank, which is at most the shorter side divided by rankShare.
+	// Above a quarter of that side, the factors would take more than half of the bytes of
+	// 8-bit rows, and much time to find and to multiply.
 	rankShare = 4
-	// A search continues after a quarter of its ranks if the error is at most
-	// earlyFactor times the budget, and after half if it is at most lateFactor times.
-	// For end-states of trained models this misses a few percent of the heads with a low
-	// rank.
+	// earlyFactor and lateFactor end a search early. After a quarter of the allowed ranks
+	// it goes on only if the error is at most earlyFactor times the budget, and after half
+	// of them only if the error is at most lateFactor times the budget. For end-states of
+	// trained models this misses a few percent of the heads that have a low rank.
 	earlyFactor, lateFactor = 20, 8
 )
 
-// search finds factors of a matrix: the largest row of the remainder is one of right, and
-// the column that fits it best one of left (Gram-Schmidt with pivots). Both are rounded
-// before their product is subtracted, so that later ones compensate.
+// search finds factors of a matrix (Gram-Schmidt with pivots). In each step, the largest
+// row of the remainder becomes a row of right, and the column that fits it best becomes a
+// column of left. Both are rounded before their product is subtracted, so that later steps
+// compensate for the rounding.
 type search struct {
 	q      []int16   // [rank, cols + rows]
 	scales []float32 // [rank]
-	sums   []float64 // squares of the rows of the remainder
+	sums   []float64 // sums of squares of the rows of the remainder
 	column []float32
 	spare  []float32
-	turned []float32 // [rows, rank], in rows of turnedLD, times the scales
+	turned []float32 // [rows, rank], times the scales; rows are turnedLD numbers apart
 	right  []float32 // [rank, cols]
 }
 
-// reserve allocates memory for factors of that many ranks.
+// reserve allocates memory for factors of up to the given rank.
 func (s *search) reserve(rank, rows, cols int) {
 	s.q, s.scales = make([]int16, rank*(cols+rows)), make([]float32, rank)
 	s.sums, s.column, s.spare = make([]float64, rows), make([]float32, rows), make([]float32, max(rows, cols))
 	s.turned, s.right = make([]float32, turnedLD(rank)*rows), make([]float32, rank*cols)
 }
 
-// find searches factors of x [rows, cols] whose error has a Frobenius norm of at most
-// budget. It leaves them in s, and the difference in rest, and returns their rank and the
-// norm; a rank of 0 means that no factors are worth it.
+// find searches for factors of x [rows, cols] whose error has a Frobenius norm of at most
+// budget. It leaves the factors in s and the difference in rest. It returns the rank of the
+// factors and the norm of the error. A rank of 0 means that no factors are worth it.
 func (s *search) find(x, rest []float32, rows, cols int, budget float64) (rank int, frobenius float64) {
 	most := len(s.scales)
 	copy(rest, x)
@@ -139,7 +140,7 @@ func (s *search) find(x, rest []float32, rows, cols int, budget float64) (rank i
 	return 0, 0
 }
 
-// measure sums up squares, row by row.
+// measure computes the sum of squares of each row in s.sums, and returns the total.
 func (s *search) measure(rest []float32, cols int) float64 {
 	var sum float64
 	for i := range s.sums {
@@ -149,8 +150,8 @@ func (s *search) measure(rest []float32, cols int) float64 {
 	return sum
 }
 
-// step finds term k and subtracts it from rest. It fails if numbers become too small or
-// too large.
+// step finds term k and subtracts it from rest. It returns false if numbers become too
+// small or too large.
 func (s *search) step(rest []float32, rows, cols, k int) bool {
 	pivot := 0
 	for i, v := range s.sums {
@@ -184,8 +185,8 @@ func (s *search) step(rest []float32, rows, cols, k int) bool {
 	return true
 }
 
-// round writes v as 8-bit integers to q and returns their scale, of ten bits; 0 = not
-// usable.
+// round writes v as 8-bit integers to q and returns their scale, which has at most ten
+// significant bits. It returns 0 if v cannot be rounded that way.
 func (s *search) round(q []int16, v []float32) float32 {
 	peak := peakBits(v)
 	scale := FactorScale(math.Float32frombits(peak) / FormInt8.largest())
@@ -196,7 +197,8 @@ func (s *search) round(q []int16, v []float32) float32 {
 	return scale
 }
 
-// subtract computes rest, x less k terms as their reader adds them up.
+// subtract sets rest to x minus the first k terms, which it adds up in the order of a
+// reader.
 func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	clear(rest)
 	gemm(rest, cols, s.turned, turnedLD(len(s.scales)), s.right, cols, rows, cols, k)
@@ -205,7 +207,7 @@ func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	}
 }
 
-// write writes a head of some rank, without padding, and returns its length.
+// write writes a head of the given rank, without padding, and returns its length in bytes.
 func (s *search) write(dst []byte, rank, rows, cols int) int {
 	right, left, scales := dst, dst[rank*cols:], dst[rank*(cols+rows):]
 	for k := range rank {

@@ -2,12 +2,12 @@ package kernel
 
 import "fmt"
 
-// Rows is a run of rows that move one head's state: row n is
+// Rows is a run of rows that update the state of one head. Row n does
 //
 //	S = g_n * S + k_n u_n^T
 //
-// which every linear-attention family is, u being beta*v, or for the delta rule
-// beta*(v - g*S^T k). Strides count numbers from row to row.
+// which covers every linear-attention family: u is beta*v, or for the delta rule beta*(v -
+// g*S^T k). The steps count numbers from row to row.
 type Rows struct {
 	N      int
 	K      []float32 // [N, dk]
@@ -19,10 +19,10 @@ type Rows struct {
 	PerKey bool
 }
 
-// Replay moves a state [dk, dv] in place over all rows, in order. Every product and
-// every sum is rounded on its own, so that the state has the same bits on every
-// processor, and those of a recurrence that does the same row by row. The state
-// must not overlap the rows; wrong lengths panic.
+// Replay applies all rows, in order, to a state [dk, dv] in place. It rounds every product
+// and every sum separately. So the state has the same bits on every processor, and the same
+// as a recurrence that does this row by row. The state must not overlap the rows. Wrong
+// lengths panic.
 func Replay(dk, dv int, state []float32, r Rows) {
 	if dk < 0 || dv < 0 || len(state) != dk*dv {
 		panic(fmt.Sprintf("kernel: replay on a state of %d numbers as [%d, %d]", len(state), dk, dv))
@@ -39,7 +39,7 @@ func Replay(dk, dv int, state []float32, r Rows) {
 	}
 }
 
-// replayGeneric moves s [rows, cols], ld numbers from row to row.
+// replayGeneric applies rows to s [rows, cols], which has ld numbers from row to row.
 func replayGeneric(s []float32, ld, rows, cols int, r *Rows) {
 	for n := range r.N {
 		u := r.U[n*r.UStep:][:cols]
@@ -58,7 +58,8 @@ func replayGeneric(s []float32, ld, rows, cols int, r *Rows) {
 	}
 }
 
-// columns returns r for the columns from j on, below returns r for the rows from i on.
+// columns returns the part of r for the state's columns from j on. below returns the part
+// of r for the state's rows from i on.
 func (r *Rows) columns(j int) *Rows {
 	x := *r
 	x.U = r.U[j:]

@@ -2,24 +2,23 @@ package kernel
 
 import "fmt"
 
-// Turn rotates the first Dims numbers of a row: pair i, which is (x, y),
-// becomes (x cos - y sin, y cos + x sin) with Cos[i] and Sin[i]. Rotation by
-// the angles of position p moves a key from position 0 to p (HYPIC Eq. 8);
-// rotations add up.
+// Turn rotates the first Dims numbers of a row. Pair i, which is (x, y), becomes (x cos - y
+// sin, y cos + x sin) with Cos[i] and Sin[i]. Rotation by the angles of position p moves a
+// key from position 0 to p (HYPIC Eq. 8). Rotations add up.
 type Turn struct {
-	Dims        int  // even; 0 copies
+	Dims        int  // even; 0 = plain copy
 	Interleaved bool // pairs (2i, 2i+1); false: pairs (i, i+Dims/2), as in NeoX
 	Cos, Sin    []float32
 }
 
-// RotateRows copies rows of [heads, dim] numbers from src, which is dense, to
-// dst and rotates every head, all rows alike: Cos and Sin have Dims/2 entries.
-// Numbers past Dims are copied. Row r, head h starts at byte r*dstRowStride +
-// h*dstHeadStride of dst; bytes in between are unchanged.
+// RotateRows copies rows of [heads, dim] numbers from src to dst and rotates every head.
+// All rows have the same rotation: Cos and Sin have Dims/2 entries. Numbers past Dims are
+// copied. src has no gaps. Head h of row r starts at byte r*dstRowStride + h*dstHeadStride
+// of dst; bytes in between stay unchanged.
 //
-// Arithmetic is in F32 with fused multiply-adds, the result rounded to nearest
-// even: the same bits on every processor, NaN stays NaN. dst and src must not
-// overlap. Wrong sizes panic.
+// Arithmetic is in F32 with fused multiply-adds, and the result is rounded to nearest even.
+// It has the same bits on every processor, and NaN stays NaN. dst and src must not overlap.
+// Wrong sizes panic.
 func RotateRows(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DType, rows, heads, dim int, turn Turn) {
 	g := grid{rows, heads, dim, dt, dstRowStride, dstHeadStride}
 	checkTurn(turn, dim, 1)
@@ -28,8 +27,8 @@ func RotateRows(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DTyp
 	}
 }
 
-// RotateRowsAt does RotateRows with a separate rotation for each row, for keys
-// stored without position: turn.Cos and turn.Sin are [rows, Dims/2].
+// RotateRowsAt does RotateRows with a separate rotation for each row, for keys that are
+// stored unrotated: turn.Cos and turn.Sin are [rows, Dims/2].
 func RotateRowsAt(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DType, rows, heads, dim int, turn Turn) {
 	g := grid{rows, heads, dim, dt, dstRowStride, dstHeadStride}
 	checkTurn(turn, dim, rows)
@@ -38,11 +37,11 @@ func RotateRowsAt(dst []byte, dstRowStride, dstHeadStride int, src []byte, dt DT
 	}
 }
 
-// grid is the shape of the rows to move.
+// grid describes the rows to copy.
 type grid struct {
 	rows, heads, dim      int
 	dt                    DType
-	rowStride, headStride int // of dst, bytes
+	rowStride, headStride int // of dst, in bytes
 }
 
 func (g *grid) headBytes() int { return g.dim * g.dt.Size() }

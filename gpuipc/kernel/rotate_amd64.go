@@ -2,35 +2,36 @@ package kernel
 
 import "math"
 
-// turning is items (heads) to copy and rotate alike. The assembly depends on
-// its layout; it advances dst and src to the last batch. All sizes but counts
-// are in bytes.
+// turning describes items (heads) that are copied with the same rotation. The assembly
+// depends on this layout; it advances dst and src up to the last batch. All sizes are in
+// bytes, except counts.
 type turning struct {
 	dst, src         *byte
-	cos, sin         *float32 // in the order of the vectors
-	restCos, restSin *float32 // of pairs past the vectors, in their own order
+	cos, sin         *float32 // in the order in which vectors use them
+	restCos, restSin *float32 // of the pairs after the last vector, in the order of pairs
 
-	items, batch         int // remaining (the assembly counts down), at a time
+	items, batch         int // items left, which the assembly counts down, and items per batch
 	_                    int // items of this batch, for the assembly
 	dstStride, srcStride int
 	headBytes            int
-	half                 int // from x to y
-	vectors              int // how far x goes in vectors
-	rest                 int // pairs past them
-	copyFrom             int // start of the part that is not rotated
+	half                 int // distance from x to y of a pair
+	vectors              int // bytes of x that whole vectors cover
+	rest                 int // number of pairs after the last vector
+	copyFrom             int // start of the numbers that are not rotated
 }
 
 const (
-	// batchBytes bounds a batch of items, which are processed once for every
-	// run of dimensions. From 4 KiB on it is slower (measured): loads wait for
-	// earlier stores whose addresses end in the same 12 bits.
+	// batchBytes bounds a batch of items. The assembly processes a batch once for every run
+	// of dimensions. From 4 KiB on this is slower (measured): loads wait for earlier stores
+	// whose addresses end in the same 12 bits.
 	batchBytes = 2 << 10
-	// callBytes bounds one call of assembly, which the scheduler cannot interrupt.
+	// callBytes bounds the work of one call of assembly, which the scheduler cannot
+	// interrupt.
 	callBytes = 256 << 10
 )
 
-// smallTable is the size of tables of up to 256 dimensions, which need no
-// allocation.
+// smallTable is the number of cosines and sines that need no allocation: enough for 256
+// dimensions.
 const smallTable = 512
 
 func rotateRows(dst, src []byte, g grid, turn Turn) {
@@ -57,8 +58,8 @@ func rotateRowsAt(dst, src []byte, g grid, turn Turn) {
 	}
 }
 
-// prepared sets everything but the memory to work on, and returns the
-// instruction set to use: vectors of AVX-512 must fit the pairs without a
+// prepared sets everything in a turning except the memory to work on. It also returns the
+// instruction set to use. AVX-512 is used only if its vectors cover the pairs without a
 // remainder.
 func prepared(v isa, g grid, turn Turn, space []float32) (turning, isa) {
 	pairs, size := turn.Dims/2, g.dt.Size()
@@ -90,8 +91,8 @@ func (v isa) pairs() int {
 	return 16
 }
 
-// table returns the cosines and sines of the first n pairs in the order of the
-// vectors.
+// table returns the cosines and sines of the first n pairs, in the order in which vectors
+// use them.
 func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float32) {
 	switch {
 	case dt == BF16 && turn.Interleaved:
@@ -108,7 +109,7 @@ func table(v isa, dt DType, turn Turn, n int, space []float32) (cos, sin *float3
 			evenFirst(s[i:][:step], turn.Sin[i:][:step])
 		}
 		return &c[0], &s[0]
-	case turn.Interleaved: // x*cos + y*-sin beside y*cos + x*sin
+	case turn.Interleaved: // x*cos + y*-sin and y*cos + x*sin are computed side by side
 		c, s := halves(space, 2*n)
 		for i := range n {
 			c[2*i], c[2*i+1] = turn.Cos[i], turn.Cos[i]
@@ -126,7 +127,8 @@ func halves(space []float32, n int) (a, b []float32) {
 	return space[:n], space[n:][:n]
 }
 
-// evenFirst moves the numbers in even places before those in odd ones.
+// evenFirst copies src to dst, first the numbers at even indexes and then those at odd
+// indexes.
 func evenFirst(dst, src []float32) {
 	even, odd := dst[:len(dst)/2], dst[len(dst)/2:]
 	for i := range even {
@@ -134,8 +136,8 @@ func evenFirst(dst, src []float32) {
 	}
 }
 
-// plainNaN clears the lower half of a NaN, since the vectors round it as if it
-// were a number.
+// plainNaN clears the lower half of a NaN, because the vectors would round it like a
+// number.
 func plainNaN(v float32) float32 {
 	if v != v {
 		return float32(math.NaN())
@@ -143,7 +145,7 @@ func plainNaN(v float32) float32 {
 	return v
 }
 
-// move processes the rows in batches.
+// move rotates all rows, in calls of at most callBytes.
 func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
 	if g.heads > 1 && (g.rowStride == g.heads*g.headStride || g.rows == 1) { // all heads at one stride
 		g.rows, g.heads, g.rowStride = g.rows*g.heads, 1, g.headStride
@@ -160,7 +162,7 @@ func (t turning) move(v isa, dst, src []byte, g grid, interleaved bool) {
 	}
 }
 
-// call dispatches by name: through a function value t would escape to the heap.
+// call calls the assembly by name. With a function value, t would escape to the heap.
 func (t *turning) call(v isa, dt DType, interleaved bool) {
 	switch {
 	case v == avx512 && interleaved:

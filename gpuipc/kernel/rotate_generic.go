@@ -32,7 +32,7 @@ func rotateHeadGeneric(dst, src []byte, dt DType, turn Turn) {
 	copy(dst[done:], src[done:])
 }
 
-// turnPairsGeneric rotates the pairs of one head from number first on.
+// turnPairsGeneric rotates the pairs of one head from pair first on.
 func turnPairsGeneric(dst, src []byte, dt DType, turn Turn, first int) {
 	for i := first; i < turn.Dims/2; i++ {
 		p, q := pair(i, turn.Dims, turn.Interleaved)
@@ -42,7 +42,7 @@ func turnPairsGeneric(dst, src []byte, dt DType, turn Turn, first int) {
 	}
 }
 
-// pair returns the two dimensions of a pair.
+// pair returns the two dimensions of pair i.
 func pair(i, dims int, interleaved bool) (int, int) {
 	if interleaved {
 		return 2 * i, 2*i + 1
@@ -50,15 +50,15 @@ func pair(i, dims int, interleaved bool) (int, int) {
 	return i, i + dims/2
 }
 
-// turnPair rounds the product with the sine and then, once, the multiply-add.
-// All processors do the same, so that keys have the same bits everywhere.
+// turnPair rounds the product with the sine, and then rounds the multiply-add once. All
+// processors do the same, so that keys have the same bits everywhere.
 func turnPair(x, y, c, s float32) (float32, float32) {
 	return fma32(x, c, -float32(y*s)), fma32(y, c, float32(x*s))
 }
 
-// fma32 returns a*b + c, rounded once. The product of two F32 numbers is exact
-// in float64. The sum is rounded to odd there, so that lost bits still break a
-// tie when it is rounded to F32.
+// fma32 returns a*b + c, rounded once. The product of two F32 numbers is exact in float64.
+// The sum is rounded to odd in float64, so that the lost bits still break a tie when it is
+// rounded to F32.
 func fma32(a, b, c float32) float32 {
 	product, addend := float64(a)*float64(b), float64(c)
 	sum := product + addend

@@ -11,7 +11,7 @@ func compose(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scrat
 	}
 }
 
-// composeRows composes scalar and diagonal transitions, with the state in L2.
+// composeRows composes scalar and diagonal transitions. The state stays in L2.
 func composeRows(tr Transition, dk, dv int, state []float32, steps []Step, sc *Scratch) {
 	for i := range steps {
 		s := &steps[i]
@@ -41,8 +41,8 @@ func composeRows(tr Transition, dk, dv int, state []float32, steps []Step, sc *S
 	}
 }
 
-// scaleTurned rotates S on its key axis as it is added: pairs of rows, then the
-// remaining rows.
+// scaleTurned rotates S along its key axis while it adds S to the state: first the pairs of
+// rows that rotate, then the remaining rows.
 func scaleTurned(dv int, state []float32, t float32, s *Step) {
 	size := s.SType.Size()
 	for i := range s.Dims / 2 {
@@ -69,7 +69,7 @@ func scaleTurned(dv int, state []float32, t float32, s *Step) {
 	}
 }
 
-// scaleRows computes y = t*y + s with a t for each row.
+// scaleRows computes y = t*y + s with one t for each row.
 func scaleRows(y, t []float32, s []byte, dt DType, rows, cols int) {
 	switch {
 	case active == avx512 && dt == F32:
@@ -87,7 +87,7 @@ func scaleRows(y, t []float32, s []byte, dt DType, rows, cols int) {
 	}
 }
 
-// scaleEach computes y = t*y + s with a t for each number: rows of one column.
+// scaleEach computes y = t*y + s with one t for each number, for rows of one column.
 func scaleEach(y, t []float32, s []byte, dt DType) {
 	switch n := len(y); {
 	case active == avx512 && dt == F32:

@@ -2,21 +2,22 @@ package kernel
 
 import "unsafe"
 
-// tile is one or more products D = C + A*B of a few rows and v.cols() columns.
-// The assembly depends on its layout. Strides and steps are in bytes; a step
+// tile describes one or more products D = C + A*B, each with a few rows and v.cols()
+// columns. The assembly depends on this layout. Strides and steps are in bytes. A step
 // leads from one tile to the next.
 type tile struct {
 	a     *float32
 	b     *float32
 	c     *byte    // F32 at any address
 	d     *float32 // may be c
-	panel *float32 // destination of B for tiles that keep it
-	after *byte    // C of the tile after these
-	ahead *byte    // further data; both are only prefetched
+	panel *float32 // where tiles that keep B as a panel write it
+	after *byte    // C of the tile after these; only prefetched
+	ahead *byte    // data needed later; only prefetched
 
 	lda, ldb, ldc, ldd                      int
 	stepA, stepB, stepC, stepD, stepOfPanel int
 
+	// k is the number of columns of A, count the number of tiles.
 	k     int
 	count int
 }
@@ -29,7 +30,7 @@ func (v isa) cols() int {
 	return 16
 }
 
-// tallest returns the height of the tile that a multiplication uses most.
+// tallest returns the number of rows of the tile that most of a product uses.
 func (v isa) tallest() int {
 	if v == avx512 {
 		return 12
@@ -37,7 +38,7 @@ func (v isa) tallest() int {
 	return 6
 }
 
-// rows chooses the height of the next tile of m rows.
+// rows chooses the number of rows of the next tile, if m rows are left.
 func (v isa) rows(m int) int {
 	switch {
 	case v == avx512 && m >= 12:
@@ -54,7 +55,7 @@ func (v isa) rows(m int) int {
 	return 1
 }
 
-// call computes tiles of the given height.
+// call computes tiles with the given number of rows.
 func (t *tile) call(v isa, rows int) {
 	if v == avx512 {
 		t.callAVX512(rows)
@@ -87,7 +88,7 @@ func (t *tile) callAVX512(rows int) {
 	}
 }
 
-// callKeeping computes tiles of the tallest height and keeps B as panels.
+// callKeeping computes tiles of the tallest height and also stores B as panels.
 func (t *tile) callKeeping(v isa) {
 	if v == avx512 {
 		tile12x32KeepAVX512(t)
@@ -96,8 +97,8 @@ func (t *tile) callKeeping(v isa) {
 	tile6x16KeepAVX2(t)
 }
 
-// column computes m rows, from top to bottom. after stays on the last tile's C:
-// the next one is not known here.
+// column computes m rows, from top to bottom. after is set to the first C of these tiles,
+// because the tile that follows is not known here.
 func (t tile) column(v isa, m int) {
 	for m > 0 {
 		rows := v.rows(m)
@@ -109,7 +110,7 @@ func (t tile) column(v isa, m int) {
 		t.after, t.ahead = t.c, t.c
 		done := rows * t.count
 		t.call(v, rows)
-		if m -= done; m > 0 { // a pointer never leaves its memory
+		if m -= done; m > 0 { // a pointer must not leave its memory
 			t.a, t.c, t.d = ahead(t.a, done*t.lda), ahead(t.c, done*t.ldc), ahead(t.d, done*t.ldd)
 		}
 	}
@@ -117,7 +118,7 @@ func (t tile) column(v isa, m int) {
 
 func ahead[T any](p *T, bytes int) *T { return (*T)(unsafe.Add(unsafe.Pointer(p), bytes)) }
 
-// pack copies rows of panels runs of v.cols() numbers; strides in bytes.
+// pack copies panels, each with the given rows of v.cols() numbers. Strides are in bytes.
 func (v isa) pack(dst *float32, dstRow, dstPanel int, src *float32, srcRow, srcPanel, rows, panels int) {
 	if v == avx512 {
 		packAVX512(dst, dstRow, dstPanel, src, srcRow, srcPanel, rows, panels)

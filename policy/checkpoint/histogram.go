@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// maxCells bounds a histogram. At γ = 0.99 a cell that was hit once weighs less
-// than a millionth of the newest after 1,400 hits, so no weight is lost.
+// maxCells bounds a histogram. At γ = 0.99 a cell that was hit once weighs less than a
+// millionth of the newest hit after 1,400 more hits, so dropping old cells loses no weight
+// that matters.
 const maxCells = 4096
 
-// Histogram counts values with exponential weights: each hit weighs γ times the
-// next one (Theorem 4 of the Sparse Prefix Caching paper). Add takes constant
+// Histogram counts values with exponential weights: the weight of each hit is γ times the
+// weight of the next hit (Theorem 4 of the Sparse Prefix Caching paper). Add takes constant
 // amortized time.
 type Histogram struct {
 	gamma float64
@@ -32,8 +33,8 @@ func (h *Histogram) Add(value int) {
 	}
 }
 
-// rescale sets the weight of the newest hit to one and drops cells with almost
-// no weight.
+// rescale sets the weight of the newest hit to one. In a large histogram it also drops the
+// cells with the least weight.
 func (h *Histogram) rescale() {
 	for value, w := range h.cells {
 		h.cells[value] = w / h.unit

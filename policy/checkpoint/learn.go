@@ -2,10 +2,10 @@ package checkpoint
 
 import "slices"
 
-// shareUnits is the resolution of shares of a length.
+// shareUnits is the resolution of shares: a share counts 1/shareUnits of a prompt's length.
 const shareUnits = 1024
 
-// laws are the three histograms and the statistics that turn tails into depths.
+// laws has the three histograms, and the statistics that turn tails into depths.
 type laws struct {
 	block              int
 	depth, share, tail *Histogram
@@ -21,14 +21,14 @@ func newLaws(block int, gamma float64) laws {
 func (l *laws) add(h Hit) {
 	l.depth.Add(h.Depth / l.block)
 	l.share.Add(min(h.Depth*shareUnits/h.Length, shareUnits))
-	l.tail.Add((h.Length-h.Depth+l.grain()-1)/l.grain() + 1) // from one: a law has no zero
+	l.tail.Add((h.Length-h.Depth+l.grain()-1)/l.grain() + 1) // + 1, because a Law has no depth zero
 	l.weight = l.weight*l.gamma + 1
 	l.length += (float64(h.Length) - l.length) / l.weight
 }
 
-// grain returns the resolution of tails in tokens, rounded up so that a
-// checkpoint is never after the shared tokens. Positions are rounded down to
-// whole blocks anyway.
+// grain returns the resolution of tails in tokens. Tails are rounded up to it, so that a
+// checkpoint is never after the shared tokens. Positions are rounded down to whole blocks
+// anyway.
 func (l *laws) grain() int { return max(1, l.block/8) }
 
 // Problem is a snapshot of a Planner's statistics, to be solved off the hot
@@ -42,11 +42,11 @@ type Problem struct {
 type Solution struct {
 	block              int
 	depth, share, tail *Schedule
-	reference          int // length for which tails were turned into depths
+	reference          int // length in tokens for which tails were turned into depths
 }
 
-// Solve runs the dynamic program three times: some milliseconds at a budget of
-// 64, less than one at 8.
+// Solve runs the dynamic program for each of the three histograms. That takes some
+// milliseconds at a budget of 64, and less than one at a budget of 8.
 func (p Problem) Solve() *Solution {
 	l := &p.laws
 	s := &Solution{block: l.block, reference: max(1, int(l.length))}
@@ -56,8 +56,8 @@ func (p Problem) Solve() *Solution {
 	return s
 }
 
-// tailLaw turns distances from the end into depths of a prompt of the given
-// length. Only the part above the first checkpoint depends on that length.
+// tailLaw turns distances from the end into depths of a prompt of the given length. Only
+// the positions before the first checkpoint depend on that length.
 func (l *laws) tailLaw(reference int) Law {
 	from := l.tail.Law()
 	var to Law

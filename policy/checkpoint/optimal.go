@@ -2,16 +2,16 @@ package checkpoint
 
 import "sort"
 
-// Law is a distribution of overlap depths in any unit: Depth ascending and
-// above zero, Weight not negative, of any sum.
+// Law is a distribution of overlap depths in any unit. Depth ascends and is above zero.
+// Weight is not negative, and its sum may have any value.
 type Law struct {
 	Depth  []int
 	Weight []float64
 }
 
-// Cost returns the weighted sum of the tokens to recompute from the deepest
-// checkpoint at or above each depth: E[r(T; C)] times the sum of weights.
-// Positions ascend.
+// Cost returns the weighted sum of the tokens to recompute. For each depth these are the
+// tokens from the deepest checkpoint at or before this depth. The result is the paper's
+// E[r(T; C)] times the sum of weights. Positions must ascend.
 func (l Law) Cost(positions []int) float64 {
 	at, next, cost := 0, 0, 0.0
 	for i, depth := range l.Depth {
@@ -24,8 +24,8 @@ func (l Law) Cost(positions []int) float64 {
 	return cost
 }
 
-// Optimal returns at most m positions with the least Cost, ascending; fewer if
-// more would save nothing.
+// Optimal returns at most m positions with the least Cost, ascending. It returns fewer
+// positions if more would save nothing.
 func (l Law) Optimal(m int) []int {
 	if len(l.Depth) == 0 {
 		return nil
@@ -36,24 +36,26 @@ func (l Law) Optimal(m int) []int {
 // Schedule is a solved law: the best positions for every budget up to the one
 // it was solved for and for every length a prompt may have. It is immutable.
 type Schedule struct {
-	x      []int
-	choice [][]int32 // [checkpoints-1][prefix of x]: last checkpoint, from one; 0 = one fewer is as good
+	x []int
+	// choice[m-1][j] is the last of m checkpoints for the j lowest depths, as an index into
+	// x plus one. 0 means that m-1 checkpoints are as good.
+	choice [][]int32
 }
 
-// Solve finds the best placements of 1 to m checkpoints in O(N·m) time and
-// 4·N·m bytes for N depths that have weight.
+// Solve finds the best placements of 1 to m checkpoints in O(N·m) time and 4·N·m bytes,
+// where N is the number of depths that have weight.
 //
-// With x the depths, p the weights, P and T the prefix sums of p and p·x, the
-// recurrence over the last checkpoint s (Theorem 2, for depths that need not be
-// 1, 2, …) is
+// Let x be the depths, p the weights, and P and T the prefix sums of p and p·x. dp[m][j] is
+// the least cost of the first j depths with m checkpoints. The recurrence over the last
+// checkpoint s (Theorem 2, for depths that need not be 1, 2, …) is
 //
 //	dp[0][j] = T[j]
 //	dp[m][j] = min over s <= j of dp[m-1][s-1] + (T[j]-T[s-1]) - x[s]·(P[j]-P[s-1])
 //
-// For a given m each s is a line in P[j] of slope -x[s]: slopes fall with s and
-// the queries P[j] rise with j, so the lower envelope is a queue that only drops
-// at its ends. A checkpoint may move down to the next depth that has weight
-// without making any depth dearer, so positions are looked for among those.
+// For a given m, each s is a line in P[j] of slope -x[s]. Slopes fall with s and the
+// queries P[j] rise with j, so the lower envelope is a queue that loses lines only at its
+// ends. Only depths that have weight are candidates for a checkpoint: moving a checkpoint
+// up to the next such depth makes no depth more expensive.
 func (l Law) Solve(m int) *Schedule {
 	s := newSolver(l)
 	solved := &Schedule{x: s.x}
@@ -63,8 +65,8 @@ func (l Law) Solve(m int) *Schedule {
 	return solved
 }
 
-// Place returns the best m positions up to limit, for depths up to limit;
-// ascending.
+// Place returns the best positions for at most m checkpoints, ascending. It considers only
+// depths and positions up to limit.
 func (s *Schedule) Place(limit, m int) []int {
 	j := sort.SearchInts(s.x, limit+1)
 	m = max(0, min(m, len(s.choice)))
@@ -79,7 +81,7 @@ func (s *Schedule) Place(limit, m int) []int {
 	return positions
 }
 
-// solver holds two rows of the table; index j counts depths, from one.
+// solver holds two rows of the table dp. Their index j is a number of depths.
 type solver struct {
 	x        []int
 	p, t     []float64 // prefix sums, from zero
@@ -87,7 +89,8 @@ type solver struct {
 	hull     []envelope
 }
 
-// envelope is the line offset - slope·P of the last checkpoint.
+// envelope is the line offset - slope·P of a candidate for the last checkpoint; at is the
+// candidate's index from one.
 type envelope struct {
 	slope, offset float64
 	at            int32
@@ -108,7 +111,8 @@ func newSolver(l Law) *solver {
 	return s
 }
 
-// layer allows one more checkpoint and returns the last one of each prefix.
+// layer allows one more checkpoint. It returns the last checkpoint for each number of
+// depths, as in Schedule.choice.
 func (s *solver) layer() []int32 {
 	choice := make([]int32, len(s.x)+1)
 	s.row, s.old = s.old, s.row

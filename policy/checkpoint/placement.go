@@ -25,8 +25,8 @@ func Every(n, step int) []int {
 	return positions
 }
 
-// Sqrt puts a checkpoint every floor(√n) tokens, so that at most as many tokens
-// are recomputed as there are checkpoints.
+// Sqrt puts a checkpoint every floor(√n) tokens. Then a hit recomputes at most as many
+// tokens as there are checkpoints.
 func Sqrt(n int) []int { return Every(n, int(math.Sqrt(float64(max(n, 0))))) }
 
 // Logarithmic puts m checkpoints at gaps that double from the beginning: n/2^m,

@@ -19,29 +19,29 @@ const (
 	branchQuarters = 4
 )
 
-// Options configure a Planner; zero fields have the defaults below.
+// Options configure a Planner. Zero fields have the defaults named below.
 type Options struct {
 	BlockTokens int     // positions are multiples of it; default 64
 	Budget      int     // most checkpoints per prompt, at most MaxBudget; default 8
-	Period      int     // requests between solutions; default 10
-	Gamma       float64 // weight of a hit relative to the next one; default 0.99
+	Period      int     // requests between two solutions; default 10
+	Gamma       float64 // weight of a hit divided by the weight of the next hit; default 0.99
 }
 
-// Hit describes what a request shares with a cached prompt; the zero value =
-// nothing.
+// Hit describes what a request shares with a cached prompt. The zero value means that it
+// shares nothing.
 type Hit struct {
-	Depth  int // tokens shared
-	Length int // of the cached prompt
-	Branch int // where the cached prompt branched off earlier ones; 0 = nowhere
-	Cut    int // cuts of the cached prompt within Depth
-	Cuts   int // all its cuts; 0 = none
+	Depth  int // shared tokens
+	Length int // tokens of the cached prompt
+	Branch int // token at which the cached prompt branched off earlier prompts; 0 = none
+	Cut    int // number of cuts of the cached prompt within Depth
+	Cuts   int // number of all cuts of the cached prompt
 }
 
 // Planner learns where prompts branch and places checkpoints. It has one owner.
 //
-// Invariant: its memory does not grow with the number of requests: some 300 KB
-// at a budget of 8 after thousands of different hits (three histograms of at
-// most maxCells cells, and the solution), less before.
+// Invariant: its memory does not grow with the number of requests. At a budget of 8 it
+// takes some 300 KB after thousands of different hits, for the solution and three
+// histograms of at most maxCells cells, and less before.
 type Planner struct {
 	options  Options
 	laws     laws
@@ -49,11 +49,11 @@ type Planner struct {
 	requests int // since the last Problem
 	hits     int // since the last Problem
 
-	lost   [][rules]float64             // by class of budget: recomputed tokens, exponentially weighted
-	scored int                          // hits
-	leader []Rule                       // by class of budget
-	branch [][branchQuarters][2]float64 // by class and depth of the branch: savings without and with it
-	front  [maxCuts]float64             // weight of hits that ended in the i-th cut
+	lost   [][rules]float64             // by class of budget: tokens that each rule recomputed, exponentially weighted
+	scored int                          // hits that were scored
+	leader []Rule                       // by class of budget: the best rule
+	branch [][branchQuarters][2]float64 // by budget class and quarter of the branch: savings without and with a checkpoint there
+	front  [maxCuts]float64             // weight of hits whose last shared cut was the i-th
 	back   [maxCuts]float64             // the same, counted from the last cut
 }
 
@@ -82,8 +82,8 @@ func New(o Options) *Planner {
 // classOf groups budgets by powers of two.
 func classOf(budget int) int { return bits.Len(uint(max(budget, 1))) - 1 }
 
-// Request adds one request. The savings of each rule on it are counted before
-// it is learned from: some 10 µs at a budget of 8.
+// Request adds one request. It scores each rule on the request before it learns from it,
+// which takes some 10 µs at a budget of 8.
 func (p *Planner) Request(h Hit) {
 	p.requests++
 	if h.Length <= 0 || h.Depth <= 0 {
@@ -101,7 +101,8 @@ func (p *Planner) Request(h Hit) {
 	p.hits++
 }
 
-// reaches returns the deepest checkpoint that a rule would have had for a hit.
+// reaches returns the deepest checkpoint that a rule would have given to a hit, in tokens;
+// 0 = none.
 func (p *Planner) reaches(r Rule, budget int, h Hit) int {
 	return deepest(r.place(p.solution, h.Length, budget, p.options.BlockTokens), h.Depth)
 }
@@ -118,7 +119,7 @@ func (p *Planner) score(class int, h Hit) {
 		pair[1] = pair[1]*ruleGamma + float64(beside)
 	}
 	lost := &p.lost[class]
-	gamma := min(ruleGamma, 1-2/float64(p.scored+2)) // at first the newer half, since rules start without knowledge
+	gamma := min(ruleGamma, 1-2/float64(p.scored+2)) // at first only the newer half counts, because rules start without knowledge
 	for r := range rules {
 		lost[r] = lost[r]*gamma + float64(h.Depth-p.reaches(r, budget, h))
 	}
@@ -145,13 +146,13 @@ func (p *Planner) countCut(h Hit) {
 	}
 }
 
-// Rule returns the rule that would have saved most at about that budget.
+// Rule returns the rule that would have saved most at budgets of the same class.
 func (p *Planner) Rule(budget int) Rule { return p.leader[min(classOf(budget), len(p.leader)-1)] }
 
 // Due reports whether a Problem should be taken, solved and installed.
 func (p *Planner) Due() bool { return p.requests >= p.options.Period && p.hits > 0 }
 
-// Problem copies the statistics, for Solve on any goroutine.
+// Problem returns a copy of the statistics, to be solved on any goroutine.
 func (p *Planner) Problem() Problem {
 	p.requests, p.hits = 0, 0
 	l := p.laws
@@ -197,15 +198,16 @@ type Position struct {
 // Prompt is a prompt to insert.
 type Prompt struct {
 	Tokens int
-	From   int   // computation starts here: earlier states cannot be captured
-	Branch int   // where it branches off earlier prompts; 0 = nowhere
-	Cuts   []int // boundaries of the application, ascending
+	From   int   // computation starts at this token: earlier states cannot be captured
+	Branch int   // token at which the prompt branches off earlier prompts; 0 = none
+	Cuts   []int // boundaries of the application in tokens, ascending
 	Budget int   // most checkpoints; 0 = the planner's
 }
 
-// Place returns at most Budget positions in (From, Tokens], ascending multiples
-// of the block: cuts first, with one place left for the branch, then the branch
-// if branches have paid off, then the positions of the leading rule.
+// Place returns at most Budget positions in (From, Tokens], ascending multiples of the
+// block. It takes cuts first and keeps one place for the branch. Next is the branch, if
+// checkpoints at branches have paid off. The positions of the leading rule fill the
+// remaining budget.
 func (p *Planner) Place(q Prompt) []Position {
 	budget := q.Budget
 	if budget <= 0 || budget > p.options.Budget {
@@ -242,8 +244,8 @@ func (p *Planner) Place(q Prompt) []Position {
 	return chosen
 }
 
-// worthBranch reports whether checkpoints at branches of about that depth saved
-// more than the rule alone; before any hit it is true.
+// worthBranch reports whether checkpoints at branches of about this depth saved at least as
+// much as the rule alone. It is true before any hit.
 func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	if q.Branch < p.options.BlockTokens || q.Branch > q.Tokens || q.Branch <= q.From {
 		return false
@@ -252,8 +254,8 @@ func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	return pair[1] >= pair[0]
 }
 
-// cuts returns at most m cuts, chosen by how often hits ended in the i-th cut
-// from the front and from the back, with a small weight for every cut.
+// cuts returns at most m cuts. It chooses them by how often hits ended in the i-th cut from
+// the front and from the back. Every cut also has a small weight of its own.
 func (p *Planner) cuts(q Prompt, m int) []int {
 	var l Law
 	for i, at := range q.Cuts {
@@ -273,8 +275,8 @@ func (p *Planner) cuts(q Prompt, m int) []int {
 	return l.Optimal(m)
 }
 
-// byRule returns at most m positions of the leading rule after From. If some of
-// its positions cannot be captured it asks for more.
+// byRule returns at most m positions of the leading rule that are after From. If some of
+// the rule's positions are not after From, byRule asks the rule for more.
 func (p *Planner) byRule(q Prompt, m int) []int {
 	if m <= 0 || q.Tokens <= 0 {
 		return nil

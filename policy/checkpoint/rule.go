@@ -8,15 +8,15 @@ import (
 // Rule is a way to place checkpoints without knowing where a prompt branches.
 type Rule uint8
 
-// The rules. Ties are won by the first: before any hit spacing is even, which
-// is optimal in the worst case.
+// The rules. If several rules are equally good, the first one wins: before any hit spacing
+// is even, which is optimal in the worst case.
 const (
 	RuleEven  Rule = iota // Balanced
 	RuleEnd               // the end of the prompt, and evenly before it
-	RuleBlock             // Block
+	RuleBlock             // equal steps of whole blocks
 	RuleDepth             // the dynamic program over depths
-	RuleShare             // over shares of the length
-	RuleTail              // over distances from the end
+	RuleShare             // the dynamic program over shares of the length
+	RuleTail              // the dynamic program over distances from the end
 	RuleDepthShare
 	RuleTailDepth
 
@@ -28,8 +28,8 @@ func (r Rule) String() string {
 	return [...]string{"even", "end", "block", "depth", "share", "tail", "depth and share", "tail and depth"}[r]
 }
 
-// place returns at most m positions in a prompt of n tokens, multiples of
-// block. Without a solution, rules that learn place as RuleEven.
+// place returns at most m positions in a prompt of n tokens, in multiples of block. If s is
+// nil, the rules that need a solution place checkpoints as RuleEven does.
 func (r Rule) place(s *Solution, n, m, block int) []int {
 	switch {
 	case m <= 0:
@@ -59,7 +59,7 @@ func (r Rule) place(s *Solution, n, m, block int) []int {
 	return fill(positions, n, m, block)
 }
 
-// aligned is Block with a step of whole blocks.
+// aligned returns at most m positions in equal steps of whole blocks.
 func aligned(n, m, block int) []int {
 	if n <= 0 || m <= 0 {
 		return nil
@@ -67,8 +67,8 @@ func aligned(n, m, block int) []int {
 	return Every(n, (n+block*m-1)/(block*m)*block)
 }
 
-// fill uses the budget that the dynamic program left, because more would save
-// nothing on past hits, for the widest gaps.
+// fill spends the budget that the dynamic program left unused, on the widest gaps. The
+// program leaves budget if more checkpoints would have saved nothing on past hits.
 func fill(positions []int, n, m, block int) []int {
 	spare := m - len(positions)
 	if spare <= 0 {
@@ -88,7 +88,7 @@ func fill(positions []int, n, m, block int) []int {
 	return join(positions, Align(extra, block))
 }
 
-// splits returns the number of positions that leave no gap wider than step.
+// splits returns the number of positions to add so that no gap is wider than step.
 func splits(positions []int, n, step int) int {
 	count, last := 0, 0
 	for _, at := range positions {
@@ -105,8 +105,7 @@ func join(a, b []int) []int {
 	return slices.Compact(all)
 }
 
-// deepest returns the last of ascending positions that is at most depth; 0 =
-// none.
+// deepest returns the last of ascending positions that is at most depth; 0 = there is none.
 func deepest(positions []int, depth int) int {
 	if i := sort.SearchInts(positions, depth+1); i > 0 {
 		return positions[i-1]

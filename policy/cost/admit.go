@@ -1,31 +1,32 @@
 package cost
 
-// ColdShare is the share of a prompt's computation that may be spent on storing
-// objects that are not expected again: short and cold prompts cost at most 1 %.
+// ColdShare is the largest share of an object's computation that storing it may cost if the
+// object is not expected again. So short and cold prompts cost at most 1 % more.
 const ColdShare = 0.01
 
 // Candidate is an object that may be admitted.
 type Candidate struct {
 	Held
-	Asked bool // the client named it, such as an application's boundary
-	Seen  int  // earlier occurrences of its tokens
-	// Returns is the learned share of similar objects that were requested
-	// again.
+	Asked bool // the client named the object, for example as a boundary of the application
+	Seen  int  // earlier occurrences of the object's tokens
+	// Returns is the learned share of similar objects that were requested again, from 0 to
+	// 1.
 	Returns float64
-	// Floor is the density (milliseconds per MiB) of the last evicted object,
-	// 0 while the pool has room. Cold objects below it are refused. Seen ones
-	// are not, since the pool ranks them itself.
+	// Floor is the density (saved milliseconds per MiB) of the last evicted object; 0 while
+	// the pool has room. Objects that were not seen before are refused below this density.
+	// Seen objects are not, since the pool ranks them itself.
 	Floor    float64
-	MaxBytes int64 // bound for one object; 0 = none
+	MaxBytes int64 // most bytes of one object; 0 = no limit
 }
 
-// Admit decides whether to store an object, in this order: it fits; a hit would
-// save time; it is expected again (seen, asked for, or similar objects returned
-// often enough to pay for the publication) or, if cold, it costs at most
-// ColdShare of its computation and has the density of Floor.
+// Admit decides whether to store an object. The object must fit, and a hit must save time.
+// It is admitted if it is expected again: it was seen, it was asked for, or similar objects
+// returned often enough to pay for the publication. Any other object is cold. It is
+// admitted if publishing it costs at most ColdShare of its computation and its density is
+// at least Floor.
 //
-// Invariant: no object is admitted that is not expected again and whose
-// publication takes more than ColdShare of its computation.
+// Invariant: an object that is not expected again is refused if its publication takes more
+// than ColdShare of its computation.
 func (m *Model) Admit(c Candidate) (ok bool, why Reason) {
 	why = m.judge(c)
 	return why.Admitted(), why
@@ -61,8 +62,9 @@ func (m *Model) judge(c Candidate) Reason {
 	return ReasonCheap
 }
 
-// longerWouldPay reports whether a token costs more to compute than its rows
-// cost to load. Then it is the states that make a hit too expensive.
+// longerWouldPay reports whether a token costs more to compute than its rows cost to load.
+// Then a hit on this object is too expensive only because of the states, and a longer
+// object would pay.
 func (m *Model) longerWouldPay(t Tier) bool {
 	j, ok := loadJob(t)
 	return ok && m.Prefill().PerToken > m.Link(j).PerByte*float64(m.Shape.KVBytes)

@@ -2,38 +2,39 @@ package cost
 
 import "math"
 
-var inf = math.Inf(1) // of an impossible way
+var inf = math.Inf(1) // the time of an impossible way
 
 // Request is a prompt and the cached objects for it.
 type Request struct {
-	Tokens    int    // of the whole prompt
+	Tokens    int    // tokens of the whole prompt
 	Prefix    Prefix // longest checkpoint; the zero value = none
 	Buffer    Buffer // longest prefix inside a buffer; the zero value = none
 	Segments  []Segment
 	ExactOnly bool // a spliced state is not accepted
 }
 
-// Prefix is a cached checkpoint with its rows.
+// Prefix is a cached checkpoint with the rows before it.
 type Prefix struct {
 	Tokens int
 	Bytes  int64
 	Tier   Tier
-	From   Link // link to load it; zero = as from the tier
+	From   Link // link to load it over; zero = the link of Tier
 }
 
 // Buffer is a cached state with buffered rows after it, from which the state at
 // Tokens can be rebuilt.
 type Buffer struct {
-	Tokens       int   // shared with the prompt, base included
-	Bytes        int64 // loaded: base, attention rows, buffered rows
-	RebuildBytes int64 // of these, read to rebuild the state: base and buffered rows
+	Tokens       int   // tokens shared with the prompt, including those before the base state
+	Bytes        int64 // bytes to load: base state, attention rows, buffered rows
+	RebuildBytes int64 // the part of Bytes read to rebuild the state: base state and buffered rows
 	Tier         Tier
 }
 
-// Segment is a cached segment of the prompt, whole span, or one to be captured.
+// Segment is a segment of the prompt that is cached, or that will be captured. Begin and
+// Tokens are its whole span, with seams.
 type Segment struct {
 	Begin, Tokens int
-	SeamTokens    int // of these, computed again at the joins, half at either end
+	SeamTokens    int // the part of Tokens that is computed again at the joins, half at either end
 	StateBytes    int64
 	RowBytes      int64
 	Tier          Tier
@@ -45,9 +46,9 @@ type Segment struct {
 type Choice struct {
 	Best   Way
 	Millis [Ways]float64 // index way-1; +Inf = not possible
-	// Segments is the number of leading segments of the request that the
-	// splice uses. Its captures are in Millis, but do not count for Best:
-	// Admit has decided that later requests pay for them.
+	// Segments is the number of leading segments of the request that the splice uses.
+	// Millis includes the capture of segments that are not cached. Best ignores these
+	// captures: Admit has decided that later requests pay for them.
 	Segments int
 }
 
@@ -59,16 +60,16 @@ func (c Choice) Of(w Way) float64 {
 	return c.Millis[w-1]
 }
 
-// preference orders ways with equal times: stored before rebuilt, exact before
-// spliced, and recompute only before a splice that saves nothing.
+// preference orders ways with equal times: stored before rebuilt and exact before spliced.
+// Recompute comes only before a splice, which then saves nothing.
 var preference = [Ways]Way{WayPrefix, WayReplay, WayRecompute, WaySplice}
 
-// Choose predicts every way to serve the prompt and returns the fastest. Ways
-// within a nanosecond are equal and chosen in this order: prefix, replay,
-// recompute, splice.
+// Choose predicts the time of every way to serve the prompt and returns the fastest way.
+// Ways whose times differ by less than a nanosecond are equal and chosen in this order:
+// prefix, replay, recompute, splice.
 //
-// A hit never covers the last token, which has to be computed for its logits: a
-// way that has all tokens still computes one.
+// A hit never covers the last token, because its logits have to be computed: even a way
+// that has all tokens computes one.
 func (m *Model) Choose(r Request) Choice {
 	s := m.spliced(r)
 	c := Choice{Best: WayRecompute, Segments: s.segments}
@@ -110,8 +111,8 @@ func (m *Model) replayed(r Request) float64 {
 	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
 
-// loadFrom returns the time to load bytes by a link or, if it is zero, from a
-// tier.
+// loadFrom returns the milliseconds to load bytes over a link or, if the link is zero, from
+// a tier. It returns false if the object is in no tier.
 func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	if t == TierNone || by == (Link{}) {
 		return m.LoadMillis(t, bytes)
@@ -119,6 +120,6 @@ func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	return by.Millis(bytes), true
 }
 
-// from returns the token at which computation starts with that many cached
-// tokens.
+// from returns the token at which computation starts if held tokens are cached. At least
+// the last token is computed.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }

@@ -1,11 +1,11 @@
-// Package cost estimates the value of a hit and the time of each way to serve a
-// prompt. From the work and bytes of a model, measured prefills and the time to
-// load bytes from a tier it derives what to admit, what an object saves per byte,
-// and the way to serve a request.
+// Package cost estimates the value of a hit and the time of each way to serve a prompt. It
+// uses the work and bytes of a model, measured prefills, and the time to load bytes from a
+// tier. From these it derives what to admit, what an object saves per byte, and how to
+// serve a request.
 //
 // # Work and bytes
 //
-// Shape counts both for a prefill of L tokens. With D the hidden size and N the
+// Shape counts work and bytes for a prefill of L tokens. With D the hidden size and N the
 // size of a state, one layer costs (Marconi, Table 1, and its released code)
 //
 //	attention  8 L D² + 4 L² D        stores 4 L D bytes (keys and values, 16 bit)
@@ -21,21 +21,22 @@
 //
 //	ms = Fixed + PerToken (e - b) + PerTokenSquared (e² - b²)
 //
-// and Fit finds the three from measured samples. An engine that splices takes over the
-// leading part of a prompt:
+// and Fit finds the three coefficients from measured samples. An engine that splices serves
+// the leading part of a prompt from cached segments. It walks its layers over the tokens
+// between the segments, and computes the continuation with its own prefill:
 //
-//	ms = loads + claim + walk of the rows between segments and of those placed
+//	ms = loads + claim + walk of the computed and the placed rows
 //	   + captures of missing segments + prefill of the continuation
 //
-// Walks and captures are learned like prefills; until then they are guessed in rows
-// of a prefill, see Guess. A Link predicts a transfer of n bytes: Fixed + PerByte n.
-// A hit on [b, e) in a tier saves
+// The claim is a fixed cost of each splice. Walks and captures are learned like prefills.
+// Until they are measured, Guess derives them from the time of a prefill's row. A Link
+// predicts a transfer of n bytes: Fixed + PerByte n. A hit on [b, e) in a tier saves
 //
 //	saved = min(recompute [b, e), load it from the tier below) - load it from here
 //
-// without Fixed of the prefill, which the continuation pays anyway. Placement and
-// eviction order objects by density, the saved milliseconds per byte.
+// without Fixed of the prefill, which the continuation costs anyway. Placement and eviction
+// order objects by density, which is the saved milliseconds per byte.
 //
-// The package has no clock, lock or I/O. A Model has one owner, which calls it
-// under a lock; everything else is a value.
+// The package has no clock, lock or I/O. A Model has one owner, which calls it under a
+// lock. All other types are plain values.
 package cost

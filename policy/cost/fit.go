@@ -6,30 +6,30 @@ import (
 	"slices"
 )
 
-// Sample is one measured prefill of tokens [Begin, End), or of another task, where Begin is 0.
+// Sample is one measured run: a prefill of tokens [Begin, End), or another task, for which
+// Begin is 0.
 type Sample struct {
 	Task       Task
 	Begin, End int
 	Millis     float64
-	Source     uint64 // for a Panel
+	Source     uint64 // engine that measured it, for a Panel
 }
 
 // Fit learns a Prefill from samples. The zero value has DefaultPrefill as its
 // prior.
 //
-// It keeps the last few samples of each class of sizes, so that a long run of
-// short prompts does not displace the long ones, and weighs them by age. It
-// minimizes the sum of weighted relative errors, not of their squares, over
-// non-negative coefficients, so that a third of the samples may be stalls or
-// arbitrary lies. Errors beyond a factor of two count by their logarithm. The
-// prior has a small weight, scaled to the samples.
+// Fit keeps the last few samples of each class of sizes, so that a long run of short prompts
+// does not displace the long ones. It weighs samples by age. It minimizes the sum of weighted
+// relative errors, not of their squares, over non-negative coefficients. So a third of the
+// samples may be stalls or false values without doing much harm. Errors beyond a factor of two
+// count by their logarithm. The prior is scaled to the samples and has a small weight.
 //
 // Invariant: at most fitClasses²·fitKeep samples are kept.
 type Fit struct {
 	prior   Prefill
 	fitted  Prefill
 	held    []timed
-	at      map[[2]uint8][]int // class -> places in held, oldest first
+	at      map[[2]uint8][]int // class -> indices into held, oldest first
 	seen    int
 	refitAt int
 }
@@ -39,28 +39,28 @@ type timed struct {
 	seq int
 }
 
-// Classes are powers of four of the tokens computed and of the end position;
-// each keeps its last fitKeep samples. A sample's weight falls by a factor e in
-// fitMemory later samples, down to fitFloor.
+// A class of samples is a power of four of the tokens computed and a power of four of the end
+// position. Each class keeps its last fitKeep samples. A sample's weight falls by a factor e
+// in fitMemory later samples, down to fitFloor.
 const (
 	fitClasses = 12
 	fitKeep    = 8
 	fitMemory  = 100.0
 	fitFloor   = 0.05
-	fitRounds  = 12
-	priorPull  = 0.005
-	fitStep    = 8.0
-	fitLeast   = 1e-6 // milliseconds: no computer is faster, and squares of its inverse are finite
+	fitRounds  = 12    // iterations of the method solve
+	priorPull  = 0.005 // weight of each row of the prior
+	fitStep    = 8.0   // largest ratio of a sample to its prediction, see Add
+	fitLeast   = 1e-6  // milliseconds: no computer is faster, and squares of its inverse are finite
 )
 
 // NewFit starts from a prior; the zero Prefill stands for DefaultPrefill.
 func NewFit(prior Prefill) *Fit { return &Fit{prior: prior} }
 
-// Add adds a sample and solves again from time to time: at most once for every
-// eighth of the kept samples, some 100 µs each. It ignores invalid samples and
-// returns false for them. A sample far from the prediction counts as off by a
-// factor of fitStep, so that a few absurd samples have little effect. Many have
-// one: the sources of the samples decide the prediction.
+// Add adds a sample, and returns false for an invalid sample, which it ignores. It solves
+// again after every len(held)/8 samples, which takes some 100 µs. A sample far from the
+// prediction is clamped to a factor of fitStep, so that a few absurd samples have little
+// effect. Many absurd samples do have an effect: the sources of the samples decide the
+// prediction.
 func (f *Fit) Add(s Sample) bool {
 	if s.Begin < 0 || s.End <= s.Begin || s.End > math.MaxInt32 || !(s.Millis >= fitLeast) || math.IsInf(s.Millis, 1) {
 		return false
@@ -78,7 +78,7 @@ func (f *Fit) Add(s Sample) bool {
 	return true
 }
 
-// Prefill returns the current prediction: the prior without samples.
+// Prefill returns the current prediction, which is the prior if there are no samples.
 func (f *Fit) Prefill() Prefill {
 	if f.seen == 0 {
 		return f.base()
@@ -117,8 +117,8 @@ func (f *Fit) keep(s timed) {
 	f.held[oldest] = s
 }
 
-// row is one weighted equation: the features over the measured milliseconds, so
-// that a perfect prediction gives one.
+// row is one weighted equation. Its features are divided by the measured milliseconds, so that
+// a perfect prediction gives one.
 type row struct {
 	x [3]float64
 	w float64
@@ -159,10 +159,11 @@ func (f *Fit) solve() Prefill {
 	return Prefill{Fixed: theta[0], PerToken: theta[1], PerTokenSquared: theta[2]}
 }
 
-// farOff turns the error of a prediction, in measured units, into its logarithm
-// if it is off by more than a factor of two. Otherwise one sample that is far
-// too short would outweigh any number of samples whose predictions it makes far
-// too short: they are off by one each, it by a million.
+// farOff returns a divisor for the error of a prediction, which is given relative to the
+// measured time. If the prediction is off by more than a factor of two, the divided error
+// counts like its logarithm. Without this divisor, one sample that is far too short would
+// outweigh all other samples: its own relative error may be a million, while samples predicted
+// far too short have a relative error of at most one.
 func farOff(predicted float64) float64 {
 	return max(predicted/2, min(1, max(2*predicted, 1e-3)))
 }
@@ -179,8 +180,8 @@ func (f *Fit) medianRatio() float64 {
 
 func finitePositive(v float64) bool { return v > 0 && !math.IsInf(v, 1) }
 
-// normal has the normal equations of three unknowns whose right side is one in
-// every row.
+// normal holds the normal equations of a least-squares problem with three unknowns. The right
+// side is one in every row.
 type normal struct {
 	a [3][3]float64
 	b [3]float64
@@ -195,9 +196,8 @@ func (n *normal) add(x [3]float64, w float64) {
 	}
 }
 
-// nonNegative minimizes over theta >= 0 by trying every set of unknowns that
-// may be above zero: the problem is convex, so the best feasible solution is
-// the minimum.
+// nonNegative minimizes over theta >= 0. It tries every set of unknowns that may be above
+// zero. The problem is convex, so the best feasible solution is the minimum.
 func (n *normal) nonNegative() (best [3]float64) {
 	lowest := 0.0
 	for set := 1; set < 8; set++ {

@@ -1,6 +1,6 @@
 package cost
 
-// Tier is a place of cached bytes. The numbers are those of the wire.
+// Tier is a place of cached bytes. The numbers are part of the wire protocol.
 type Tier uint8
 
 // The tiers, fastest first. TierNone means that the tokens have to be computed.
@@ -39,10 +39,10 @@ const (
 	JobLoadDRAM
 	JobLoadDisk
 	JobLoadPeer
-	JobCompose // bytes of transitions and end-states applied
-	JobRotate  // bytes of rows placed
-	JobReplay  // bytes of state and buffered rows read
-	JobPublish // bytes captured, copied and checked
+	JobCompose // bytes of the transitions and end-states that are applied
+	JobRotate  // bytes of the rows that are placed
+	JobReplay  // bytes of the state and of the buffered rows that are read
+	JobPublish // bytes that are captured, copied and checked
 
 	jobs
 )
@@ -61,10 +61,10 @@ func Bandwidth(fixedMillis, bytesPerSecond float64) Link {
 	return Link{Fixed: fixedMillis, PerByte: 1e3 / bytesPerSecond}
 }
 
-// DefaultLinks returns the links used until a job is measured. They are guesses
-// for one socket and one NVMe disk, on the slow side, so that an unmeasured
-// tier does not look profitable: a checkpoint in DRAM still beats a prefill,
-// and a short one on disk does not.
+// DefaultLinks returns the links that are used until a job is measured. They are guesses
+// for one socket and one NVMe disk. They are on the slow side, so that a tier that was not
+// measured does not look profitable: a checkpoint in DRAM still beats a prefill, and a
+// short one on disk does not.
 func DefaultLinks() [jobs]Link {
 	return [jobs]Link{
 		JobLoadHBM:  Bandwidth(0.05, 200e9),
@@ -99,22 +99,21 @@ type Averages struct {
 	samples int
 	x, y    float64 // weighted means: bytes, milliseconds
 	xx, xy  float64
-	was     Link // the measurement before Forget
+	was     Link // the link before the first Forget; zero = none
 }
 
-// Each sample has a weight of 1/linkKeep among the kept ones. A sample above
-// linkCap times the prediction is clamped to that, including the first one, so
-// that one stall does not make a tier look useless. The forgotten measurement
-// counts in the prediction too, so that one job is enough to find a slow link
-// slow again.
+// From the linkKeep-th sample on, a new sample has a weight of 1/linkKeep. A sample above
+// linkCap times the prediction is clamped to that, including the first one, so that one
+// stall does not make a tier look useless. For this limit the prediction is the maximum of
+// the current link and the forgotten one. So one job is enough to find out that a slow link
+// is still slow.
 const (
 	linkKeep  = 16
 	linkKnown = 3 // samples after which the forgotten measurement has no weight
 	linkCap   = 4.0
 )
 
-// Add adds one job of that many bytes and milliseconds. It ignores invalid
-// values.
+// Add adds one job of that many bytes and milliseconds. It ignores invalid values.
 func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 	if bytes < 0 || !finitePositive(millis) {
 		return
@@ -133,9 +132,9 @@ func (a *Averages) Add(prior Link, bytes int64, millis float64) {
 	a.xy += step * (x*y - a.xy)
 }
 
-// Link returns the measured link, or the prior without samples. If the sizes do
-// not differ enough to separate Fixed from PerByte, the prior is scaled to the
-// mean.
+// Link returns the measured link, or the prior if there are no samples. If the sizes do not
+// differ enough to separate Fixed from PerByte, Link returns the prior, scaled to the mean
+// of the samples.
 func (a *Averages) Link(prior Link) Link {
 	if a.samples == 0 {
 		return prior
@@ -161,9 +160,9 @@ func (a *Averages) Link(prior Link) Link {
 	return mean
 }
 
-// Forget moves a price above the prior half way back to it, and all the way
-// once little is left. The measured price decides whether a job is done again,
-// so a price that is too high would otherwise never be corrected. One that is
+// Forget moves a measured price that is above the prior half way back to the prior. When
+// few samples are left, it drops the measurement. The price decides whether a job is done
+// again, so a price that is too high would otherwise never be corrected. A price that is
 // too low is corrected when the job is done.
 func (a *Averages) Forget(prior Link) {
 	expected := prior.Fixed + prior.PerByte*a.x

@@ -13,7 +13,7 @@ type Model struct {
 // Options configure a Model. The zero value starts with guesses.
 type Options struct {
 	Shape          Shape
-	Prefill        Prefill // prior, such as a flag; zero = from the shape and FLOPsPerSecond
+	Prefill        Prefill // prior, such as the value of a flag; zero = from Shape and FLOPsPerSecond
 	FLOPsPerSecond float64 // of the device, for a prior; 0 = DefaultPrefill, scaled by the first sample
 }
 
@@ -26,16 +26,16 @@ func New(o Options) *Model {
 	return &Model{Shape: o.Shape, prefill: NewFit(prior), prior: DefaultLinks()}
 }
 
-// Measured adds a prefill that an engine timed; false = it is invalid.
+// Measured adds a prefill that an engine timed. It returns false if the sample is invalid.
 func (m *Model) Measured(s Sample) bool { return m.prefill.Add(s) }
 
-// Prefill returns the current prediction of computing.
+// Prefill returns the current prediction for a prefill.
 func (m *Model) Prefill() Prefill { return m.prefill.Prefill() }
 
 // PrefillSamples returns the number of measured prefills.
 func (m *Model) PrefillSamples() int { return m.prefill.Samples() }
 
-// Did adds a job of that many bytes and milliseconds.
+// Did adds a measured job of that many bytes and milliseconds.
 func (m *Model) Did(j Job, bytes int64, millis float64) {
 	if j < jobs {
 		m.seen[j].Add(m.prior[j], bytes, millis)
@@ -72,7 +72,8 @@ func (m *Model) SetLink(j Job, l Link) {
 	}
 }
 
-// LoadMillis returns the time to load bytes from a tier; false for TierNone.
+// LoadMillis returns the milliseconds to load bytes from a tier. It returns false for
+// TierNone and unknown tiers.
 func (m *Model) LoadMillis(t Tier, bytes int64) (float64, bool) {
 	j, ok := loadJob(t)
 	if !ok {
@@ -84,9 +85,9 @@ func (m *Model) LoadMillis(t Tier, bytes int64) (float64, bool) {
 // Held is an object in a tier, for Saved.
 type Held struct {
 	Begin, End int   // its tokens; a checkpoint begins at the end of its parent, a segment at 0
-	Bytes      int64 // loaded on a hit
-	In         Tier  // the tier in question
-	Below      Tier  // the next tier that has or would get it; TierNone = compute it
+	Bytes      int64 // bytes that a hit loads
+	In         Tier  // the tier that has it
+	Below      Tier  // the next tier that has it or would get it; TierNone = it would be computed
 }
 
 // Saved returns the milliseconds that a hit saves by finding the object in tier
@@ -107,7 +108,7 @@ func (m *Model) Saved(h Held) float64 {
 // Density returns Saved per MiB of memory.
 func (m *Model) Density(h Held) float64 { return PerMiB(m.Saved(h), h.Bytes) }
 
-// PerMiB returns milliseconds per MiB, 0 without bytes.
+// PerMiB returns milliseconds per MiB, or 0 if bytes is 0 or less.
 func PerMiB(millis float64, bytes int64) float64 {
 	if bytes <= 0 {
 		return 0

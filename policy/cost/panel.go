@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Panel learns a Prefill from samples of several sources, such as engines. Each
-// source has a Fit and one vote, however many samples it sends, and the median
-// of the votes is used, so that no source outvotes the others. The prior votes
-// if the number of sources is even, so that neither of two decides alone.
+// Panel learns a Prefill from samples of several sources, such as engines. Each source has a Fit
+// and one vote, however many samples it sends. The prediction is the median of the votes, so that
+// no source outvotes the others. The prior votes too if the number of sources is even, so that
+// neither of two decides alone.
 //
 // Invariant: it has at most panelSources fits.
 type Panel struct {
@@ -21,26 +21,27 @@ type Panel struct {
 
 type voter struct {
 	fit   *Fit
-	heard time.Time // its latest sample
+	heard time.Time // time of the source's latest sample
 }
 
 const (
-	// panelSources bounds the sources; a new one replaces the one that was
-	// silent longest. A guess, above the number of engines of a node.
+	// panelSources bounds the sources. A new source replaces the source that was silent longest.
+	// The bound is a guess, above the number of engines of a node.
 	panelSources = 16
-	// panelMemory bounds the silence after which a source loses its vote, such as the connection of a restarted engine.
+	// panelMemory bounds the silence after which a source loses its vote. A source falls silent for
+	// example when its engine restarts, which then has a new connection.
 	panelMemory = 10 * time.Minute
-	// panelTokens is the length of prompt by which votes are compared.
+	// panelTokens is the prompt length in tokens at which votes are compared.
 	panelTokens = 4096
 )
 
-// NewPanel returns a panel with a prior; the zero Prefill means DefaultPrefill.
-// Samples below floor are invalid.
+// NewPanel returns a panel with a prior; the zero Prefill means DefaultPrefill. Samples faster than
+// floor are invalid.
 func NewPanel(prior, floor Prefill) *Panel {
 	return &Panel{prior: prior, floor: floor, voters: map[uint64]*voter{}}
 }
 
-// Add adds a sample as Fit.Add does.
+// Add adds a sample as Fit.Add does. It also returns false for a sample faster than the floor.
 func (p *Panel) Add(now time.Time, s Sample) bool {
 	if s.End > s.Begin && s.Millis < p.floor.Millis(s.Begin, s.End) {
 		return false
@@ -63,7 +64,7 @@ func (p *Panel) Add(now time.Time, s Sample) bool {
 	return true
 }
 
-// Latest returns the time of the latest sample.
+// Latest returns the time of the latest sample of any source.
 func (p *Panel) Latest() time.Time { return p.now }
 
 // Samples returns the number of samples of all present sources.
@@ -76,7 +77,7 @@ func (p *Panel) Samples() (n int) {
 	return n
 }
 
-// Others returns the prediction of all sources but one, and the number of their samples.
+// Others returns the prediction of all sources except one, and the number of their samples.
 func (p *Panel) Others(source uint64) (Prefill, int) {
 	others := *p
 	others.voters = maps.Clone(p.voters)
@@ -84,8 +85,8 @@ func (p *Panel) Others(source uint64) (Prefill, int) {
 	return others.Prefill(), others.Samples()
 }
 
-// present reports whether a source has a vote: it was not silent for longer
-// than panelMemory.
+// present reports whether a source has a vote: its latest sample is at most panelMemory older than
+// the latest sample of all.
 func (p *Panel) present(v *voter) bool { return p.now.Sub(v.heard) <= panelMemory }
 
 func (p *Panel) votes() (votes []Prefill) {
@@ -97,7 +98,7 @@ func (p *Panel) votes() (votes []Prefill) {
 	return votes
 }
 
-// Prefill returns the current prediction: the prior without samples.
+// Prefill returns the current prediction, which is the prior if no source has a vote.
 func (p *Panel) Prefill() Prefill {
 	base := NewFit(p.prior).base()
 	votes := p.votes()
@@ -107,8 +108,8 @@ func (p *Panel) Prefill() Prefill {
 	return Median(votes, base)
 }
 
-// Median returns the middle one of predictions, ordered by the time of a prompt
-// of panelTokens tokens. The prior is one more of them if their number is even.
+// Median returns the middle one of a list of predictions, ordered by their time for a prompt of
+// panelTokens tokens. If the length of the list is even, the prior is added to it.
 func Median(list []Prefill, prior Prefill) Prefill {
 	if len(list)%2 == 0 {
 		list = append(slices.Clip(list), prior)
@@ -117,9 +118,8 @@ func Median(list []Prefill, prior Prefill) Prefill {
 	return list[len(list)/2]
 }
 
-// PrefillFloor returns a lower bound for any current computer: the launch of
-// some kernels, and for each token the bytes of its rows at several times the
-// bandwidth of any accelerator's memory.
+// PrefillFloor returns times that no current computer can beat: the launch of some kernels, and for
+// each token the time to move its rows at several times the bandwidth of any accelerator's memory.
 func PrefillFloor(s Shape) Prefill {
 	const (
 		launch        = 0.02 // milliseconds

@@ -1,19 +1,20 @@
 package cost
 
-// Prefill predicts the milliseconds of a prefill. The zero value predicts
-// nothing.
+// Prefill predicts the milliseconds of a prefill. The zero value means that there is no
+// prediction.
 type Prefill struct {
-	Fixed           float64 // per run: launch, scheduling
+	Fixed           float64 // milliseconds per run: launch, scheduling
 	PerToken        float64
-	PerTokenSquared float64 // attention: per square of a token's position, see the package doc
+	PerTokenSquared float64 // attention: grows with the square of the position, see the package doc
 }
 
-// DefaultPrefill is used until something is measured if no work is known. A
-// guess, of the order of a hybrid with 12 billion parameters on four A100; the
-// first sample scales it.
+// DefaultPrefill is used if no work is known, until something is measured. It is a guess,
+// of the order of a hybrid with 12 billion parameters on four A100 GPUs. The first sample
+// scales it.
 var DefaultPrefill = Prefill{Fixed: 10, PerToken: 0.05, PerTokenSquared: 2e-7}
 
-// Millis predicts one run over tokens [begin, end) with [0, begin) in the cache.
+// Millis predicts one run over tokens [begin, end), with the tokens [0, begin) already
+// cached.
 func (p Prefill) Millis(begin, end int) float64 {
 	if end <= begin {
 		return 0
@@ -38,8 +39,9 @@ func (p Prefill) scaled(by float64) Prefill {
 // IsZero reports whether p predicts nothing.
 func (p Prefill) IsZero() bool { return p == Prefill{} }
 
-// PriorFromFLOPs predicts from the work of a shape and a device's speed, with
-// the given milliseconds for each run. It is zero if either is not known.
+// PriorFromFLOPs predicts from the work of a shape and a device's speed, with the given
+// milliseconds for each run. It returns the zero Prefill if the work or the speed is
+// unknown.
 func PriorFromFLOPs(s Shape, flopsPerSecond, fixedMillis float64) Prefill {
 	if !s.Known() || flopsPerSecond <= 0 {
 		return Prefill{}

@@ -13,14 +13,14 @@ import (
 // and milliseconds have to be measured.
 type Widths struct {
 	Hidden      int // hidden_size
-	QueryHeads  int // num_attention_heads; 0 = as many as the widest layer's key-value heads
+	QueryHeads  int // num_attention_heads; 0 = as many as the layer's key-value heads
 	FeedForward int // intermediate width for one token, all its experts together
 	MLPLayers   int // layers with an MLP; 0 = every layer
 	Matrices    int // per MLP; 0 = 3, a gated one
 }
 
-// ReadWidths reads the widths from a Hugging Face config.json. Of experts it
-// counts those that one token uses. Missing values are zero.
+// ReadWidths reads the widths from a Hugging Face config.json. It counts only the experts
+// that one token uses. Missing values are zero.
 func ReadWidths(configJSON []byte) (Widths, error) {
 	type sizes struct {
 		Type         string   `json:"model_type"`
@@ -60,27 +60,27 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 		case "mlp":
 			alone++
 		case "hybrid":
-			w.MLPLayers++ // Zamba has one in a shared block only
+			w.MLPLayers++ // in Zamba only layers with a shared block have an MLP
 		}
 	}
 	switch {
 	case alone > 0:
 		w.MLPLayers, w.Matrices = alone, 2 // Nemotron-H has no gate
 	case w.MLPLayers == 0:
-		w.MLPLayers = s.Layers // a decoder layer may be two of the profile
+		w.MLPLayers = s.Layers // one decoder layer may be two layers of the profile
 	}
 	if s.Type == "mamba" || s.Type == "falcon_mamba" {
-		w.FeedForward = 0 // the width is the mixer's
+		w.FeedForward = 0 // intermediate_size is the width of the mixer
 	}
 	return w, nil
 }
 
-// FromProfile sizes a model from its descriptors, over all ranks. If Hidden is
-// zero it has no work.
+// FromProfile returns the bytes and the work of a model over all ranks. If Hidden is zero,
+// the work stays zero.
 //
-// A product with an a×b matrix is 2ab. Attention counts the whole square, see
-// the package doc. A recurrent layer projects q, k, v, a gate and the output
-// and does 6 operations per token and state element: decay, outer product and
+// A product with an a×b matrix counts as 2ab operations per token. Attention counts the
+// whole square, see the package doc. A recurrent layer projects q, k, v, a gate and the
+// output. It also does 6 operations per token and state element: decay, outer product and
 // read-out. A convolution projects its input, two gates and the output.
 func FromProfile(p *profile.Profile, w Widths) Shape {
 	ranks := int64(p.TPSize())
@@ -94,8 +94,7 @@ func FromProfile(p *profile.Profile, w Widths) Shape {
 			s.ConvBytes += part.Len * ranks
 		}
 	}
-	// Parts are aligned to PartAlign: a multiple of that many rows has no
-	// padding.
+	// Parts are aligned to PartAlign bytes, so a multiple of PartAlign rows has no padding.
 	const rows = profile.PartAlign
 	s.KVBytes = (p.CheckpointLayout(rows).Bytes - checkpoint.Bytes) / rows * ranks
 	if p.KeepsRows() {

@@ -4,7 +4,7 @@ package cost
 // wire protocol; String is for people.
 type Reason uint8
 
-// The reasons. Those below ReasonShort admit.
+// The reasons. Reasons below ReasonShort admit an object; the others refuse it.
 const (
 	ReasonNone      Reason = 0
 	ReasonSeen      Reason = 1 // seen before: expected again
@@ -60,8 +60,7 @@ func (r Reason) Code() string {
 // Admitted reports whether the reason admits.
 func (r Reason) Admitted() bool { return r > ReasonNone && r < ReasonShort }
 
-// Way is a way to serve the start of a prompt. The numbers are part of the wire
-// protocol.
+// Way is a way to serve the start of a prompt. The numbers are part of the wire protocol.
 type Way uint8
 
 // The ways.

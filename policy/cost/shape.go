@@ -5,7 +5,7 @@ package cost
 type Work struct {
 	PerToken        float64
 	PerTokenSquared float64
-	Window          int // lookback in tokens: L² becomes L·min(L, Window); 0 = all
+	Window          int // lookback in tokens: L² becomes L·min(L, Window); 0 = no limit
 }
 
 // FLOPs returns the work of a prefill of that many tokens from an empty cache.
@@ -26,9 +26,9 @@ func (w *Work) add(o Work) {
 	w.Window = max(w.Window, o.Window)
 }
 
-// Shape describes the computation and the cached bytes of a model, over all
-// layers and all tensor-parallel ranks. If the Work of every kind is zero only
-// bytes are known, and milliseconds have to be measured.
+// Shape describes the computation and the cached bytes of a model, over all layers and all
+// tensor-parallel ranks. If the Work of every kind is zero, only the bytes are known and
+// milliseconds have to be measured.
 type Shape struct {
 	Attention Work // full and MLA layers
 	Window    Work // sliding-window layers
@@ -37,9 +37,9 @@ type Shape struct {
 
 	KVBytes      int64 // rows of one token in every attention layer
 	StateBytes   int64 // running states of every recurrent layer: one checkpoint
-	ConvBytes    int64 // their convolution tails
-	DeltaBytes   int64 // rows of one token in every recurrent layer, which advance its state; 0 = not kept
-	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, without rows; 0 = as a checkpoint
+	ConvBytes    int64 // convolution tails of every recurrent layer
+	DeltaBytes   int64 // rows of one token in every recurrent layer, which advance the layer's state; 0 = not kept
+	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, without rows; 0 = as many as a checkpoint
 }
 
 // FLOPs returns the work of a prefill of that many tokens from an empty cache. The
@@ -51,8 +51,8 @@ func (s Shape) FLOPs(tokens int) float64 {
 // Known reports whether the shape has any work.
 func (s Shape) Known() bool { return s.FLOPs(1) > 0 }
 
-// Shares returns the shares of FLOPs of attention (windows included), recurrent
-// layers and MLPs; they add up to one.
+// Shares returns the shares of FLOPs that attention (with windows), recurrent layers and
+// MLPs have. They add up to one, or are all zero if there is no work.
 func (s Shape) Shares(tokens int) (attention, linear, mlp float64) {
 	all := s.FLOPs(tokens)
 	if all == 0 {
@@ -73,9 +73,10 @@ func (s Shape) PrefixBytes(tokens, checkpoints int) int64 {
 	return s.RowBytes(tokens) + int64(checkpoints)*s.CheckpointBytes()
 }
 
-// KeptBytes returns the bytes of a prefix whose last tokens, after a checkpoint
-// or from the start, are stored as rows, and those of them that are read to
-// rebuild the states at its end.
+// KeptBytes returns the bytes of a prefix that keeps buffered rows after its last
+// checkpoint, or from the start if checkpoint is 0. rebuild is the part of these bytes that
+// is read to rebuild the states at the end of the prefix; it counts one state even if
+// checkpoint is 0.
 func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
 	rebuild = s.CheckpointBytes() + s.DeltaBytes*int64(max(tokens-checkpoint, 0))
 	if all = rebuild + s.RowBytes(tokens); checkpoint == 0 {
@@ -84,15 +85,14 @@ func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
 	return all, rebuild
 }
 
-// EveryBlockBytes returns the bytes of a prefix with a checkpoint at the end of
-// each block, the last one possibly short, as in a paged cache.
+// EveryBlockBytes returns the bytes of a prefix with a checkpoint at the end of each block,
+// as in a paged cache. The last block may be short.
 func (s Shape) EveryBlockBytes(tokens, blockTokens int) int64 {
 	blockTokens = max(blockTokens, 1)
 	return s.PrefixBytes(tokens, (max(tokens, 0)+blockTokens-1)/blockTokens)
 }
 
-// SegmentTotalBytes returns the bytes of a segment whose interior has that many
-// tokens.
+// SegmentTotalBytes returns the bytes of a segment with that many tokens between its seams.
 func (s Shape) SegmentTotalBytes(interior int) int64 {
 	state := s.SegmentBytes
 	if state == 0 {
@@ -101,8 +101,8 @@ func (s Shape) SegmentTotalBytes(interior int) int64 {
 	return state + s.RowBytes(interior)
 }
 
-// SegmentBreakEven returns the number of tokens from which a segment has more
-// bytes of rows than of transitions and end-states; 0 without rows.
+// SegmentBreakEven returns the number of tokens from which a segment has at least as many
+// bytes of rows as of transitions and end-states; 0 for a model without rows.
 func (s Shape) SegmentBreakEven() int {
 	if s.KVBytes == 0 {
 		return 0
@@ -110,8 +110,8 @@ func (s Shape) SegmentBreakEven() int {
 	return int((s.SegmentTotalBytes(0) + s.KVBytes - 1) / s.KVBytes)
 }
 
-// FLOPsPerByte returns the work saved by reuse of a prefix of that many tokens
-// per byte of its rows and of one checkpoint: Marconi's efficiency.
+// FLOPsPerByte returns Marconi's efficiency: the work that reuse of a prefix saves, per
+// byte of the prefix's rows and one checkpoint.
 func (s Shape) FLOPsPerByte(tokens int) float64 {
 	bytes := s.RowBytes(tokens) + s.CheckpointBytes()
 	if bytes == 0 {

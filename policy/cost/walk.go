@@ -6,7 +6,7 @@ type Task uint8
 // The tasks that engines time.
 const (
 	TaskPrefill Task = iota
-	TaskWalk         // segments placed, and the rows between them computed: tokens are WalkRows
+	TaskWalk         // segments placed and the rows between them computed; End is WalkRows
 	TaskCapture      // segments computed in isolation, to be published
 
 	Tasks
@@ -16,21 +16,21 @@ func (t Task) String() string {
 	return [Tasks]string{"prefill", "walk", "capture"}[t]
 }
 
-// Costs of walks and captures until engines have measured them, in rows of a prefill. All
-// are guesses on the slow side: a walk uses the engine's projections but not its kernels
-// between them, and a capture is a second pass of the recurrence.
+// Costs of walks and captures until engines have measured them, as multiples of the time of a
+// prefill's row. All are guesses on the slow side: a walk uses the engine's projections but not the
+// engine's kernels between them, and a capture is a second pass of the recurrence.
 const (
 	guessedWalk    = 2.0
 	guessedCapture = 1.2
-	// claimRows is the cost of a splice in addition to its walk, in rows of a prefill: a
-	// step of the engine.
+	// claimRows is the cost of a splice in addition to its walk: a step of the engine, as a number
+	// of rows of a prefill.
 	claimRows = 64
 	// placedShare is the number of placed rows that count as one computed row of a walk.
 	placedShare = 16
 )
 
-// WalkRows returns the work of a walk in computed rows; placedShare placed rows count as
-// one.
+// WalkRows returns the work of a walk as a number of computed rows. placedShare placed rows count
+// as one computed row.
 func WalkRows(computed, placed int) int { return computed + (placed+placedShare-1)/placedShare }
 
 // Guess returns the prediction of a task without measurements, derived from the current
@@ -46,19 +46,20 @@ func (m *Model) Guess(t Task) Prefill {
 	return p
 }
 
-// row returns the mean time of a row in a prompt of panelTokens tokens. A prefill that
-// was fitted to few samples may have all of it in its square.
+// row returns the mean milliseconds of a row in a prompt of panelTokens tokens. PerToken alone
+// would not do: in a prefill fitted to few samples, all of the time may be in PerTokenSquared.
 func (p Prefill) row() float64 { return p.Marginal(0, panelTokens) / panelTokens }
 
-// SetTask sets the measured prediction of walks or captures; the zero Prefill is none.
+// SetTask sets the measured prediction of walks or captures. The zero Prefill means that there is
+// none.
 func (m *Model) SetTask(t Task, measured Prefill) {
 	if t < Tasks {
 		m.tasks[t] = measured
 	}
 }
 
-// Task returns the current prediction of a task, and false if that is a guess for walks
-// or captures.
+// Task returns the current prediction of a task. It returns false if that is a guess, which happens
+// only for walks and captures.
 func (m *Model) Task(t Task) (Prefill, bool) {
 	if t == TaskPrefill || t >= Tasks || m.tasks[t].IsZero() {
 		return m.Guess(t), t == TaskPrefill
@@ -66,26 +67,27 @@ func (m *Model) Task(t Task) (Prefill, bool) {
 	return m.tasks[t], true
 }
 
-// splice is a splice with its price: the number of leading segments of a request that it
-// uses, and its milliseconds, with captures.
+// splice is a priced splice: the number of leading segments of the request that it uses, its
+// milliseconds in total, and the part of these for captures.
 type splice struct {
 	segments       int
 	total, capture float64
 }
 
-// own returns the price without captures, which are for later requests.
+// own returns the milliseconds without captures, which pay off in later requests only.
 func (s splice) own() float64 { return s.total - s.capture }
 
-// walk sums up a splice, segment by segment.
+// walk adds up the time of a splice, segment by segment.
 type walk struct {
 	model            *Model
-	at               int     // tokens in place
-	rows, placed     int     // computed and placed so far
+	at               int     // number of tokens whose state is in place
+	rows, placed     int     // tokens computed and tokens placed so far
 	loaded, captured float64 // milliseconds
-	guessed          float64 // of placing and computing, used until walks are measured
+	guessed          float64 // milliseconds of placing and computing, used until walks are measured
 }
 
-// add moves the walk over a segment's interior [begin, end). It reports whether the segment can be read.
+// add moves the walk to the end of a segment's interior [begin, end). It returns false, and changes
+// nothing, if the segment cannot be read.
 func (w *walk) add(s *Segment, begin, end int) bool {
 	m := w.model
 	_, measured := m.Task(TaskWalk)
@@ -96,7 +98,7 @@ func (w *walk) add(s *Segment, begin, end int) bool {
 	case !ok:
 		return false
 	case measured && s.From == (Link{}) && s.Tier <= TierDRAM:
-		// A measured walk includes reading memory.
+		// A measured walk includes the time to read memory.
 	default:
 		w.loaded += load
 	}
@@ -107,7 +109,7 @@ func (w *walk) add(s *Segment, begin, end int) bool {
 	return true
 }
 
-// millis returns the time of the walk so far, including loads.
+// millis returns the milliseconds of the walk so far, including loads but not captures.
 func (w *walk) millis() float64 {
 	claim := claimRows * w.model.Prefill().row()
 	if measured, ok := w.model.Task(TaskWalk); ok {
@@ -116,10 +118,10 @@ func (w *walk) millis() float64 {
 	return w.loaded + claim + w.guessed
 }
 
-// spliced prices the best splice: it loads the prefix, if any, walks over the segments
-// after it, and leaves the continuation after the last used one to the engine's prefill.
-// Of all last segments it uses the cheapest. Readable segments before that one are all
-// used, since an engine does not skip one either.
+// spliced prices the best splice. A splice loads the prefix, if any, and walks over the segments
+// after it. It leaves the continuation after the last used segment to the engine's prefill. spliced
+// tries each segment as the last one and takes the cheapest. All readable segments before the last
+// one are used, since an engine does not skip any either.
 func (m *Model) spliced(r Request) splice {
 	best := splice{total: inf}
 	if r.ExactOnly {

@@ -15,7 +15,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func always(policy.ID) bool { return true }
 
-// Conformance checks what package tiering relies on, for any order of eviction.
+// Conformance checks the properties that package tiering relies on, for any order of
+// eviction.
 func Conformance(t *testing.T, newPolicy func() policy.Eviction) {
 	t.Run("empty has no victim", func(t *testing.T) {
 		p := newPolicy()
@@ -165,8 +166,8 @@ func suspended(t *testing.T, p policy.Eviction) {
 	}
 }
 
-// suspensionKeepsPlace takes half of the objects out and back in: they leave in
-// the order in which they would have left.
+// suspensionKeepsPlace suspends half of the objects and resumes them. All objects must then
+// leave in the same order as in a twin without suspensions.
 func suspensionKeepsPlace(t *testing.T, newPolicy func() policy.Eviction) {
 	p, twin := newPolicy(), newPolicy()
 	for id := range policy.ID(40) {
@@ -201,8 +202,9 @@ func clockBack(t *testing.T, p policy.Eviction) {
 	}
 }
 
-// random runs one script against the policy and a plain set, and against a
-// second instance: the same calls must give the same victims.
+// random runs one script of random calls against two instances of the policy and against a
+// plain set. Both instances must return the same victims, and the victims must agree with
+// the set.
 func random(t *testing.T, newPolicy func() policy.Eviction, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	p, twin := newPolicy(), newPolicy()

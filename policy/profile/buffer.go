@@ -1,18 +1,17 @@
 package profile
 
-// BufferLayout returns one rank's layout of a buffer of rows, which advance
-// the states of all linear layers by the given number of tokens, one row per
-// token. It has no rows for convolution layers. Row n advances a value head's
-// state by
+// BufferLayout returns one rank's layout of a buffer with the given number of rows. A row
+// holds what one token adds to the states of all linear layers. Convolution layers have no
+// rows. Row n advances the state S of a value head by
 //
 //	S = g_n * S + k_n u_n^T
 //
-// a decay and a sum of rank one in every family. u is the value times its
-// write strength; for the delta rule, less k^T S of the decayed state, u =
-// beta*(v - g_n*S^T k) (KVBuffer, appendix A.1); with the gates per channel
-// of Gated DeltaNet-2, u = w*v - g_n*S^T (b*k).
+// which is a decay and a sum of rank one in every family. u is the value times its write
+// strength. For the delta rule, k^T S of the decayed state is subtracted from the value
+// first: u = beta*(v - g_n*S^T k) (KVBuffer, appendix A.1). With the gates per channel of
+// Gated DeltaNet-2, u = w*v - g_n*S^T (b*k).
 //
-// Per linear layer, in this order, row by row:
+// The parts of a linear layer, in this order, each row by row:
 //
 //	PartT     decay g, not its logarithm: F32 [rows, value heads], or
 //	          [rows, value heads, KeyDim] where DecayPerKey
@@ -43,14 +42,14 @@ func (p *Profile) addBuffer(b *layoutBuilder, i, rows int) {
 	b.add(i, PartV, F32, rows, values, l.ValueDim)
 }
 
-// KeepsRows reports whether rows alone advance all states of the profile: it
-// has linear layers, and no convolution layers.
+// KeepsRows reports whether rows alone advance all states of the profile. That holds if it
+// has linear layers and no convolution layers.
 func (p *Profile) KeepsRows() bool { return len(p.linear) > 0 && len(p.ConvLayers()) == 0 }
 
-// EdgeLayout returns one rank's layout of a checkpoint that is stored as rows
-// after another one (KVBuffer §6): BufferLayout for linear layers and
-// CheckpointLayout for attention layers, for the given number of tokens.
-// Layers are in order.
+// EdgeLayout returns one rank's layout of a checkpoint that is stored as rows after an
+// earlier checkpoint (KVBuffer §6). For the given number of tokens it has the parts of
+// BufferLayout for linear layers and those of CheckpointLayout for attention layers. Layers
+// are in order.
 func (p *Profile) EdgeLayout(rows int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {

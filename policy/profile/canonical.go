@@ -115,9 +115,8 @@ func appendFloats(b []byte, vs []float64) []byte {
 	return b
 }
 
-// Parse reads and validates canonical bytes. It is strict: an unknown version
-// or number, trailing bytes, and a different encoding of the same identity are
-// ErrInvalid.
+// Parse reads and validates canonical bytes. It is strict and returns ErrInvalid for an unknown
+// version or number, for trailing bytes, and for a different encoding of the same identity.
 func Parse(canonical []byte) (*Profile, error) {
 	if len(canonical) > MaxCanonicalBytes {
 		return nil, fmt.Errorf("canonical bytes: %d, at most %d: %w", len(canonical), MaxCanonicalBytes, ErrInvalid)
@@ -140,7 +139,7 @@ func Parse(canonical []byte) (*Profile, error) {
 	return p, nil
 }
 
-// reader consumes canonical bytes; after the first problem it returns only
+// reader consumes canonical bytes. After the first problem, which bad describes, it returns only
 // zeros.
 type reader struct {
 	rest []byte
@@ -171,8 +170,8 @@ func (r *reader) float() float64 {
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.take(8)))
 }
 
-// count reads a length of items of size bytes each, and refuses one that
-// exceeds the remaining bytes, so that it can be used to allocate.
+// count reads the length of a list whose items have size bytes each. It refuses a length that
+// exceeds the remaining bytes, so that callers can allocate this many items.
 func (r *reader) count(size int) int {
 	n := r.int()
 	if r.bad == "" && n > len(r.rest)/size {

@@ -12,16 +12,16 @@ import (
 // ConfigOptions has what a Hugging Face config.json lacks. Zero values mean the
 // default next to each field.
 type ConfigOptions struct {
-	Model           string   // the config's model_type
+	Model           string   // default: the config's model_type
 	Weights         [32]byte // required by New
 	TPSize          int      // 1
 	KVDType         DType    // BF16
 	ConvDType       DType    // BF16
 	StateDType      DType    // F32
 	TransitionDType DType    // F16; scalar transitions are always F32
-	// Slopes gives the decay exponents of a Lightning layer as the engine uses
-	// them, one per head; engines derive them by different formulas, so there
-	// is no default. Sizes do not depend on them.
+	// Slopes gives the decay exponents of a Lightning layer as the engine uses them, one
+	// per head. There is no default, because engines derive them by different formulas.
+	// Sizes do not depend on them.
 	Slopes func(layer, heads int) []float64
 }
 
@@ -59,8 +59,8 @@ func FromConfig(configJSON []byte, o ConfigOptions) (Identity, error) {
 	return id, nil
 }
 
-// wrappers are types of multimodal models. Their configs contain that of a text
-// model with its own type.
+// wrappers are types of multimodal models. Their configs contain the config of a text
+// model, which has a type of its own.
 var wrappers = []string{
 	"NemotronH_Nano_Omni_Reasoning_V3", "NemotronH_Nano_VL_V2", "bailing_moe_v3_vl", "intern_s2_preview", "kimi_k3",
 	"lfm2_vl", "minicpmv4_6", "minicpmv4_7", "nemotron_h_omni", "qwen3_5", "qwen3_5_moe",
@@ -134,8 +134,8 @@ func setDefault(d *DType, v DType) {
 	}
 }
 
-// fields reads named JSON values and records every one that is missing or has
-// another type.
+// fields reads named JSON values. It records a problem for each value that is missing or
+// has another type.
 type fields struct {
 	values   map[string]json.RawMessage
 	problems *problems
@@ -195,8 +195,9 @@ func (f *fields) object(name string) (fields, bool) {
 	return o, true
 }
 
-// textModel returns the config of the text model within a wrapper's and its
-// type, which is the wrapper's own if it has none or nothing is nested.
+// textModel returns the config of the text model inside a wrapper's config, and the text
+// model's type. If this config has no type, or if there is no nested config, the type is
+// the wrapper's own.
 func (f *fields) textModel(modelType string) (fields, string) {
 	for _, name := range []string{"text_config", "llm_config"} {
 		if text, nested := f.object(name); nested {
@@ -207,8 +208,8 @@ func (f *fields) textModel(modelType string) (fields, string) {
 	return *f, modelType
 }
 
-// layers returns the number of decoder layers. Files of Nemotron-H written by
-// transformers 5 give it only by the length of a list.
+// layers returns the number of decoder layers. In files of Nemotron-H that transformers 5
+// wrote, this is only the length of a list.
 func (f *fields) layers() int {
 	if !f.has("num_hidden_layers") && f.has("layers_block_type") {
 		return len(f.texts("layers_block_type"))
@@ -216,7 +217,7 @@ func (f *fields) layers() int {
 	return f.number("num_hidden_layers")
 }
 
-// headDim returns head_dim or, if it is missing, the hidden size over the
+// headDim returns head_dim or, if it is missing, the hidden size divided by the number of
 // heads.
 func (f *fields) headDim() int {
 	if f.has("head_dim") {
@@ -230,7 +231,7 @@ func (f *fields) headDim() int {
 	return hidden / heads
 }
 
-// attention reads plain grouped-query attention of the given head size.
+// attention reads plain grouped-query attention whose heads have dim elements.
 func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 	heads := f.numberElse("num_key_value_heads", func() int { return f.number("num_attention_heads") })
 	return Layer{Kind: KindFull, Attention: Attention{
@@ -238,20 +239,20 @@ func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 	}}
 }
 
-// rope reads NeoX rotary embedding over the given share of dim, from
+// rope reads NeoX rotary embedding over a share of dim. Its values come from
 // rope_parameters or from the older top-level fields.
 func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
 
-// mustSay marks a base without a default.
+// mustSay is passed as the default of a rope base: the config must have the base.
 const mustSay = 0
 
-// ropeOr is rope with an architecture's defaults of base and share.
+// ropeOr is rope with an architecture's defaults for the base theta and the share.
 func (f *fields) ropeOr(dim int, theta, share float64) Rope {
 	dims := int(float64(dim) * f.ropeReal("partial_rotary_factor", share)) // truncated, as engines do
 	return f.ropeOver(f.numberOr("rotary_dim", dims), theta)
 }
 
-// ropeOver returns rope over dims dimensions, whatever share the config has.
+// ropeOver returns rope over dims dimensions. It ignores the share in the config.
 func (f *fields) ropeOver(dims int, theta float64) Rope {
 	r := Rope{Dims: dims, Theta: f.ropeReal("rope_theta", theta)}
 	if r.Theta == mustSay {
@@ -271,8 +272,8 @@ func (f *fields) ropeOver(dims int, theta float64) Rope {
 	return r
 }
 
-// ropeReal returns a value of rope_parameters, or of the older fields next to
-// it.
+// ropeReal returns a value of rope_parameters or, if it is not there, of the older
+// top-level field. v is the default.
 func (f *fields) ropeReal(name string, v float64) float64 {
 	f.optional(name, &v)
 	if p, nested := f.object("rope_parameters"); nested {
@@ -281,7 +282,8 @@ func (f *fields) ropeReal(name string, v float64) float64 {
 	return v
 }
 
-// scale applies the rope scalings that change frequencies only.
+// scale applies a rope scaling. It supports only scalings that change nothing but
+// frequencies.
 func (f *fields) scale(r *Rope) {
 	kind := "default"
 	f.optional("type", &kind)
@@ -300,8 +302,8 @@ func (f *fields) scale(r *Rope) {
 	}
 }
 
-// rescale stores the frequencies explicitly, rounded to F32 as engines do:
-// libraries differ in the last bits of a power, and an identity must not.
+// rescale stores the frequencies explicitly, rounded to F32 as engines do. Libraries differ
+// in the last bits of a power, while an identity must be the same everywhere.
 func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	if len(*f.problems) > 0 {
 		return // the factor may be missing
@@ -318,8 +320,8 @@ func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	r.Theta = 0
 }
 
-// llama3Frequency keeps short wavelengths, divides long ones and interpolates
-// in between.
+// llama3Frequency keeps the frequencies of short wavelengths, divides those of long
+// wavelengths by factor, and interpolates in between.
 func llama3Frequency(freq, factor, low, high, context float64) float64 {
 	turns := context * freq / (2 * math.Pi)
 	switch {

@@ -14,14 +14,14 @@ func DecodeConfig(configJSON []byte, into any) error {
 	return json.Unmarshal(quoteFloats(configJSON), into)
 }
 
-// floatTag is the only key of an object that represents such a number.
+// floatTag is the only key of an object that stands for infinity or NaN.
 const floatTag = "__float__"
 
 // floatWords are the words that Python's json module writes.
 var floatWords = [][]byte{[]byte("-Infinity"), []byte("Infinity"), []byte("NaN")}
 
-// quoteFloats replaces the bare words outside strings. It returns the text
-// itself if there is none.
+// quoteFloats replaces the floatWords outside strings. It returns text itself if it has
+// none of them.
 func quoteFloats(text []byte) []byte {
 	var out []byte
 	copied, inString := 0, false

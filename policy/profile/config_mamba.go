@@ -2,8 +2,9 @@ package profile
 
 import "slices"
 
-// readNemotronH reads Nemotron-H: M is Mamba2, * attention without positions,
-// - and E layers without state. Files of transformers name the layers.
+// readNemotronH reads Nemotron-H. In its pattern, M is Mamba2, * is attention without
+// positions, and - and E are layers without state. Files that transformers wrote name the
+// layers.
 func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := mamba2(o, mamba2Sizes{
 		heads: f.number("mamba_num_heads"), dim: f.number("mamba_head_dim"), state: f.number("ssm_state_size"),
@@ -36,8 +37,8 @@ func readNemotronH(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// readGraniteHybrid reads Granite 4 hybrids: Mamba2 and attention, usually
-// without positions.
+// readGraniteHybrid reads Granite 4 hybrids. They have Mamba2, and attention that is
+// usually without positions.
 func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := f.mamba2(o, f.expanded)
 	dim := f.headDim()
@@ -49,8 +50,8 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
 }
 
-// readBamba reads Bamba: Mamba2, and attention that rotates half of each head.
-// transformers reads another share only from rope_parameters.
+// readBamba reads Bamba: Mamba2, and attention that rotates half of each head. As in
+// transformers, another share is read from rope_parameters only.
 func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := f.mamba2(o, f.expanded)
 	dim, share := f.headDim(), 0.5
@@ -64,12 +65,12 @@ func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersAt(n, "attn_layer_indices", linear, full)
 }
 
-// spread returns the number of key heads or groups on all ranks together: if
-// there are fewer than ranks, they are replicated.
+// spread returns the number of key heads or groups over all ranks together. If there are
+// fewer heads than ranks, each rank has a copy of one.
 func (o *ConfigOptions) spread(heads int) int { return max(heads, o.TPSize) }
 
-// mamba2 reads the sizes by the names in Granite, Bamba and Falcon-H1. A head
-// size of "auto", the default, follows from the channels of all heads.
+// mamba2 reads the sizes by the names in Granite, Bamba and Falcon-H1. The default head
+// size is "auto": all channels divided by the number of heads.
 func (f *fields) mamba2(o *ConfigOptions, channels func() int) Layer {
 	heads, dim := f.number("mamba_n_heads"), 1
 	if v, given := f.values["mamba_d_head"]; given && string(v) != `"auto"` {
@@ -88,8 +89,8 @@ func (f *fields) mamba2(o *ConfigOptions, channels func() int) Layer {
 // expanded returns the channels of Mamba2 over all heads.
 func (f *fields) expanded() int { return f.numberOr("mamba_expand", 2) * f.number("hidden_size") }
 
-// falconChannels returns mamba_d_ssm. In Falcon-H1, null means the expanded
-// size, and a missing field the default of its class.
+// falconChannels returns mamba_d_ssm. In Falcon-H1, null means the expanded size, and a
+// missing field means the default of its configuration class.
 func (f *fields) falconChannels() int {
 	if _, given := f.values["mamba_d_ssm"]; !given {
 		return 1024
@@ -130,7 +131,8 @@ func readJamba(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// mamba1 has a head for every channel.
+// mamba1 maps Mamba1 onto keys and values: every channel is a head with a value of size
+// one.
 func mamba1(o *ConfigOptions, channels, state, kernel int) Layer {
 	return Layer{Kind: KindLinear, Linear: Linear{
 		Family: Mamba1, KeyHeads: channels, ValueHeads: channels, KeyDim: state, ValueDim: 1,
@@ -153,22 +155,23 @@ func readMamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	})}, n)
 }
 
-// readFalconH1 reads Falcon-H1: Mamba2 and attention in parallel, so that each
-// decoder layer is two layers of the profile, in this order. Engines differ in
-// the rope base if a config has none.
+// readFalconH1 reads Falcon-H1. It runs Mamba2 and attention in parallel, so that each
+// decoder layer is two layers of the profile, Mamba2 first. The config must have a rope
+// base, because engines have different defaults.
 func readFalconH1(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.ropeOr(f.numberOr("attn_rotary_emb", dim), mustSay, 1))
 	return slices.Repeat([]Layer{f.mamba2(o, f.falconChannels), full}, n)
 }
 
-// readZamba reads Zamba: Mamba1, in some layers after an attention block.
+// readZamba reads Zamba: every layer has Mamba1, and some have an attention block before
+// it.
 func readZamba(f *fields, o *ConfigOptions, n int) []Layer {
 	channels := f.number("mamba_expand") * f.number("hidden_size")
 	return f.behindShared(o, n, mamba1(o, channels, f.number("mamba_d_state"), f.number("mamba_d_conv")))
 }
 
-// readZamba2 reads Zamba2: the same with Mamba2.
+// readZamba2 reads Zamba2, which is Zamba with Mamba2.
 func readZamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	heads := f.number("n_mamba_heads")
 	dim := f.numberElse("mamba_headdim", func() int { return f.number("mamba_expand") * f.number("hidden_size") / max(heads, 1) })
@@ -177,10 +180,9 @@ func readZamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	}))
 }
 
-// behindShared reads which linear layers follow an attention block. Blocks
-// share their weights but not their keys, so such a layer is two layers of the
-// profile, attention first. The block reads rows twice as wide as the hidden
-// size.
+// behindShared reads which linear layers follow an attention block. Blocks share their
+// weights but not their keys, so such a layer is two layers of the profile, attention
+// first. An attention block reads rows twice as wide as the hidden size.
 func (f *fields) behindShared(o *ConfigOptions, n int, linear Layer) []Layer {
 	dim := f.numberElse("attention_head_dim", func() int { return 2 * f.number("hidden_size") / max(f.number("num_attention_heads"), 1) })
 	var rope Rope

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// readQwen3Next reads Qwen3-Next and Qwen3.5: gated delta rule with one
+// readQwen3Next reads Qwen3-Next and Qwen3.5. They have the gated delta rule after one
 // convolution over q, k and v, and gated full attention with partial rope.
 func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	kh, vh := f.number("linear_num_key_heads"), f.number("linear_num_value_heads")
@@ -19,7 +19,7 @@ func readQwen3Next(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.everyNth(n, "full_attention_interval", f.numberOr("full_attention_interval", 4), linear, full)
 }
 
-// delta returns a delta rule after convolutions over q, k and v.
+// delta returns a layer with a delta rule after convolutions over q, k and v.
 func delta(o *ConfigOptions, family Family, keyHeads, valueHeads, keyDim, valueDim, kernel int) Layer {
 	keys := o.spread(keyHeads) * keyDim
 	return Layer{Kind: KindLinear, Linear: Linear{
@@ -29,10 +29,10 @@ func delta(o *ConfigOptions, family Family, keyHeads, valueHeads, keyDim, valueD
 	}}
 }
 
-// readKimiLinear reads Kimi-Linear: KDA with three convolutions, and MLA,
-// usually without positions. The published files list the linear layers
-// separately, counting from one; those that transformers writes name each
-// layer, and never have positions.
+// readKimiLinear reads Kimi-Linear. It has KDA with three convolutions, and MLA, usually
+// without positions. The published files list the linear and the full layers, counting from
+// one. Files that transformers wrote name each layer instead, and their MLA never has
+// positions.
 func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	c, listed := f.object("linear_attn_config")
 	sizes := map[string]string{"num_heads": "linear_num_heads", "head_dim": "linear_head_dim", "short_conv_kernel_size": "linear_conv_kernel_dim"}
@@ -51,7 +51,8 @@ func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return c.kimiLayers(n, linear, mla)
 }
 
-// mla reads latent attention; its rope rotates the whole shared key, in pairs.
+// mla reads latent attention. If turned is set, its rope rotates the whole shared key, in
+// interleaved pairs.
 func (f *fields) mla(o *ConfigOptions, turned bool) Layer {
 	a := Attention{KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero}
 	if turned {
@@ -77,19 +78,18 @@ func (f *fields) kimiLayers(n int, linear, mla Layer) []Layer {
 	return layers
 }
 
-// readBailingLinear reads Ring and Ling linear models: Lightning attention with
-// rope inside, every layer_group_size-th layer full.
+// readBailingLinear reads Ring and Ling linear models. They have Lightning attention with
+// rope inside, and every layer_group_size-th layer is full attention.
 func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	return f.bailingLayers(n, f.turnedLightning(o, dim), f.attention(o, dim, f.rope(dim)))
 }
 
-// readBailingHybrid reads Ring and Ling since 2.5, whose full layers are MLA.
-// The linear ones are Lightning attention in 2.5 and KDA in 3, which is
-// recognized by its convolution. transformers has a class for 3 only. Files
-// that it writes of either version name the layers, have the head size as
-// linear_head_dim and always a convolution, so there a 2.5 is recognized by its
-// architecture.
+// readBailingHybrid reads Ring and Ling since 2.5, whose full layers are MLA. The linear
+// layers are Lightning attention in version 2.5 and KDA in version 3, which is recognized
+// by its convolution. transformers has a class for version 3 only. The files that it writes
+// name the layers, have the head size as linear_head_dim, and always have a convolution,
+// also for version 2.5. In these files version 2.5 is recognized by its architecture.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
 	dim := f.numberElse("linear_head_dim", f.headDim)
@@ -127,9 +127,9 @@ func (f *fields) bailingLayers(n int, linear, full Layer) []Layer {
 	return layers
 }
 
-// readMiniMax reads MiniMax-Text-01 and M1: Lightning attention without rope,
-// and full attention as listed. Files of transformers name the layers; it
-// rotates whole heads, whatever rotary_dim is.
+// readMiniMax reads MiniMax-Text-01 and M1. They have Lightning attention without rope, and
+// full attention in the listed layers. Files that transformers wrote name the layers.
+// transformers ignores rotary_dim and rotates whole heads.
 func readMiniMax(f *fields, o *ConfigOptions, n int) []Layer {
 	if f.has("layer_types") {
 		delete(f.values, "rotary_dim")
@@ -165,8 +165,8 @@ func lightning(o *ConfigOptions, heads, dim int) Layer {
 	}}
 }
 
-// readOlmoHybrid reads OLMo hybrids: gated delta rule, and attention with or
-// without positions. Missing sizes follow from those of attention.
+// readOlmoHybrid reads OLMo hybrids: gated delta rule, and attention with or without
+// positions. Missing sizes of the linear layers follow from those of attention.
 func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads := func() int { return f.number("num_attention_heads") }
 	kh, vh := f.numberElse("linear_num_key_heads", heads), f.numberElse("linear_num_value_heads", heads)
@@ -181,8 +181,8 @@ func readOlmoHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.everyNth(n, "layer_types", 4, linear, full)
 }
 
-// olmoRope reads a rope that is off if its base is null. Without a base it has
-// the usual one, also if rope_parameters is null.
+// olmoRope reads a rope that is off if its base is null. If the config has no base, the
+// usual base applies, also if rope_parameters is null.
 func (f *fields) olmoRope(dim int) Rope {
 	base := f.values["rope_theta"]
 	if p, nested := f.object("rope_parameters"); nested {
@@ -210,9 +210,10 @@ func readLfm2(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersAt(n, "full_attn_idxs", conv, full)
 }
 
-// readPlain reads models without linear layers. sliding_window makes window
-// layers of those that layer_types names, of those from max_window_layers on,
-// or of all; in Qwen models only if use_sliding_window is set.
+// readPlain reads models without linear layers. In Qwen models, sliding_window counts only
+// if use_sliding_window is set. It makes window layers of the layers that layer_types
+// names. Without layer_types, these are all layers from max_window_layers on, and all
+// layers if that is missing too.
 func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.rope(dim))
@@ -232,8 +233,8 @@ func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	return layers
 }
 
-// layerNames returns the layer names in configs; the shorter ones are from
-// before transformers 5.
+// layerNames maps the names in configs to layers. The shorter names are older than
+// transformers 5.
 func layerNames(linear, full Layer) map[string]Layer {
 	return map[string]Layer{"linear_attention": linear, "mamba": linear, "full_attention": full, "attention": full}
 }
@@ -255,8 +256,8 @@ func (f *fields) layersByName(field string, n int, kinds map[string]Layer) []Lay
 	return layers
 }
 
-// everyNth returns layers of which the last of each group of n is full, the
-// others linear.
+// everyNth returns layers in groups of n: the last of each group is full, the others are
+// linear.
 func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) []Layer {
 	if n < 1 {
 		f.problems.add("%s: %d, want at least 1", field, n)
@@ -269,7 +270,7 @@ func (f *fields) everyNth(layers int, field string, n int, linear, full Layer) [
 	return out
 }
 
-// layersAt returns layers of which those in a list are full, the others linear.
+// layersAt returns layers that are full at the listed indexes and linear elsewhere.
 func (f *fields) layersAt(layers int, field string, linear, full Layer) []Layer {
 	out := slices.Repeat([]Layer{linear}, layers)
 	for _, i := range f.numbers(field) {

@@ -37,7 +37,7 @@ type Decay uint8
 const (
 	DecayNone    Decay = iota
 	DecayFixed         // a constant of the model, see Linear.Slopes
-	DecayPerHead       // a number for each token
+	DecayPerHead       // one number per token
 	DecayPerKey        // one number per token and key channel
 )
 

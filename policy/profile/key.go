@@ -7,29 +7,28 @@ import (
 	"hash"
 )
 
-// HeadExclusion returns the number of leading tokens that are excluded from the
-// interior of a RoleMid segment if seams are w tokens wide: at least the
-// lookback of the convolutions (HYPIC §4.2-4.3).
+// HeadExclusion returns the number of leading tokens that are excluded from the interior of a
+// RoleMid segment. That is the seam width w, but at least the lookback of the convolutions (HYPIC
+// §4.2-4.3).
 func (p *Profile) HeadExclusion(w int) int { return max(w, p.headMin) }
 
-// FirstSpec returns the geometry of a leading segment, which is stored whole.
+// FirstSpec returns the geometry of a segment at the start of a prompt, which is stored whole.
 func FirstSpec(tokens int) SegmentSpec { return SegmentSpec{Role: RoleFirst, Tokens: tokens} }
 
-// MayPack reports whether segments of the spec are packed if their profile has
-// a tolerance. Leading ones are not: what follows them is computed exactly, and
-// is stored as exact.
+// MayPack reports whether segments of the spec are packed if their profile has a tolerance.
+// Segments at the start of a prompt are not packed: states computed from them are stored as exact
+// checkpoints.
 func (s SegmentSpec) MayPack() bool { return s.Role != RoleFirst }
 
-// MidSpec returns the geometry of any other segment at seam width w, and false
-// if it is too short: the interior must have a token and all inputs of the
-// convolution tail.
+// MidSpec returns the geometry of a segment that is not at the start of a prompt, for seams of w
+// tokens. It returns false if the segment is too short: its interior must have a token and all
+// inputs of the convolution tail.
 func (p *Profile) MidSpec(tokens, w int) (SegmentSpec, bool) {
 	s := SegmentSpec{Role: RoleMid, Head: p.HeadExclusion(w), Tail: w, Tokens: tokens}
 	return s, p.CheckSpec(s) == nil
 }
 
-// Interior returns the stored part of the segment: its first token and their
-// number.
+// Interior returns the stored part of the segment: its first token and its number of tokens.
 func (s SegmentSpec) Interior() (begin, count int) {
 	return s.Head, s.Tokens - s.Head - s.Tail
 }
@@ -141,14 +140,15 @@ func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, po
 	return out
 }
 
-// tokenHash feeds SHA-256 through one buffer, so that hashing allocates the
-// same for any number of tokens.
+// tokenHash feeds SHA-256 through one buffer, so that the memory it allocates does not depend on
+// the number of tokens.
 type tokenHash struct {
 	sha    hash.Hash
 	buf    []byte
-	digest [32]byte // here, since on the stack of sum it would escape each time
+	digest [32]byte // a field, because a local variable of sum would be allocated on the heap in each call
 }
 
+// tokenHashBuffer is the size of the buffer in bytes.
 const tokenHashBuffer = 4096
 
 func newTokenHash() *tokenHash {
@@ -180,7 +180,7 @@ func (h *tokenHash) sum() [32]byte {
 	return h.digest
 }
 
-// chain starts over from the sum so far.
+// chain starts a new hash whose first input is sum.
 func (h *tokenHash) chain(sum *[32]byte) {
 	h.sha.Reset()
 	h.buf = append(h.buf[:0], sum[:]...)

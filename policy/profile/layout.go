@@ -23,9 +23,9 @@ func (b *layoutBuilder) add(layer int, kind PartKind, t DType, shape ...int) {
 // align rounds n bytes up to a multiple of PartAlign.
 func align(n int64) int64 { return (n + PartAlign - 1) &^ (PartAlign - 1) }
 
-// SegmentLayout returns one rank's layout of a segment with the given number of
-// interior tokens: T, S and convolution tail of every linear layer, the tail of
-// every convolution, K and V of every attention layer.
+// SegmentLayout returns one rank's layout of a segment with the given number of interior
+// tokens. It has T, S and the convolution tail of every linear layer, the tail of every
+// convolution layer, and K and V of every attention layer.
 func (p *Profile) SegmentLayout(interior int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
@@ -44,10 +44,10 @@ func (p *Profile) SegmentLayout(interior int) Layout {
 	return b.Layout
 }
 
-// CheckpointLayout returns one rank's layout of a checkpoint that adds the
-// given number of attention rows to its parent: running state in F32 and
-// convolution tail of every linear layer, the tail of every convolution, K and
-// V of every attention layer.
+// CheckpointLayout returns one rank's layout of a checkpoint that adds the given number of
+// attention rows to its parent. It has the running state in F32 and the convolution tail of
+// every linear layer, the tail of every convolution layer, and K and V of every attention
+// layer.
 func (p *Profile) CheckpointLayout(rows int) Layout {
 	var b layoutBuilder
 	for i := range p.id.Layers {
@@ -64,8 +64,8 @@ func (p *Profile) CheckpointLayout(rows int) Layout {
 	return b.Layout
 }
 
-// SeamLayout returns the layout of the (T, S) that an engine supplies for a
-// recomputed span, in F32, for one linear layer or for AllLayers.
+// SeamLayout returns the layout of the T and S that an engine supplies for a recomputed
+// span, in F32. layer is a linear layer or AllLayers.
 func (p *Profile) SeamLayout(layer int) Layout {
 	var b layoutBuilder
 	for _, i := range p.linear {
@@ -77,9 +77,9 @@ func (p *Profile) SeamLayout(layer int) Layout {
 	return b.Layout
 }
 
-// StatesLayout returns the layout of a reply of compose: for one linear layer
-// or AllLayers, the F32 state before each of n recomputed spans and then the
-// final one.
+// StatesLayout returns the layout of a reply to compose. For each linear layer, it has the
+// F32 state before each of n recomputed spans and then the final state. layer is a linear
+// layer or AllLayers.
 func (p *Profile) StatesLayout(layer, n int) Layout {
 	var b layoutBuilder
 	for _, i := range p.linear {
@@ -92,8 +92,8 @@ func (p *Profile) StatesLayout(layer, n int) Layout {
 	return b.Layout
 }
 
-// RowsLayout returns the layout of a reply of rotate: for one attention layer
-// or AllLayers, K and V of the given number of rows.
+// RowsLayout returns the layout of a reply to rotate: K and V of the given number of rows.
+// layer is an attention layer or AllLayers.
 func (p *Profile) RowsLayout(layer, rows int) Layout {
 	var b layoutBuilder
 	for _, i := range p.attention {
@@ -147,10 +147,10 @@ func (p *Profile) RankConvChannels(layer int) int {
 	return n
 }
 
-// Elements returns the number of elements of a part.
+// Elements returns the number of elements of a part before packing.
 func (p *Part) Elements() int { return p.Shape[0] * p.Shape[1] * p.Shape[2] }
 
-// Find returns the index of a part, or -1.
+// Find returns the index of a part in Parts, or -1.
 func (l *Layout) Find(layer int, kind PartKind) int {
 	for i := range l.Parts {
 		if l.Parts[i].Layer == layer && l.Parts[i].Kind == kind {

@@ -13,10 +13,10 @@ type Profile struct {
 	id          Identity
 	canonical   []byte
 	fingerprint Fingerprint
-	linear      []int
-	attention   []int
-	conv        []int
-	headMin     int // largest convolution kernel minus one
+	linear      []int // indexes of the linear layers
+	attention   []int // indexes of the full, MLA and window layers
+	conv        []int // indexes of the convolution layers
+	headMin     int   // largest convolution kernel minus one
 }
 
 // New validates id and derives its fingerprint. The error wraps ErrInvalid and
@@ -72,16 +72,16 @@ func (p *Profile) Layers() int { return len(p.id.Layers) }
 // Layer returns layer i, to be read only.
 func (p *Profile) Layer(i int) *Layer { return &p.id.Layers[i] }
 
-// LinearLayers returns the indexes of the linear-attention layers, in order.
-// The caller must not change it.
+// LinearLayers returns the indexes of the linear-attention layers, in order. The caller
+// must not change the slice.
 func (p *Profile) LinearLayers() []int { return p.linear }
 
-// AttentionLayers returns the indexes of the full, MLA and window layers, in
-// order. The caller must not change it.
+// AttentionLayers returns the indexes of the full, MLA and window layers, in order. The
+// caller must not change the slice.
 func (p *Profile) AttentionLayers() []int { return p.attention }
 
-// ConvLayers returns the indexes of the convolution layers, in order. The
-// caller must not change it.
+// ConvLayers returns the indexes of the convolution layers, in order. The caller must not
+// change the slice.
 func (p *Profile) ConvLayers() []int { return p.conv }
 
 // RankHeads returns the number of key and value heads of a linear layer on one
@@ -91,15 +91,14 @@ func (p *Profile) RankHeads(layer int) (keyHeads, valueHeads int) {
 	return max(1, l.KeyHeads/p.id.TPSize), l.ValueHeads / p.id.TPSize
 }
 
-// RankKVHeads returns the number of key-value heads of an attention layer on
-// one rank. If there are fewer heads than ranks they are replicated, and so are
-// the rows of MLA.
+// RankKVHeads returns the number of key-value heads of an attention layer on one rank. If
+// there are fewer heads than ranks, the heads are replicated. The rows of MLA always are.
 func (p *Profile) RankKVHeads(layer int) int {
 	return max(1, p.id.Layers[layer].Attention.KVHeads/p.id.TPSize)
 }
 
-// InvFreq returns the inverse frequencies of a layer's rope, one per rotated
-// pair; nil if it has none.
+// InvFreq returns the inverse frequencies of a layer's rope, one per rotated pair; nil if
+// the layer has no rope.
 func (p *Profile) InvFreq(layer int) []float64 {
 	r := p.Rope(layer)
 	switch {
@@ -115,7 +114,7 @@ func (p *Profile) InvFreq(layer int) []float64 {
 	return f
 }
 
-// Rope returns the rotary embedding of a layer of any kind; the zero Rope for
+// Rope returns the rotary embedding of a layer of any kind. The zero Rope means that it has
 // none.
 func (p *Profile) Rope(layer int) Rope {
 	switch l := &p.id.Layers[layer]; l.Kind {
@@ -145,8 +144,9 @@ func (l *Linear) Transition() Transition { return l.Family.Transition() }
 // rows returns the number of earlier inputs that the convolution reads.
 func (c *Conv) rows() int { return max(0, c.Kernel-1) }
 
-// checkLists refuses identities whose canonical bytes would be too long, before
-// it allocates anything of their size: layers may share one list.
+// checkLists refuses identities whose canonical bytes would be too long. New calls it
+// before it copies the lists: many layers may share one list, so that a small identity has
+// large copies.
 func (id *Identity) checkLists() error {
 	if len(id.Layers) > MaxLayers {
 		return fmt.Errorf("layers: %d, want 1 to %d: %w", len(id.Layers), MaxLayers, ErrInvalid)
@@ -166,7 +166,7 @@ func (id *Identity) checkLists() error {
 // identities have equal canonical bytes.
 func (id *Identity) normalise() {
 	if id.Tolerance == 0 {
-		id.Tolerance = 0 // not minus zero
+		id.Tolerance = 0 // turns -0 into +0
 	}
 	if id.RowTolerance == 0 {
 		id.RowTolerance = 0

@@ -10,26 +10,28 @@ import (
 // state no longer represents the same text.
 const MaxTolerance = 0.05
 
-// DefaultTolerance is the tolerance that engines request by default.
+// DefaultTolerance is the Identity.Tolerance that engines request by default.
 const DefaultTolerance = 0.02
 
-// MaxPackedBytes bounds a Packed. A guess: 4,096 layers with both parts fit, three bytes each.
+// MaxPackedBytes bounds a Packed. It is a guess, large enough for the two parts of 4,096
+// layers with three bytes each.
 const MaxPackedBytes = 1 << 15
 
 // maxPackedUnits bounds the length of a packed part, in units of PartAlign.
 const maxPackedUnits = 1 << 32
 
-// Packed encodes the layout of the packed parts of a segment, whose lengths depend on
-// their content: dense transitions and end-states of its linear layers and, with a row
-// tolerance, keys and values. Its bytes are two F32, the largest error of any head's
-// transition and that of any head's end-state or any layer's keys or values, and a length
-// in units of PartAlign, as an unsigned varint, for each part that may be packed, in the
-// order of the layout; 0 = stored as written. "" = no part is packed. All ranks have the
-// same one.
+// Packed encodes the layout of the packed parts of a segment, whose lengths depend on their
+// content. These are the dense transitions and the end-states of linear layers and, with a row
+// tolerance, keys and values.
+//
+// The first eight bytes are two F32: the largest error of any head's transition, and the
+// largest error of any head's end-state or any layer's keys or values. Then each part that may
+// be packed has its length in units of PartAlign, as an unsigned varint, in the order of the
+// layout; 0 means that the part is stored as written. "" means that no part is packed. All
+// ranks have the same Packed.
 type Packed string
 
-// PackedOf returns the encoding for packed parts with these lengths in bytes and these
-// errors.
+// PackedOf encodes these errors and the lengths, in bytes, of the packed parts.
 func PackedOf(transition, state float32, lengths []int64) Packed {
 	b := make([]byte, 0, 8+3*len(lengths))
 	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(transition))
@@ -40,9 +42,10 @@ func PackedOf(transition, state float32, lengths []int64) Packed {
 	return Packed(b)
 }
 
-// Errors returns the largest error of any head: of a transition the bound on the spectral
-// norm of the difference; of an end-state, or of a layer's keys or values, the Frobenius
-// norm of the difference relative to theirs. 0 if nothing is packed.
+// Errors returns the largest errors of any head, or 0 if nothing is packed. The error of a
+// transition is a bound on the spectral norm of the difference. The error of an end-state, or
+// of a layer's keys or values, is the Frobenius norm of the difference divided by the norm of
+// the original.
 func (k Packed) Errors() (transition, state float32) {
 	if len(k) < 8 {
 		return 0, 0
@@ -50,17 +53,17 @@ func (k Packed) Errors() (transition, state float32) {
 	return math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[:4]))), math.Float32frombits(binary.LittleEndian.Uint32([]byte(k[4:8])))
 }
 
-// Tolerance returns the error bound of stored transitions and end-states; 0 = stored as
-// written. See Identity.
+// Tolerance returns the error bound of stored transitions and end-states, see Identity. 0
+// means that they are stored as written.
 func (p *Profile) Tolerance() float64 { return p.id.Tolerance }
 
-// RowTolerance returns the error bound of stored keys and values.
+// RowTolerance returns the error bound of stored keys and values, see Identity.
 func (p *Profile) RowTolerance() float64 { return p.id.RowTolerance }
 
 // MaxError returns the error bound of any part of a stored segment.
 func (p *Profile) MaxError() float64 { return max(p.id.Tolerance, p.id.RowTolerance) }
 
-// MayPack reports whether the profile's tolerances allow to pack a part.
+// MayPack reports whether the profile's tolerances allow packing a part.
 func (p *Profile) MayPack(part *Part) bool {
 	if part.Kind == PartK || part.Kind == PartV {
 		return p.id.RowTolerance > 0
@@ -73,8 +76,8 @@ func (p *Profile) ofStates(part *Part) bool {
 	return part.Kind == PartS || part.Kind == PartT && p.id.Layers[part.Layer].Linear.Transition() == Dense
 }
 
-// PackedShape returns the shape [heads, rows, cols] for packing a part: keys and values
-// are one head, with a row for each of their heads at each token.
+// PackedShape returns the shape [heads, rows, cols] in which a part is packed. Keys or values
+// count as one head, with a row for each token and attention head.
 func (p *Part) PackedShape() [3]int {
 	if p.Kind == PartK || p.Kind == PartV {
 		return [3]int{1, p.Shape[0] * p.Shape[1], p.Shape[2]}
@@ -82,8 +85,8 @@ func (p *Part) PackedShape() [3]int {
 	return p.Shape
 }
 
-// PackedLayout returns SegmentLayout for a segment with packed parts. The error wraps
-// ErrInvalid if packed does not fit such a segment.
+// PackedLayout returns the layout of a segment with packed parts. It is SegmentLayout with
+// other lengths and offsets. The error wraps ErrInvalid if packed does not fit such a segment.
 func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	plain := p.SegmentLayout(interior)
 	if packed == "" {
@@ -124,8 +127,8 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	return out, nil
 }
 
-// WithPlainRows returns packed for the same segment with keys and values as written. The
-// error is that of PackedLayout.
+// WithPlainRows returns the Packed of the same segment if its keys and values were stored as
+// written. The error is the same as from PackedLayout.
 func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
 	l, err := p.PackedLayout(interior, packed)
 	if err != nil || packed == "" {
@@ -140,7 +143,7 @@ func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
 	return p.repacked(t, s, &l), nil
 }
 
-// repacked returns the encoding of a layout.
+// repacked returns the encoding of a layout with the errors t and s.
 func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	var lengths []int64
 	for i := range l.Parts {
@@ -154,11 +157,12 @@ func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 	return PackedOf(t, s, lengths)
 }
 
-// packedHeader returns the length of a packed part's header: for each head its form, a
-// byte, then its error and its norm, F32 each, padded to PartAlign.
+// packedHeader returns the bytes of a packed part's header, padded to PartAlign. For each head
+// it has one byte for the head's form, then the head's error and norm as F32.
 func packedHeader(heads int) int64 { return align(9 * int64(heads)) }
 
-// PackedMost returns the length of a packed part with all heads stored as written.
+// PackedMost returns the most bytes that a packed part can have, which is if all its heads are
+// stored as written.
 func PackedMost(part *Part) int64 {
 	shape := part.PackedShape()
 	heads := int64(shape[0])
@@ -166,8 +170,8 @@ func PackedMost(part *Part) int64 {
 	return packedHeader(shape[0]) + heads*align(head)
 }
 
-// packedIn8Bits returns the bytes of a segment whose packed parts have 8 bits per number,
-// and F32 for each row and head.
+// packedIn8Bits returns the bytes of a segment whose packed parts have 8 bits per number, and
+// one F32 for each row and for each head.
 func (p *Profile) packedIn8Bits(l Layout) (bytes int64) {
 	for i := range l.Parts {
 		part := &l.Parts[i]

@@ -9,7 +9,8 @@ package profile
 // Kind is the kind of state that one decoder layer stores.
 type Kind uint8
 
-// The layer kinds. KindNone is a layer without cached state (an MLP-only layer).
+// The layer kinds. A layer of KindNone has no cached state, for example because it has only
+// an MLP.
 const (
 	KindNone   Kind = iota
 	KindFull        // softmax attention over all earlier tokens
@@ -30,11 +31,12 @@ const (
 	BF16 DType = 3
 )
 
-// KeyStorage is the position at which stored keys were rotated.
+// KeyStorage says to which position stored keys are rotated.
 type KeyStorage uint8
 
-// AtZero keys are rotated to their local position in the whole segment, so one
-// rotation by R(start) places them; Unrotated keys are not rotated.
+// AtZero keys are rotated to their position in the whole segment, counted from 0, so one
+// rotation by R(start) places them in a prompt where the segment begins at start. Unrotated
+// keys are not rotated.
 const (
 	AtZero    KeyStorage = 1
 	Unrotated KeyStorage = 2
@@ -43,16 +45,16 @@ const (
 // Rope describes rotary position embedding. The zero value is "no rope".
 type Rope struct {
 	Dims        int       // leading dimensions of each head that rotate; 0 = none
-	Theta       float64   // base; frequency i is Theta^(-2i/Dims) unless InvFreq is set, then 0
+	Theta       float64   // base: frequency i is Theta^(-2i/Dims); 0 if InvFreq is set
 	Interleaved bool      // pairs (2i, 2i+1); false = NeoX, pairs (i, i+Dims/2)
-	InvFreq     []float64 // explicit inverse frequencies of scaled rope, len Dims/2; nil = from Theta
+	InvFreq     []float64 // inverse frequencies of a scaled rope, Dims/2 values; nil = computed from Theta
 }
 
-// Attention describes the per-token rows of a full, window or MLA layer. For
-// MLA: KVHeads is 1, KeyDim the rope key's size, ValueDim the latent's rank, and
-// rows are replicated over TP ranks.
+// Attention describes the per-token rows of a full, window or MLA layer. For MLA, KVHeads
+// is 1, KeyDim is the size of the rope key, ValueDim is the rank of the latent, and rows
+// are replicated over TP ranks.
 type Attention struct {
-	KVHeads  int // over all TP ranks; fewer heads than ranks are replicated
+	KVHeads  int // over all TP ranks; if there are fewer heads than ranks, they are replicated
 	KeyDim   int
 	ValueDim int
 	Window   int // tokens, KindWindow only
@@ -61,28 +63,28 @@ type Attention struct {
 	Rope     Rope
 }
 
-// Conv describes the causal depthwise convolution before a linear layer. The
-// zero value is "none". Its tail is the last Kernel-1 inputs, row-major
-// [Kernel-1, sum(Channels)].
+// Conv describes the causal depthwise convolution before a linear layer. The zero value
+// means that there is none. The tail of a convolution is its last Kernel-1 inputs,
+// row-major [Kernel-1, sum(Channels)].
 type Conv struct {
 	Kernel   int
-	Channels []int // sizes of the groups that TP splits separately, such as q, k, v; summed over ranks if they are replicated
+	Channels []int // sizes of the groups that TP splits separately, such as q, k, v; replicated groups count once per rank
 	DType    DType
 }
 
-// Linear describes a linear-attention layer. T and S are stored per value head:
-// S is [ValueHeads, KeyDim, ValueDim], T by Transition, acting from the left.
+// Linear describes a linear-attention layer. T and S are stored per value head. S is
+// [ValueHeads, KeyDim, ValueDim]. T acts from the left, and its size depends on Transition.
 type Linear struct {
 	Family          Family
 	KeyHeads        int
 	ValueHeads      int
 	KeyDim          int
 	ValueDim        int
-	StateDType      DType // S of segments; running states are always F32
-	TransitionDType DType // T of diagonal and dense families; scalar T is always F32
+	StateDType      DType // element type of S in segments; running states are always F32
+	TransitionDType DType // element type of T in diagonal and dense families; scalar T is always F32
 	Conv            Conv
-	Rope            Rope      // rope inside the linear layer; scalar families only
-	Slopes          []float64 // of a fixed decay: exponents as the engine uses them, one per value head; else nil
+	Rope            Rope      // rope inside the linear layer; only for families with a scalar T
+	Slopes          []float64 // for a fixed decay: exponents as the engine uses them, one per value head; else nil
 }
 
 // Layer is one decoder layer.
@@ -102,21 +104,21 @@ type Identity struct {
 	Tokenizer string   // name or digest
 	TPSize    int      // tensor-parallel ranks, at least 1
 	Layers    []Layer
-	// Tolerance bounds the error of packed transitions and end-states of
-	// segments: the spectral norm of a head's difference in T, and the
-	// Frobenius norm of that in S relative to S. 0 = stored as written; at
-	// most MaxTolerance. Checkpoints and leading segments are never packed.
+	// Tolerance bounds the errors of the packed transitions and end-states of segments, per
+	// head. The error of T is the spectral norm of the difference. The error of S is the
+	// Frobenius norm of the difference divided by the norm of S. 0 means stored as written;
+	// the maximum is MaxTolerance. Checkpoints and leading segments are never packed.
 	Tolerance float64
-	// RowTolerance bounds the error of packed keys and values of segments: the
-	// Frobenius norm of the difference in a layer's keys, or values, relative
-	// to them. 0 = stored as written.
+	// RowTolerance bounds the errors of the packed keys and values of segments, per layer.
+	// The error is the Frobenius norm of the difference divided by the norm of the layer's
+	// keys, or values. 0 means stored as written.
 	RowTolerance float64
 }
 
 // Fingerprint is the SHA-256 of an identity's canonical bytes.
 type Fingerprint [32]byte
 
-// SegmentKey identifies a segment of one profile and tenant by its content.
+// SegmentKey identifies a segment of one profile and tenant by the segment's content.
 type SegmentKey [32]byte
 
 // PrefixHash identifies the first p tokens of a prompt for one profile and
@@ -126,16 +128,17 @@ type PrefixHash [32]byte
 // Role is the place in a prompt for which a segment was captured.
 type Role uint8
 
-// RoleFirst is a leading segment, stored whole and never recomputed. RoleMid is
-// any other: only its interior is stored and its ends are recomputed at the
-// seams.
+// RoleFirst is a segment at the start of a prompt, stored whole and never recomputed.
+// RoleMid is any other segment: only its interior is stored, and its ends are recomputed at
+// the seams.
 const (
 	RoleFirst Role = 1
 	RoleMid   Role = 2
 )
 
-// PrimerID identifies a primer, the passage after which a segment was captured:
-// the SHA-256 of its token ids as u32, little-endian. The zero value is none.
+// PrimerID identifies a primer, which is the passage after which a segment was captured. It
+// is the SHA-256 of the primer's token ids as u32, little-endian. The zero value means that
+// there is no primer.
 type PrimerID [32]byte
 
 // SegmentSpec is the geometry of a segment, and the primer after which it was captured.
@@ -143,11 +146,11 @@ type SegmentSpec struct {
 	Role   Role
 	Head   int      // tokens excluded at the start; 0 for RoleFirst
 	Tail   int      // tokens excluded at the end; 0 for RoleFirst
-	Tokens int      // whole length n, without the primer
+	Tokens int      // all tokens of the segment, without the primer
 	Primer PrimerID // zero for RoleFirst and captures from an empty state
 }
 
-// PartKind is one tensor of a segment or checkpoint.
+// PartKind is the kind of a tensor of a segment or checkpoint.
 type PartKind uint8
 
 // The part kinds. The numbers are part of the wire protocol.
@@ -166,10 +169,10 @@ type Part struct {
 	Kind  PartKind
 	DType DType
 	Shape [3]int // unused trailing dimensions are 1
-	Off   int64  // bytes, a multiple of PartAlign
+	Off   int64  // offset in bytes, a multiple of PartAlign
 	Len   int64  // bytes
-	// Packed: its heads are stored in smaller forms, see PackedLayout; DType
-	// and Shape are as written.
+	// Packed means that the heads are stored in smaller forms, see PackedLayout. DType and
+	// Shape describe the part before packing.
 	Packed bool
 }
 

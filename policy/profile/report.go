@@ -13,16 +13,16 @@ type Report struct {
 	Model         string         `json:"model"`
 	Fingerprint   string         `json:"fingerprint"`
 	TPSize        int            `json:"tp_size"`
-	Layers        map[string]int `json:"layers"` // by kind, and linear ones by family
+	Layers        map[string]int `json:"layers"` // number of layers by kind; linear layers are also counted by family
 	SegmentTokens int            `json:"segment_tokens"`
-	// Bytes of one segment, without padding; the first three do not depend on
-	// its length.
+	// Bytes of one segment without padding. The first three do not depend on the segment's
+	// length.
 	TransitionBytes int64 `json:"transition_bytes"`
 	StateBytes      int64 `json:"state_bytes"`
 	ConvBytes       int64 `json:"conv_bytes"`
 	KVBytes         int64 `json:"kv_bytes"`
 	SegmentBytes    int64 `json:"segment_bytes"` // as written, padding included
-	PackedBytes     int64 `json:"packed_bytes"`  // the same if a tolerance allows 8 bits per number; zero heads and end-states of low rank take less
+	PackedBytes     int64 `json:"packed_bytes"`  // SegmentBytes if a tolerance allows 8 bits per number; zero heads and end-states of low rank take even less
 	CheckpointBytes int64 `json:"checkpoint_bytes"`
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// BreakEvenTokens is the length at which keys and values have as many
@@ -32,7 +32,7 @@ type Report struct {
 	BreakEvenTokens int64 `json:"break_even_tokens"`
 }
 
-// Report computes the costs of a segment whose interior has the given length.
+// Report computes the bytes of a segment with segmentTokens interior tokens.
 func (p *Profile) Report(segmentTokens int) Report {
 	r := Report{
 		Model: p.id.Model, Fingerprint: hex.EncodeToString(p.fingerprint[:]), TPSize: p.id.TPSize,

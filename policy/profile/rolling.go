@@ -6,20 +6,20 @@ import (
 )
 
 // LeadTokens is the number of leading tokens by which a segment is found in a prompt.
-// Shorter segments are found only by their key. A guess: different texts rarely share as
-// many tokens by chance, and reuse of shorter segments saves almost nothing.
+// Shorter segments are found by their key only. It is a guess: different texts rarely have
+// the same 32 tokens by chance, and reuse of shorter segments saves almost nothing.
 const LeadTokens = 32
 
-// SegmentHash identifies a segment in a prompt by rolling hashes of its first LeadTokens
-// tokens and of all tokens, each combined with role, head, tail and primer, and Whole
-// with the length as well. Equal hashes are a hint, which SegmentKey confirms. The zero
-// value is that of a segment that is too short.
+// SegmentHash identifies a segment in a prompt by two rolling hashes. Lead is computed from
+// the segment's first LeadTokens tokens, and Whole from all its tokens and their number.
+// Both include role, head, tail and primer. Equal hashes are only a hint, which SegmentKey
+// confirms. A segment that is too short has the zero value.
 type SegmentHash struct{ Lead, Whole uint64 }
 
-// RollingHash hashes runs of tokens such that the hashes of all runs of a prompt follow
-// from one pass over it: for tokens t from position i on, the sum of t(i+j) · x^j modulo
-// 2^61-1 (Karp and Rabin 1987). For random x, two different runs of n tokens have the
-// same hash with probability n/2^61. x is derived by SHA-256 from fingerprint and salt,
+// RollingHash hashes runs of consecutive tokens. One pass over a prompt gives the hashes of
+// all its runs. The hash of the tokens t from position i on is the sum of t(i+j) · x^j
+// modulo 2^61-1 (Karp and Rabin 1987). For random x, two different runs of n tokens have
+// the same hash with probability n/2^61. x is derived by SHA-256 from fingerprint and salt,
 // as keys are, so a hash reveals nothing without the salt.
 type RollingHash struct{ x, inverse uint64 }
 
@@ -37,7 +37,8 @@ func (p *Profile) RollingHash(salt []byte) RollingHash {
 	return RollingHash{x, power61(x, prime61-2)} // Fermat: x^(p-2) is 1/x
 }
 
-// Segment returns the hash of a segment with s.Tokens tokens.
+// Segment returns the hash of a segment. It returns the zero value if the number of tokens
+// is not s.Tokens or is below LeadTokens.
 func (r RollingHash) Segment(s SegmentSpec, tokens []uint32) SegmentHash {
 	if len(tokens) < LeadTokens || len(tokens) != s.Tokens {
 		return SegmentHash{}
@@ -58,8 +59,8 @@ func (r RollingHash) Segment(s SegmentSpec, tokens []uint32) SegmentHash {
 	return SegmentHash{k.lead(lead), k.whole(sum, s.Tokens)}
 }
 
-// Sums computes the prefix sums of a prompt. The result has len(tokens)+1 elements and
-// uses the memory of dst if that suffices.
+// Sums computes the prefix sums of the hash over a prompt. The result has len(tokens)+1
+// elements, and uses the memory of dst if dst is large enough.
 func (r RollingHash) Sums(dst []uint64, tokens []uint32) []uint64 {
 	if cap(dst) < len(tokens)+1 {
 		dst = make([]uint64, len(tokens)+1)
@@ -76,12 +77,12 @@ func (r RollingHash) Sums(dst []uint64, tokens []uint32) []uint64 {
 	return dst
 }
 
-// Window is a position in a prompt from which the hashes of runs are read.
+// Window is a position in a prompt. It gives the hashes of the runs that start there.
 type Window struct {
 	sums    []uint64
 	at      int
 	scale   uint64 // x^-at
-	inverse uint64
+	inverse uint64 // 1/x
 }
 
 // Window returns a window at a position of the prompt with these sums.
@@ -95,22 +96,22 @@ func (w *Window) Next() {
 	w.scale = mul61(w.scale, w.inverse)
 }
 
-// Left returns the number of remaining tokens.
+// Left returns the number of tokens from the window's position to the end of the prompt.
 func (w *Window) Left() int { return len(w.sums) - 1 - w.at }
 
-// Lead returns the SegmentHash.Lead of a segment that starts here; at least LeadTokens
-// tokens must remain.
+// Lead returns the SegmentHash.Lead of a segment that starts at the window's position. At
+// least LeadTokens tokens must be left.
 func (w *Window) Lead(k SegmentKind) uint64 { return k.lead(w.run(LeadTokens)) }
 
-// Whole returns the SegmentHash.Whole of a segment of n tokens, at most the remaining
-// ones.
+// Whole returns the SegmentHash.Whole of a segment of n tokens. At least n tokens must be
+// left.
 func (w *Window) Whole(k SegmentKind, n int) uint64 { return k.whole(w.run(n), n) }
 
 func (w *Window) run(n int) uint64 {
 	return mul61(add61(w.sums[w.at+n], prime61-w.sums[w.at]), w.scale)
 }
 
-// SegmentKind represents role, head, tail and primer in a SegmentHash.
+// SegmentKind stands for role, head, tail and primer in a SegmentHash.
 type SegmentKind uint64
 
 // Kind returns the kind of segments with this role, head, tail and primer.
@@ -128,8 +129,8 @@ func (k SegmentKind) whole(run uint64, n int) uint64 {
 	return scramble(run ^ uint64(k) ^ scramble(uint64(n)))
 }
 
-// scramble is a bijection that flips half of the bits on average (the end of
-// MurmurHash3). It maps 0 to 0.
+// scramble is a bijection that flips half of the bits on average. It is the last step of
+// MurmurHash3. It maps 0 to 0.
 func scramble(v uint64) uint64 {
 	v ^= v >> 33
 	v *= 0xff51afd7ed558ccd

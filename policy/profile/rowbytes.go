@@ -2,15 +2,16 @@ package profile
 
 import "math"
 
-// RowBytes has the bytes of one rank's linear layers while decoding: their states, and a
-// row of a recent token (KVBuffer §3). They determine when rows pay off. Convolution
-// inputs are excluded: decoding reads a few of them in any form.
+// RowBytes has the bytes that decoding reads and writes in one rank's linear layers: their
+// states, and a buffered row of one token (KVBuffer §3). These sizes determine when
+// buffered rows pay off. The inputs of convolutions are excluded, since decoding reads only
+// a few of them with or without a buffer.
 type RowBytes struct {
 	State int64 // of all states, in F32
 	Row   int64 // of one token's row in all layers: decay, key, delta value
 }
 
-// RowBytes returns the sizes for the profile, zero without linear layers.
+// RowBytes returns the sizes for the profile. They are zero if it has no linear layers.
 func (p *Profile) RowBytes() (b RowBytes) {
 	for _, part := range p.CheckpointLayout(0).Parts {
 		if part.Kind == PartS {
@@ -27,16 +28,18 @@ func (p *Profile) RowBytes() (b RowBytes) {
 }
 
 // Step returns the average bytes that decoding one token moves with a buffer of capacity
-// rows: the states are read, with half of the rows, and written once per capacity tokens
-// (Eq. 6). Recurrent decoding reads and writes the states: 2·State.
+// rows (Eq. 6). It reads the states and on average half of the rows, and writes the states
+// once per capacity tokens. For comparison, recurrent decoding reads and writes the states:
+// 2·State.
 func (b RowBytes) Step(capacity int) float64 {
 	c := float64(max(capacity, 1))
 	return float64(b.State) + c/2*float64(b.Row) + float64(b.State)/c
 }
 
-// Flush returns the number of rows after which to update the states, the minimum of Step:
-// sqrt(2·State/Row), which is sqrt(2d) for square heads of size d whose row elements have
-// half the bytes of the state's. It is at least 1, which is recurrent decoding.
+// Flush returns the number of buffered rows after which to update the states. It minimizes
+// Step and is sqrt(2·State/Row). This is sqrt(2d) for square heads of size d if a row
+// element has half the bytes of a state element. The result is at least 1, which means
+// recurrent decoding.
 func (b RowBytes) Flush() int {
 	if b.Row == 0 {
 		return 1
@@ -48,8 +51,9 @@ func (b RowBytes) Flush() int {
 	return low
 }
 
-// Alone returns the number of tokens up to which rows without a state move no more bytes
-// per token than states with the best buffer (§3.4): d + sqrt(2d) for the heads above.
+// Alone returns a number of tokens. Up to this length, rows without a state move no more
+// bytes per token than states with the best buffer (§3.4). For the square heads in Flush it
+// is d + sqrt(2d).
 func (b RowBytes) Alone() int {
 	if b.Row == 0 {
 		return 0
@@ -57,7 +61,7 @@ func (b RowBytes) Alone() int {
 	return int(b.Step(b.Flush()) / float64(b.Row))
 }
 
-// Smaller returns the number of tokens up to which rows take no more memory than the
+// Smaller returns the number of tokens up to which their rows take no more memory than the
 // states.
 func (b RowBytes) Smaller() int {
 	if b.Row == 0 {

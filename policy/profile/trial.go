@@ -5,9 +5,9 @@ import "crypto/sha256"
 // TrialClient is the name of trial clients and of the model that they register.
 const TrialClient = "splicectl doctor"
 
-// Trial returns a model that no engine runs, with one layer of each kind of linear
-// transition and one of attention. A health check writes and reads a segment of it; a
-// daemon counts that separately from production.
+// Trial returns a model that no engine runs. It has one layer of each kind of linear
+// transition and one attention layer. A health check writes and reads a segment of this
+// model. The daemon counts this separately from production.
 func Trial() (*Profile, error) { return New(trialIdentity()) }
 
 func trialIdentity() Identity {
@@ -28,7 +28,8 @@ func trialIdentity() Identity {
 	}
 }
 
-// IsTrial reports whether f is the profile of Trial. It builds that profile: some 10 µs.
+// IsTrial reports whether f is the fingerprint of Trial. It builds that profile, which
+// takes some 10 µs.
 func (f Fingerprint) IsTrial() bool {
 	p, err := Trial()
 	return err == nil && p.Fingerprint() == f

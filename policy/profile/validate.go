@@ -13,8 +13,8 @@ import (
 // valid.
 var ErrInvalid = errors.New("invalid profile")
 
-// Bounds on identities, so that a hostile peer cannot make sizes overflow or
-// allocations grow. They are guesses with room to spare over today's models.
+// Bounds on identities, so that a hostile peer cannot make sizes overflow or allocations
+// grow. They are guesses, well above what today's models need.
 const (
 	MaxLayers         = 4096
 	MaxHeads          = 1 << 16
@@ -30,7 +30,8 @@ const (
 	maxProblems       = 64
 )
 
-// problems collects all errors before they are returned.
+// problems collects errors, so that all of them are returned together. It keeps at most
+// maxProblems.
 type problems []error
 
 func (ps *problems) add(format string, args ...any) {
@@ -178,8 +179,8 @@ func checkRange(ps *problems, what string, v, low, high int) {
 	ps.check(v >= low && v <= high, "%s: %d, want %d to %d", what, v, low, high)
 }
 
-// checkSplit accepts heads that divide over ranks, and fewer heads than ranks
-// if each is replicated the same number of times.
+// checkSplit accepts heads that divide evenly over ranks. It also accepts fewer heads than
+// ranks, if each head is replicated the same number of times.
 func checkSplit(ps *problems, what string, heads, tp int) {
 	if heads >= 1 {
 		ps.check(heads%tp == 0 || tp%heads == 0, "%s: %d over %d ranks", what, heads, tp)

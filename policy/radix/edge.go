@@ -1,7 +1,6 @@
 package radix
 
-// A block is one cache line: symbols of one edge and the number of the next
-// block.
+// A block is one cache line. It has symbols of one edge and the number of the next block.
 const (
 	blockSymbols = 15
 	blockBits    = 10
@@ -13,18 +12,18 @@ type block struct {
 	next    int32
 }
 
-// edges has the symbols of all edges, in blocks linked by number. An edge has a
-// length, so next of its last block is undefined.
+// edges has the symbols of all edges, in blocks linked by number. An edge has a length, so
+// the next field of the edge's last block is undefined.
 type edges struct {
 	pages []*[1 << blockBits]block
 	given int32
 	free  []run
 }
 
-// run is a chain of n free blocks.
+// run is a chain of n free blocks that starts at block at.
 type run struct{ at, n int32 }
 
-// edge is a run of length symbols, starting at skip in block at.
+// edge is a sequence of length symbols. It starts at symbol skip of block at.
 type edge struct {
 	at     int32
 	skip   int
@@ -56,7 +55,8 @@ func (s *edges) newBlock() int32 {
 	return b
 }
 
-// store copies symbols into new blocks, starting at skip in the first one.
+// store copies symbols into new blocks, starting at symbol skip of the first one. It
+// returns the number of the first block.
 func (s *edges) store(skip int, symbols []uint32) int32 {
 	head := s.newBlock()
 	for b := head; ; {
@@ -107,8 +107,8 @@ func (s *edges) common(at int32, skip, length int, symbols []uint32) int {
 	return length
 }
 
-// cut ends an edge after its first k symbols and returns the start of the
-// remainder. A block that both need is copied.
+// cut ends an edge after its first k symbols and returns the start of the remainder. If
+// both need the same block, cut copies the block.
 func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	for e.skip+k > blockSymbols {
 		k -= blockSymbols - e.skip
@@ -123,8 +123,9 @@ func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	return b, uint8(e.skip + k)
 }
 
-// join links two edges into one. If the first does not end where the second
-// starts within a block, the shorter one is stored again.
+// join links edge b to the end of edge a and returns the start of the result. If a ends at
+// another offset within a block than b starts at, join first stores the shorter of the two
+// edges again.
 func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	if ends := (a.skip + a.length) % blockSymbols; ends != b.skip {
 		if b.length <= a.length {
@@ -151,7 +152,7 @@ func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	return a.at, uint8(a.skip)
 }
 
-// move stores an edge again, starting at skip.
+// move stores an edge again, starting at symbol skip of a block.
 func (s *edges) move(e edge, skip int) edge {
 	symbols := make([]uint32, e.length)
 	s.read(e, symbols)
@@ -159,7 +160,7 @@ func (s *edges) move(e edge, skip int) edge {
 	return edge{s.store(skip, symbols), skip, e.length}
 }
 
-// release frees the blocks of an edge, without reading them.
+// release frees the blocks of an edge. It does not read them.
 func (s *edges) release(e edge) {
 	s.free = append(s.free, run{e.at, int32((e.skip + e.length + blockSymbols - 1) / blockSymbols)})
 }

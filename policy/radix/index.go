@@ -1,12 +1,13 @@
 package radix
 
-// index finds the child of a node by its first symbol. It is a linear hash
-// table that grows by one bucket for every node, chained through the nodes.
+// index finds the child of a node by its first symbol. It is a linear hash table that grows
+// by one bucket for every node. The nodes of a bucket form a list through their chain
+// fields.
 type index struct {
 	pages []*[pageSize]Node
 	count uint32 // buckets
 	mask  uint32 // 2^k-1 with 2^(k-1) < count <= 2^k
-	held  uint32
+	held  uint32 // nodes in the index
 }
 
 func (x *index) bytes() int64 { return int64(len(x.pages)) * pageSize * 4 }
@@ -41,7 +42,7 @@ func (t *Tree) lookup(parent Node, symbol uint32) Node {
 	return None
 }
 
-// reindex adds n under its parent and first symbol.
+// reindex adds n to the index, under its parent and first symbol.
 func (t *Tree) reindex(n Node) {
 	if t.index.held == t.index.count {
 		t.addBucket()
@@ -52,8 +53,8 @@ func (t *Tree) reindex(n Node) {
 	d.chain, *b = *b, n
 }
 
-// unindex removes n; it must have the parent and first symbol under which it
-// was added.
+// unindex removes n from the index. It must still have the parent and first symbol with
+// which it was added.
 func (t *Tree) unindex(n Node) {
 	t.index.held--
 	d := t.at(n)

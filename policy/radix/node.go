@@ -75,7 +75,7 @@ func (t *Tree) replaceSibling(old, n Node) {
 	switch {
 	case o.next != None:
 		t.at(o.next).prev = n
-	case p.child != old: // the last one, which the first links to
+	case p.child != old: // old was the last child; prev of the first child links to the last
 		t.at(p.child).prev = n
 	}
 	if p.child == old {

@@ -8,11 +8,10 @@
 // split or a merge) takes its place in that order, so that a depth-first walk
 // is reproducible.
 //
-// Memory: a node takes 48 bytes and 4 of the index, an edge 64 bytes for every
-// 15 symbols begun; measured 116 bytes per node at 10^6 nodes with edges of up
-// to 15 symbols. The tree reuses freed memory and never shrinks. It grows
-// without moving anything and the index grows by one bucket at a time, so no
-// single call is slow.
+// Memory: a node takes 48 bytes, and 4 bytes of the index. An edge takes 64 bytes for every
+// 15 symbols or fewer. At 10^6 nodes with edges of up to 15 symbols, 116 bytes per node
+// were measured. The tree reuses freed memory and never shrinks. When it grows, it moves
+// nothing, and the index grows by one bucket at a time, so no single call is slow.
 //
 // A Tree has no lock and is not safe for concurrent use.
 package radix
@@ -34,24 +33,25 @@ const (
 	pageSize = 1 << nodeBits
 )
 
+// node is 48 bytes long.
 type node struct {
 	value      uint64
 	parent     Node
-	chain      Node // next in the same bucket of the index; next free node
+	chain      Node // next node in the same bucket of the index, or the next free node
 	child      Node // first child
-	prev, next Node // siblings; prev of the first is the last
+	prev, next Node // siblings; prev of the first child is the last child
 	kids       int32
 	at         int32  // first block of the edge
 	first      uint32 // first symbol of the edge
-	end        uint32 // symbols from the root
-	skip       uint8  // symbols of block at that belong to another edge
+	end        uint32 // number of symbols from the root
+	skip       uint8  // symbols before the edge in its first block
 }
 
 // Tree is a radix tree; New makes one.
 type Tree struct {
 	nodes []*[pageSize]node
 	given int32 // nodes ever allocated, free ones included
-	free  Node
+	free  Node  // first free node, None = there is none
 	live  int
 
 	edges edges
@@ -65,21 +65,21 @@ func New() *Tree {
 	return t
 }
 
-// Path is the match of a sequence in the tree.
+// Path is the result of matching a sequence against the tree.
 type Path struct {
-	Node    Node // deepest node whose prefix is one of the sequence
-	End     int  // symbols up to Node
-	Depth   int  // edges up to Node
-	Matched int  // symbols shared with any prefix of the tree; End if the walk ended at Node
+	Node    Node // deepest node whose symbols, from the root, are a prefix of the sequence
+	End     int  // symbols from the root to Node
+	Depth   int  // edges from the root to Node
+	Matched int  // length of the longest prefix of the sequence that is in the tree; End if the walk ended at Node
 	Into    Node // the child of Node in whose edge the walk ended; None if it ended at Node
 }
 
-// Insertion is the result of an insert, or of a Probe.
+// Insertion is the result of an insert, or the result that Probe predicts.
 type Insertion struct {
 	Path
-	Leaf   Node // node of the whole sequence; None if Probe found none
-	Branch Node // node made by splitting the edge of Into, at Matched; None without a split, and from Probe
-	Splits bool // an edge is split
+	Leaf   Node // node of the whole sequence; None if Probe found no such node
+	Branch Node // node made by splitting the edge of Into, at Matched; None without a split, and always from Probe
+	Splits bool // the insert splits an edge
 	Grows  int  // symbols added below Matched
 }
 
@@ -92,7 +92,7 @@ func (t *Tree) Len() int { return t.live }
 // by Node.
 func (t *Tree) Limit() int { return int(t.given) }
 
-// Bytes returns the memory of the tree.
+// Bytes returns the memory of the tree in bytes.
 func (t *Tree) Bytes() int64 {
 	return int64(len(t.nodes))*pageSize*48 + t.edges.bytes() + t.index.bytes()
 }
@@ -142,8 +142,8 @@ func (t *Tree) Common(n Node, symbols []uint32) int {
 // Match follows symbols from the root.
 func (t *Tree) Match(symbols []uint32) Path { return t.Extend(Path{}, symbols) }
 
-// Extend returns Match of symbols, given the match p of a prefix of them in the
-// unchanged tree, by continuing from p.
+// Extend returns the same Path as Match for symbols. p must be the match of a prefix of
+// symbols in the unchanged tree; Extend continues from p.
 func (t *Tree) Extend(p Path, symbols []uint32) Path {
 	p.Into = None
 	for p.End < len(symbols) {
@@ -165,7 +165,7 @@ func (t *Tree) Extend(p Path, symbols []uint32) Path {
 	return p
 }
 
-// Probe returns what Insert would do, without a change.
+// Probe returns what Insert would do, and does not change the tree.
 func (t *Tree) Probe(symbols []uint32) Insertion {
 	in := plan(t.Match(symbols), symbols)
 	if !in.Splits && in.Grows == 0 {

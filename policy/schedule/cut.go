@@ -7,10 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// cut searches the smallest end below limit for which McNaughton's rule places
-// everything, with segments from long to short and in the given order, on
-// workers from the one that is free last to the one that is free first. Left
-// pieces start there.
+// cut searches for the smallest end, below limit, by which McNaughton's rule can place all
+// segments. It tries two orders of the segments: from long to short, and as given. It fills
+// the workers in the order in which they become free, the last one first. So a left piece,
+// which starts the next worker's list, starts early.
 func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	given := make([]int, 0, len(tokens))
 	for i, n := range tokens {
@@ -27,7 +27,7 @@ func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	slices.SortStableFunc(long, func(a, b int) int { return tokens[b] - tokens[a] })
 	for _, order := range [][]int{long, given} {
 		low, high := t.bound(tokens), limit
-		for range 40 { // to a trillionth of the limit
+		for range 40 { // narrows the range to a trillionth of the limit
 			end := (low + high) / 2
 			lists, ok := t.wrap(tokens, order, workers, end)
 			if !ok {
@@ -43,9 +43,9 @@ func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	return best, found
 }
 
-// wrap fills one worker after the other up to the last time at which its
-// segment can still arrive by end. A segment that does not fit is cut: its
-// right piece ends this worker's list, its left piece starts the next one's.
+// wrap fills one worker after the other, up to the last time at which a segment can still
+// arrive by end. A segment that does not fit is cut: its right piece ends this worker's
+// list, and its left piece starts the next worker's list.
 func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) {
 	lists := make([][]Piece, len(t.Workers))
 	k := 0
@@ -75,10 +75,10 @@ func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) 
 	return lists, true
 }
 
-// pieces cuts segment i of n tokens between the end of w's list, which is free
-// from at and has to end by until, and the start of next's. It returns false if
-// a piece would be too short, or if the two pieces in sequence do not end in
-// time.
+// pieces cuts segment i, which has n tokens. The right piece goes to the end of worker w's
+// list; it may start at time at and must end by until. The left piece goes to the start of
+// next's list. pieces returns false if a piece would be too short, or if the right piece,
+// which follows the left one, would end too late.
 func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, ok bool) {
 	here, there := &t.Workers[w], &t.Workers[next]
 	if !here.Pieces || !there.Pieces {
@@ -94,8 +94,8 @@ func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, o
 	return left, right, right.Finish <= until
 }
 
-// cutAt returns the smallest cut of n tokens whose right piece takes at most
-// room; false if a piece would be too short.
+// cutAt returns the smallest cut of n tokens whose right piece takes at most room
+// milliseconds. It returns false if a piece would be too short.
 func (c Cutting) cutAt(n int, run *cost.Prefill, room float64) (int, bool) {
 	least, grain := max(c.MinTokens, 1), max(c.GrainTokens, 1)
 	low, high := least, n

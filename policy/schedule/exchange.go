@@ -6,19 +6,20 @@ import (
 	"slices"
 )
 
-// listing assigns whole segments to the lists of different workers.
+// listing is an assignment of whole segments to workers that differ.
 type listing struct {
 	team   Team
 	tokens []int
 	order  []int // longest first
-	worker []int // of each segment
+	worker []int // the worker of each segment
 }
 
-// exchanges bounds the improvements of a listing; each looks at all pairs of segments.
+// exchanges bounds the number of improvements of a listing. Each looks at all pairs of
+// segments.
 const exchanges = 64
 
-// listed assigns the longest segment first, each to the worker from which it
-// would arrive first; ties go to the lower index.
+// listed assigns segments to workers, the longest segment first. Each goes to the worker
+// from which it would arrive first; ties go to the lower index.
 func (t Team) listed(tokens []int) *listing {
 	j := &listing{team: t, tokens: tokens, order: make([]int, len(tokens)), worker: make([]int, len(tokens))}
 	for i := range j.order {
@@ -42,8 +43,9 @@ func (t Team) listed(tokens []int) *listing {
 	return j
 }
 
-// load is a worker's list: the milliseconds of its queue and runs, and its last
-// segment in the order of the request, -1 = none.
+// load describes the list of one worker: ms is the time of its queue and runs in
+// milliseconds, and last is the list's last segment in the order of the request (-1 =
+// none).
 type load struct {
 	ms   float64
 	last int
@@ -63,8 +65,8 @@ func (j *listing) loads() []load {
 	return loads
 }
 
-// end returns the arrival of a worker's last segment, without one of its
-// segments and with another one (-1 = none).
+// end returns the arrival of the last segment of worker w, after removing the segment
+// without from its list and adding the segment with (-1 = none).
 func (j *listing) end(w int, l load, without, with int) float64 {
 	worker := &j.team.Workers[w]
 	if without >= 0 {
@@ -83,8 +85,9 @@ func (j *listing) end(w int, l load, without, with int) float64 {
 	return l.ms + worker.fetch(j.tokens[l.last])
 }
 
-// exchange moves a segment away from the worker that ends last, or swaps it for
-// one of another worker, while that lowers the later of the two ends.
+// exchange looks at the worker whose segments arrive last. It moves a segment from this
+// worker to another, or swaps two segments, as long as that lowers the later of the two
+// workers' ends.
 func (j *listing) exchange() {
 	for range exchanges {
 		loads, full, latest := j.loads(), 0, 0.0
@@ -99,6 +102,7 @@ func (j *listing) exchange() {
 	}
 }
 
+// relieve does one step of exchange, and returns false if there is none.
 func (j *listing) relieve(full int, latest float64, loads []load) bool {
 	for x, w := range j.worker {
 		if w != full || j.tokens[x] <= 0 {

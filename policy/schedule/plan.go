@@ -4,24 +4,23 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// Pool describes the workers that a cold request may use and the times of their
-// work, in milliseconds.
+// Pool describes the workers that a cold request may use. Times are in milliseconds.
 type Pool struct {
 	Workers int
 	Prefill cost.Prefill // one run over a segment or a piece; a cut adds Fixed
 
 	Cutting // limits and cost of cuts
 
-	Comm    float64 // to fetch segments to the combining node, as far as computation does not hide it
+	Comm    float64 // to fetch segments to the combining node, without the part that computation hides
 	Combine float64 // to compose states and recompute the seams
 }
 
 // Cutting restricts cuts of segments and gives their cost in milliseconds.
 type Cutting struct {
-	HandOver         float64 // to send the states of a left piece to the worker of the right one
-	HandOverPerToken float64 // to send its rows
+	HandOver         float64 // to send the states of a left piece to the worker of the right piece
+	HandOverPerToken float64 // to send the rows of a left piece
 	MinTokens        int     // shortest piece; 0 = 1
-	GrainTokens      int     // cuts are multiples of it, such as a kernel's chunk; 0 = 1
+	GrainTokens      int     // cuts are multiples of this, such as a kernel's chunk; 0 = 1
 }
 
 func (c Cutting) handOver(tokens int) float64 { return c.HandOver + c.HandOverPerToken*float64(tokens) }
@@ -30,23 +29,23 @@ func (c Cutting) handOver(tokens int) float64 { return c.HandOver + c.HandOverPe
 type Piece struct {
 	Segment    int
 	Begin, End int // tokens of the segment
-	After      int // worker whose first piece it continues; -1 = it starts its segment
+	After      int // worker whose first piece this one continues; -1 = this piece starts its segment
 	Start      float64
-	Finish     float64 // milliseconds after dispatch
+	Finish     float64 // both in milliseconds after dispatch
 }
 
-// Plan has a list of pieces for each worker, in the order of execution.
+// Plan has a list of pieces for each worker, in the order of execution. Times are in
+// milliseconds.
 type Plan struct {
 	Workers  [][]Piece
 	Makespan float64
 	TTFT     float64
-	Bound    float64   // no plan of these runs, with or without cuts, has a smaller makespan
+	Bound    float64   // no plan, with or without cuts, has a smaller makespan
 	Cuts     int       // segments in two pieces
 	Arrive   []float64 // arrival of each segment at the combining node; nil if transfers are in Comm
 }
 
-// Serial returns the time to first token of one instance that computes all
-// tokens as one prompt.
+// Serial returns the time to first token if one instance computes all tokens as one prompt.
 func (p Pool) Serial(tokens []int) float64 {
 	sum := 0
 	for _, n := range tokens {

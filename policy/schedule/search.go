@@ -2,13 +2,14 @@ package schedule
 
 import "slices"
 
-// searchWork bounds the exact search to some ten milliseconds: a node costs up to
-// workers². With up to about 16 jobs on 8 workers it ends by itself.
+// searchWork bounds the exact search to some ten milliseconds. It is divided by workers²,
+// the most that one node of the search costs. With up to about 16 jobs on 8 workers the
+// search ends before this bound.
 const searchWork = 16_000_000
 
-// search assigns jobs in order, depth first, without branches that cannot
-// improve on the best so far. It returns the best and whether that is the
-// optimum.
+// search tries all assignments depth first, taking the jobs in order, and skips branches
+// that cannot improve on the best assignment so far. It returns the best assignment and
+// whether this is the optimum.
 func (j jobs) search(best Assignment, bound int64) (Assignment, bool) {
 	s := searching{
 		jobs: j, best: best, limit: best.Makespan(), bound: bound, nodes: max(1000, searchWork/(len(best.Load)*len(best.Load))),
@@ -24,9 +25,9 @@ func (j jobs) search(best Assignment, bound int64) (Assignment, bool) {
 type searching struct {
 	jobs
 	best, now    Assignment
-	limit, bound int64 // makespan of best, and the least possible
-	rest         int64 // of the jobs not yet assigned
-	nodes        int   // left
+	limit, bound int64 // makespan of best, and the least possible makespan
+	rest         int64 // total size of the jobs not yet assigned
+	nodes        int   // nodes of the search still allowed
 }
 
 func (s *searching) from(i int) {
@@ -57,8 +58,8 @@ func (s *searching) from(i int) {
 	s.rest += size
 }
 
-// hopeful reports whether the remaining jobs could fit below the limit if every
-// worker were filled.
+// hopeful reports whether the remaining jobs could lead to a makespan below the limit, if
+// they filled every worker evenly.
 func (s *searching) hopeful() bool {
 	room := int64(0)
 	for _, load := range s.now.Load {

@@ -8,19 +8,19 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// Worker is an engine that may compute segments, in milliseconds from now.
+// Worker is an engine that may compute segments. Times are in milliseconds.
 type Worker struct {
 	Prefill cost.Prefill // one run over a segment or a piece of it
-	Queue   float64      // of other work before
-	// Transfer of a segment to the combining node; 0 for an engine of that
-	// node. Fetch is the delay until its first byte, the others are the time
-	// on that node's link.
+	Queue   float64      // from now until its other work is done
+	// Times to transfer a segment to the combining node; 0 for an engine of that node.
+	// Fetch is the delay until the first byte. FetchEach and FetchPerToken are the time
+	// that the transfer occupies that node's link.
 	Fetch, FetchEach, FetchPerToken float64
-	Pieces                          bool // it can continue a left piece, and publish one
+	Pieces                          bool // the worker can compute and publish single pieces
 }
 
-// Team is the workers that a cold request may use, not all equal. The zero
-// value has none.
+// Team is the set of workers that a cold request may use. They need not be equal. The zero
+// value has no workers.
 type Team struct {
 	Workers []Worker
 	Cutting
@@ -30,8 +30,8 @@ func (w *Worker) fetch(tokens int) float64 { return w.Fetch + w.inbound(tokens) 
 
 func (w *Worker) inbound(tokens int) float64 { return w.FetchEach + w.FetchPerToken*float64(tokens) }
 
-// Alone returns the time at which worker 0 has computed all segments, one after
-// the other.
+// Alone returns the milliseconds after which worker 0 would have computed all segments, one
+// after the other.
 func (t Team) Alone(tokens []int) float64 {
 	at := t.Workers[0].Queue
 	for _, n := range tokens {
@@ -40,16 +40,16 @@ func (t Team) Alone(tokens []int) float64 {
 	return at
 }
 
-// Best plans whole segments, or pieces if those arrive earlier, on worker 0 and
-// as many of the fastest others as help. Its TTFT is the arrival of the last
+// Best plans whole segments, or pieces if those arrive earlier. It uses worker 0 and as
+// many of the fastest other workers as help. The plan's TTFT is the arrival of the last
 // segment at the combining node.
 func (t Team) Best(tokens []int) Plan { return t.best(tokens, Team.cutOrWhole) }
 
-// Whole plans like Best without pieces.
+// Whole plans like Best, but without pieces.
 func (t Team) Whole(tokens []int) Plan { return t.best(tokens, Team.whole) }
 
-// best tries worker 0 with the 0, 1, 2, 4 and so on fastest others. A team of
-// equal workers needs no choice.
+// best tries worker 0 with the 0, 1, 2, 4, ... fastest other workers, and with all. If all
+// workers are equal, it plans for all of them only.
 func (t Team) best(tokens []int, plan func(Team, []int) Plan) Plan {
 	if len(t.Workers) == 0 {
 		return Plan{}
@@ -75,8 +75,8 @@ func (t Team) alike() bool {
 	return !slices.ContainsFunc(t.Workers, func(w Worker) bool { return w != t.Workers[0] })
 }
 
-// soonest returns all workers but 0, ordered by the arrival of a segment of the
-// mean length.
+// soonest returns all workers except 0, ordered by the time at which a segment of mean
+// length would arrive from each.
 func (t Team) soonest(tokens []int) []int {
 	mean := 0
 	for _, n := range tokens {
@@ -101,7 +101,7 @@ func (t Team) only(some []int) Team {
 	return Team{Workers: list, Cutting: t.Cutting}
 }
 
-// renumber turns a plan of some workers into one of all.
+// renumber turns a plan of the workers in some into a plan of all workers.
 func (p Plan) renumber(some []int, all int) Plan {
 	lists := make([][]Piece, all)
 	for i, list := range p.Workers {
@@ -124,8 +124,9 @@ func (t Team) cutOrWhole(tokens []int) Plan {
 	return whole
 }
 
-// whole assigns whole segments: as Whole does for equal workers, else longest
-// first to the worker from which it arrives first, improved by exchanges.
+// whole assigns whole segments. For equal workers it uses the function Whole. Otherwise the
+// longest segment is next, and goes to the worker from which it arrives first; exchanges
+// improve the result.
 func (t Team) whole(tokens []int) Plan {
 	if t.alike() {
 		a, _ := Whole(t.sizes(tokens), len(t.Workers))
@@ -136,8 +137,8 @@ func (t Team) whole(tokens []int) Plan {
 	return t.ofAssignment(tokens, Assignment{Worker: j.worker})
 }
 
-// sizes returns whole microseconds on worker 0, rounded up, so that sums are
-// exact.
+// sizes returns the time of each segment on worker 0, in whole microseconds and rounded up,
+// so that sums are exact.
 func (t Team) sizes(tokens []int) []int64 {
 	sizes := make([]int64, len(tokens))
 	for i, n := range tokens {
@@ -146,7 +147,8 @@ func (t Team) sizes(tokens []int) []int64 {
 	return sizes
 }
 
-// ofAssignment runs whole segments on each worker in the order of the request.
+// ofAssignment turns an assignment into a plan. Each worker computes its segments in the
+// order of the request.
 func (t Team) ofAssignment(tokens []int, a Assignment) Plan {
 	lists := make([][]Piece, len(t.Workers))
 	at := make([]float64, len(t.Workers))
@@ -181,9 +183,8 @@ func (t Team) finish(tokens []int, lists [][]Piece) Plan {
 	return plan
 }
 
-// arrive returns the arrival of each segment at the combining node. Segments
-// are fetched one after another, in the order of publication, since that node
-// has one link.
+// arrive returns the arrival of each segment at the combining node. This node has one link,
+// so it fetches segments one after another, in the order of publication.
 func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 	type done struct {
 		segment, worker int
@@ -211,10 +212,10 @@ func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 	return arrive
 }
 
-// bound returns the longest segment, or the earliest time at which the workers
-// together can have computed all of them: pieces of one segment do not run at
-// the same time. A run takes no less than on a worker that combines the best
-// values of all.
+// bound returns a lower bound of the makespan: the longest segment after the shortest
+// queue, or the earliest time by which the workers together can have computed all segments,
+// whichever is later. The first holds because pieces of one segment do not run at the same
+// time. Each run is counted as on a worker that has the best values of all workers.
 func (t Team) bound(tokens []int) float64 {
 	queues := make([]float64, len(t.Workers))
 	best := t.Workers[0].Prefill
@@ -235,7 +236,7 @@ func (t Team) bound(tokens []int) float64 {
 		return 0
 	}
 	end, used := math.Inf(1), 0.0
-	for i, q := range queues { // the first i+1 workers work until end
+	for i, q := range queues { // if only the first i+1 workers work until end
 		used += q
 		end = min(end, max(q, (sum+used)/float64(i+1)))
 	}

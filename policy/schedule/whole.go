@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Assignment gives every job a worker.
+// Assignment gives every job to a worker.
 type Assignment struct {
 	Worker []int   // of each job
 	Load   []int64 // of each worker, in the unit of the jobs
@@ -19,8 +19,8 @@ func (a Assignment) Makespan() int64 {
 	return slices.Max(a.Load)
 }
 
-// jobs are sizes and the order in which they are assigned: longest first, equal
-// ones as given.
+// jobs has the sizes of the jobs and the order in which they are assigned: longest first,
+// equal jobs as given.
 type jobs struct {
 	size  []int64
 	order []int
@@ -35,9 +35,9 @@ func sorted(size []int64) jobs {
 	return j
 }
 
-// LPT assigns the longest job first, each to the worker with the smallest load;
-// ties go to the lower index. Sizes are not negative; fewer than one worker
-// counts as one.
+// LPT assigns jobs to workers, the longest job first. Each goes to the worker with the
+// smallest load; ties go to the lower index. Sizes must not be negative. A number of
+// workers below one counts as one.
 func LPT(size []int64, workers int) Assignment { return sorted(size).lpt(max(workers, 1)) }
 
 func (j jobs) lpt(workers int) Assignment {
@@ -55,9 +55,10 @@ func (j jobs) lpt(workers int) Assignment {
 	return a
 }
 
-// LowerBound returns a lower bound of the makespan of whole jobs: the maximum
-// of the mean load, the longest job and, for every k, the sum of the k+1
-// smallest of the k·m+1 longest jobs, since some worker gets k+1 of those.
+// LowerBound returns a lower bound of the makespan of whole jobs on m workers. It is the
+// maximum of the mean load, the longest job and, for every k, the sum of the k+1 smallest
+// among the k·m+1 longest jobs. That sum is a bound because one worker gets at least k+1 of
+// these jobs.
 func LowerBound(size []int64, workers int) int64 {
 	workers = max(workers, 1)
 	j := sorted(size)
@@ -72,7 +73,7 @@ func LowerBound(size []int64, workers int) int64 {
 	return bound
 }
 
-// fractional returns the bound that also holds for jobs that may be cut.
+// fractional returns the lower bound that also holds if jobs may be cut.
 func fractional(size []int64, workers int) int64 {
 	sum, longest := int64(0), int64(0)
 	for _, s := range size {
@@ -82,8 +83,8 @@ func fractional(size []int64, workers int) int64 {
 	return max(longest, (sum+int64(workers)-1)/int64(workers))
 }
 
-// Whole assigns whole jobs at least as well as LPT. It stops when the lower
-// bound is met; proven reports whether the result is known to be optimal.
+// Whole assigns whole jobs at least as well as LPT. It stops when the makespan reaches the
+// lower bound. proven reports whether the result is known to be optimal.
 func Whole(size []int64, workers int) (a Assignment, proven bool) {
 	workers = max(workers, 1)
 	j, bound := sorted(size), LowerBound(size, workers)
@@ -105,9 +106,9 @@ func Whole(size []int64, workers int) (a Assignment, proven bool) {
 	return j.search(best, bound)
 }
 
-// multifit searches the smallest capacity for which first-fit-decreasing needs
-// no more than the given workers (Coffman, Garey and Johnson: at most 13/11 of
-// the optimum).
+// multifit searches for the smallest capacity at which first-fit-decreasing needs no more
+// than the given number of workers (Coffman, Garey and Johnson: at most 13/11 of the
+// optimum).
 func (j jobs) multifit(workers int, low, high int64) Assignment {
 	best := j.lpt(workers)
 	for low < high {
@@ -134,10 +135,10 @@ func (j jobs) firstFit(workers int, capacity int64) (Assignment, bool) {
 	return a, true
 }
 
-// exchange moves a job away from the worker with the largest load, or swaps it
-// for a smaller one, while that lowers the larger of the two loads. Every step
-// lowers the sum of squared loads and looks at up to jobs² pairs; exchangeWork
-// bounds them all.
+// exchange moves a job away from the worker with the largest load, or swaps it for a
+// smaller job of another worker, as long as that lowers the larger of the two loads. Every
+// step lowers the sum of squared loads and looks at up to jobs² pairs. exchangeWork bounds
+// the pairs of all steps together.
 func (j jobs) exchange(from Assignment) Assignment {
 	a := Assignment{Worker: slices.Clone(from.Worker), Load: slices.Clone(from.Load)}
 	for range 1 + exchangeWork/(1+len(j.size)*len(j.size)) {
@@ -151,6 +152,7 @@ func (j jobs) exchange(from Assignment) Assignment {
 
 const exchangeWork = 10_000_000
 
+// relieve does one step of exchange, and returns false if there is none.
 func (j jobs) relieve(a *Assignment, full int) bool {
 	for x, w := range a.Worker {
 		if w != full {

@@ -1,6 +1,6 @@
-// Package scripttest runs test scripts: text files in which each line that
-// starts with > is a command with arguments, name=value, and the lines below it
-// are the expected output.
+// Package scripttest runs test scripts. A script is a text file. Each line that starts with
+// > is a command with arguments of the form name=value, and the lines below it are its
+// expected output.
 package scripttest
 
 import (
@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txt")
 
-// Run runs testdata/*.txt and compares the output of their commands. start
-// begins a script and returns the function that executes its commands.
+// Run runs testdata/*.txt and compares the output of their commands. It calls start for
+// each script, which returns the function that executes the script's commands.
 func Run(t *testing.T, start func(t *testing.T) func(command []string, a Values) string) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

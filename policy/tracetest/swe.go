@@ -5,12 +5,11 @@ import (
 	"testing"
 )
 
-// keepObservations is the rule of SWE-agent: observations older than the last
-// five are left out of the prompt.
+// keepObservations is the rule of SWE-agent: a prompt has only the last five observations.
 const keepObservations = 5
 
-// SWE returns the request stream of an arrival order of 100 agent sessions.
-// Orders named c5 collapse old observations, those named app only append.
+// SWE returns the requests of 100 agent sessions in the named arrival order. Sessions in
+// orders named c5... drop old observations. Sessions in orders named app... only append.
 func SWE(tb testing.TB, orders map[string][]order, sessions [][][]uint32, name string) Trace {
 	tb.Helper()
 	list, ok := orders[name]
@@ -36,10 +35,10 @@ func SWE(tb testing.TB, orders map[string][]order, sessions [][][]uint32, name s
 	}
 }
 
-// conversation is the start of a session's next prompt.
+// conversation is the beginning that a session's next prompt repeats.
 type conversation struct {
-	turns [][2][]uint32 // observation, nil if it is left out, and answer
-	whole int           // turns with their observation
+	turns [][2][]uint32 // observation (nil if it was dropped) and answer
+	whole int           // number of turns with their observation
 }
 
 func (c *conversation) appendTo(to []uint32) []uint32 {

@@ -1,5 +1,5 @@
-// Package tracetest reads the request streams on which tests measure policies.
-// They are not part of this repository; tests without them are skipped.
+// Package tracetest reads the request streams on which tests measure policies. The data
+// sets are not part of this repository. Tests skip themselves if their data set is missing.
 package tracetest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Directory returns the directory of the data sets: SPLICED_DATA, else
+// Directory returns the directory of the data sets: SPLICED_DATA or, if it is not set,
 // shared/data next to the repository.
 func Directory() string {
 	if dir := os.Getenv("SPLICED_DATA"); dir != "" {
@@ -62,12 +62,12 @@ func Read(tb testing.TB, name string) []byte {
 	return all
 }
 
-// Trace is a stream of requests in the order of arrival. Both slices are valid
-// until the next call.
+// Trace calls each with every request, in the order of arrival. Both slices are valid until
+// each returns.
 type Trace func(each func(input, output []uint32))
 
-// Mooncake returns the conversation trace: a symbol is a block of 512 tokens,
-// an incomplete last block of a prompt is dropped, and answers are not known.
+// Mooncake returns the conversation trace. A symbol is a block of 512 tokens. An incomplete
+// last block of a prompt is dropped, and answers are not known.
 func Mooncake(tb testing.TB) Trace {
 	tb.Helper()
 	var prompts [][]uint32
@@ -92,7 +92,7 @@ func Mooncake(tb testing.TB) Trace {
 	}
 }
 
-// Chunk4 tokenizes text as the data sets do: four bytes per token, the last one
+// Chunk4 tokenizes text as the data sets do: a token is four bytes, and the last token is
 // padded with zeros.
 func Chunk4(text string) []uint32 {
 	b := append([]byte(text), 0, 0, 0)
@@ -103,8 +103,8 @@ func Chunk4(text string) []uint32 {
 	return tokens
 }
 
-// Sessions returns the texts of the agent sessions as tokens: for each session
-// its prompts and answers in turn. The first prompt is system message and task.
+// Sessions returns the texts of n agent sessions as tokens: for each session its prompts
+// and answers in turn. The first prompt is the system message and the task.
 func Sessions(tb testing.TB, n int) [][][]uint32 {
 	tb.Helper()
 	lines := bufio.NewScanner(bytes.NewReader(Read(tb, "swe_mini_traj.jsonl")))
@@ -134,7 +134,7 @@ func Sessions(tb testing.TB, n int) [][][]uint32 {
 	return all
 }
 
-// order is one arrival of the order files.
+// order is one line of an order file: the arrival of one prompt.
 type order struct{ session, turn, input, output int }
 
 // Orders returns the arrival orders of the archive by name, such as

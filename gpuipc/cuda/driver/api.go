@@ -5,14 +5,14 @@ import (
 	"unsafe"
 )
 
-// API is a loaded driver. Load makes one; its zero value is not usable.
+// API is a loaded driver, which Load returns. Its zero value is not usable.
 type API struct {
 	version int
 	symbols
 }
 
-// DriverVersion is 1000*major + 10*minor of the CUDA version that the driver
-// serves, such as 12040.
+// DriverVersion returns the CUDA version that the driver supports, as 1000*major +
+// 10*minor. 12040 is CUDA 12.4.
 func (a *API) DriverVersion() int { return a.version }
 
 // fail turns the result of a call into an error.
@@ -23,29 +23,29 @@ func fail(call string, r Result) error {
 	return &Error{Call: call, Result: r}
 }
 
-// DeviceCount is the number of devices that this process may see.
+// DeviceCount returns the number of devices that are visible to this process.
 func (a *API) DeviceCount() (int, error) {
 	var n int32
 	r := call(a.deviceGetCount, uintptr(unsafe.Pointer(&n)))
 	return int(n), fail("cuDeviceGetCount", r)
 }
 
-// DeviceAt gives device i of DeviceCount.
+// DeviceAt returns device i, which must be below DeviceCount.
 func (a *API) DeviceAt(i int) (Device, error) {
 	var d Device
 	r := call(a.deviceGet, uintptr(unsafe.Pointer(&d)), uintptr(i))
 	return d, fail("cuDeviceGet", r)
 }
 
-// DeviceUUID is the device's name for all processes; of a MIG instance, that of
-// the instance.
+// DeviceUUID returns the UUID of the device, which is the same in all processes. For a MIG
+// instance it is the UUID of the instance.
 func (a *API) DeviceUUID(d Device) ([16]byte, error) {
 	var u [16]byte
 	r := call(a.deviceGetUUID, uintptr(unsafe.Pointer(&u)), uintptr(d))
 	return u, fail("cuDeviceGetUuid_v2", r)
 }
 
-// DeviceName is the product's name.
+// DeviceName returns the name of the product.
 func (a *API) DeviceName(d Device) (string, error) {
 	var name [256]byte
 	r := call(a.deviceGetName, uintptr(unsafe.Pointer(&name)), uintptr(len(name)), uintptr(d))
@@ -53,47 +53,47 @@ func (a *API) DeviceName(d Device) (string, error) {
 	return string(text), fail("cuDeviceGetName", r)
 }
 
-// DeviceAttribute asks for a property; flags are 0 or 1.
+// DeviceAttribute returns a property of the device. Flags are 0 or 1.
 func (a *API) DeviceAttribute(d Device, at Attribute) (int, error) {
 	var v int32
 	r := call(a.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(at), uintptr(d))
 	return int(v), fail("cuDeviceGetAttribute", r)
 }
 
-// DeviceTotalMem is the size of the device's memory in bytes.
+// DeviceTotalMem returns the size of the device's memory in bytes.
 func (a *API) DeviceTotalMem(d Device) (int64, error) {
 	var n uint64
 	r := call(a.deviceTotalMem, uintptr(unsafe.Pointer(&n)), uintptr(d))
 	return int64(n), fail("cuDeviceTotalMem_v2", r)
 }
 
-// PrimaryContextRetain makes the device's primary context, the one that a
-// process shares with its libraries, or counts one more user of it.
+// PrimaryContextRetain returns the primary context of the device, which all libraries of a
+// process share. It creates the context if there is none, and counts one more user of it.
 func (a *API) PrimaryContextRetain(d Device) (Context, error) {
 	var c Context
 	r := call(a.primaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(d))
 	return c, fail("cuDevicePrimaryCtxRetain", r)
 }
 
-// PrimaryContextRelease undoes one PrimaryContextRetain; with the last, what the
-// process still holds on the device is gone.
+// PrimaryContextRelease undoes one PrimaryContextRetain. After the last one, the driver
+// frees everything that the process still has in this context.
 func (a *API) PrimaryContextRelease(d Device) error {
 	return fail("cuDevicePrimaryCtxRelease_v2", call(a.primaryCtxRelease, uintptr(d)))
 }
 
-// ContextSetCurrent makes c the context of the calling thread; zero takes it
-// away.
+// ContextSetCurrent makes c the current context of the calling thread. With zero, the
+// thread has no context any more.
 func (a *API) ContextSetCurrent(c Context) error {
 	return fail("cuCtxSetCurrent", call(a.ctxSetCurrent, uintptr(c)))
 }
 
-// ContextSynchronize waits for everything that the current context runs.
+// ContextSynchronize waits until all work of the current context has ended.
 func (a *API) ContextSynchronize() error {
 	return fail("cuCtxSynchronize", call(a.ctxSynchronize))
 }
 
-// MemInfo gives the free and the total bytes of the current context's device;
-// other processes use the same memory.
+// MemInfo returns the free and the total bytes of the current context's device. Other
+// processes use the same memory.
 func (a *API) MemInfo() (free, total int64, err error) {
 	var f, t uint64
 	r := call(a.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))

@@ -2,15 +2,15 @@ package driver
 
 import "fmt"
 
-// Result is a CUresult. As an error it reads as its number and name.
+// Result is a CUresult. Its error text is its number and name.
 type Result int32
 
-// Error is the failure of one call of the driver. errors.Is(err, OutOfMemory)
-// asks for its result.
+// Error is the failure of one call of the driver. errors.Is(err, OutOfMemory) compares its
+// result.
 type Error struct {
 	Call   string // the driver's function, such as "cuMemAlloc_v2"
 	Result Result
-	Detail string // what the driver wrote about it, such as the log of its compiler
+	Detail string // more text of the driver, such as the log of its compiler
 }
 
 func (e *Error) Error() string {
@@ -20,12 +20,13 @@ func (e *Error) Error() string {
 	return e.Call + ": " + e.Result.Error() + ": " + e.Detail
 }
 
-// Unwrap gives the result.
+// Unwrap returns the result.
 func (e *Error) Unwrap() error { return e.Result }
 
 func (r Result) Error() string { return fmt.Sprintf("%d %s", int32(r), r.Name()) }
 
-// Name is the driver's name of a result, or says that the table is older.
+// Name returns the driver's name of a result, or a text that says that the result is newer
+// than the table.
 func (r Result) Name() string {
 	if row, ok := results[r]; ok {
 		return row.name
@@ -33,13 +34,11 @@ func (r Result) Name() string {
 	return "CUDA_ERROR (newer than CUDA 13.3)"
 }
 
-// Remedy is one sentence on what to do about a result; empty where there is
-// nothing to say beyond its name.
+// Remedy returns one sentence about what to do; "" if the name says enough.
 func (r Result) Remedy() string { return results[r].remedy }
 
-// Sticky reports whether the context is lost with this result when a call on
-// memory of our own answers it: every later call in the process fails too, and
-// only a new process helps.
+// Sticky reports whether the context is lost if a call on our own memory returns r. Then
+// every later call in the process fails too, and only a new process helps.
 func (r Result) Sticky() bool {
 	switch r {
 	case ECCUncorrectable, NVLinkUncorrectable, Contained,
@@ -52,6 +51,7 @@ func (r Result) Sticky() bool {
 	return false
 }
 
-// Doubtful reports whether the context may be lost with this result, or only this
-// call failed: drivers answer these for both. The next harmless call tells.
+// Doubtful reports whether r may mean that the context is lost, or only that this call
+// failed. Drivers return these results in both cases. The next harmless call shows which it
+// was.
 func (r Result) Doubtful() bool { return r == DeviceUnavailable || r == Unknown }

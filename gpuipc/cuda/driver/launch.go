@@ -16,9 +16,9 @@ const (
 	jitLogRoom       = 8 << 10
 )
 
-// ModuleLoad compiles PTX (or takes a cubin) for the current context's device.
-// The error of a failure carries the compiler's log. Without a cached result in
-// CUDA_CACHE_PATH it can take seconds.
+// ModuleLoad compiles PTX (or loads a cubin) for the device of the current context. If that
+// fails, the error has the compiler's log. Compiling can take seconds, unless the result is
+// cached in CUDA_CACHE_PATH.
 func (a *API) ModuleLoad(image []byte) (Module, error) {
 	// The driver finds the end of PTX by its zero byte.
 	text := append(bytes.Clone(image), 0)
@@ -41,7 +41,7 @@ func (a *API) ModuleLoad(image []byte) (Module, error) {
 	return m, err
 }
 
-// ModuleUnload drops a module; none of its kernels may run.
+// ModuleUnload unloads a module. None of its kernels may be running.
 func (a *API) ModuleUnload(m Module) error {
 	return fail("cuModuleUnload", call(a.moduleUnload, uintptr(m)))
 }
@@ -59,16 +59,16 @@ func (a *API) ModuleFunction(m Module, name string) (Function, error) {
 
 const maxDynamicShared = 8 // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-// FunctionMaxDynamicShared allows launches of f to ask for up to size bytes of
-// shared memory, which needs saying above 48 KiB.
+// FunctionMaxDynamicShared allows launches of f to request up to size bytes of dynamic
+// shared memory. Launches that request more than 48 KiB need this.
 func (a *API) FunctionMaxDynamicShared(f Function, size int) error {
 	return fail("cuFuncSetAttribute", call(a.funcSetAttribute, uintptr(f), maxDynamicShared, uintptr(size)))
 }
 
 const maxThreads = 0 // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 
-// FunctionLoad has the driver load f now. Otherwise it does so at the first launch,
-// which then may wait until everything on the context has ended.
+// FunctionLoad lets the driver load f now. Otherwise the driver loads it at the first
+// launch, which then may wait until all work of the context has ended.
 func (a *API) FunctionLoad(f Function) error {
 	var n int32
 	return fail("cuFuncGetAttribute", call(a.funcGetAttribute, uintptr(unsafe.Pointer(&n)), maxThreads, uintptr(f)))
@@ -81,8 +81,8 @@ const (
 	launchSize   = 2
 )
 
-// launchFrame holds what the driver reads during one launch: it copies the
-// arguments before it returns.
+// launchFrame has what the driver reads during one launch. The driver copies the arguments
+// before it returns.
 type launchFrame struct {
 	extra [5]uintptr
 	size  uintptr
@@ -91,9 +91,9 @@ type launchFrame struct {
 
 var launchFrames = sync.Pool{New: func() any { return new(launchFrame) }}
 
-// Launch enqueues a kernel: grid in blocks, block in threads, shared in bytes
-// of dynamic shared memory. args is laid out as the kernel's parameters are in C,
-// at most MaxLaunchBytes, and is copied before Launch returns.
+// Launch enqueues a kernel. grid is in blocks, block in threads, and shared in bytes of
+// dynamic shared memory. args has the kernel's parameters in the layout of C and at most
+// MaxLaunchBytes bytes. It is copied before Launch returns.
 func (a *API) Launch(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte) error {
 	if len(args) > MaxLaunchBytes {
 		return &Error{

@@ -11,12 +11,12 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// Built says whether this binary can load a driver.
+// Built reports whether this binary can load a driver.
 const Built = true
 
 func open(path string) (uintptr, error) {
-	// The loader opens any file: a FIFO would block it forever, and with it
-	// all other loads. It searches for a name without a slash itself.
+	// The loader opens any file. A FIFO would block it forever, and all other loads too. If
+	// path is a name without a slash, the loader searches for it.
 	if strings.Contains(path, "/") {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -26,7 +26,7 @@ func open(path string) (uintptr, error) {
 			return 0, fmt.Errorf("load %s: it is no regular file (%v)", path, info.Mode().Type())
 		}
 	}
-	runtime.LockOSThread() // the loader keeps the reason of a failure for the thread
+	runtime.LockOSThread() // the loader keeps the reason of a failure per thread
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -37,8 +37,8 @@ func open(path string) (uintptr, error) {
 
 func symbol(lib uintptr, name string) (uintptr, error) { return purego.Dlsym(lib, name) }
 
-// call calls a C function of integers and pointers. The directive moves what the
-// pointers among args point to off the stack and keeps it until call returns.
+// call calls a C function that takes integers and pointers. The directive moves the Go
+// memory to which args point off the stack, and keeps this memory until call returns.
 //
 //go:uintptrescapes
 func call(fn uintptr, args ...uintptr) Result {
@@ -46,8 +46,8 @@ func call(fn uintptr, args ...uintptr) Result {
 	return Result(int32(r))
 }
 
-// bind makes the functions that take a struct by value, which each processor's
-// calling convention passes in its own way.
+// bind makes the functions that take a struct by value. Each processor's calling convention
+// passes such structs in a different way.
 func (s *symbols) bind() {
 	purego.RegisterFunc(&s.ipcOpenMemHandle, s.rawIPCOpenMemHandle)
 	purego.RegisterFunc(&s.ipcOpenEventHandle, s.rawIPCOpenEventHandle)

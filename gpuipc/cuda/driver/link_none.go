@@ -4,7 +4,7 @@ package driver
 
 import "errors"
 
-// Built says whether this binary can load a driver.
+// Built reports whether this binary can load a driver.
 const Built = false
 
 var errNotBuilt = errors.New("this binary was built without CUDA (tag nocuda)")

@@ -8,13 +8,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Library is the default of Load: the name by which the loader finds the driver
-// of the machine.
+// Library is the default path of Load: the name by which the loader finds the machine's
+// driver.
 const Library = "libcuda.so.1"
 
 const ipcLazyPeerAccess = 1 // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
-// ipcHandle is a 64-byte handle as C functions take it: by value.
+// ipcHandle is a 64-byte handle in the form in which C functions take it: by value.
 type ipcHandle struct{ a, b, c, d, e, f, g, h uint64 }
 
 func ipcHandleOf(raw [IPCHandleBytes]byte) ipcHandle {
@@ -22,7 +22,7 @@ func ipcHandleOf(raw [IPCHandleBytes]byte) ipcHandle {
 	return ipcHandle{w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7)}
 }
 
-// symbols are the addresses of the driver's functions.
+// symbols has the addresses of the driver's functions.
 type symbols struct {
 	deviceGetCount, deviceGet, deviceGetUUID, deviceGetName   uintptr
 	deviceGetAttribute, deviceTotalMem                        uintptr
@@ -50,7 +50,7 @@ type symbols struct {
 	ipcOpenEventHandle func(*Event, ipcHandle) Result
 }
 
-// table lists the variable of each function's address.
+// table returns the name of each function and the variable for its address.
 func (s *symbols) table() []struct {
 	name string
 	to   *uintptr
@@ -119,10 +119,10 @@ func (s *symbols) table() []struct {
 	}
 }
 
-// Load opens the driver library at path, or Library, and starts it. All errors
-// are gpuipc.ErrUnavailable: no library, a function that it lacks (named), no
-// device (cuInit), or a driver older than MinDriverVersion. The library stays
-// loaded for the life of the process; loading it again is cheap.
+// Load opens the driver library at path, or Library if path is "", and initializes it. All
+// errors are gpuipc.ErrUnavailable: there is no library, it lacks a function (which the
+// error names), there is no device (cuInit), or the driver is older than MinDriverVersion.
+// The library stays loaded until the process ends. Loading it again is cheap.
 func Load(path string) (*API, error) {
 	if path == "" {
 		path = Library

@@ -2,44 +2,45 @@ package driver
 
 import "unsafe"
 
-// MemAlloc allocates device memory, aligned to 256 bytes or more. It is the kind
-// that IPCMemHandle can name.
+// MemAlloc allocates device memory, aligned to 256 bytes or more. IPCMemHandle works only
+// for this kind of memory.
 func (a *API) MemAlloc(size int64) (DevicePtr, error) {
 	var p DevicePtr
 	r := call(a.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size))
 	return p, fail("cuMemAlloc_v2", r)
 }
 
-// MemFree frees memory of MemAlloc. Freeing memory that another process has
-// still open is undefined in the driver: importers close first.
+// MemFree frees memory of MemAlloc. If another process still has the memory open, the
+// driver's behavior is undefined, so importers must close it first.
 func (a *API) MemFree(p DevicePtr) error {
 	return fail("cuMemFree_v2", call(a.memFree, uintptr(p)))
 }
 
-// IPCMemHandle returns a handle of the whole allocation of p, for other
-// processes. Memory of MemCreate has no such handle: InvalidValue.
+// IPCMemHandle returns a handle of the whole allocation that contains p, for other
+// processes. For memory of MemCreate it returns InvalidValue.
 func (a *API) IPCMemHandle(p DevicePtr) ([IPCHandleBytes]byte, error) {
 	var h [IPCHandleBytes]byte
 	r := call(a.ipcGetMemHandle, uintptr(unsafe.Pointer(&h)), uintptr(p))
 	return h, fail("cuIpcGetMemHandle", r)
 }
 
-// IPCOpen maps the allocation of a handle from another process and returns its
-// base. InvalidContext, with a context current, means that both processes have
-// the same PID in separate namespaces. Opening a handle twice returns the same
-// address; each needs its IPCClose.
+// IPCOpen maps the allocation of another process's handle and returns its base address. If
+// a context is current, InvalidContext means that both processes have the same PID in
+// separate namespaces. Opening a handle twice returns the same address, and IPCClose must
+// be called as often.
 func (a *API) IPCOpen(h [IPCHandleBytes]byte) (DevicePtr, error) {
 	var p DevicePtr
 	r := a.ipcOpenMemHandle(&p, ipcHandleOf(h), ipcLazyPeerAccess)
 	return p, fail("cuIpcOpenMemHandle_v2", r)
 }
 
-// IPCClose unmaps memory of IPCOpen.
+// IPCClose unmaps memory that IPCOpen mapped.
 func (a *API) IPCClose(p DevicePtr) error {
 	return fail("cuIpcCloseMemHandle", call(a.ipcCloseMemHandle, uintptr(p)))
 }
 
-// MemAddressRange returns the allocation of p.
+// MemAddressRange returns the base address and the size in bytes of the allocation that
+// contains p.
 func (a *API) MemAddressRange(p DevicePtr) (base DevicePtr, size int64, err error) {
 	var b DevicePtr
 	var n uint64
@@ -49,27 +50,28 @@ func (a *API) MemAddressRange(p DevicePtr) (base DevicePtr, size int64, err erro
 
 const hostRegisterPortable = 1
 
-// HostRegister pins host memory, so that copies run at the speed of the bus and
-// asynchronously. The memory is a mapping, never Go's heap.
+// HostRegister pins host memory, so that copies run asynchronously and at the speed of the
+// bus. The memory must be a mapping, never on Go's heap.
 func (a *API) HostRegister(p unsafe.Pointer, size int64) error {
 	r := call(a.memHostRegister, uintptr(p), uintptr(size), hostRegisterPortable)
 	return fail("cuMemHostRegister_v2", r)
 }
 
-// HostUnregister undoes HostRegister of the same pointer; no copy may run on it.
+// HostUnregister undoes HostRegister of the same pointer. No copy of this memory may be
+// running.
 func (a *API) HostUnregister(p unsafe.Pointer) error {
 	return fail("cuMemHostUnregister", call(a.memHostUnregister, uintptr(p)))
 }
 
-// MemcpyHtoDAsync enqueues a copy of n bytes of host memory to the device.
-// Memory that is not registered is copied through a buffer of the driver, and
-// part of the work is done before the call returns.
+// MemcpyHtoDAsync enqueues a copy of n bytes of host memory to the device. Memory that is
+// not registered is copied through a buffer of the driver, and part of that happens before
+// the call returns.
 func (a *API) MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, n int64, s Stream) error {
 	r := call(a.memcpyHtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 	return fail("cuMemcpyHtoDAsync_v2", r)
 }
 
-// MemcpyDtoHAsync enqueues a copy of n bytes of the device to host memory.
+// MemcpyDtoHAsync enqueues a copy of n bytes of device memory to host memory.
 func (a *API) MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, n int64, s Stream) error {
 	r := call(a.memcpyDtoHAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 	return fail("cuMemcpyDtoHAsync_v2", r)
@@ -81,7 +83,7 @@ func (a *API) MemcpyDtoDAsync(dst, src DevicePtr, n int64, s Stream) error {
 	return fail("cuMemcpyDtoDAsync_v2", r)
 }
 
-// MemsetD8Async enqueues the setting of n bytes to v.
+// MemsetD8Async enqueues a fill of n bytes of device memory with v.
 func (a *API) MemsetD8Async(dst DevicePtr, v byte, n int64, s Stream) error {
 	r := call(a.memsetD8Async, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
 	return fail("cuMemsetD8Async", r)

@@ -1,6 +1,6 @@
 package driver
 
-// Results that code asks for by name.
+// Results that our code uses by name.
 const (
 	Success             Result = 0
 	InvalidValue        Result = 1
@@ -54,11 +54,11 @@ type resultRow struct {
 	remedy string
 }
 
-// newProcess ends the remedies of results that take the context with them.
+// newProcess is the end of the remedies of results after which the context is lost.
 const newProcess = " Everything this process had on the device is lost: restart it."
 
-// results holds every CUresult of cuda.h up to CUDA 13.3. Remedies speak to who
-// runs the daemon or an engine; docs/gpu.md has more words.
+// results has every CUresult of cuda.h up to CUDA 13.3. Remedies are for people who run the
+// daemon or an engine; docs/gpu.md explains more.
 var results = map[Result]resultRow{
 	0: {"CUDA_SUCCESS", ""},
 	1: {"CUDA_ERROR_INVALID_VALUE", "An argument is out of range; from cuIpcGetMemHandle: the memory was made by the VMM calls (expandable segments, sleep mode) and can only leave as a descriptor."},

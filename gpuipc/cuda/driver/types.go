@@ -3,12 +3,12 @@ package driver
 // DevicePtr is an address in the memory of a device, as this process maps it.
 type DevicePtr uint64
 
-// Device is a driver's ordinal of a device, which differs between processes.
+// Device is the driver's number of a device. The same device may have other numbers in
+// other processes.
 type Device int32
 
-// Context, Stream, Event, Module and Function are the driver's handles. The zero
-// Stream is the legacy default stream, which waits for all others: nothing here
-// should use it.
+// Context, Stream, Event, Module and Function are handles of the driver. The zero Stream is
+// the legacy default stream, which waits for all other streams; our code does not use it.
 type (
 	Context  uintptr
 	Stream   uintptr
@@ -17,13 +17,14 @@ type (
 	Function uintptr
 )
 
-// Allocation is physical memory of the VMM calls (CUmemGenericAllocationHandle).
+// Allocation is physical memory of CUDA's virtual memory management, or VMM
+// (CUmemGenericAllocationHandle).
 type Allocation uint64
 
 // Attribute names a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes in use, with the values in cuda.h of CUDA 12.
+// The attributes that our code uses, with their values in cuda.h of CUDA 12.
 const (
 	MaxBlockThreads      Attribute = 1
 	MaxGridX             Attribute = 5
@@ -43,35 +44,35 @@ const (
 	DescriptorSupport    Attribute = 103
 	StreamMemOps64       Attribute = 122
 	IPCEventSupport      Attribute = 125
-	// MPSEnabled is one that a driver of CUDA 11.8 does not know: InvalidValue.
+	// MPSEnabled is unknown to a driver of CUDA 11.8, which returns InvalidValue.
 	MPSEnabled Attribute = 133
 )
 
-// Compute modes, the values of ComputeMode.
+// The compute modes, which are the values of ComputeMode.
 const (
 	ComputeDefault          = 0
 	ComputeProhibited       = 2
 	ComputeExclusiveProcess = 3
 )
 
-// EventFlags say what an event is for.
+// EventFlags are properties of an event.
 type EventFlags uint32
 
-// EventBlocking makes a host wait sleep instead of spin; EventInterprocess needs
-// EventNoTiming and makes an event that IPCEventHandle can name.
+// With EventBlocking, a wait on the host sleeps instead of spinning. EventInterprocess
+// makes an event for which IPCEventHandle works, and needs EventNoTiming.
 const (
 	EventBlocking     EventFlags = 1
 	EventNoTiming     EventFlags = 2
 	EventInterprocess EventFlags = 4
 )
 
-// IPCHandleBytes is the size of the handles of memory and of events.
+// IPCHandleBytes is the size of the handles of memory and of events, in bytes.
 const IPCHandleBytes = 64
 
-// MinDriverVersion is the oldest driver, as DriverVersion counts, that Load
-// takes: CUDA 11.8, the first to read PTX 7.8.
+// MinDriverVersion is the oldest driver that Load accepts, in the form of DriverVersion:
+// CUDA 11.8, the first that can read PTX 7.8.
 const MinDriverVersion = 11080
 
-// MaxLaunchBytes is the most bytes of arguments that Launch takes: the limit of
-// every device and driver that Load accepts.
+// MaxLaunchBytes is the most bytes of arguments that Launch accepts. Every device and
+// driver that Load accepts has this limit.
 const MaxLaunchBytes = 4096

@@ -2,8 +2,8 @@ package driver
 
 import "unsafe"
 
-// Values in the driver's structs (cuda.h): this package only creates pinned
-// memory of one device that is shared as a POSIX descriptor.
+// Values in the driver's structs (cuda.h). This package creates only one kind of memory:
+// pinned, on one device, shared as a POSIX descriptor.
 const (
 	memPinned         = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
 	memDescriptor     = 1 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -40,8 +40,8 @@ func propertiesOn(d Device) memProperties {
 	}
 }
 
-// Granularity returns the unit of sizes and addresses of MemCreate and
-// AddressReserve: 2 MiB on devices so far.
+// Granularity returns the unit of sizes and addresses for MemCreate and AddressReserve, in
+// bytes. All devices so far have 2 MiB.
 func (a *API) Granularity(d Device) (int64, error) {
 	prop := propertiesOn(d)
 	var n uint64
@@ -49,9 +49,9 @@ func (a *API) Granularity(d Device) (int64, error) {
 	return int64(n), fail("cuMemGetAllocationGranularity", r)
 }
 
-// MemCreate allocates physical memory of a device that ExportFD can share. It
-// has no address before MemMap. It exists until MemRelease was called, and
-// every mapping and every descriptor is gone, in every process.
+// MemCreate allocates physical memory of a device, which ExportFD can share. It has no
+// address before MemMap. It exists until MemRelease was called and all mappings and
+// descriptors are gone, in all processes.
 func (a *API) MemCreate(size int64, d Device) (Allocation, error) {
 	prop := propertiesOn(d)
 	var m Allocation
@@ -59,7 +59,7 @@ func (a *API) MemCreate(size int64, d Device) (Allocation, error) {
 	return m, fail("cuMemCreate", r)
 }
 
-// MemRelease drops the handle of MemCreate or ImportFD; mappings stay.
+// MemRelease releases the handle that MemCreate or ImportFD returned. Mappings stay.
 func (a *API) MemRelease(m Allocation) error {
 	return fail("cuMemRelease", call(a.memRelease, uintptr(m)))
 }
@@ -71,18 +71,18 @@ func (a *API) AddressReserve(size int64) (DevicePtr, error) {
 	return p, fail("cuMemAddressReserve", r)
 }
 
-// AddressFree frees addresses of AddressReserve; nothing may be mapped there.
+// AddressFree frees addresses of AddressReserve. No memory may be mapped there.
 func (a *API) AddressFree(p DevicePtr, size int64) error {
 	return fail("cuMemAddressFree", call(a.memAddressFree, uintptr(p), uintptr(size)))
 }
 
-// MemMap maps all of m, size bytes, at p. Nothing may access it before
+// MemMap maps all of m, which has size bytes, at p. The memory must not be accessed before
 // MemSetAccess.
 func (a *API) MemMap(p DevicePtr, size int64, m Allocation) error {
 	return fail("cuMemMap", call(a.memMap, uintptr(p), uintptr(size), 0, uintptr(m), 0))
 }
 
-// MemUnmap undoes MemMap; it does not wait for running work on the memory.
+// MemUnmap undoes MemMap. It does not wait for running work on the memory.
 func (a *API) MemUnmap(p DevicePtr, size int64) error {
 	return fail("cuMemUnmap", call(a.memUnmap, uintptr(p), uintptr(size)))
 }
@@ -101,8 +101,8 @@ func (a *API) ExportFD(m Allocation) (int, error) {
 	return int(fd), fail("cuMemExportToShareableHandle", r)
 }
 
-// ImportFD imports the memory of a descriptor of ExportFD. The caller keeps and
-// closes the descriptor.
+// ImportFD imports the memory of a descriptor that ExportFD made. The caller keeps the
+// descriptor and closes it.
 func (a *API) ImportFD(fd int) (Allocation, error) {
 	var m Allocation
 	// The descriptor is passed as the value of a void*, not through a pointer.

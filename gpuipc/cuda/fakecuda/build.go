@@ -20,13 +20,13 @@ import (
 //go:embed src
 var sources embed.FS
 
-// errNoCompiler is why there is no library on a machine without cc and c++.
+// errNoCompiler is returned on a machine without cc and c++, where the library cannot be
+// built.
 var errNoCompiler = errors.New("no C and C++ compiler (cc, c++) to build a fake libcuda.so.1 with")
 
-// Build returns the path of the library. It is built once for each content of
-// its sources and those of the kernels, and kept in the user's cache folder for
-// all test binaries. Without a compiler, or with the tag nocuda, the test is
-// skipped.
+// Build returns the path of the library. The library is built once for each content of its
+// sources and the kernels' sources. It is kept in the user's cache folder for all test
+// binaries. Without a compiler, or with the tag nocuda, Build skips the test.
 func Build(tb testing.TB) string {
 	tb.Helper()
 	if withoutDriver {
@@ -42,8 +42,8 @@ func Build(tb testing.TB) string {
 	return path
 }
 
-// Install builds the library into a folder, as libcuda.so.1, for what does not
-// call Build: tests in other languages.
+// Install builds the library and copies it to a folder as libcuda.so.1. It is for tests in
+// other languages, which cannot call Build. It returns the path of the copy.
 func Install(folder string) (string, error) {
 	from, err := cached()
 	if err != nil {
@@ -56,7 +56,7 @@ func Install(folder string) (string, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	// Renamed into place: a process may have the old one mapped.
+	// The new file is renamed into place, because a process may have the old file mapped.
 	scratch := filepath.Join(folder, fmt.Sprintf(".libcuda.%d", os.Getpid()))
 	if err := os.WriteFile(scratch, library, 0o755); err != nil {
 		return "", err
@@ -67,7 +67,8 @@ func Install(folder string) (string, error) {
 
 const libraryName = "libcuda.so.1"
 
-// cached returns the path of the library for today's sources, built if need be.
+// cached returns the path of the library for the current sources. It builds the library if
+// necessary.
 func cached() (string, error) {
 	units, err := units()
 	if err != nil {
@@ -89,7 +90,8 @@ func cached() (string, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	// Test binaries run at once: one builds, the others wait for it.
+	// Several test binaries run at once. One of them builds the library, and the others
+	// wait for it.
 	lock, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
@@ -104,20 +106,21 @@ func cached() (string, error) {
 	return path, build(units, folder)
 }
 
-// unit is a source file: one that is compiled, or a header beside it.
+// unit is a source file: a file that is compiled, or a header that it includes.
 type unit struct {
-	name    string // below the folder it is written to
+	name    string // path below the folder to which it is written
 	content []byte
 }
 
-// kernel reports C++: the unit that includes all kernels, and their emulation.
+// kernel reports whether the unit is C++: the file that includes all kernels, or a file of
+// their emulation.
 func (u unit) kernel() bool {
 	return filepath.Base(u.name) == "spliced.cu" || strings.HasSuffix(u.name, ".cc")
 }
 
 func (u unit) compiled() bool { return strings.HasSuffix(u.name, ".c") || u.kernel() }
 
-// units are all sources: ours, and the kernels with their emulation.
+// units returns all sources: ours, the kernels, and the emulation of the kernels.
 func units() ([]unit, error) {
 	var all []unit
 	err := fs.WalkDir(sources, "src", func(path string, d fs.DirEntry, err error) error {
@@ -139,8 +142,9 @@ func units() ([]unit, error) {
 	return append(all, kernels...), err
 }
 
-// kernelFolder returns the folder of the kernels' sources, found from the working directory
-// upwards: tests run in the folder of their package, here or in a module below.
+// kernelFolder returns the folder with the kernels' sources. It searches from the working
+// directory upwards, because a test runs in the folder of its package, which may be in a
+// module below the repository's root.
 func kernelFolder() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -180,17 +184,18 @@ func kernelUnits(folder string) ([]unit, error) {
 	return found, nil
 }
 
-// Flags are part of the digest. Kernels must round as a GPU does: no fused
-// multiply-add but where the source asks for one.
+// The flags are part of the digest. Kernels must round as a GPU does: a multiply-add is
+// fused only where the source requests it.
 var (
 	flags       = []string{"-O2", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"}
 	cFlags      = []string{"-std=gnu11"}
 	kernelFlags = []string{"-x", "c++", "-std=c++17", "-DSPLICED_EMULATE", "-ffp-contract=off", "-fno-strict-aliasing"}
-	// Its threads run in it: it is never unloaded.
+	// The library's threads run its code, so it must never be unloaded.
 	linkFlags = []string{"-shared", "-pthread", "-Wl,-soname," + libraryName, "-Wl,-z,defs", "-Wl,-z,nodelete"}
 )
 
-// digest names a library: by compilers, flags and the content of all sources.
+// digest returns the name of a library. It is a hash of the compilers, the flags and the
+// content of all sources.
 func digest(units []unit) (string, error) {
 	h := sha256.New()
 	for _, compiler := range []string{"cc", "c++"} {
@@ -208,8 +213,8 @@ func digest(units []unit) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:24], nil
 }
 
-// build compiles and links in a scratch folder and renames the result into
-// place, so that a build that was cut off leaves no half library.
+// build compiles and links in a scratch folder and renames the result into place. So an
+// interrupted build leaves no incomplete library.
 func build(units []unit, folder string) error {
 	scratch, err := os.MkdirTemp(folder, "build")
 	if err != nil {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Setup configures the fake driver of another process, from its start. The zero
-// value is one device of 1 GiB and no faults.
+// Setup configures the fake driver of another process, from the start of that process. The
+// zero value is one device of 1 GiB and no faults.
 type Setup struct {
-	Dir     string   // see DIR in fakecuda.h; empty = none
-	Bytes   int64    // of each device; 0 = 1 GiB
+	Dir     string   // see DIR in fakecuda.h; "" = none
+	Bytes   int64    // memory of each device; 0 = 1 GiB
 	Devices []string // UUIDs, 32 hexadecimal digits each; nil = one device
-	Version int      // of the driver; 0 = 12040
-	PID     int      // shown to others; 0 = the real one
+	Version int      // of the driver, in the form of driver.API.DriverVersion; 0 = 12040
+	PID     int      // the process id shown to other processes; 0 = the real one
 	Delay   int      // microseconds before each operation of a stream
 	Faults  []Fault
 }
 
-// Env returns the variables for a process that loads the library at path, by
-// that path or by its bare name libcuda.so.1.
+// Env returns environment variables for a process that loads the library at path. The
+// process may load it by this path or by its bare name libcuda.so.1.
 func (s Setup) Env(path string) []string {
 	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(path)}
 	add := func(name, value string) { env = append(env, "FAKECUDA_"+name+"="+value) }

@@ -14,10 +14,10 @@ const (
 	Lost Kind = "LOST"
 )
 
-// Fault happens at the nth call of a function after it is set; Nth 0 is every
-// call. Call is a driver function's exported name, "*" for all, or an operation
-// of a stream: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
-// "run.record", "run.*". With the suffix "@N" it happens only on device N.
+// Fault happens at the Nth call of a function after the fault is set; Nth 0 means at every
+// call. Call is the exported name of a driver function, "*" for all functions, or an
+// operation of a stream: "run.copy", "run.memset", "run.launch", "run.write", "run.wait",
+// "run.record", "run.*". With the suffix "@N" the fault happens only on device N.
 type Fault struct {
 	Kind  Kind
 	Call  string

@@ -12,15 +12,16 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// ProbePTX has kernels that need none of package kernels: probe_fill(u64 dst,
-// u32 n, u32 value) and probe_add(u64 dst, u64 src, u32 n), both on words.
+// ProbePTX has two kernels for tests that need none of package kernels: probe_fill(u64 dst,
+// u32 n, u32 value) and probe_add(u64 dst, u64 src, u32 n). Both work on words of four
+// bytes.
 //
 //go:embed probe.ptx
 var ProbePTX []byte
 
-// Library is the fake driver in this process: the same one that the code under
-// test loads from Path. Its settings and faults hold for the whole process, so
-// tests that use them do not run in parallel. Safe for concurrent use.
+// Library is the fake driver in this process, which the code under test loads from Path
+// too. Its settings and faults apply to the whole process, so tests that use them must not
+// run in parallel. It is safe for concurrent use.
 type Library struct {
 	Path string
 
@@ -33,11 +34,11 @@ type Library struct {
 	calls   func(string) uint64
 	reset   func()
 
-	forgiven atomic.Uint64 // misuses that a test made on purpose
+	forgiven atomic.Uint64 // number of misuses that a test made on purpose
 }
 
-// Open builds the library, if need be, and loads it. The end of the test clears
-// all faults and resets its settings.
+// Open builds the library if necessary, and loads it. At the end of the test all faults are
+// cleared.
 func Open(tb testing.TB) *Library {
 	tb.Helper()
 	l := &Library{Path: Build(tb)}
@@ -55,7 +56,7 @@ func Open(tb testing.TB) *Library {
 	return l
 }
 
-// Stats returns the live objects of this process.
+// Stats returns the counts of live objects in this process.
 func (l *Library) Stats() (s Stats) {
 	l.stats(&s, unsafe.Sizeof(s))
 	return s
@@ -71,8 +72,8 @@ func (l *Library) Live() string {
 	}
 }
 
-// Set sets a setting of fakecuda.h until the test ends. It must come before the
-// first call of the driver if the header says that it is read then.
+// Set changes a setting of fakecuda.h until the test ends. Some settings are read at the
+// first call of the driver, as the header says; Set must come before this call.
 func (l *Library) Set(tb testing.TB, name, value string) {
 	tb.Helper()
 	text := append([]byte(value), 0)
@@ -82,7 +83,7 @@ func (l *Library) Set(tb testing.TB, name, value string) {
 	tb.Cleanup(func() { l.set(name, nil) })
 }
 
-// Inject sets faults, until Clear or the end of the test that opened l.
+// Inject sets faults. They last until Clear, or until the end of the test that opened l.
 func (l *Library) Inject(tb testing.TB, faults ...Fault) {
 	tb.Helper()
 	for _, f := range faults {
@@ -92,31 +93,31 @@ func (l *Library) Inject(tb testing.TB, faults ...Fault) {
 	}
 }
 
-// Clear ends all faults, including a lost device. Hanging calls continue.
+// Clear ends all faults, including a lost device. Calls that hang continue.
 func (l *Library) Clear() { l.clear() }
 
-// Release lets the hanging calls continue, once.
+// Release lets the calls that hang now continue. Later calls hang again.
 func (l *Library) Release() { l.release() }
 
-// Calls returns the number of calls of a function so far; "*" for all.
+// Calls returns the number of calls of a function so far; "*" counts all functions.
 func (l *Library) Calls(name string) uint64 { return l.calls(name) }
 
-// Reset removes what a lost or broken device left in this process, as the end
-// of the process would: all objects and memory are freed, and handles are
-// invalid from then on. No call of the driver may be running.
+// Reset removes everything that a lost or broken device left in this process, as the end of
+// the process would. All objects and memory are freed, and handles become invalid. No call
+// of the driver may be running.
 func (l *Library) Reset() { l.reset() }
 
-// Forgive tells LeakCheck of n misuses that the test made on purpose.
+// Forgive makes LeakCheck ignore n misuses, which the test made on purpose.
 func (l *Library) Forgive(n uint64) { l.forgiven.Add(n) }
 
-// LeakCheck compares the live objects now with those at the end of the test,
-// after the cleanups that are registered later.
+// LeakCheck compares the live objects at its call with those at the end of the test. The
+// comparison runs after all cleanups that are registered later.
 func (l *Library) LeakCheck(tb testing.TB) {
 	tb.Helper()
 	before := l.Stats()
 	tb.Cleanup(func() {
 		after := l.Stats()
-		// The thread of a destroyed stream may still be on its way out.
+		// The thread of a destroyed stream may not have ended yet.
 		for until := time.Now().Add(5 * time.Second); after.Live() != before.Live() && time.Now().Before(until); {
 			runtime.Gosched()
 			after = l.Stats()

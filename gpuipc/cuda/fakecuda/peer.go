@@ -11,15 +11,16 @@ import (
 	"testing"
 )
 
-// Peer is a process of the test's own program, which is told lines and answers lines.
+// Peer is a second process that runs the program of the test. It reads lines and answers
+// with lines.
 type Peer struct {
 	Cmd *exec.Cmd
 	In  io.WriteCloser
 	out *bufio.Reader
 }
 
-// StartPeer starts one with variables added to the environment, and files from descriptor 3
-// on. The caller ends it by End.
+// StartPeer starts a Peer. env is added to its environment, and it gets files as
+// descriptors from 3 on. The caller must call End.
 func StartPeer(t testing.TB, env []string, files ...*os.File) *Peer {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -53,7 +54,7 @@ func (p *Peer) Answer(t testing.TB) string {
 	return strings.TrimSpace(line)
 }
 
-// End closes the process's input and waits for its end.
+// End closes the input of the process and waits until the process has ended.
 func (p *Peer) End() error {
 	_ = p.In.Close()
 	return p.Cmd.Wait()

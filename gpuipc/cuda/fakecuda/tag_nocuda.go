@@ -2,5 +2,5 @@
 
 package fakecuda
 
-// withoutDriver: this binary loads no driver, a fake one neither.
+// withoutDriver means that this binary loads no driver, and so no fake one either.
 const withoutDriver = true

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AttendJob is attention of one request's layer on device memory: Rows consecutive query
-// rows Q [Rows, Heads, KeyDim], rotated to their positions, over all rows of Runs, to Out
-// [Rows, Heads, ValueDim]. Q and Out are contiguous and of QType. Heads are in groups
-// that share a key head.
+// AttendJob is the attention of one layer for one request, on device memory. Rows
+// consecutive query rows Q [Rows, Heads, KeyDim], rotated to their positions, attend to all
+// rows of Runs. The result is Out [Rows, Heads, ValueDim]. Q and Out are contiguous and of
+// QType. Consecutive heads share a key head.
 type AttendJob struct {
 	Rows     int
 	Heads    int
@@ -22,30 +22,31 @@ type AttendJob struct {
 	Begin    int          // position of the first query row
 	Type     gpuipc.DType // of keys and values
 	QType    gpuipc.DType
-	Scale    float32 // of scores, such as 1/sqrt(KeyDim)
+	Scale    float32 // factor of the scores, such as 1/sqrt(KeyDim)
 	Q        uint64
 	Out      uint64
 	Runs     []AttendRun
 }
 
-// AttendRun is rows of keys and values in place, each with strides in bytes. With
-// BlockRows 0 they follow each other at RowStride. Otherwise row 0 is row FirstRow of a
-// block table, as in RotateTarget; keys and values share the table.
+// AttendRun is a run of rows of keys and values, read in place. All strides are in bytes.
+// If BlockRows is 0, rows follow each other at RowStride. Otherwise row 0 is row FirstRow
+// of a block table, as in RotateTarget; keys and values share the table.
 type AttendRun struct {
 	Rows      int
-	Begin     int // position of the first row: a query row sees rows up to its own position
+	Begin     int // position of the first row; a query row sees rows up to its own position
 	Keys      AttendRows
 	Values    AttendRows
 	Blocks    []uint32
 	BlockRows int
 	FirstRow  int
-	// Turn is the missing rotation of the keys, R(p) for keys that were stored as if the
-	// run started at position 0 and that starts at p here (MEPIC §4); queries are
-	// rotated by its inverse. nil = keys are final.
+	// Turn is the rotation that the keys lack: R(p) if they were stored as if the run began
+	// at position 0 and the run begins at position p here (MEPIC §4). The kernel rotates
+	// the queries by the inverse. nil means that the keys are final.
 	Turn *gpuipc.Rotation
 }
 
-// AttendRows is the place of keys or values: block 0, or row 0.
+// AttendRows is the place of keys or values. Base is the address of block 0, or of row 0
+// without blocks.
 type AttendRows struct {
 	Base        uint64
 	BlockStride int64
@@ -55,31 +56,31 @@ type AttendRows struct {
 
 const (
 	attendThreads   = 128
-	attendQueries   = 8  // of a key head that a block has
-	attendKeys      = 64 // of a tile
-	attendRowBytes  = 72 // of a job in the tables: attending::Job
-	attendRunBytes  = 96
-	attendItemBytes = 24
-	// attendItems is the approximate number of blocks that share a launch's work: some
-	// for each multiprocessor of any GPU. If many queries make many blocks, keys are cut
-	// into fewer parts. A guess.
+	attendQueries   = 8  // queries of a key head that one block of threads handles
+	attendKeys      = 64 // keys of a tile
+	attendRowBytes  = 72 // bytes of a job in the tables: attending::Job
+	attendRunBytes  = 96 // bytes of a run in the tables: attending::Run
+	attendItemBytes = 24 // bytes of an item in the tables
+	// attendItems is the approximate number of blocks of threads that share the work of a
+	// launch: a few for each multiprocessor of any GPU. If there are many queries, and so
+	// many blocks, the keys are cut into fewer parts. A guess.
 	attendItems = 1024
-	// attendLeast is the smallest number of rows worth an item, which writes ValueDim
-	// numbers per query. A guess.
+	// attendLeast is the smallest number of rows for which an item pays off. An item writes
+	// ValueDim numbers per query. A guess.
 	attendLeast = 256
-	// attendMost is the most queries of a key head, all rows together.
+	// attendMost is the most queries of one key head, summed over the rows of a job.
 	attendMost = attendQueries * maxGridY
-	// maxAttendRows is the most rows of all runs of a launch.
+	// maxAttendRows is the most rows in all runs of a launch together.
 	maxAttendRows = 1 << 30
 )
 
-// Attend builds launches of spliced_attend_*, and one of spliced_attend_join that has to
-// run after them. scratch is AttendScratch(jobs) bytes, aligned to 16, for intermediate
-// results. Jobs may differ in everything; runs may be read by any number of them.
+// Attend builds launches of spliced_attend_*, and of spliced_attend_join, which must run
+// after them. scratch is the address of AttendScratch(jobs) bytes for intermediate results,
+// aligned to 16. Jobs may differ in everything. Several jobs may read the same runs.
 //
-// Compared with float64, results are correct to 1e-5 of the largest value with F32 keys
-// and values, and for F16 and BF16 to their rounding of the output. A query that sees no
-// row gives zeros.
+// Compared with float64, results with F32 keys and values are correct to 1e-5 of the
+// largest value. With F16 and BF16 they are correct up to the rounding of the output. A
+// query that sees no row gets zeros.
 func Attend(jobs []AttendJob, scratch uint64) ([]Launch, error) {
 	plan, err := planAttend(jobs)
 	if err != nil {
@@ -107,10 +108,10 @@ func AttendScratch(jobs []AttendJob) (int64, error) {
 	return plan.scratch, nil
 }
 
-// attendKernels are the entries, in the order of launches.
+// attendKernels has the kernels, in the order of their launches.
 var attendKernels = []string{"spliced_attend_f32", "spliced_attend_f16", "spliced_attend_bf16", "spliced_attend_any"}
 
-// attendPlan assigns jobs to blocks.
+// attendPlan assigns parts of jobs to blocks of threads.
 type attendPlan struct {
 	jobs    []plannedAttend
 	scratch int64
@@ -120,9 +121,10 @@ type plannedAttend struct {
 	*AttendJob
 	entry        string
 	items        []attendItem
-	sums, scales int64 // in the scratch memory
+	sums, scales int64 // offsets of its results in the scratch memory
 }
 
+// attendItem is a part of a run: count rows from row first on.
 type attendItem struct{ run, first, count int }
 
 func planAttend(jobs []AttendJob) (*attendPlan, error) {
@@ -149,7 +151,7 @@ func planAttend(jobs []AttendJob) (*attendPlan, error) {
 	return plan, nil
 }
 
-// add cuts a job's runs into items of that many rows.
+// add cuts the runs of a job into items of the given number of rows.
 func (p *attendPlan) add(a *AttendJob, rows int) {
 	j := plannedAttend{AttendJob: a, entry: a.entry()}
 	for i := range a.Runs {
@@ -170,7 +172,7 @@ func (a *AttendJob) seen(r *AttendRun) int {
 	return max(0, min(r.Rows, a.Begin+a.Rows-r.Begin))
 }
 
-// blocks returns the number of blocks that share the queries of a key head.
+// blocks returns the number of blocks of threads that share the queries of a key head.
 func (a *AttendJob) blocks() int {
 	return (a.Rows*a.Heads/a.KeyHeads + attendQueries - 1) / attendQueries
 }
@@ -233,12 +235,12 @@ func (a *AttendJob) checkRun(r *AttendRun) error {
 	return nil
 }
 
-// places returns all values that determine alignment, or-ed.
+// places returns the bitwise or of all values that determine the alignment.
 func (x *AttendRows) places() uint64 {
 	return x.Base | uint64(x.BlockStride) | uint64(x.RowStride) | uint64(x.HeadStride)
 }
 
-// used returns the entries of the block table that have the rows.
+// used returns the entries of the block table whose blocks have the rows.
 func (r *AttendRun) used() []uint32 {
 	if r.BlockRows == 0 {
 		return nil
@@ -246,8 +248,8 @@ func (r *AttendRun) used() []uint32 {
 	return r.Blocks[r.FirstRow/r.BlockRows : (r.FirstRow+r.Rows-1)/r.BlockRows+1]
 }
 
-// entry returns the kernel: that of the type if pieces of eight numbers are complete and
-// aligned to 16 bytes.
+// entry returns the name of the kernel. The kernel of the job's type is used only if rows
+// consist of complete pieces of eight numbers that are aligned to 16 bytes.
 func (a *AttendJob) entry() string {
 	all := uint64(0)
 	for i := range a.Runs {
@@ -265,12 +267,12 @@ func (a *AttendJob) entry() string {
 	return "spliced_attend_f32"
 }
 
-// shared returns the size of attending::layout.
+// shared returns the bytes of shared memory that attending::layout takes.
 func (a *AttendJob) shared() int {
 	return 32*attendKeys + 4*attendQueries*((a.KeyDim+63)/64*64+attendKeys+1+a.ValueDim)
 }
 
-// launches returns the launches of one entry.
+// launches returns the launches of one kernel.
 func (p *attendPlan) launches(entry string, scratch uint64) []Launch {
 	var group []plannedAttend
 	items := 0
@@ -313,7 +315,7 @@ func attendLaunch(entry string, jobs []plannedAttend, scratch uint64) Launch {
 	t.words = append(append(rows, make(words, runs*attendRunBytes)...), items...)
 	for at := runsAt; len(jobs) > 0; jobs = jobs[1:] {
 		for i := range jobs[0].Runs {
-			w := t.run(&jobs[0].Runs[i]) // it may move the tables
+			w := t.run(&jobs[0].Runs[i]) // run may append to the tables and move them
 			at += copy(t.words[at:], w)
 		}
 	}
@@ -340,7 +342,7 @@ func attendJoin(jobs []plannedAttend, scratch uint64) Launch {
 	}
 }
 
-// row returns the job as attending::Job.
+// row returns the job in the form of attending::Job.
 func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	var w words
 	w.u64(j.Q, j.Out, scratch+uint64(j.sums), scratch+uint64(j.scales))
@@ -349,14 +351,14 @@ func (j *plannedAttend) row(firstItem int, scratch uint64) words {
 	return w
 }
 
-// attendTables has rows of jobs, runs and items, and after them the data of runs.
+// attendTables has the rows of jobs, runs and items, and after them the data of the runs.
 type attendTables struct {
 	words
 	turns  []placed[*gpuipc.Rotation]
 	blocks []placed[[]uint32]
 }
 
-// run returns a run as attending::Run.
+// run returns a run in the form of attending::Run. It appends the run's data to the tables.
 func (t *attendTables) run(r *AttendRun) words {
 	var w words
 	k, v := &r.Keys, &r.Values

@@ -7,40 +7,40 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// BufferJob is gpuipc/kernel.Buffer for one request's layer on device memory: rows are
-// decoded with states and appended, or flushed into the states, or both. Tensors are
-// contiguous.
+// BufferJob does the work of gpuipc/kernel.Buffer for one layer of one request, on device memory.
+// It decodes rows with the states and appends them, or flushes rows into the states, or both.
+// Tensors are contiguous.
 //
 //	K  [Capacity, KeyHeads, DK] of Type           G  F32 [Capacity, Heads], or [Capacity, Heads, DK] with PerKey
 //	U  [Capacity, Heads, DV] of Type              From, Out  F32 [Heads, DK, DV]
 //
-// From 0 is zero states: only rows are read (KVBuffer §3.4). Out 0 appends New's rows and
-// leaves the states unchanged. Otherwise all rows are added to From and written to Out,
-// which may be From, and K, U and G are unchanged: the buffer is empty then. If rows
-// branch, a flush uses the last row and its ancestors, such as the path of accepted
-// drafts; other rows are dropped.
+// If From is 0, the states are zero and only rows are read (KVBuffer §3.4). If Out is 0, the rows
+// of New are appended and the states stay unchanged. Otherwise all rows are added to From, and the
+// result is written to Out, which may be From. K, U and G stay unchanged then, and the caller must
+// treat the buffer as empty. If rows branch, a flush uses the last row and its ancestors, such as
+// the path of accepted drafts, and drops all other rows.
 type BufferJob struct {
 	Heads    int // value heads
 	KeyHeads int // divides Heads: consecutive value heads share a key head
 	DK, DV   int
 	Type     gpuipc.DType
 	PerKey   bool
-	Delta    bool // delta rule: values are corrected by what the state returns
-	Capacity int  // rows there is memory for
+	Delta    bool // delta rule: what the state returns for a key is subtracted from its value
+	Capacity int  // rows for which there is memory
 	Pending  int  // rows in the buffer
 	K, U, G  uint64
 	From     uint64
 	Out      uint64
 	New      BufferRows
-	// Parents is the row before each row, pending and new ones: -1 for the states, nil
-	// for a chain.
+	// Parents has the row that each row follows, for pending and new rows. -1 means that it follows
+	// the states. nil means that each row follows the previous one.
 	Parents []int32
 }
 
-// BufferRows is N new rows of an engine's projections: Q and K [N, KeyHeads, DK], V and
-// Outputs [N, Heads, DV], of Type; G as in BufferJob, and write strengths Beta [N,
-// Heads], both F32. E [N, Heads, DK] of Type replaces K when a delta rule reads states, 0
-// = K.
+// BufferRows has N new rows of an engine's projections. Q and K are [N, KeyHeads, DK], and V and
+// Outputs are [N, Heads, DV], all of Type. G is as in BufferJob, and Beta [N, Heads] has the write
+// strengths; both are F32. E [N, Heads, DK] of Type is what a delta rule uses instead of K to read
+// the states; 0 means K.
 type BufferRows struct {
 	N       int
 	Type    gpuipc.DType
@@ -53,23 +53,23 @@ type BufferRows struct {
 
 const (
 	bufferThreads  = 128
-	bufferColumns  = 32 // of a state that a block has
+	bufferColumns  = 32 // columns of a state that one block of threads handles
 	bufferGroups   = 16
-	bufferRowBytes = 168 // of a job in the tables: buffering::Job
+	bufferRowBytes = 168 // bytes of a job in the tables: buffering::Job
 	maxBufferRows  = 1 << 20
 )
 
-// bufferKernels are the entries, by their largest number of new rows.
+// bufferKernels has the largest number of new rows of each kernel.
 var bufferKernels = []int{1, 4, 8}
 
-// Buffer builds launches of spliced_buffer_1, _4 and _8: one for each of these that some
-// job needs, and more only if a job has more than eight new rows, which treat those of
-// earlier launches as pending, or if there are more jobs than a grid is high. Launches
-// have to run in order; jobs may differ in everything and run in any order, so none may
-// write what another reads or writes.
+// Buffer builds launches of spliced_buffer_1, _4 and _8. Usually that is one launch for each kernel
+// that some job needs. A job with more than eight new rows needs further launches, which treat the
+// rows of earlier launches as pending. More jobs than the height of a grid also need further
+// launches. Launches must run in order. Jobs may differ in everything and run in any order, so no
+// job may write what another reads or writes.
 //
-// Sums have another order than on the CPU. Compared with float64, outputs are correct to
-// 1e-5 of the largest with F32 rows; F16 and BF16 rows add their rounding.
+// Sums are added in another order than on the CPU. Compared with float64, outputs with F32 rows are
+// correct to 1e-5 of the largest output. F16 and BF16 rows add their own rounding.
 func Buffer(jobs []BufferJob) ([]Launch, error) {
 	waves := make([][][]BufferJob, 0, 1) // by wave and kernel
 	for i := range jobs {
@@ -102,7 +102,8 @@ func Buffer(jobs []BufferJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// cut removes the first n new rows from a, where they are pending then.
+// cut returns a job with the first n new rows of a, and removes these rows from New of a, where
+// they are pending then. more is false if all rows are in first.
 func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	first = *a
 	if a.New.N <= n {
@@ -125,7 +126,7 @@ func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	return first, true
 }
 
-// decays returns the numbers of a head's decay.
+// decays returns how many numbers the decay of a head has.
 func (a *BufferJob) decays() int {
 	if a.PerKey {
 		return a.DK
@@ -184,7 +185,8 @@ func (a *BufferJob) checkParents() error {
 	return nil
 }
 
-// kernel returns the largest number of new rows of the entry for a part of the job.
+// kernel returns which kernel of bufferKernels a part of the job uses: the largest number of new
+// rows that it can handle.
 func (a *BufferJob) kernel() int {
 	for _, m := range bufferKernels {
 		if a.New.N <= m {
@@ -194,10 +196,11 @@ func (a *BufferJob) kernel() int {
 	return bufferKernels[len(bufferKernels)-1]
 }
 
-// tiles returns the number of blocks of a head.
+// tiles returns the number of blocks of threads that share a head.
 func (a *BufferJob) tiles() int { return (a.DV-1)/bufferColumns + 1 }
 
-// shared returns the size of buffering::layout.
+// shared returns the bytes of shared memory that buffering::layout takes in the kernel for m new
+// rows.
 func (a *BufferJob) shared(m int) int {
 	channels := (a.DK + 3) / 4 * 4
 	n := 2*m*channels + channels + bufferGroups*channels + bufferGroups*bufferColumns + 2*m*bufferGroups + 4*2*m*bufferColumns + m*bufferColumns + 2*m*m + m
@@ -228,9 +231,9 @@ func bufferLaunch(m int, jobs []BufferJob) Launch {
 	}
 }
 
-// family writes to the tables the pending ancestors of the new rows, those with the same
-// ones together, the rows of a flush, and a mask of the new rows before each. A chain
-// needs none of them.
+// family describes branching rows. It writes to the tables the pending ancestors of the new rows
+// (rows with the same ancestors share a list), the rows of a flush, and for each new row a mask of
+// the new rows among its ancestors. For rows that do not branch it writes nothing.
 func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors uint64) {
 	if a.chain() {
 		return 0, 0, 0
@@ -264,7 +267,7 @@ func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors u
 	return passes, count, ancestors
 }
 
-// lineage returns a row and its ancestors, ascending.
+// lineage returns a row and all its ancestors, ascending.
 func (a *BufferJob) lineage(row int) []uint32 {
 	var path []uint32
 	for p := int32(row); p >= 0; p = a.Parents[p] {
@@ -274,6 +277,7 @@ func (a *BufferJob) lineage(row int) []uint32 {
 	return path
 }
 
+// chain reports whether each row follows the previous one.
 func (a *BufferJob) chain() bool {
 	for i, p := range a.Parents {
 		if int(p) != i-1 {
@@ -283,8 +287,8 @@ func (a *BufferJob) chain() bool {
 	return true
 }
 
-// ancestors returns the pending ancestors of a row, ascending, and a mask of the new
-// ones.
+// ancestors returns the pending ancestors of a row, ascending, and a mask of its ancestors among
+// the new rows.
 func (a *BufferJob) ancestors(row int) (path []uint32, mask uint32) {
 	for _, p := range a.lineage(int(a.Parents[row])) {
 		if int(p) >= a.Pending {

@@ -9,13 +9,13 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// ComposeJob is a gpuipc.ComposeJob on device memory: all tensors contiguous, 0 = absent.
-// Out may equal From; apart from that no written bytes may overlap anything else of any
-// job of the launch.
+// ComposeJob is a gpuipc.ComposeJob on device memory. All tensors are contiguous, and an
+// address of 0 means that a tensor is absent. Out may equal From. Apart from that, no bytes
+// that a job writes may overlap any other tensor of the launch.
 //
-// A dense step whose T is F32 is not exact at the edge of the range: a number whose
-// rounding to 11 bits overflows (from 0x7f7ff000 on, 3.4e38) makes NaN, though a product
-// with it may be finite.
+// A dense step whose T is F32 is not exact at the edge of the range. If rounding a number
+// to 11 bits overflows (from 0x7f7ff000 on, 3.4e38), the result is NaN, even if the exact
+// product is finite.
 type ComposeJob struct {
 	Transition gpuipc.Transition
 	Heads      int
@@ -25,38 +25,40 @@ type ComposeJob struct {
 	Out        uint64 // F32 [Heads, DK, DV]
 }
 
-// ComposeStep is one step, as gpuipc.ComposeStep. Addresses are aligned to elements,
-// except those of packed parts.
+// ComposeStep is one step of a ComposeJob, see gpuipc.ComposeStep. Addresses must be
+// aligned to elements, except addresses of packed parts.
 type ComposeStep struct {
 	T, S, Before uint64
 	TType, SType gpuipc.DType
-	// Bytes of the packed part (kernel.Packed) in T or S; 0 = plain numbers. For a
-	// malformed part no byte after its end is read, and heads are zeros.
+	// TPacked and SPacked are the bytes of the packed part (kernel.Packed) at T or S; 0
+	// means plain numbers. For a malformed part, no byte after its end is read, and heads
+	// are zeros.
 	TPacked, SPacked int64 `json:",omitempty"`
 	Rotation         *gpuipc.Rotation
 }
 
-// Compose builds the launches for jobs, such as all layers of a model: one launch for all
-// jobs of the same kernel, whatever their shapes. Launches do not depend on each other.
+// Compose builds the launches for jobs, such as all layers of a model. All jobs that use
+// the same kernel are in one launch, whatever their shapes. Launches do not depend on each
+// other.
 //
-// Scalar and diagonal states have the bits of gpuipc/kernel. Dense ones are close to
-// those of float64, by the root of the mean square: 2.7e-7 in the emulation after up to 6
-// steps (the bound of the tests is 1e-6), and 1.1e-6 after 40 steps whose transitions
-// keep the state's size, where plain F32 has 6e-7. An infinity in a dense state may
-// become a NaN.
+// Scalar and diagonal states have the bits of gpuipc/kernel. Dense states are close to
+// those in float64. Measured as the root of the mean square, the error is 2.7e-7 in the
+// emulation after up to 6 steps (the tests allow 1e-6). It is 1.1e-6 after 40 steps whose
+// transitions keep the state's size, where plain F32 has 6e-7. An infinity in a dense state
+// may become a NaN.
 //
-// Packed parts are read in place. Dense results are about as close to float64 of the
-// stored numbers: 3e-7 after 3 steps, 2e-6 after 40, where a state is stored to 2^-24 of
-// the largest number of its column. Those of other transitions have the bits of
+// Packed parts are read in place. Dense results are about as close to float64 of the stored
+// numbers: 3e-7 after 3 steps and 2e-6 after 40, where the state is stored to 2^-24 of the
+// largest number of its column. Results of other transitions have the bits of
 // gpuipc/kernel.
 //
-// Fastest are rows of a multiple of 16 bytes (in packed parts: of 8 numbers) at addresses
-// aligned to 16, and dense transitions of at most 192 key dimensions. Other jobs use
-// simple and slow kernels, and so do packed parts without dense transitions.
+// The fastest jobs have rows of a multiple of 16 bytes (in packed parts: of 8 numbers) at
+// addresses aligned to 16, and dense transitions of at most 192 key dimensions. Other jobs
+// use simple and slow kernels. So do packed parts without dense transitions.
 //
-// ErrInvalid: inconsistent sizes, types or addresses, packed parts of 4 GiB or more, and
-// dense transitions with so many key dimensions that a column of the state does not fit
-// shared memory (about 10,000).
+// Compose returns ErrInvalid for inconsistent sizes, types or addresses, for packed parts
+// of 4 GiB or more, and for dense transitions with so many key dimensions that a column of
+// the state does not fit shared memory (about 10,000).
 func Compose(jobs []ComposeJob) ([]Launch, error) {
 	groups := make([][]*ComposeJob, composeKernels)
 	for i := range jobs {
@@ -82,7 +84,7 @@ func Compose(jobs []ComposeJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// composeKernel is one of the entries; a job uses the fastest that supports it.
+// composeKernel is one of the kernels. A job uses the fastest kernel that supports it.
 type composeKernel int
 
 const (
@@ -160,15 +162,15 @@ func (j *ComposeJob) checkStep(s *ComposeStep) error {
 	return nil
 }
 
-// fitsPart reports whether a packed part of n bytes, if there is one, has room for its
-// header.
+// fitsPart reports whether a packed part of n bytes has room for its header. 0 means that
+// there is no packed part, which fits too.
 func (j *ComposeJob) fitsPart(n int64) bool {
 	return n == 0 || n >= int64(kernel.PackedHeader(j.Heads)) && n <= math.MaxUint32
 }
 
 func (j *ComposeJob) numbers() int { return j.Heads * j.DK * j.DV }
 
-// factors returns the numbers of a head's T.
+// factors returns how many numbers the T of a head has.
 func (j *ComposeJob) factors() int {
 	switch j.Transition {
 	case kernel.Scalar:
@@ -220,7 +222,7 @@ func (j *ComposeJob) packed() bool {
 	return slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.S != 0 && (s.TPacked != 0 || s.SPacked != 0) })
 }
 
-// aligned reports whether four consecutive numbers can be moved at once.
+// aligned reports whether four consecutive numbers can be read and written at once.
 func (j *ComposeJob) aligned() bool {
 	states := j.From | j.Out
 	for i := range j.Steps {
@@ -233,6 +235,7 @@ func (j *ComposeJob) aligned() bool {
 	return states%16 == 0
 }
 
+// alignedFactors reports whether four consecutive numbers of T can be read at once.
 func (j *ComposeJob) alignedFactors() bool {
 	return !slices.ContainsFunc(j.Steps, func(s ComposeStep) bool { return s.T%uint64(max(1, 4*s.TType.Size())) != 0 })
 }
@@ -243,7 +246,8 @@ func (j *ComposeJob) turns() bool {
 
 func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
 
-// pairs returns the pairs of the steps' rotations, if all have the same.
+// pairs returns the form of the steps' rotations, and whether all of them have the same
+// form.
 func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	for i := range j.Steps {
 		if !j.Steps[i].turned() {
@@ -258,8 +262,8 @@ func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	return r, true
 }
 
-// denseKernel returns the kernel for the job's key dimensions, unless strips of the state
-// do not fit it.
+// denseKernel returns the kernel for the job's key dimensions. If the states cannot be
+// split into strips, it returns the plain kernel.
 func (j *ComposeJob) denseKernel() composeKernel {
 	plain, first := composePlain, composeDense64
 	if j.packed() {
@@ -276,8 +280,9 @@ func (j *ComposeJob) denseKernel() composeKernel {
 	return first
 }
 
-// inStrips reports whether all rows can be copied in units of 16 bytes (in packed parts,
-// words at any address), and states in units of two numbers.
+// inStrips reports whether the job can be computed in strips: all rows can be copied in
+// units of 16 bytes (in packed parts, words at any address), and states in units of two
+// numbers.
 func (j *ComposeJob) inStrips() bool {
 	states := j.From | j.Out
 	whole := func(at uint64, packed int64, numbers, size int) bool {
@@ -343,10 +348,11 @@ func mostDK(jobs []*ComposeJob) (n int) {
 	return n
 }
 
+// strips returns the number of strips of the given columns in all states of the job.
 func strips(j *ComposeJob, columns int) int { return j.Heads * ((j.DV + columns - 1) / columns) }
 
-// plainColumns returns the width of a strip of states of dk rows that fits shared memory
-// twice.
+// plainColumns returns the columns of the widest strip of a state with dk rows for which
+// two strips fit into shared memory.
 func plainColumns(dk int) (columns int, ok bool) {
 	for columns = 8; columns > 0; columns /= 2 {
 		if dk <= MaxShared && plainShared(dk, columns) <= MaxShared {
@@ -356,29 +362,29 @@ func plainColumns(dk int) (columns int, ok bool) {
 	return 0, false
 }
 
-// plainShared returns the bytes of two strips of the state and a piece of T, 33 numbers
-// for each row of threads.
+// plainShared returns the bytes of two strips of the state and a piece of T, which has 33
+// numbers for each row of threads.
 func plainShared(dk, columns int) uint32 {
 	return uint32((8*dk*columns + plainThreads/columns*33*4 + 15) / 16 * 16)
 }
 
-// ring is the layout of shared memory in dense kernels: slots for tiles of 32 rows of T
-// and of S, then the new state of each warp. Kernels of packed parts divide it by the
-// forms they find: it has room for two tiles of any form, followed by the places of
-// heads.
+// ring is the layout of shared memory in dense kernels. It has slots for tiles of 32 rows
+// of T and of S, and then the new state of each warp. Kernels for packed parts divide the
+// slots according to the forms that they find: there is room for two tiles of any form, and
+// after it for the places of heads.
 type ring struct {
 	columns                int
-	tBytes, sBytes, scales uint32 // of a tile
-	slots                  uint32
-	room, heads            uint32 // of packed parts: of all slots together
-	park                   uint32
+	tBytes, sBytes, scales uint32 // bytes of a tile
+	slots                  uint32 // number of slots
+	room, heads            uint32 // for packed parts: bytes of all slots together, and of the places of heads
+	park                   uint32 // bytes of the new states of all warps
 }
 
 func (r *ring) slot() uint32 { return r.tBytes + r.sBytes + r.scales }
 
 func (r *ring) bytes() uint32 { return r.behind() + r.heads + r.park }
 
-// behind returns the end of the slots.
+// behind returns the end of the slots in bytes.
 func (r *ring) behind() uint32 {
 	if r.room != 0 {
 		return r.room
@@ -386,7 +392,7 @@ func (r *ring) behind() uint32 {
 	return r.slots * r.slot()
 }
 
-// arguments returns DenseArgs or PackedArgs.
+// arguments returns the values of DenseArgs, or of PackedArgs for packed parts.
 func (r *ring) arguments() []uint32 {
 	if r.room == 0 {
 		return []uint32{uint32(r.columns), r.tBytes, r.slot(), r.slots, r.behind(), 0}
@@ -394,24 +400,26 @@ func (r *ring) arguments() []uint32 {
 	return []uint32{uint32(r.columns), r.room, r.room, r.room + r.heads}
 }
 
-// sharedOfThree is the shared memory of each of three blocks on a multiprocessor with 227
-// KiB. On an H200 three of them with two tiles each are an eighth faster than two with
-// three.
+// sharedOfThree is the shared memory of a block if three blocks run on a multiprocessor
+// with 227 KiB. On an H200, three blocks with two tiles each are an eighth faster than two
+// blocks with three tiles.
 const sharedOfThree = 75 << 10
 
-// multiprocessors is the number in an H200. Strips are chosen for it; a device with fewer
-// runs more waves of the same blocks.
+// multiprocessors is the number of multiprocessors of an H200. Strips are chosen for this
+// number. A device with fewer multiprocessors runs the same blocks in more waves.
 const multiprocessors = 132
 
-// ring chooses the strip of columns of a block and the number of tiles in flight. Strips
-// are independent over all steps, because columns of a state do not mix, but each reads
-// T: from HBM once, as strips of a head run at about the same time, and from L2 once per
-// strip. So of 64 and 32 columns the wide strip is chosen, unless the narrow one reduces
-// the load of the busiest multiprocessor by a quarter. 32 heads of 128 columns: 128
-// blocks of 32 columns keep 128 of 132 multiprocessors busy, 64 blocks of 64 would leave
-// half of them idle. 30 layers of those: 1,920 blocks of 64 columns, four warps each,
-// three at once on a multiprocessor. More than 64 columns do not fit the shared memory of
-// every device (MaxShared).
+// ring chooses how many columns the strip of a block has, and how many tiles are in flight.
+// Columns of a state do not mix, so strips are independent over all steps. But each strip
+// reads T. From HBM it is read once, because strips of a head run at about the same time;
+// from L2 it is read once per strip. So ring chooses strips of 64 columns, unless strips of
+// 32 reduce the load of the busiest multiprocessor by a quarter.
+//
+// Example: 32 heads of 128 columns are 128 blocks of 32 columns, which keep 128 of 132
+// multiprocessors busy; 64 blocks of 64 columns would leave half of them idle. 30 such
+// layers are 1,920 blocks of 64 columns with four warps each, three at once on a
+// multiprocessor. More than 64 columns do not fit the shared memory of every device
+// (MaxShared).
 func (k composeKernel) ring(jobs []*ComposeJob) ring {
 	wide, narrow := k.ringOf(jobs, 64), k.ringOf(jobs, 32)
 	if wide.bytes() > MaxShared || 4*load(jobs, 32) <= 3*load(jobs, 64) {
@@ -420,7 +428,7 @@ func (k composeKernel) ring(jobs []*ComposeJob) ring {
 	return wide
 }
 
-// load returns the columns of the busiest multiprocessor.
+// load returns the number of columns that the busiest multiprocessor computes.
 func load(jobs []*ComposeJob, columns int) int {
 	blocks := 0
 	for _, j := range jobs {
@@ -459,13 +467,13 @@ func (k composeKernel) ringOf(jobs []*ComposeJob, columns int) ring {
 	return r
 }
 
-// packedTile returns the largest size of a tile of integers, in units of 128; see
-// rowsBytes.
+// packedTile returns the largest size in bytes of a tile of integers, a multiple of 128;
+// see rowsBytes.
 func packedTile(columns int) uint32 { return uint32(32*(2*columns+16) + 128) }
 
 const (
-	packedScales = 384  // of a tile, in units of 128
-	packedBatch  = 1040 // Batch
+	packedScales = 384  // bytes of the scales of a tile, a multiple of 128
+	packedBatch  = 1040 // bytes of a Batch
 )
 
 const (
@@ -473,8 +481,8 @@ const (
 	composeStepBytes = 48
 )
 
-// composeTables returns jobs, then their steps, then cosines and sines; see
-// compose_job.cu.
+// composeTables returns the jobs, then their steps, then cosines and sines. compose_job.cu
+// has the structs.
 func composeTables(jobs []*ComposeJob) words {
 	at := uint32(len(jobs) * composeJobBytes)
 	bytes := len(jobs) * composeJobBytes
@@ -498,8 +506,8 @@ func composeTables(jobs []*ComposeJob) words {
 	return append(w, turns.words...)
 }
 
-// angles collects cosines and sines after the steps; equal ones, such as those of a step
-// in all layers, are stored once.
+// angles collects the cosines and sines that follow the steps. Equal ones are stored once,
+// for example if all layers have the same step.
 type angles struct {
 	words words
 	at    uint32

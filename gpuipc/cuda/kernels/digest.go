@@ -8,9 +8,9 @@ import (
 )
 
 // DigestJob requests the digests of the chunks of one object: gpuipc.DigestBytes of each
-// gpuipc.ChunkBytes from Src on, the last one shorter. They are written to Out as
-// Chunks(Bytes) numbers of 8 bytes, little-endian. An object of several runs of memory,
-// cut between chunks, needs several jobs.
+// gpuipc.ChunkBytes from Src on, where the last chunk may be shorter. The digests are
+// written to Out, as Chunks(Bytes) numbers of 8 bytes, little-endian. An object with
+// several addresses needs a job for each, cut between chunks.
 type DigestJob struct {
 	Src   uint64 // any alignment; multiples of 16 are several times faster
 	Bytes int64
@@ -19,15 +19,16 @@ type DigestJob struct {
 
 const (
 	digestThreads = 288
-	// digestShared is two buffers for the sums of 64 runs of 1024 bytes, 64 bytes each.
+	// digestShared has two buffers. Each has the sums of 64 runs of 1024 bytes, which take
+	// 64 bytes each.
 	digestShared = 2 * 64 * 64
-	// maxDigests is chunks of a launch: 16 TiB, and 384 MiB of tables.
+	// maxDigests is the most chunks of a launch: 16 TiB, with 384 MiB of tables.
 	maxDigests = 16 << 20
 )
 
-// Digests builds launches of spliced_digest: one, or none without chunks. The memory is
-// read once, without working memory. One chunk takes as long as its thousand dependent
-// steps; many chunks run at the speed of the memory.
+// Digests builds the launches of spliced_digest: one, or none if there are no chunks. The
+// kernel reads the memory once and needs no working memory. One chunk takes the time of a
+// thousand dependent steps. Many chunks run at the speed of the memory.
 func Digests(jobs []DigestJob) ([]Launch, error) {
 	var tables words
 	chunks := 0

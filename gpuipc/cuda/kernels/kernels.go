@@ -1,17 +1,17 @@
-// Package kernels has the device's side of gpuipc/kernel: CUDA C++ compiled to PTX (ISA
-// 7.8, sm_80, so any NVIDIA GPU since Ampere with a driver since CUDA 11.8), and the
-// functions that turn a job into launches of it. It calls no driver: a Launch is a value,
-// which the daemon launches, or a client in its own process.
+// Package kernels is the device's side of gpuipc/kernel. It has CUDA C++, compiled to PTX (ISA
+// 7.8, sm_80, so it runs on any NVIDIA GPU since Ampere with a driver since CUDA 11.8), and
+// functions that turn jobs into launches. It does not call the driver. A Launch is a plain
+// value. The daemon launches it, or a client does so in its own process.
 //
-// A kernel's argument block starts with the device address of its tables, which have
-// everything of variable number (jobs, steps, blocks, angles), little-endian, in the C
-// structs next to the kernel. Tensors are contiguous device memory, given as raw
-// addresses. Callers make sure that addresses are readable, and order the launch after
-// the writes of its operands.
+// A kernel's argument block begins with the device address of its tables. The tables have
+// everything whose number varies (jobs, steps, blocks, angles), little-endian, as the C structs
+// next to the kernel. Tensors are contiguous device memory, given as raw addresses. Callers
+// must make sure that the addresses are readable, and that the launch runs after the writes of
+// its operands.
 //
-// The emulation (emulate) compiles the same sources for the host; tests run every kernel
-// in it against gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx, which
-// has its head.
+// The emulation (folder emulate) compiles the same sources for the host. Tests run every kernel
+// in it and compare with gpuipc/kernel. make ptx rewrites spliced.ptx.zst, and spliced.ptx,
+// which has the first lines of the text.
 package kernels
 
 import (
@@ -24,22 +24,23 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The text is seven times as large, and read once or twice by a process.
+// The text is stored compressed: it is seven times as large, and a process reads it only once
+// or twice.
 //
 //go:embed spliced.ptx.zst
 var compressed []byte
 
-// PTX returns the text of all kernels, for cuModuleLoadDataEx after a zero byte is added. It
-// expands it at each call, which takes some ten milliseconds, and keeps nothing.
+// PTX returns the text of all kernels. Callers add a zero byte before cuModuleLoadDataEx. Each
+// call expands the text again, which takes some ten milliseconds, and keeps nothing.
 func PTX() []byte {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		panic(fmt.Sprintf("kernels: a decoder of zstd: %v", err)) // its options are wrong
+		panic(fmt.Sprintf("kernels: a decoder of zstd: %v", err)) // the options of the decoder are wrong
 	}
 	defer d.Close()
 	text, err := d.DecodeAll(compressed, nil)
 	if err != nil {
-		panic(fmt.Sprintf("kernels: %d bytes of spliced.ptx.zst: %v", len(compressed), err)) // they are part of the program
+		panic(fmt.Sprintf("kernels: %d bytes of spliced.ptx.zst: %v", len(compressed), err)) // the bytes are part of the program
 	}
 	return text
 }
@@ -56,24 +57,25 @@ func Entries(text []byte) []string {
 	return names
 }
 
-// TableAlign is the alignment of a launch's Tables in device memory.
+// TableAlign is the alignment in bytes of a launch's Tables in device memory.
 const TableAlign = 16
 
 // Launch is one kernel launch.
 type Launch struct {
-	Name   string // entry of PTX
+	Name   string // kernel in PTX
 	Grid   [3]uint32
 	Block  [3]uint32
-	Shared uint32 // bytes of dynamic shared memory; beyond 48 KiB it has to be asked for
-	// Args is the argument block. Its first 8 bytes are zero: the launcher puts the device
-	// address of Tables there, little-endian, or leaves them when there are no Tables.
+	Shared uint32 // bytes of dynamic shared memory; more than 48 KiB must be allowed for the kernel first
+	// Args is the argument block. Its first 8 bytes are zero. The launcher replaces them by the
+	// device address of Tables, little-endian, unless Tables is empty.
 	Args []byte
-	// Tables has to be copied to device memory before the kernel runs, and stay until it ended.
+	// Tables must be copied to device memory before the kernel runs, and must stay there until
+	// it has ended.
 	Tables []byte
 }
 
-// MaxShared is the largest dynamic shared memory of these launches: the limit of a block
-// on every GPU of compute capability 8.0 and above (8.6 and 8.9 have the least, 99 KiB).
+// MaxShared is the most dynamic shared memory that a launch uses, in bytes. It is the smallest
+// limit of a block on any GPU of compute capability 8.0 and above (99 KiB, on 8.6 and 8.9).
 const MaxShared = 99 << 10
 
 const (
@@ -102,7 +104,7 @@ func (w *words) f32(v ...float32) {
 	}
 }
 
-// align pads with zeros and returns the offset of the next byte.
+// align appends zeros up to a multiple of n bytes and returns the offset of the next byte.
 func (w *words) align(n int) uint32 {
 	for len(*w)%n != 0 {
 		*w = append(*w, 0)

@@ -7,8 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// ReplayJob is a gpuipc.ReplayJob on device memory: addresses of contiguous F32 tensors, shaped
-// as there. From 0 is absent: zero states. Out may be From, which flushes rows into the states.
+// ReplayJob is a gpuipc.ReplayJob on device memory, with the addresses of contiguous F32
+// tensors of the same shapes. If From is 0, the states are zero. Out may be From, which flushes
+// the rows into the states.
 type ReplayJob struct {
 	Heads    int
 	KeyHeads int
@@ -24,15 +25,15 @@ type ReplayJob struct {
 
 const (
 	replayThreads  = 128
-	replayHeight   = 4  // rows of a state that a thread holds
-	replayRowBytes = 72 // of a job in the tables: replaying::Job
+	replayHeight   = 4  // rows of a state that one thread handles
+	replayRowBytes = 72 // bytes of a job in the tables: replaying::Job
 )
 
-// Replay builds launches of spliced_replay: one, unless there are more jobs than a grid
-// is high. Jobs may differ in shape, but blocks are started as for the largest. They run
-// in any order, so no job may write what another reads or writes.
+// Replay builds the launches of spliced_replay: one, unless there are more jobs than the height
+// of a grid. Jobs may differ in shape, but each gets as many blocks as the largest. They run in
+// any order, so no job may write what another reads or writes.
 //
-// Results have the bits of gpuipc/kernel.Replay; a NaN may be another NaN.
+// Results have the bits of gpuipc/kernel.Replay, except that a NaN may be another NaN.
 func Replay(jobs []ReplayJob) ([]Launch, error) {
 	for i := range jobs {
 		if err := jobs[i].check(); err != nil {
@@ -65,8 +66,8 @@ func (a *ReplayJob) check() error {
 	return nil
 }
 
-// width returns the columns of a thread: four if it reads all of them with one aligned
-// load.
+// width returns how many columns a thread handles: four if it can read them with one aligned
+// load, else one.
 func (a *ReplayJob) width() int {
 	if a.DV%4 == 0 && (a.From|a.U|a.Out)%16 == 0 {
 		return 4
@@ -74,7 +75,7 @@ func (a *ReplayJob) width() int {
 	return 1
 }
 
-// tiles returns the number of blocks of a head.
+// tiles returns the number of blocks of threads that share a head.
 func (a *ReplayJob) tiles() int {
 	items := ((a.DK-1)/replayHeight + 1) * (a.DV / a.width())
 	return (items-1)/replayThreads + 1

@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// RotateJob is a gpuipc.RotateJob on device memory: rows [Rows, Heads, Dim] of Type at
-// Src, copied to Dst and rotated. Turn and PerRow are as there, at most one of them set.
-// Cosines and sines are computed here, as the host's device does, so that both rotate by
-// the same numbers.
+// RotateJob is a gpuipc.RotateJob on device memory. Rows [Rows, Heads, Dim] of Type at Src
+// are copied to Dst and rotated. Turn and PerRow are as in gpuipc.RotateJob, and at most one
+// of them is set. Cosines and sines are computed here in the same way as on the host device,
+// so that both devices rotate by the same numbers.
 type RotateJob struct {
 	Rows   int
 	Heads  int
@@ -24,13 +24,13 @@ type RotateJob struct {
 	Dst    RotateTarget
 }
 
-// RotateTarget is the destination of rows. With BlockRows 0 they are dense at Base,
-// [Rows, Heads, Dim]. Otherwise row r, head h is at, with t = FirstRow+r,
+// RotateTarget is the destination of rows. If BlockRows is 0, they are stored without gaps at
+// Base, as [Rows, Heads, Dim]. Otherwise, with t = FirstRow+r, head h of row r is at
 //
 //	Base + Blocks[t/BlockRows]*BlockStride + (t%BlockRows)*RowStride + h*HeadStride
 //
-// as in gpuipc.Scatter, where Base is the address of block 0. The caller makes sure that
-// no two rows or heads overlap, and that all of it is writable.
+// as in gpuipc.Scatter, except that Base is the address of block 0. The caller must make sure
+// that no two rows or heads overlap, and that all these bytes are writable.
 type RotateTarget struct {
 	Base        uint64
 	Blocks      []uint32
@@ -43,28 +43,29 @@ type RotateTarget struct {
 
 const (
 	rotateThreads  = 256
-	rotateRowBytes = 152 // of a job in the tables: rotation::Job
-	// rotateBatch is the number of rows that a thread has in flight.
+	rotateRowBytes = 152 // bytes of a job in the tables: rotation::Job
+	// rotateBatch is the number of rows that a thread processes at once.
 	rotateBatch = 6
-	// rotateBlocks is the approximate number of blocks for the rotated part, and for the
-	// other part, of all jobs of a launch: several for each multiprocessor of any GPU,
-	// and few enough that a thread keeps its cosines and sines over many rows. Twice and
-	// half as many were slower on an H200.
+	// rotateBlocks is the approximate number of blocks of threads, over all jobs of a launch,
+	// for the numbers that are rotated. The numbers that are only copied get as many. These
+	// are several blocks for each multiprocessor of any GPU, and few enough that a thread
+	// uses its cosines and sines for many rows. Twice and half as many were slower on an
+	// H200.
 	rotateBlocks = 4096
-	// maxAngles bounds the cosines of a launch, which the host computes in 30 ns each.
+	// maxAngles bounds the cosines of a launch. The host needs 30 ns for each.
 	maxAngles = 1 << 24
-	// tablesBack is the number of earlier tables of each kind that are compared for an
-	// equal one.
+	// tablesBack is how many earlier tables of each kind are compared with a new one, to find
+	// an equal table.
 	tablesBack = 4
 )
 
-// Rotate builds launches of spliced_rotate: one, unless there are more jobs than a grid
-// is high. Jobs may differ in everything. They run in any order, so no job may write what
-// another reads or writes. Consecutive jobs with equal block tables or positions share
-// the table.
+// Rotate builds the launches of spliced_rotate: one, unless there are more jobs than the
+// height of a grid. Jobs may differ in everything. They run in any order, so no job may write
+// what another reads or writes. Consecutive jobs with equal block tables or positions share
+// one table.
 //
-// Results have the bits of gpuipc/kernel.RotateRows, except that a NaN in a rotated
-// dimension may become another NaN.
+// Results have the bits of gpuipc/kernel.RotateRows, except that a NaN in a rotated dimension
+// may become another NaN.
 func Rotate(jobs []RotateJob) ([]Launch, error) {
 	var some []*plannedRotate
 	angles := 0
@@ -88,11 +89,12 @@ func Rotate(jobs []RotateJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// plannedRotate is a checked RotateJob and how threads share it; see rotation::Job.
+// plannedRotate is a checked RotateJob, with the plan of how threads share the work; see
+// rotation::Job.
 type plannedRotate struct {
 	*RotateJob
-	used        []uint32 // entries of the block table that rows go to
-	first       int      // offset of row 0 in the first of them
+	used        []uint32 // entries of the block table that the rows use
+	first       int      // offset of row 0 in the first used block, in rows
 	dims        int
 	interleaved bool
 
@@ -105,16 +107,17 @@ type plannedRotate struct {
 	copied     rotatePart
 }
 
-// rotatePart assigns the rotated part, or the other one, to blocks; see rotation::Part.
+// rotatePart says how blocks of threads share the numbers that are rotated, or those that are
+// only copied; see rotation::Part.
 type rotatePart struct {
 	units      int
 	lanes      int
 	groupLanes int
 	groups     int
-	blocks     int // as many as have work
+	blocks     int // number of blocks that have work
 }
 
-// planRotate returns nil without rows.
+// planRotate checks a job and plans it. It returns nil if the job has no rows.
 func planRotate(a *RotateJob) (*plannedRotate, error) {
 	const most = 1 << 24
 	if a.Rows < 0 || a.Rows > most || a.Heads <= 0 || a.Heads > most || a.Dim <= 0 || a.Dim > most || a.Heads > most/a.Dim {
@@ -155,7 +158,7 @@ func (j *plannedRotate) setTurn() error {
 	return nil
 }
 
-// setTarget cuts the block table to its used entries, and checks that all addresses are
+// setTarget cuts the block table down to the used entries. It checks that all addresses are
 // valid and aligned to elements.
 func (j *plannedRotate) setTarget() error {
 	d := &j.Dst
@@ -206,7 +209,7 @@ func (j *plannedRotate) cutTable() error {
 	return nil
 }
 
-// addresses adds up an address and detects when it does not fit 63 bits.
+// addresses adds up an address. over is set if the address does not fit 63 bits.
 type addresses struct {
 	at   uint64
 	over bool
@@ -219,7 +222,8 @@ func (a *addresses) add(n, stride uint64) {
 	a.over = a.over || high|carry != 0 || sum > math.MaxInt64
 }
 
-// share splits a row into units, the widest that all addresses allow, and rows among threads.
+// share splits each row into units, as wide as the alignment of all addresses allows, and
+// shares the rows among threads.
 func (j *plannedRotate) share() {
 	size, dims := uint64(j.Type.Size()), uint64(j.dims)
 	all := j.Src | j.Dst.Base | j.rowStride | j.headBytes
@@ -229,7 +233,7 @@ func (j *plannedRotate) share() {
 	if j.Dst.BlockRows > 0 {
 		all |= uint64(j.Dst.BlockStride)
 	}
-	run := dims * size // of elements that turn and lie side by side
+	run := dims * size // bytes of adjacent elements that are rotated
 	if !j.interleaved {
 		run /= 2
 	}
@@ -255,14 +259,14 @@ func (j *plannedRotate) part(units int) rotatePart {
 	return p
 }
 
-// atMost bounds the blocks of the part, if a row does not need more.
+// atMost bounds the number of blocks. A part always keeps the blocks that one row needs.
 func (p *rotatePart) atMost(blocks int) {
 	if p.groups > 0 {
 		p.blocks = min(p.blocks, max(1, blocks/p.groups)*p.groups)
 	}
 }
 
-// angles returns the number of cosines that the job needs if it shares none.
+// angles returns the number of cosines that the job needs if it shares none with other jobs.
 func (j *plannedRotate) angles() int {
 	if j.PerRow != nil {
 		return j.Rows * (j.dims / 2)
@@ -286,7 +290,7 @@ func rotateLaunch(jobs []*plannedRotate) Launch {
 	}
 }
 
-// row returns the job as rotation::Job.
+// row returns the job in the form of rotation::Job.
 func (j *plannedRotate) row(turns, blocks uint64) words {
 	form := uint32(0)
 	switch {
@@ -314,7 +318,7 @@ func oneIf(b bool) uint32 {
 	return 0
 }
 
-// rotateTables has the rows of the jobs, and after them their data.
+// rotateTables has the rows of the jobs, and after them the data of the jobs.
 type rotateTables struct {
 	words
 	turns  []placed[*plannedRotate]
@@ -327,7 +331,7 @@ type placed[T any] struct {
 	at   uint64
 }
 
-// find searches an equal value among the last few.
+// find searches for an equal value among the last few in the tables.
 func find[T any](all []placed[T], what T, equal func(T, T) bool) (at uint64, ok bool) {
 	for _, p := range all[max(0, len(all)-tablesBack):] {
 		if equal(p.what, what) {
@@ -377,8 +381,8 @@ func sameTurns(a, b *plannedRotate) bool {
 	return a.Turn != nil && b.Turn != nil && slices.Equal(a.Turn.Cos, b.Turn.Cos) && slices.Equal(a.Turn.Sin, b.Turn.Sin)
 }
 
-// rowAngles returns the cosines and sines of all rows, [rows, Dims/2] each, computed in
-// float64 as the host device does.
+// rowAngles returns the cosines and sines of all rows, [rows, Dims/2] each. It computes them
+// in float64, as the host device does.
 func rowAngles(p *gpuipc.RowRotation, rows int) (cos, sin []float32) {
 	half := p.Dims / 2
 	cos, sin = make([]float32, 0, rows*half), make([]float32, 0, rows*half)

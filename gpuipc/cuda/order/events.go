@@ -11,47 +11,46 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Events replaces stream waits on a device without driver.StreamMemOps64: a
-// pair of events that the daemon creates, of which the client records the first
-// and the daemon the second. A side records its event in its stream and then
-// writes the number into its slot from the host (Page.Signal). There the number
-// only means that the event is recorded; its reader calls Announced and waits
-// for the event.
+// Events replaces waits in stream order on a device without driver.StreamMemOps64. It is a
+// pair of events that the daemon creates. The client records the first one and the daemon
+// the second. A side records its event in its stream, and then writes the number into its
+// slot from the host (Page.Signal). So the number only means that the event is recorded.
+// The side that reads the number calls Announced and waits for the event.
 //
-// An event has only its last record. So a wait may take longer than requested,
-// never shorter, and a side that signals without pause can keep a host wait of
-// its peer from ending before the deadline.
+// An event knows only its last record. So a wait may take longer than requested, but never
+// shorter. If a side signals without pause, a host wait of its peer may not end before the
+// deadline.
 //
-// The driver resolves handles of events through /dev/shm, which both processes
-// must share. What happens to the events of a dead process is not documented; a
-// wait that was enqueued before is for a record, which ends or disappears with
-// its context.
+// The driver resolves handles of events through /dev/shm, which both processes must share.
+// What happens to the events of a dead process is not documented. A wait that is enqueued
+// already is for one record, which completes or disappears together with the context of the
+// dead process.
 type Events struct {
 	api *driver.API
 	run Entered
-	own driver.Event // recorded by this process
-	its driver.Event // by the other
+	own driver.Event // the event that this process records
+	its driver.Event // the event that the other process records
 
-	last atomic.Uint64 // signalled by us
-	said atomic.Uint64 // announced by the peer
+	last atomic.Uint64 // last number that this process signaled
+	said atomic.Uint64 // largest number that the peer announced
 
 	side struct {
 		sync.Mutex
-		stream driver.Stream // of Signal; 0 = not made yet
+		stream driver.Stream // stream for Signal; 0 = not created yet
 	}
 }
 
-// Entered runs calls of the driver with the context current on their thread.
-// nil: the caller's thread has it.
+// Entered runs calls of the driver on a thread where the context is current. nil means that
+// the context is current on the caller's thread.
 type Entered func(calls func() error) error
 
-// EventHandles has the handles of both events for the other process: the
-// client's, the daemon's.
+// EventHandles has the handles of both events for the other process: first the client's
+// event, then the daemon's.
 type EventHandles [2 * driver.IPCHandleBytes]byte
 
 const pairFlags = driver.EventInterprocess | driver.EventNoTiming
 
-// NewEvents creates a pair for the daemon and its handles for the client.
+// NewEvents creates a pair in the daemon, and its handles for the client.
 func NewEvents(api *driver.API, run Entered) (*Events, EventHandles, error) {
 	e := &Events{api: api, run: run}
 	var h EventHandles
@@ -73,7 +72,7 @@ func NewEvents(api *driver.API, run Entered) (*Events, EventHandles, error) {
 	return e.orClosed(h, err)
 }
 
-// OpenEvents opens the daemon's pair for the client.
+// OpenEvents opens the daemon's pair in the client.
 func OpenEvents(api *driver.API, h EventHandles, run Entered) (*Events, error) {
 	e := &Events{api: api, run: run}
 	err := e.do(func() error {
@@ -90,7 +89,7 @@ func OpenEvents(api *driver.API, h EventHandles, run Entered) (*Events, error) {
 	return e, err
 }
 
-// orClosed returns e, or closes it after an error.
+// orClosed returns e and h or, after an error, closes e.
 func (e *Events) orClosed(h EventHandles, err error) (*Events, EventHandles, error) {
 	if err != nil {
 		return nil, EventHandles{}, errors.Join(err, e.Close())
@@ -105,8 +104,8 @@ func (e *Events) do(calls func() error) error {
 	return e.run(calls)
 }
 
-// Record signals v, larger than the number before, after the work on st. The
-// caller notifies the peer of v after Record returned, not before.
+// Record signals v after the work that is on st. v must be larger than the previous number.
+// The caller announces v to the peer after Record has returned, not before.
 func (e *Events) Record(st driver.Stream, v uint64) error {
 	if err := number(v); err != nil {
 		return err
@@ -118,8 +117,8 @@ func (e *Events) Record(st driver.Stream, v uint64) error {
 	return e.do(func() error { return e.api.EventRecord(e.own, st) })
 }
 
-// Signal signals v from the host, on an empty stream: all work before v has
-// ended.
+// Signal signals v from the host, on a stream without other work. All work before v must
+// have ended.
 func (e *Events) Signal(v uint64) error {
 	e.side.Lock()
 	defer e.side.Unlock()
@@ -135,7 +134,7 @@ func (e *Events) Signal(v uint64) error {
 	return e.Record(e.side.stream, v)
 }
 
-// Announced records that the peer has signalled v.
+// Announced notes that the peer has signaled v.
 func (e *Events) Announced(v uint64) {
 	for {
 		said := e.said.Load()
@@ -145,8 +144,8 @@ func (e *Events) Announced(v uint64) {
 	}
 }
 
-// announced refuses a wait for a record that may not exist: the driver would
-// use an older record and let the stream continue.
+// announced returns an error if the peer has not announced v. The event may not be recorded
+// for v then, and the driver would use an older record and let the stream continue.
 func (e *Events) announced(v uint64) error {
 	if err := number(v); err != nil {
 		return err
@@ -157,7 +156,7 @@ func (e *Events) announced(v uint64) error {
 	return nil
 }
 
-// StreamWait makes later work on st wait for v, which was announced.
+// StreamWait makes later work on st wait for v, which must have been announced.
 func (e *Events) StreamWait(st driver.Stream, v uint64) error {
 	if err := e.announced(v); err != nil {
 		return err
@@ -165,7 +164,8 @@ func (e *Events) StreamWait(st driver.Stream, v uint64) error {
 	return e.do(func() error { return e.api.StreamWaitEvent(st, e.its) })
 }
 
-// Wait waits on the host for v, which was announced, or until ctx ends.
+// Wait waits on the host for v, which must have been announced. It returns earlier, with an
+// error, if ctx ends.
 func (e *Events) Wait(ctx context.Context, v uint64) error {
 	if err := e.announced(v); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (e *Events) Wait(ctx context.Context, v uint64) error {
 	})
 }
 
-// Close closes both events. Nothing waits for them any more.
+// Close closes both events. No wait for them may be running.
 func (e *Events) Close() error {
 	return e.do(func() error {
 		var errs []error

@@ -13,30 +13,30 @@ import (
 // Slot is one of the two slots of a page.
 type Slot int
 
-// The slots, by who writes them.
+// The slots, by the side that writes them.
 const (
 	Client Slot = 0
 	Daemon Slot = 1
 )
 
-// SlotBytes is the distance of two slots, PageBytes the size of a page. Slots are aligned
-// to SlotBytes.
+// SlotBytes is the distance of the two slots, and PageBytes is the size of a page. Slots
+// are aligned to SlotBytes.
 const (
 	SlotBytes = 64
 	PageBytes = 2 * SlotBytes
 )
 
-// MostWaiting is the number of streams of a process that may wait at once, half of its
-// connections to the GPU at most (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). If every
-// connection has a waiting stream, no other stream runs, not even one of the highest
-// priority with the write that ends the waits: on an H200 a stream got past 7 and not
-// past 8, with one connection not past 4.
+// MostWaiting is the largest number of streams of a process that may wait at once. It is at
+// most half of the process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by
+// default). If every connection has a waiting stream, no other stream runs, not even one of
+// the highest priority that would end the waits. On an H200 such a stream still ran with 7
+// waiting streams, but not with 8; with only one connection, not with 4.
 const MostWaiting = 4
 
-// Released ends every wait. Numbers are smaller.
+// Released ends every wait. All sequence numbers are smaller.
 const Released uint64 = 1<<63 - 1
 
-// Reached compares as the driver does.
+// Reached reports whether the number have has reached want. It compares as the driver does.
 func Reached(have, want uint64) bool { return int64(have-want) >= 0 }
 
 func (s Slot) check() error {
@@ -46,7 +46,7 @@ func (s Slot) check() error {
 	return nil
 }
 
-// number refuses invalid sequence numbers.
+// number returns ErrInvalid for an invalid sequence number.
 func number(v uint64) error {
 	if v == 0 || v >= Released {
 		return fmt.Errorf("order: number %d, must be in [1, 1<<63-1): %w", v, gpuipc.ErrInvalid)
@@ -54,13 +54,13 @@ func number(v uint64) error {
 	return nil
 }
 
-// memory is the memory of a page.
+// memory reads and writes the memory of a page, at offset off of the page.
 type memory interface {
 	load(ctx context.Context, off int64, word []byte) error
 	store(ctx context.Context, off int64, word []byte) error
 }
 
-// inRegion reaches a page through the device that has mapped it.
+// inRegion accesses a page through the device that has mapped it.
 type inRegion struct {
 	device gpuipc.Device
 	region gpuipc.Region
@@ -85,8 +85,8 @@ func (m *inRegion) store(ctx context.Context, off int64, word []byte) error {
 // read returns the number of a slot.
 //
 // Devices do not tear a copy of eight aligned bytes, though CUDA does not promise that. A
-// torn number is too large only if its upper half changed meanwhile, so a number with an
-// upper half counts only when two reads agree.
+// torn number can only be too large if its upper half changed during the copy. So a number
+// whose upper half is not zero counts only if two reads agree.
 func read(ctx context.Context, m memory, s Slot) (uint64, error) {
 	var last uint64
 	for range 4 {
@@ -111,15 +111,15 @@ func write(ctx context.Context, m memory, s Slot, v uint64) error {
 	return m.store(ctx, int64(s)*SlotBytes, word[:])
 }
 
-// Host waits poll after pollFirst, then at intervals that grow by half up to pollMost:
-// short compared with a step of an engine, long compared with a read of the slot, which
-// costs the device a copy of 8 bytes. Guessed, not measured.
+// Waits on the host poll after pollFirst, and then at intervals that grow by half up to
+// pollMost. These times are short compared with a step of an engine. They are long compared
+// with a read of the slot, for which the device copies 8 bytes. Guessed, not measured.
 const (
 	pollFirst = 20 * time.Microsecond
 	pollMost  = time.Millisecond
 )
 
-// poll calls done until it returns true or an error, or ctx ends.
+// poll calls done until it returns true or an error, or until ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

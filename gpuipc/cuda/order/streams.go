@@ -11,21 +11,21 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// Streams writes and waits for a page's slots in stream order, on a device with
-// driver.StreamMemOps64. As in package driver, its context is current on the
-// calling thread.
+// Streams writes and waits for the slots of a page in stream order, on a device with
+// driver.StreamMemOps64. As in package driver, the context must be current on the calling
+// thread.
 type Streams struct {
 	API  *driver.API
-	Page driver.DevicePtr // of the page, as this process has mapped it
+	Page driver.DevicePtr // address of the page, as this process has mapped it
 }
 
 func (o Streams) at(s Slot) driver.DevicePtr {
 	return o.Page + driver.DevicePtr(s)*SlotBytes
 }
 
-// Signal enqueues the write of v: it is visible after everything that was
-// enqueued on st before. Numbers of a slot ascend, also over several streams,
-// which the caller orders.
+// Signal enqueues the write of v. The write is visible after everything that was enqueued
+// on st before. The numbers of a slot must ascend. If several streams write a slot, the
+// caller must order them.
 func (o Streams) Signal(st driver.Stream, s Slot, v uint64) error {
 	if err := errors.Join(s.check(), number(v)); err != nil {
 		return err
@@ -33,8 +33,8 @@ func (o Streams) Signal(st driver.Stream, s Slot, v uint64) error {
 	return o.API.StreamWriteValue64(st, o.at(s), v)
 }
 
-// Wait makes everything enqueued on st from now on wait until the slot has
-// reached v. See the package on valid waits: nothing else ends one.
+// Wait makes everything that is enqueued on st from now on wait until the slot has reached
+// v. The package comment says which waits are allowed; nothing but the number ends a wait.
 func (o Streams) Wait(st driver.Stream, s Slot, v uint64) error {
 	if err := errors.Join(s.check(), number(v)); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (o Streams) Wait(st driver.Stream, s Slot, v uint64) error {
 	return o.API.StreamWaitValue64GEQ(st, o.at(s), v)
 }
 
-// Release writes Released on st, a stream with no wait on it, so that waiters
-// of a dead peer continue. It has been written when Release returns.
+// Release writes Released, so that waits for a dead peer end. st must be a stream on which
+// nothing waits. When Release returns, Released has been written.
 func (o Streams) Release(st driver.Stream, s Slot) error {
 	if err := s.check(); err != nil {
 		return err
@@ -54,16 +54,16 @@ func (o Streams) Release(st driver.Stream, s Slot) error {
 	return o.API.StreamSynchronize(st)
 }
 
-// atAddress accesses a page by its address, with copies on a separate stream.
+// atAddress accesses a page by its address, with copies on a stream of its own.
 type atAddress struct {
 	api    *driver.API
 	stream driver.Stream
 	page   driver.DevicePtr
 }
 
-// At returns the page at p for a process that uses package driver itself. Its
-// calls copy on st, which has no wait on it, one at a time, and need the
-// context on the calling thread.
+// At returns the page at p, for a process that uses package driver itself. Its methods copy
+// on st, on which nothing may wait. They must be called one at a time, with the context
+// current on the calling thread.
 func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
 	if p == 0 || p%SlotBytes != 0 {
 		return nil, fmt.Errorf("order: page at address %#x: %w", uint64(p), gpuipc.ErrInvalid)
@@ -71,7 +71,7 @@ func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
 	return &Page{memory: &atAddress{api: api, stream: st, page: p}}, nil
 }
 
-// The word is Go's memory and pinned until the copy has ended.
+// word is Go memory. It is pinned until the copy has ended.
 func (m *atAddress) load(_ context.Context, off int64, word []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()

@@ -1,11 +1,11 @@
-// Package profiletest holds models for tests: small ones, so that what they make fits
-// into memory of some megabytes, each with what is hard about its kind. A test that
-// needs another size or kind of layer changes the identity or has its own.
+// Package profiletest holds models for tests. They are small, so that their objects fit
+// into some megabytes of memory, and each has the difficult properties of its kind. A test
+// that needs another size or kind of layer changes the identity or has its own.
 package profiletest
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// New is profile.New for an identity that is known to be valid: it panics otherwise.
+// New is profile.New for an identity that is known to be valid. It panics otherwise.
 func New(id profile.Identity) *profile.Profile {
 	p, err := profile.New(id)
 	if err != nil {
@@ -14,9 +14,9 @@ func New(id profile.Identity) *profile.Profile {
 	return p
 }
 
-// TwoLayers has one linear layer of a dense family with a convolution, more value
-// heads than key heads and dk unlike dv, and one attention layer, whose keys and
-// values take 64 bytes a token each.
+// TwoLayers has one linear layer and one attention layer. The linear layer is of a dense
+// family with a convolution, more value heads than key heads, and a key dim unlike its
+// value dim. The keys of the attention layer take 64 bytes per token, and so do its values.
 func TwoLayers(ranks int) profile.Identity {
 	return profile.Identity{
 		Model: "test", Weights: [32]byte{7}, Tokenizer: "bytes", TPSize: ranks,
@@ -32,8 +32,8 @@ func TwoLayers(ranks int) profile.Identity {
 	}
 }
 
-// Small has one linear and one attention layer with parts of odd sizes: a segment of 40
-// tokens takes some 10 KiB a rank.
+// Small has one linear and one attention layer with parts of odd sizes. A segment of 40
+// tokens takes some 10 KiB per rank.
 func Small(ranks int) profile.Identity {
 	return profile.Identity{
 		Model: "small", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
@@ -49,8 +49,8 @@ func Small(ranks int) profile.Identity {
 	}
 }
 
-// Hybrid has every kind of layer: twice as many value heads as key heads, key dim
-// unlike value dim, convolutions, rope inside a scalar layer.
+// Hybrid has every kind of layer except KindConv. It has twice as many value heads as key
+// heads, a key dim unlike the value dim, convolutions, and rope inside a scalar layer.
 func Hybrid(ranks int) profile.Identity {
 	return profile.Identity{
 		Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,
@@ -83,8 +83,8 @@ func Hybrid(ranks int) profile.Identity {
 	}
 }
 
-// Wide has rows of more than a kilobyte, in one attention layer of one rank: 4.25 KiB
-// a token for F32.
+// Wide has one attention layer for one rank, whose rows are wider than a kilobyte: 4.25 KiB
+// per token for F32.
 func Wide(dt profile.DType) profile.Identity {
 	return profile.Identity{
 		Model: "wide", Weights: [32]byte{2, byte(dt)}, Tokenizer: "bytes", TPSize: 1,
@@ -94,8 +94,8 @@ func Wide(dt profile.DType) profile.Identity {
 	}
 }
 
-// Speck has states of a few bytes and no rows: a segment is smaller than any page, and
-// a stripped checkpoint takes none.
+// Speck has states of a few bytes and no rows. Its segments are smaller than any page, and
+// a checkpoint that loses its states takes no bytes.
 func Speck(ranks int) profile.Identity {
 	return profile.Identity{
 		Model: "speck", Weights: [32]byte{9}, Tokenizer: "bytes", TPSize: ranks,

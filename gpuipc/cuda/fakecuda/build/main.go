@@ -1,5 +1,5 @@
-// Command build puts the fake libcuda.so.1 into a folder: go run
-// ./gpuipc/cuda/fakecuda/build FOLDER, anywhere in the module.
+// Command build builds the fake libcuda.so.1 into a folder: go run
+// ./gpuipc/cuda/fakecuda/build FOLDER. It runs anywhere in the module.
 package main
 
 import (

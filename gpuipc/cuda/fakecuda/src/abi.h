@@ -1,7 +1,7 @@
 /*
- * The driver's types and numbers, as NVIDIA's CUDA driver API reference gives
- * them for CUDA 11.8 and 12. Handles are plain numbers here: they are never
- * followed, only looked up.
+ * The driver's types and numbers, from NVIDIA's CUDA driver API reference for CUDA
+ * 11.8 and 12. Handles are plain numbers here. They are only looked up, never used
+ * as pointers.
  */
 #ifndef ABI_H
 #define ABI_H

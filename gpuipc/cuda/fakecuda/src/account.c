@@ -1,10 +1,10 @@
 /*
- * What all processes keep alive of each device's memory.
+ * The memory of each device that all processes together keep alive.
  *
- * A process lists the memfds it holds in a file of DIR, and holds a lock on that
- * file as long as it lives. Memory is in use as long as it is in the list of a
- * living process; a file whose lock is free belongs to a dead one and is removed.
- * Without DIR a process knows of itself only.
+ * A process lists the memfds that it holds in a file of DIR, and holds a lock on
+ * this file as long as it lives. Memory is in use as long as it is in the list of
+ * a living process. A file whose lock is free belongs to a dead process and is
+ * removed. Without DIR a process counts only its own memory.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -8,8 +8,8 @@
 
 #include "fake.h"
 
-/* What lies in the 64 bytes of a handle. It names the descriptor of its owner,
- * which other processes of the same user reach through /proc. */
+/* The contents of a 64-byte handle. It names a descriptor of the memory's owner,
+ * which other processes of the same user open through /proc. */
 struct handle {
   uint32_t magic;
   uint32_t shown_pid;
@@ -45,7 +45,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   return result;
 }
 
-/* Whether something wrote between an allocation's end and that of its page. */
+/* Whether something wrote between the end of an allocation and the end of its page. */
 static bool overrun(const struct range *r) {
   const unsigned char *tail = (const unsigned char *)(r->base + r->bytes);
   for (uint64_t i = 0; i < r->span - r->bytes; i++)
@@ -61,7 +61,7 @@ void allocation_end(struct range *r) {
   range_remove(&on_device, r);
 }
 
-/* With the context go its allocations and imports; mappings of cuMemMap stay. */
+/* Frees the allocations and imports of a context that ends. Mappings of cuMemMap stay. */
 void allocations_drop(int device) {
   for (size_t i = on_device.n; i-- > 0;) {
     struct range *r = &on_device.list[i];
@@ -90,7 +90,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevi
   return r ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* The handle is that of the whole allocation, wherever in it `at` points. */
+/* Returns the handle of the whole allocation, wherever in it `at` points. */
 EXPORT CUresult cuIpcGetMemHandle(CUipcHandle *out, CUdeviceptr at) {
   ENTER(NEEDS_CONTEXT);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -108,7 +108,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcHandle *out, CUdeviceptr at) {
   return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The descriptor that a handle names, or -1 when its owner let go or is gone. */
+/* Opens the descriptor that a handle names. -1: its owner freed the memory or ended. */
 static int follow(const struct handle *h) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", h->pid, h->fd);
@@ -144,8 +144,8 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcHandle handle, unsi
   struct handle h;
   memcpy(&h, &handle, sizeof h);
   if (!out || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || h.magic != MEMORY_MAGIC) return CUDA_ERROR_INVALID_VALUE;
-  /* What a driver answers to its own handles, and to those of another container
-   * whose process has the same number. */
+  /* A driver returns this for handles of the same process, and for handles of a
+   * process in another container that has the same id. */
   if (h.shown_pid == shown_pid()) return CUDA_ERROR_INVALID_CONTEXT;
   lock();
   CUresult result = import(&h, out);

@@ -1,4 +1,4 @@
-/* What every exported function does first, and errors that stick. */
+/* What every exported function does first, and errors that break a context. */
 #include <string.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ CUresult enter(struct call *call, enum needs needs, int device) {
   CUresult injected = fault_point(call, device);
   if (injected != CUDA_SUCCESS) return injected;
   if (needs == NEEDS_NOTHING) return CUDA_SUCCESS;
-  /* A driver does not survive fork: its child has none of the threads. */
+  /* A driver does not work after a fork: the child has none of the threads. */
   if (!initialised || forked) return CUDA_ERROR_NOT_INITIALIZED;
   CUresult code = broken_on(device);
   if (code != CUDA_SUCCESS) return code;

@@ -1,9 +1,9 @@
 /*
- * Streams that capture. Graphs are not made here: what is enqueued on such a
- * stream is refused and counted as a misuse. What matters is what a capture
- * forbids to others: while one that began in the global mode is under way, a call
+ * Streams that capture. The fake makes no graphs: operations that are enqueued on
+ * such a stream are refused and counted as misuses. It only imitates what a capture
+ * forbids to other threads. While a capture in the global mode is running, a call
  * that might wait for it or for the whole device is refused on every thread whose
- * own mode is not relaxed, and the capture is lost.
+ * own mode is not relaxed, and the capture is invalidated.
  */
 #include <string.h>
 
@@ -16,7 +16,8 @@ static __thread int mode_of_thread = MODE_GLOBAL;
 static struct stream *capturing; /* in the global mode: one at a time; guarded by `big` */
 static _Atomic bool forbidding;
 
-/* A guess by what the reference and reports of broken captures name. */
+/* Whether a call might wait. A guess from the API reference and from reports of
+ * broken captures. */
 static bool might_wait(const char *call) {
   static const char *const names[] = {
       "cuCtxSynchronize", "cuStreamSynchronize", "cuStreamQuery", "cuEventSynchronize", "cuEventQuery",
@@ -59,7 +60,7 @@ EXPORT CUresult cuStreamBeginCapture_v2(CUhandle id, int mode) {
   return result;
 }
 
-/* The graph is always none. */
+/* The graph is always NULL. */
 EXPORT CUresult cuStreamEndCapture(CUhandle id, CUhandle *graph) {
   ENTER(NEEDS_CONTEXT);
   if (!graph) return CUDA_ERROR_INVALID_VALUE;

@@ -3,11 +3,11 @@
 
 static struct context primaries[MAX_DEVICES];
 static __thread struct context *of_thread;
-/* What cuCtxPushCurrent puts away, innermost last. */
+/* The contexts that cuCtxPushCurrent replaced, the latest last. */
 static __thread struct context *below[16];
 static __thread int depth;
 
-/* A context that was given back stays current, and is then refused by enter. */
+/* A released context stays current. Later calls of enter refuse it. */
 struct context *current(void) { return of_thread; }
 
 static __thread int worked_on = ANY_DEVICE;
@@ -36,7 +36,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUhandle *out, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* Ends what belongs to a context. Holds `big`, gives it up while it waits. */
+/* Ends everything that belongs to a context. The caller holds `big`, which is
+ * released while destroy waits. */
 static void destroy(struct context *context) {
   streams_stop(context);
   context->null_stream = NULL;

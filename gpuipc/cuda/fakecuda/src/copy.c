@@ -19,9 +19,9 @@ static bool on_its_device(const struct copy *c) {
   return to && from;
 }
 
-/* Registered host memory is copied when its turn comes, so its owner must wait.
- * Other host memory goes through a buffer: a copy from it may be changed as soon
- * as the call returns, and a copy to it is finished by then. */
+/* Registered host memory is copied when the operation is executed, so its owner
+ * must wait. Other host memory is copied through a buffer: a source may be changed
+ * as soon as the call returns, and a destination is complete by then. */
 static struct op *copy_op(const struct copy *c, bool *wait) {
   struct op *op = op_new(OP_COPY);
   op->dst = c->dst;
@@ -118,7 +118,7 @@ EXPORT CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n, CUha
   return fill(dst, value, 4, n, stream);
 }
 
-/* To device memory these, too, return before they are done. */
+/* For device memory, these functions also return before the work is done. */
 EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t n) {
   ENTER(NEEDS_CONTEXT);
   return fill(dst, value, 1, n, 0);

@@ -1,4 +1,4 @@
-/* The driver, its devices and what they say of themselves. */
+/* The driver, its devices and their properties. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ static void uuid_of(struct device *d, const char *hex) {
   }
 }
 
-/* "2" devices, or their UUIDs. Holds `big`. They stay as they are while the
- * setting does: others may be using them. */
+/* Reads the setting DEVICES: a number, such as "2", or UUIDs. The caller holds
+ * `big`. If the setting is unchanged, the devices stay: others may be using them. */
 static void find_devices(void) {
   static char *found;
   const char *list = setting_text("DEVICES");

@@ -1,4 +1,4 @@
-/* Events: how often one was recorded, and up to which record streams have come. */
+/* Events: how often each was recorded, and which record streams have passed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -69,7 +69,7 @@ void event_done(struct event *e, uint64_t generation) {
 
 static bool reached(struct event *e, uint64_t generation) { return e->counters->done >= generation; }
 
-/* s NULL: on behalf of a call. */
+/* s is NULL if a call waits, not a stream. */
 void event_await(struct event *e, uint64_t generation, struct stream *s) {
   struct pause p = {0};
   while (!reached(e, generation) && !broken() && !(s && s->quit)) {

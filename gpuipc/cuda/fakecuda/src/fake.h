@@ -1,7 +1,7 @@
 /*
- * What the parts of the fake driver share. One lock, `big`, guards everything but
- * the queues of streams, which have one each; it is taken before a queue's.
- * Nothing waits for a stream while it holds `big`.
+ * What the parts of the fake driver share. One lock, `big`, guards everything except
+ * the queues of streams, which have a lock each. `big` is taken before the lock of a
+ * queue. No thread waits for a stream while it holds `big`.
  */
 #ifndef FAKE_H
 #define FAKE_H

@@ -83,7 +83,7 @@ static bool matches(const struct fault *f, const char *name, int device) {
   return strcmp(f->call, name) == 0;
 }
 
-/* What the faults that match want done. */
+/* What the faults that match say. */
 struct verdict {
   bool die, hang;
   uint64_t micros;

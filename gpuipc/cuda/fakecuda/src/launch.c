@@ -5,7 +5,7 @@
 
 #include "fake.h"
 
-/* The kernels' emulation; a library that is built without it has probes only. */
+/* The emulation of the kernels. A library built without it has only the probe kernels. */
 extern int emulate_launch(const char *name, const unsigned grid[3], const unsigned block[3], unsigned shared,
                           const void *args, size_t n) __attribute__((weak));
 extern const char *emulate_error(void) __attribute__((weak));
@@ -52,7 +52,8 @@ static CUresult check_shape(const struct function *f, const struct shape *shape)
   return threads > f->max_threads ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_SUCCESS;
 }
 
-/* Arguments in one buffer: as large as the parameters, but for what aligns the end. */
+/* Arguments in one buffer. It must be as large as the parameters, except for padding
+ * at the end. */
 static bool from_buffer(struct launch *l, const struct function *f, void **extra) {
   const void *buffer = NULL;
   size_t n = 0;

@@ -1,6 +1,6 @@
 /*
- * Pieces of memory. Each is a memfd, whose name says what it is and of which
- * device, so that a process that gets the descriptor can tell.
+ * Pieces of memory. Each is a memfd. Its name says the kind of memory and the
+ * device, so that a process that gets the descriptor knows both.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -21,8 +21,8 @@ static const char *prefix(bool vmm) { return vmm ? "fakecuda-vmm-" : "fakecuda-a
 
 static uint64_t whole(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* Fresh memory holds what the last user left: here all ones, which no number
- * and no index survives. Behind the last byte lies what allocation_end looks for. */
+/* On a GPU, fresh memory has what its last user left. Here it is all ones, which is
+ * no valid number or index. The bytes after the end are checked by allocation_end. */
 static bool fill(int fd, uint64_t bytes) {
   uint64_t span = whole(bytes);
   uint64_t n = settings.poison ? (span < POISONED ? span : POISONED) : 0;
@@ -49,7 +49,7 @@ CUresult memory_new(uint64_t bytes, int device, bool vmm, struct memory **out) {
   char name[80];
   snprintf(name, sizeof name, "%s%s", prefix(vmm), devices[device].hex);
   struct stat st;
-  /* Sealed, so that no holder of the descriptor can take pages away under others. */
+  /* Sealed, so that no holder of the descriptor can remove pages that others use. */
   m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (m->fd < 0 || fstat(m->fd, &st) != 0) goto failed;
   m->ino = st.st_ino;
@@ -67,7 +67,8 @@ failed:
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The device of a descriptor of ours, or -1 for any other; -2: not our device. */
+/* The device of a descriptor of this library. -1: another descriptor; -2: a device
+ * that this process does not have. */
 static int device_of(int fd, bool vmm) {
   char link[64], to[256];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);

@@ -1,7 +1,7 @@
 /*
- * Modules. The text of a module is PTX; what a driver would compile is checked as
- * far as it says for which ISA and processor it is and which kernels it has with
- * which parameters. The kernels themselves run as host code: launch.c.
+ * Modules. The text of a module is PTX. A driver would compile it. Here only some
+ * lines are read: the ISA, the processor, and the kernels with their parameters.
+ * The kernels run as host code, see launch.c.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ struct module {
   char *text; /* without comments */
 };
 
-/* Text without comments, the lines where they were. */
+/* Returns the text without comments. Line numbers stay the same. */
 static char *strip(const char *from) {
   char *out = malloc(strlen(from) + 1), *to = out;
   while (*from) {
@@ -78,7 +78,7 @@ static void check(const char *text, struct complaint *c) {
 
 enum { JIT_INFO_LOG = 3, JIT_INFO_BYTES = 4, JIT_ERROR_LOG = 5, JIT_ERROR_BYTES = 6 };
 
-/* Puts the complaint where the caller wants the compiler's log. */
+/* Writes the complaint to the caller's buffer for the compiler's log. */
 static void report(const struct complaint *c, unsigned n, const int *options, void **values) {
   char *log = NULL;
   size_t room = 0;
@@ -145,7 +145,7 @@ EXPORT CUresult cuModuleUnload(CUhandle id) {
   return o ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* Behind ".entry name", or NULL. */
+/* Returns the text after ".entry name", or NULL. */
 static const char *entry(const char *text, const char *name) {
   size_t n = strlen(name);
   while ((text = strstr(text, ".entry"))) {
@@ -165,7 +165,7 @@ static unsigned type_bytes(const char *declaration, size_t n) {
   return 0;
 }
 
-/* One ".param .align 8 .b8 name[24]" or ".param .u64 name". */
+/* Adds one parameter: ".param .align 8 .b8 name[24]" or ".param .u64 name". */
 static bool add_param(struct function *f, const char *at, size_t n) {
   char text[512];
   if (n >= sizeof text || f->n_params == 32) return false;

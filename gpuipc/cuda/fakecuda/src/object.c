@@ -1,4 +1,4 @@
-/* Handles: numbers that are never given twice, so that a stale one is seen. */
+/* Handles are numbers that are never used twice, so that a stale handle is noticed. */
 #include <stdlib.h>
 
 #include "fake.h"
@@ -53,7 +53,7 @@ void object_remove(struct object *o) {
   slots[i] = NULL;
   used--;
   counts[o->kind]--;
-  /* What was pushed past the hole must be found again. */
+  /* Entries that collisions moved past the hole must still be found. */
   for (size_t j = (i + 1) & (room - 1); slots[j]; j = (j + 1) & (room - 1)) {
     struct object *moved = slots[j];
     slots[j] = NULL;
@@ -63,8 +63,8 @@ void object_remove(struct object *o) {
 
 uint64_t object_count(enum kind kind) { return counts[kind]; }
 
-/* Walks the objects of a kind, and of a context unless that is NULL. The walk
- * begins again (at = 0) after a removal. */
+/* Returns the next object of a kind, of any context if context is NULL. After a
+ * removal the caller must start again with *at = 0. */
 struct object *object_next(size_t *at, enum kind kind, struct context *context) {
   for (; *at < room; ++*at) {
     struct object *o = slots[*at];

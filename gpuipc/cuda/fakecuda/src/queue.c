@@ -1,8 +1,9 @@
 /*
- * Hardware queues. A GPU has few of them: streams that share one are executed in
- * the order in which their operations were enqueued, so that one that waits holds
- * up those behind it. Streams of different priorities share none. With ONEQUEUE
- * all streams of one priority share one; else each has its own.
+ * Hardware queues. A GPU has only a few. Operations of streams that share a queue
+ * are executed in the order in which they were enqueued, so an operation that waits
+ * delays all later operations of the queue. Streams of different priorities never
+ * share a queue. With ONEQUEUE all streams of one priority share a queue; otherwise
+ * each stream has its own.
  */
 #include "fake.h"
 
@@ -18,7 +19,8 @@ static int levels(void) {
   return n < 1 ? 1 : n > MOST_LEVELS ? MOST_LEVELS : n;
 }
 
-/* Greater priorities are smaller numbers. Those out of range become the nearest. */
+/* Higher priorities are smaller numbers. A number out of range becomes the nearest
+ * one in range. */
 int priority_clamp(int priority) {
   int greatest = LEAST - (levels() - 1);
   return priority > LEAST ? LEAST : priority < greatest ? greatest : priority;
@@ -31,7 +33,7 @@ void queue_issue(struct stream *s, struct op *op) {
   pthread_mutex_unlock(&mutex);
 }
 
-/* Waits until everything that was enqueued before has been executed. */
+/* Waits until all operations that were enqueued before have been executed. */
 void queue_wait(struct stream *s, struct op *op) {
   if (!op->turn) return;
   pthread_mutex_lock(&mutex);

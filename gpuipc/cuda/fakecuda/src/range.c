@@ -1,7 +1,7 @@
 /*
- * Addresses. Space is never given out twice, so that what touches memory that is
- * gone meets an empty address, not another's memory; behind each piece lies a
- * gap that nothing may touch.
+ * Addresses. No address is used twice. So an access to freed memory meets an
+ * unmapped address, not other memory. After each piece there is a gap that nothing
+ * may access.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 struct ranges on_device, on_host;
 
-/* Far from where the system, Go and its race detector put things. */
+/* Far from the addresses that the system, Go and its race detector use. */
 static CUdeviceptr next_space = 0x100000000000;
 static const CUdeviceptr last_space = 0x180000000000;
 
@@ -42,7 +42,7 @@ bool space_map(CUdeviceptr at, uint64_t bytes, int fd, int access) {
   return mmap((void *)at, bytes, protection, flags, fd, 0) != MAP_FAILED;
 }
 
-/* The first range that ends behind at. */
+/* The index of the first range that ends after `at`. */
 static size_t first_behind(const struct ranges *in, CUdeviceptr at) {
   size_t low = 0, high = in->n;
   while (low < high) {
@@ -76,7 +76,7 @@ void range_remove(struct ranges *in, struct range *r) {
   in->n--;
 }
 
-/* Whether n bytes at `at` lie in ranges without a gap, all with the access. */
+/* Whether n bytes at `at` are in ranges without a gap, which all allow the access. */
 bool range_covers(struct ranges *in, CUdeviceptr at, uint64_t n, int access) {
   if (at + n < at) return false;
   for (size_t i = first_behind(in, at); n > 0; i++) {

@@ -34,7 +34,8 @@ static void on_fault(int signal, siginfo_t *info, void *at) {
   }
 }
 
-/* Takes bad accesses of streams, and passes on those of all others. */
+/* Handles bad accesses of streams. Bad accesses of other threads get their usual
+ * treatment. */
 void guard_install(void) {
   static _Atomic bool installed;
   if (atomic_exchange(&installed, true)) return;
@@ -49,7 +50,7 @@ static void sleep_micros(long micros) {
   nanosleep(&t, NULL);
 }
 
-/* Short at first: what is waited for comes from another thread or process. */
+/* The first pauses are short: another thread or process may be about to write. */
 void pause_once(struct pause *p) {
   p->tries++;
   if (p->tries < 64) sched_yield();
@@ -65,7 +66,7 @@ static void set(struct op *op) {
 }
 
 static void write_value(struct op *op) {
-  /* Who sees the value may take the memory away at once. */
+  /* A process that sees the value may free the memory at once. */
   __atomic_store_n(&op->dst_bytes, 0, __ATOMIC_RELAXED);
   if (op->width == 8) atomic_store((_Atomic uint64_t *)op->dst, op->value);
   else atomic_store((_Atomic uint32_t *)op->dst, (uint32_t)op->value);
@@ -121,7 +122,7 @@ static CUresult execute_guarded(struct stream *s, struct op *op) {
   return result;
 }
 
-/* False when the operation was left out: the context is broken or ends. */
+/* Returns false if the operation was skipped, because the context is broken or ends. */
 bool run_op(struct stream *s, struct op *op) {
   if (s->quit || broken()) return false;
   if (settings.delay && op->kind != OP_BEHIND) sleep_micros(settings.delay);

@@ -1,4 +1,4 @@
-/* What is live, and a clean slate after what cannot be taken back. */
+/* Counts of live objects, and a reset of everything. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ EXPORT void fakecuda_stats(struct fakecuda_stats *out, size_t n) {
   memcpy(out, &s, n < sizeof s ? n : sizeof s);
 }
 
-/* Text that grows past its room counts on. */
+/* A text. Bytes that do not fit are still counted. */
 struct page {
   char *text;
   size_t room, n;

@@ -36,7 +36,8 @@ void stream_release(struct stream *s) {
   free(s);
 }
 
-/* The next operation, or NULL when the thread shall end. Holds the queue's lock. */
+/* Returns the next operation, or NULL if the thread must end. The caller holds the
+ * queue's lock. */
 static struct op *take(struct stream *s) {
   while (!s->first && !s->stop) pthread_cond_wait(&s->more, &s->queue);
   struct op *op = s->first;
@@ -72,7 +73,8 @@ static void *work(void *arg) {
     atomic_fetch_add(&executed, 1);
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->queue);
-    /* Not before: who sees the event must also see the stream past it. */
+    /* Not earlier: a thread that sees the event must also see that the stream has
+     * passed it. */
     if (ran && op->kind == OP_RECORD) event_done(op->event, op->value);
     op_free(op);
     pthread_mutex_lock(&s->queue);
@@ -82,8 +84,9 @@ static void *work(void *arg) {
   return NULL;
 }
 
-/* Signals of the process go to its own threads: those of Go or Python must not
- * run on one that they know nothing of. A bad access is this thread's own. */
+/* Signals of the process must go to its own threads: signal handlers of Go or Python
+ * must not run on a thread that they do not know. Only bad accesses of this thread
+ * are delivered to it. */
 static int start(struct stream *s) {
   sigset_t all, before;
   sigfillset(&all);
@@ -115,7 +118,7 @@ static struct stream *stream_new(unsigned flags, int priority, struct context *c
   return s;
 }
 
-/* The default stream has no handle of its own and is made when it is first used. */
+/* The default stream has no handle of its own and is created at its first use. */
 static struct stream *null_stream(struct context *context) {
   if (!context->null_stream) context->null_stream = stream_new(0, 0, context);
   return context->null_stream;
@@ -141,7 +144,7 @@ static uint64_t append(struct stream *s, struct op *op) {
   return number;
 }
 
-/* How far other has been filled, when it has not come that far; else 0. */
+/* The number of the last operation enqueued on other if it is not finished; else 0. */
 static uint64_t ahead(struct stream *other) {
   pthread_mutex_lock(&other->queue);
   uint64_t upto = other->completed < other->submitted ? other->submitted : 0;
@@ -159,8 +162,8 @@ static void append_behind(struct stream *s, struct stream *other) {
   append(s, op);
 }
 
-/* The default stream waits for all others and they for it, but for those that
- * were made non-blocking. */
+/* The default stream and all other streams wait for each other, except streams that
+ * were created as non-blocking. */
 static void order_with_null(struct stream *s) {
   struct stream *null = s->o.context->null_stream;
   if (!null || s->flags & CU_STREAM_NON_BLOCKING) return;
@@ -173,7 +176,8 @@ static void order_with_null(struct stream *s) {
       append_behind(s, other);
 }
 
-/* A driver copies between devices, and may refuse the rest: nothing here is meant to. */
+/* A driver copies between devices and may refuse other work on memory of another
+ * device. Our code must do neither, so both count as misuses. */
 static void check_device(struct stream *s, CUdeviceptr at, uint64_t n) {
   struct range *r = n ? range_find(&on_device, at) : NULL;
   if (r && r->memory && r->memory->device != s->o.context->device) misuse("memory of another device", at, n);
@@ -232,8 +236,8 @@ static bool overlap(const struct op *op, CUdeviceptr at, uint64_t n) {
   return (op->dst < at + n && at < op->dst + dst_bytes) || (op->src < at + n && at < op->src + op->src_bytes);
 }
 
-/* Whether an operation that has not ended touches [at, at+n). Nobody knows what
- * memory a kernel touches: these do not count. */
+/* Whether an operation that has not ended uses [at, at+n). Kernels do not count,
+ * because nobody knows what memory they use. */
 bool streams_use(CUdeviceptr at, uint64_t n) {
   bool found = false;
   for (struct stream *s = workers; s && !found; s = s->next_worker) {
@@ -245,9 +249,9 @@ bool streams_use(CUdeviceptr at, uint64_t n) {
   return found;
 }
 
-/* Whether something is under way. A write of a value that is being executed may
- * be what its waiter has seen already, and an event that is recorded behind
- * nothing touches no memory: they do not count. */
+/* Whether work is running. Two operations do not count: a write of a value that is
+ * being executed, because its waiter may have seen the value already, and the record
+ * of an event with nothing before it, because it uses no memory. */
 bool streams_busy(struct context *context) {
   bool busy = false;
   for (struct stream *s = workers; s && !busy; s = s->next_worker) {
@@ -260,7 +264,7 @@ bool streams_busy(struct context *context) {
   return busy;
 }
 
-/* Waits for what is queued now in all streams of a context. */
+/* Waits for all operations that are queued now in the streams of a context. */
 void streams_finish(struct context *context) {
   enum { MOST = 1024 };
   struct stream *waiting[MOST];
@@ -324,7 +328,7 @@ EXPORT CUresult cuStreamCreateWithPriority(CUhandle *out, unsigned flags, int pr
   return s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What is queued is still executed. */
+/* Operations that are queued already are still executed. */
 EXPORT CUresult cuStreamDestroy_v2(CUhandle id) {
   ENTER(NEEDS_CONTEXT);
   lock();

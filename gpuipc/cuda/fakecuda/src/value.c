@@ -1,7 +1,7 @@
 /* Stream writes and waits of values in memory. */
 #include "fake.h"
 
-/* The same address range for host memory that is registered. */
+/* Device memory, or registered host memory, which has the same addresses here. */
 static bool reachable(CUdeviceptr at, unsigned width, int access) {
   return range_covers(&on_device, at, width, access) || range_covers(&on_host, at, width, access);
 }
@@ -52,8 +52,8 @@ EXPORT CUresult cuStreamWaitValue32_v2(CUhandle stream, CUdeviceptr at, uint32_t
   return value_op(OP_WAIT, stream, at, value, flags, 4);
 }
 
-/* The names without _v2 are those of an older interface, off unless a kernel
- * module's option turns it on. */
+/* The names without _v2 belong to an older interface. A driver refuses it unless an
+ * option of the kernel module turns it on. */
 EXPORT CUresult cuStreamWriteValue64(CUhandle stream, CUdeviceptr at, uint64_t value, unsigned flags) {
   ENTER(NEEDS_CONTEXT);
   (void)stream, (void)at, (void)value, (void)flags;

@@ -27,7 +27,7 @@ uint64_t reservation_count(void) {
   return n;
 }
 
-/* Handles, where an import of the same memory counts again. */
+/* The number of handles. An import of the same memory counts again. */
 uint64_t physical_count(void) { return object_count(PHYSICAL); }
 
 static struct reservation *reservation_of(CUdeviceptr at, uint64_t n) {
@@ -95,8 +95,8 @@ EXPORT CUresult cuMemRelease(CUhandle id) {
   return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Another handle of what is mapped at an address. The driver may answer the
- * handle that it knows; here it is a new one, so that nobody relies on either. */
+/* Returns another handle of the memory that is mapped at an address. A driver may
+ * return the handle that exists. Here it is a new one, so that nobody relies on that. */
 EXPORT CUresult cuMemRetainAllocationHandle(CUhandle *out, void *at) {
   ENTER(NEEDS_INIT);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -175,7 +175,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUhandle i
   return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Whether [at, at+bytes) is made of whole mappings. */
+/* Whether [at, at+bytes) consists of whole mappings. */
 static bool whole_mappings(CUdeviceptr at, uint64_t bytes) {
   while (bytes > 0) {
     struct range *r = range_find(&on_device, at);
@@ -220,7 +220,8 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDe
   bool ok = whole_mappings(at, bytes);
   for (uint64_t left = bytes; ok && left > 0;) {
     struct range *r = range_find(&on_device, at);
-    /* What one device may do, all may here: they are one memory. Nothing is meant to. */
+    /* Here all devices get the access of one, because they share one memory. Our code
+     * must not request access for another device, so this counts as a misuse. */
     for (size_t i = 0; i < n; i++) {
       r->access = desc[i].flags;
       if (desc[i].location.id != r->memory->device) misuse("access of another device", at, r->bytes);

@@ -1,7 +1,7 @@
-// Package bounded runs driver calls that may never return, each in its own
-// goroutine: calls on memory of other processes, which those processes can make
-// hang. After its deadline a call is abandoned. Its caller continues, and its
-// result is released when it does return.
+// Package bounded runs driver calls that may never return, each in its own goroutine. These
+// are calls on memory of other processes, which can make such a call hang. When its
+// deadline has passed, a call is abandoned: the caller continues, and what the call made is
+// released when it returns.
 package bounded
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Most bounds the goroutines, and thus threads, in such calls, including
-// abandoned ones.
+// Most bounds the goroutines, and thus the threads, in such calls. Abandoned calls count
+// too.
 const Most = 16
 
-// Host is the device that calls run on.
+// Host is the device on which the calls run.
 type Host struct {
-	Run     func(f func() error) error // runs f with the context current, unless the device is lost
-	Release func(f func())             // runs f, which releases memory, in any case
+	Run     func(f func() error) error // runs f with the context current; returns an error instead if the device is lost
+	Release func(f func())             // runs f, which releases memory, even if the device is lost
 	Log     func(text string)
 }
 
@@ -30,11 +30,11 @@ type Calls struct {
 	host    Host
 	timeout time.Duration
 	slots   chan struct{} // one token per call that has not returned
-	stuck   atomic.Int64  // of them, the abandoned ones
-	late    atomic.Int64  // all ever abandoned
+	stuck   atomic.Int64  // number of abandoned calls that have not returned
+	late    atomic.Int64  // number of calls ever abandoned
 }
 
-// New returns Calls with a timeout for every call.
+// New returns Calls in which every call has the same timeout.
 func New(h Host, timeout time.Duration) *Calls {
 	return &Calls{host: h, timeout: timeout, slots: make(chan struct{}, Most)}
 }
@@ -45,26 +45,26 @@ func (c *Calls) Stuck() int64 { return c.stuck.Load() }
 // Late returns the number of calls abandoned since New.
 func (c *Calls) Late() int64 { return c.late.Load() }
 
-// errLate is the cause of a context whose time is over.
+// errLate is the cause of a context whose timeout has passed.
 var errLate = errors.New("cuda: the driver took too long")
 
-// states of a call
+// The states of a call.
 const (
-	callWaited   int32 = iota // the caller waits for the result
+	callWaited   int32 = iota // the caller is waiting for the result
 	callAnswered              // the call returned first
-	callLeft                  // the deadline came first
+	callLeft                  // the caller stopped waiting first
 )
 
-// Call is one call.
+// Call is one driver call to be run by Do.
 type Call struct {
-	What string       // for people
-	Run  func() error // with the context current
-	Undo func()       // if Run succeeded after the call was abandoned
+	What string       // description for people
+	Run  func() error // runs with the context current
+	Undo func()       // called if Run succeeded after the call was abandoned
 	Last func()       // called once, when Run has returned or will never be called
 }
 
-// Do runs k and waits for its result until ctx ends or the time is over, which
-// is ErrUnavailable.
+// Do runs k and waits for its result until ctx ends or the timeout has passed. Then it
+// abandons the call and returns ErrUnavailable.
 func (c *Calls) Do(ctx context.Context, k Call) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errLate)
 	defer cancel()
@@ -95,7 +95,7 @@ func (c *Calls) Do(ctx context.Context, k Call) error {
 	if !c.leave(&state) {
 		return <-answer
 	}
-	if errors.Is(context.Cause(ctx), errLate) { // and not because a client went away
+	if errors.Is(context.Cause(ctx), errLate) { // not because a client went away
 		c.host.Log(fmt.Sprintf("cuda: %s: no answer of the driver within %v; %d such calls are under way", k.What, c.timeout, c.stuck.Load()))
 	}
 	return fmt.Errorf("cuda: %s: the driver did not answer in time (%w): %w", k.What, ctx.Err(), gpuipc.ErrUnavailable)
@@ -103,7 +103,7 @@ func (c *Calls) Do(ctx context.Context, k Call) error {
 
 // leave abandons a call, unless it has returned meanwhile.
 func (c *Calls) leave(state *atomic.Int32) bool {
-	c.stuck.Add(1) // before the call is abandoned, so that the count is never too small
+	c.stuck.Add(1) // counted before the call is abandoned, so that the count is never too small
 	if !state.CompareAndSwap(callWaited, callLeft) {
 		c.stuck.Add(-1)
 		return false
@@ -112,10 +112,10 @@ func (c *Calls) leave(state *atomic.Int32) bool {
 	return true
 }
 
-// Release runs f, which releases memory, in the same way. Without a free
-// goroutine it waits for one in the background: memory must not be kept because
-// other calls are stuck. The waiting ones are bounded by the calls that Do
-// admitted.
+// Release runs f, which releases memory, with the same timeout. If all goroutines are busy,
+// it waits for one in the background, because memory must not be kept only because other
+// calls are stuck. The number of waiting calls is bounded, because only memory from calls
+// that Do admitted is released.
 func (c *Calls) Release(what string, f func() error) error {
 	answer := make(chan error, 1)
 	var state atomic.Int32
@@ -153,7 +153,8 @@ func (c *Calls) slot(ctx context.Context, what string) error {
 	}
 }
 
-// Close refuses while abandoned calls run, since they use the context.
+// Close returns an error while abandoned calls are running, because they still use the
+// context.
 func (c *Calls) Close() error {
 	if n := c.stuck.Load(); n > 0 {
 		return fmt.Errorf("cuda: close: %d driver calls on memory of other processes have not come back: %w", n, gpuipc.ErrUnavailable)

@@ -1,7 +1,7 @@
-// Runs kernels on the host: see emulate.h. A block's threads are fibers of one host thread, so a
-// block needs no locks and gives the same result each time; blocks are spread over a few host
-// threads. A warp runs until all of its fibers wait for the same collective, and odd blocks run
-// in the reverse order, so that a missing barrier shows as wrong numbers in one order or the other.
+// Runs kernels on the host, see emulate.h. The threads of a block are fibers of one host thread, so
+// a block needs no locks and gives the same result each time. Blocks are spread over a few host
+// threads. A warp runs until all its fibers wait for the same collective operation. Odd blocks run
+// in the reverse order, so that a missing barrier gives wrong numbers in one of the two orders.
 #include "../device.h"
 
 #include <pthread.h>
@@ -213,7 +213,7 @@ void Block::begin(u64 index) {
   memset(base - pageBytes, poison, end - base + pageBytes);
 }
 
-// intact tells whether [from, to) still holds poison.
+// intact reports whether [from, to) still has only poison.
 bool intact(const u8 *from, const u8 *to) {
   return std::all_of(from, to, [](u8 b) { return b == poison; });
 }
@@ -245,7 +245,7 @@ void Block::run(Launch &l, u64 index) {
   }
 }
 
-// runWarp runs the fibers of a warp as far as they come without other warps.
+// runWarp runs the fibers of a warp until they need other warps.
 bool Block::runWarp(u32 first, u32 count, bool reverse) {
   bool moved = false;
   do {
@@ -290,10 +290,10 @@ double powerOf2(i64 n) {
   return v;
 }
 
-// addTruncated adds four products to c as a tensor core may: all are cut, not rounded, to the
-// last place of the largest, and so is the sum. Measured ones keep a bit or two more (Fasi,
-// Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021), so results here
-// are a little worse than theirs.
+// addTruncated adds four products to c as a tensor core may do it: all of them are truncated, not
+// rounded, to the last place of the largest, and so is the sum. Real tensor cores were measured to
+// keep a bit or two more (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor
+// cores, 2021), so results here are a little worse.
 float addTruncated(float c, const double p[4]) {
   double largest = std::fabs((double)c), plain = c;
   for (int i = 0; i < 4; i++) {
@@ -386,7 +386,7 @@ void multiply(Fiber *warp) {
   }
 }
 
-// unlike tells what is wrong with a lane's operands, if something is.
+// unlike returns what is wrong with a lane's operands, or null.
 const char *unlike(const Multiply *m, const Multiply *first) {
   if (m->type != first->type) return "a product of another type than the warp's first thread";
   u32 low = 0;
@@ -442,8 +442,8 @@ void work(Launch &l) {
 }
 
 void workOnMany(Launch &l, unsigned workers) {
-  // The process may be one whose signals are handled on stacks of its own threads only. Bad
-  // accesses are the thread's own: emulate_illegal.
+  // The handlers of the process's signals may only run on its own threads. Bad accesses are
+  // delivered to this thread all the same, see emulate_illegal.
   sigset_t all, old;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);

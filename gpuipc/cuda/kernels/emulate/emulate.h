@@ -4,9 +4,10 @@
 //   c++ -std=c++17 -O2 -fPIC -pthread -ffp-contract=off -fno-strict-aliasing
 //       -DSPLICED_EMULATE -x c++ spliced.cu emulate/emulate.cc
 //
-// It shows a kernel's arithmetic, indices, barriers and shared memory to be right; it says
-// nothing about time. Faults are answers of emulate_launch, not signals; accesses beside global
-// memory, or further than a page beside shared memory, are where a handler calls emulate_illegal.
+// It tests a kernel's arithmetic, indices, barriers and use of shared memory. It says nothing
+// about time. emulate_launch returns faults as results, not as signals. An access outside global
+// memory, or more than a page outside shared memory, does raise a signal; the handler of that
+// signal must call emulate_illegal.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +16,20 @@
 #include <cstring>
 
 extern "C" {
-// emulate_launch runs a whole grid and returns when it has ended: 0, or 1 for a kernel or a
-// launch that does not exist, 2 for arguments of another size, 3 for a fault inside a kernel, 4 for
-// one by an access to memory that is not there (see emulate_illegal).
-// Calls may overlap.
+// emulate_launch runs a whole grid and returns when it has ended. It returns 0, or 1 for a kernel
+// or a launch that does not exist, 2 for arguments of another size, 3 for a fault inside a kernel,
+// and 4 for an access to memory that does not exist (see emulate_illegal).
+// Several calls may run at once.
 int emulate_launch(const char *name, const unsigned grid[3], const unsigned block[3],
                    unsigned shared, const void *args, size_t n);
-// emulate_error is the text of the calling thread's last answer that was not 0.
+// emulate_error returns the text of the calling thread's last result that was not 0.
 const char *emulate_error(void);
-// emulate_kernel is the name of kernel i, NULL behind the last one; emulate_argument_bytes the
-// size of a kernel's arguments, 0 without such a kernel.
+// emulate_kernel returns the name of kernel i, or NULL after the last kernel.
+// emulate_argument_bytes returns the size of a kernel's arguments, or 0 for an unknown kernel.
 const char *emulate_kernel(unsigned i);
 size_t emulate_argument_bytes(const char *name);
-// emulate_illegal is for a handler of SIGSEGV and SIGBUS: where the calling thread runs a kernel,
-// the launch fails with 4 and the call does not return; else it answers 0.
+// emulate_illegal is called by a handler of SIGSEGV and SIGBUS. If the calling thread runs a
+// kernel, the launch fails with 4 and emulate_illegal does not return. Otherwise it returns 0.
 int emulate_illegal(const void *at);
 }
 
@@ -41,8 +42,8 @@ struct Position {
 const Position &position();
 
 enum Collective : u32 { NONE, BLOCK_BARRIER, WARP_BARRIER, SHUFFLE, SHUFFLE_XOR, MULTIPLY };
-// collect waits until all threads of the warp (of the block for BLOCK_BARRIER) are here for the
-// same reason and exchanges `words` words between them.
+// collect waits until all threads of the warp (for BLOCK_BARRIER, of the block) have called it for
+// the same reason. Then it exchanges their words.
 void collect(Collective what, void *words);
 enum : u32 { BYTES = 8, SIGNED_BYTES = 9 };
 struct Multiply {
