@@ -13,21 +13,22 @@ import (
 
 // AcquireOptions are options of Acquire and Load. The zero value is usable.
 type AcquireOptions struct {
-	// TTL is the lifetime of the leases. 0 = the daemon's default, which leases do not
-	// report; more than the daemon's bound is ErrInvalid.
+	// TTL is the lifetime of the leases. 0 = the daemon's default; Lease.Valid does not know
+	// that default. A TTL above the daemon's limit is ErrInvalid.
 	TTL     time.Duration
 	Digests bool // ask for digests, so that Read and Verify can check
 
-	// All leases every key or none. Without room for all of them next to what is leased
-	// already, every row is ErrFull or ErrBusy, and nothing was evicted or read for them. If
-	// one key misses, the rows of the others are ErrCanceled. Used by Acquire only, for at
-	// most wire.MaxKeys keys.
+	// All leases either every key or none. If the daemon has no room for all keys besides its
+	// current leases, every row is ErrFull or ErrBusy, and the daemon evicts and reads nothing.
+	// If one key misses, the rows of the other keys are ErrCanceled. Only Acquire uses All, with
+	// at most wire.MaxKeys keys.
 	All bool
 
-	// Wait bounds each request of the call; 0 = Timeouts.Lookup. Entries that Match found in
-	// wire.TierDisk are read first, at about a millisecond per MiB; those in wire.TierPeer
-	// are fetched. An entry that does not arrive in time is a miss, but its read continues,
-	// so that a later call finds it. A stalled daemon also costs this much.
+	// Wait bounds each request of the call; 0 = Timeouts.Lookup. Before it grants a lease, the
+	// daemon reads an entry that Match found in wire.TierDisk, at about a millisecond per MiB,
+	// and fetches an entry in wire.TierPeer. An entry that does not arrive in time is a miss,
+	// but the read continues, so that a later call finds it. If the daemon stalls, the call also
+	// takes this long.
 	Wait time.Duration
 }
 
@@ -57,19 +58,19 @@ func (l *Lease) Release() {
 	}
 }
 
-// Valid reports whether the lease's bytes are unchanged: it was not released, its TTL (if
-// any) has not expired, and its connection is open or the daemon's process is dead, so that
-// no writer is left. Leases do not outlive Client.Close or a connection that a living daemon
-// ended.
+// Valid reports whether the lease's bytes are unchanged. That is so if the lease was not
+// released, its TTL (if any) has not expired, and its connection is open. If the daemon's
+// process is dead, the connection may have ended, because no process can write the bytes. A
+// lease ends with Client.Close, and with a connection that a living daemon ends.
 func (l *Lease) Valid() bool { return l != nil && l.valid() }
 
-// Errors returns bounds on the difference between the lease's transitions and end-states and
-// the published ones, as in profile.Packed; 0 if they are identical.
+// Errors returns bounds on how much the lease's packed transitions and end-states differ from
+// the published ones, as in profile.Packed; 0 = they are identical.
 func (l *Lease) Errors() (transition, state float32) { return l.packed.Errors() }
 
-// Same reports whether two leases are of the same bytes of one arena. That holds for a
-// segment that stayed leased in between, if both were acquired by the same client from the
-// same daemon.
+// Same reports whether two leases refer to the same bytes of one arena. It is reliable if the
+// same client acquired both from the same daemon, and the segment was leased without
+// interruption in between.
 func (l *Lease) Same(as *Lease) bool {
 	return l.a == as.a && l.Begin == as.Begin && l.Tokens == as.Tokens && slices.Equal(l.extents, as.extents)
 }
@@ -87,8 +88,8 @@ type Acquired struct {
 	Err   error // ErrMiss, ErrBusy, …
 }
 
-// Acquire leases segments, one row per key. The error is for the whole call; after it no
-// lease is held.
+// Acquire leases segments and returns one row per key. An error applies to the whole call; no
+// lease is then held.
 func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]Acquired, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -118,9 +119,9 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 	return out, nil
 }
 
-// acquire asks for as many rows of todo as fit and returns those to ask for again: rows
-// beyond the request, and rows that were busy while others succeeded, as happens when the
-// reply is full.
+// acquire requests the first rows of todo, as many as fit into a request. It returns the rows to
+// request again: those that did not fit, and busy rows if other rows succeeded, because a full
+// reply also makes rows busy.
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	until := o.until()
@@ -151,7 +152,7 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 }
 
 // until returns when the client stops relying on leases that it requests now; zero = no limit.
-// The daemon counts their lifetime from the grant, which is later.
+// The daemon counts the lifetime from the moment of the grant, which is later.
 func (o *AcquireOptions) until() time.Time {
 	if o.TTL <= 0 {
 		return time.Time{}
@@ -202,7 +203,7 @@ func (m *Model) lease(r *registration, reply *wire.AcquireReply, row int, extent
 		return nil, fmt.Errorf("a segment of %d tokens", l.Tokens)
 	}
 	layout := m.layouts.of(m.profile, l.Tokens)
-	if packed != "" { // its layout depends on the packing, so it is not remembered
+	if packed != "" { // the layout depends on the packing, so it is not cached
 		var err error
 		if layout, err = m.profile.PackedLayout(l.Tokens, packed); err != nil {
 			return nil, err

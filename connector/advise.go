@@ -13,39 +13,40 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// AdviseQuery asks what to use and what to store for a prompt. An engine asks when a prompt
-// arrives, with the result of Match, and again when the answer is complete, with the answer
-// after the prompt and Output set. The call keeps no reference to it.
+// AdviseQuery asks what to use and what to store for a prompt. An engine asks twice. When a
+// prompt arrives, it passes the result of Match. When the answer is complete, it appends the
+// answer to Tokens and sets Output. Advise keeps no reference to the query.
 type AdviseQuery struct {
 	Tokens []uint32 // the whole prompt
-	Output int      // of these, generated tokens at the end
+	Output int      // number of generated tokens at the end of Tokens
 	Record bool     // the prompt is being served: the daemon remembers it
-	// BlockTokens divides every advised position; 0 = the binding's.
+	// Every advised position is a multiple of BlockTokens; 0 = the binding's block size.
 	BlockTokens    int
 	MaxCheckpoints int // 0 = the daemon's default
 
 	Found        *Found // result of Match for this prompt; nil = nothing is cached
 	BufferTokens int    // end of a buffer over this prompt; 0 = none
-	SeamTokens   int    // total computed again when the segments are used
+	SeamTokens   int    // tokens of all seams together, which are recomputed if the segments are used
 
 	Cuts     []int         // boundaries named by the application, ascending
-	Segments []SegmentSpan // of the prompt, in the order of Found.Segments
-	Samples  []Sample      // prefills measured since the last Advise; the last 1024 count
+	Segments []SegmentSpan // segments of the prompt, in the order of Found.Segments
+	Samples  []Sample      // prefills measured since the last Advise; only the last 1024 are sent
 
 	Limit *LossLimit // nil = accept any loss, and report none
 }
 
-// LossLimit is the loss that a request accepts, and the way that its segments would be spliced.
+// LossLimit is the loss of accuracy that a request accepts, and how its segments would be
+// spliced.
 type LossLimit struct {
-	MaxLoss   float64 // share of requests with another first token than a full prefill; 1 = any
-	Primed    bool    // its segments were captured after the primer, if there is one for them
-	Refreshed bool    // its last segments are computed in context, and left out of the query
+	MaxLoss   float64 // accepted share of requests whose first token differs from that of a full prefill; 1 = any loss
+	Primed    bool    // the segments were captured after their primer, if they have one
+	Refreshed bool    // the request's last segments are computed in context, and are not in Segments
 }
 
-// ExpectedLoss answers a LossLimit. Negative losses are unknown.
+// ExpectedLoss answers a LossLimit. A negative loss means that the loss is not known.
 type ExpectedLoss struct {
-	Asked     float64 // of the splice as asked
-	Refreshed float64 // of the splice with its last segment computed in context
+	Asked     float64 // loss if spliced as the LossLimit says
+	Refreshed float64 // loss if the last segment is also computed in context
 	Splicing  uint8   // wire.Splicing…: how the request may be spliced, as the advice assumes
 }
 
@@ -58,17 +59,18 @@ type Sample struct {
 	Took       time.Duration
 }
 
-// Advice answers an AdviseQuery. The zero value, for an unavailable daemon, advises to use and
-// store nothing.
+// Advice answers an AdviseQuery. Without a daemon it is the zero value, which advises to use
+// nothing and to store nothing.
 type Advice struct {
 	SeenTokens int   // longest prefix of the prompt that was seen before, stored or not
 	Way        uint8 // wire.Way…: the fastest way to serve the prompt; 0 = no advice
-	// Predicted is the time of each way, at index way minus one; negative if it is impossible.
+	// Predicted[w-1] is the predicted time to serve the prompt in way w; negative = the way is
+	// impossible.
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
 	Segments    []SegmentAdvice    // one per segment of the query, or none
-	// Loss is nil without a limit. If the daemon reports no loss, it is nil for a limit of 1, and
-	// for any other limit has unknown losses and wire.SplicingNone.
+	// Loss is nil if the query has no Limit. A daemon may not report losses. Loss is then nil
+	// for a limit of 1; for any other limit it has unknown losses and wire.SplicingNone.
 	Loss *ExpectedLoss
 }
 
@@ -193,7 +195,7 @@ func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
 			return invalid("prefix of %d of %d tokens", p, len(q.Tokens))
 		}
 		request.PrefixTokens, request.PrefixTier = uint32(q.Found.PrefixTokens), q.Found.PrefixTier
-		if q.Found.PrefixKind == Rows { // usable from the states before them, or by a replay
+		if q.Found.PrefixKind == Rows { // the request can continue from the states before the rows, or by a replay
 			request.PrefixTokens = uint32(q.Found.PrefixStates)
 			request.BufferTokens = max(request.BufferTokens, uint32(q.Found.PrefixTokens))
 		}
@@ -217,7 +219,7 @@ func addFound(request *wire.AdviseRequest, q *AdviseQuery) error {
 	return nil
 }
 
-// addSamples adds the newest samples, without invalid ones.
+// addSamples adds the newest wire.MaxSamples samples and leaves out invalid ones.
 func addSamples(request *wire.AdviseRequest, samples []Sample) {
 	for _, s := range samples[max(0, len(samples)-wire.MaxSamples):] {
 		micros := s.Took.Microseconds()
@@ -230,8 +232,8 @@ func addSamples(request *wire.AdviseRequest, samples []Sample) {
 	}
 }
 
-// adviceOf turns a reply into an Advice. A position outside the prompt or out of order breaks
-// the protocol: an engine would save a wrong state there.
+// adviceOf turns a reply into an Advice. A position outside the prompt or out of order is a
+// protocol error, because an engine would save a wrong state there.
 func adviceOf(a *link.Attachment, reply *wire.AdviseReply, tokens, segments int) (Advice, error) {
 	advice := Advice{SeenTokens: int(reply.SeenTokens), Way: reply.Way}
 	if int64(reply.SeenTokens) > int64(tokens) || reply.Way < 1 || int(reply.Way) > len(reply.WayMicros) {

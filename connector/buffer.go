@@ -10,9 +10,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// A Buffer holds the rows of recent tokens that the daemon keeps next to a state: accepted
-// tokens, then drafts. It ends with its Release or with the connection. Like a Slot it is for
-// one goroutine at a time.
+// A Buffer holds rows of recent tokens that the daemon keeps next to a state: rows of accepted
+// tokens, then rows of drafts. The buffer exists until its Release or until the connection ends.
+// Only one goroutine at a time may use a Buffer.
 type Buffer struct {
 	held
 	begin, accepted, end int
@@ -48,16 +48,17 @@ func (b *Buffer) base() *held {
 
 // OpenQuery opens a buffer.
 type OpenQuery struct {
-	// From is the base of the rows: a checkpoint of Begin tokens, a slot that begins with
-	// profile.CheckpointLayout(0), which is copied, or zero states.
+	// From is the state before the first row: a checkpoint of Begin tokens, a slot, or zero
+	// states. A slot must begin with states in profile.CheckpointLayout(0); the daemon copies
+	// them.
 	From     From
 	Begin    int // prompt position of the first row
 	Capacity int // maximum number of rows
 }
 
-// OpenBuffer opens a buffer without rows. Its base may be released afterwards. Memory for its
-// capacity is reserved in the tenant's share of the private pool; ErrFull or ErrQuota if
-// there is none.
+// OpenBuffer opens a buffer without rows. Its base may be released afterwards. The daemon
+// reserves memory for Capacity rows in the tenant's share of the private pool. ErrFull or
+// ErrQuota: there is no such room.
 func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if q.Begin < 0 || q.Capacity < 1 || q.Begin > maxInt32 || q.Capacity > maxInt32 {
 		return nil, invalid("buffer of %d rows from token %d", q.Capacity, q.Begin)
@@ -90,8 +91,8 @@ func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 
 const maxInt32 = 1<<31 - 1
 
-// Append adds the rows of the next tokens as drafts; rows are laid out by
-// profile.BufferLayout(n). ErrFull if they do not fit. After ErrFull, ErrInvalid and ErrBusy
+// Append adds the rows of the next n tokens as drafts. rows has the layout
+// profile.BufferLayout(n). ErrFull: the rows do not fit. After ErrFull, ErrInvalid and ErrBusy
 // the buffer is unchanged. After any other error its content is unknown, and it can only be
 // released.
 func (m *Model) Append(ctx context.Context, b *Buffer, n int, rows []byte) error {
@@ -110,13 +111,13 @@ func (m *Model) checkRows(n int, rows []byte) error {
 
 // A Tree is a tree of drafts, which one verification computes with a mask of ancestors.
 type Tree struct {
-	Parents []int  // of each draft: the number of an earlier one, or -1 for the buffer's end
-	Rows    []byte // of all drafts, by profile.BufferLayout(len(Parents))
+	Parents []int  // for each draft, the index of its parent draft; -1 = it follows the buffer's last row
+	Rows    []byte // rows of all drafts, in profile.BufferLayout(len(Parents))
 }
 
-// AppendPath adds the rows of one path of a tree, from its root down, as Append adds
-// consecutive ones. The other branches are not sent, because the daemon cannot use a token
-// that does not follow the previous one. ErrInvalid if path is not a path of the tree.
+// AppendPath appends the rows of one path of a tree, starting at its root. path has the indices
+// of the drafts. Branches outside the path are not sent, because each row of a buffer must
+// follow the previous row. ErrInvalid: path is not a path of the tree.
 func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) error {
 	if err := m.checkRows(len(t.Parents), t.Rows); err != nil {
 		return err
@@ -170,7 +171,8 @@ func (m *Model) appendRows(ctx context.Context, b *Buffer, n int, bytes int64, f
 	return b.outcome(reply, err)
 }
 
-// Accept keeps the first n drafts and drops the others. Errors are as in Append.
+// Accept keeps the first n drafts and drops the others. Errors have the same effect on the
+// buffer as in Append.
 func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	if n < 0 || n > maxInt32 {
 		return invalid("%d drafts", n)
@@ -195,23 +197,22 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
-// FlushDue reports whether the certain rows of a buffer take as much memory as states do.
-// From then on a Replay with Flush frees memory, but earlier tokens can no longer be
-// replayed.
+// FlushDue reports whether the accepted rows of a buffer take as much memory as states do. From
+// then on a Replay with Flush frees memory, but earlier tokens can no longer be replayed.
 func (m *Model) FlushDue(b *Buffer) bool {
 	return b.accepted-b.begin >= max(1, m.profile.RowBytes().Smaller())
 }
 
 // ReplayQuery asks for states out of a buffer.
 type ReplayQuery struct {
-	Token int   // tokens before it are in the states; at most Accepted
+	Token int   // number of prompt tokens that the states cover; at most Accepted
 	Flush bool  // the rows before Token become part of the base and are removed from the buffer
 	Into  *Slot // see ComposeQuery
 }
 
-// Replay returns the states and convolution tails after an accepted token, by
-// profile.CheckpointLayout(0). They equal those of decoding token by token, to the bit.
-// Errors of a flush are as in Append.
+// Replay returns the states and convolution tails after an accepted token, in the layout
+// profile.CheckpointLayout(0). They are bit-identical to the result of decoding token by token.
+// For a flush, errors have the same effect on the buffer as in Append.
 func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, error) {
 	if q.Token < b.begin || q.Token > b.accepted {
 		return nil, invalid("replay to token %d of a buffer of [%d, %d)", q.Token, b.begin, b.accepted)
@@ -230,8 +231,8 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 	return slot, err
 }
 
-// replay requests states computed from rows. failed is called with the error if a request was
-// sent.
+// replay requests states that the daemon computes from rows. If the request was sent and failed,
+// replay calls failed with the error.
 func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayRequest, to *Slot, failed func(error)) (*Slot, error) {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -256,13 +257,14 @@ func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayReque
 	return r.slot(wire.OpReplay, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, to, false)
 }
 
-// stagedRows are rows that fill writes to staging.
+// stagedRows describes rows in staging: their size in bytes, and fill, which writes them.
 type stagedRows struct {
 	bytes int64
 	fill  func([]byte)
 }
 
-// append sends rows, if any. want is the expected content of the buffer afterwards.
+// append sends an append request with rows; nil = none. want is the state that the buffer must
+// have afterwards.
 func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows *stagedRows, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -287,9 +289,9 @@ func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendReque
 	return bufferReply(a, wire.OpAppend, body, want)
 }
 
-// bufferReply decodes the buffer's state after a request. The state follows from the request,
-// so a reply that differs from want is refused. want.Buffer is 0 for a new buffer, which may
-// have any number.
+// bufferReply decodes the buffer's state after a request. The state follows from the request, so
+// a reply that differs from want is refused. want.Buffer is 0 for a new buffer, whose id the
+// daemon chooses.
 func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
 	if err := a.Decode(op, reply, body); err != nil {
@@ -305,7 +307,8 @@ func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendRe
 	return reply, nil
 }
 
-// use is enter for a call on a buffer.
+// use is enter for a call on a buffer; it also returns the buffer's id. It fails for a released
+// or lost buffer.
 func (m *Model) use(b *Buffer) (*registration, uint64, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -332,8 +335,7 @@ func (b *Buffer) apply(reply *wire.AppendReply) {
 	b.begin, b.accepted, b.end = int(reply.Begin), int(reply.Accepted), int(reply.End)
 }
 
-// outcome ends a call. If the error leaves it open whether the daemon executed the request,
-// the buffer is lost.
+// outcome ends a call. If the daemon may have executed the failed request, the buffer is lost.
 func (b *Buffer) outcome(reply *wire.AppendReply, err error) error {
 	if err != nil {
 		b.lost = b.lost || unsure(err)
@@ -343,7 +345,7 @@ func (b *Buffer) outcome(reply *wire.AppendReply, err error) error {
 	return nil
 }
 
-// unsure reports whether it is unknown what a failed request has done.
+// unsure reports whether the daemon may have executed a request that failed with err.
 func unsure(err error) bool {
 	return !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrFull) && !errors.Is(err, ErrQuota)
 }

@@ -29,7 +29,7 @@ type Client struct {
 		sync.Mutex
 		closed   bool
 		current  *link.Attachment
-		live     []*link.Attachment // not gone yet, current one included
+		live     []*link.Attachment // attachments that are not gone yet, including current
 		models   []*Model
 		changed  chan struct{} // closed and replaced when current changes
 		lastFail string        // logged once
@@ -212,8 +212,8 @@ func (c *Client) current() *link.Attachment {
 	return c.mu.current
 }
 
-// WaitAttached blocks until a daemon is attached. It is for programs that want to wait; an
-// engine calls without waiting and treats errors as misses.
+// WaitAttached blocks until a daemon is attached. It is for programs that want to wait. An
+// engine should not wait, but treat errors of calls as misses.
 func (c *Client) WaitAttached(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -237,10 +237,10 @@ func (c *Client) WaitAttached(ctx context.Context) error {
 }
 
 // Close ends the client. The daemon reclaims its leases, staging and slots. Calls in progress
-// return ErrUnavailable. Leases that are not released become invalid (see Lease.Valid) but
-// stay mapped until they are, so that a view still in use reads wrong bytes at worst and does
-// not fault. Close waits at most Timeouts.Transfer for the daemon to release engine memory.
-// Calls after the first do nothing.
+// return ErrUnavailable. Leases that were not released become invalid (see Lease.Valid), but
+// their memory stays mapped until Release. A view that is still in use may therefore read wrong
+// bytes, but does not fault. Close waits at most Timeouts.Transfer for the daemon to release
+// engine memory. Calls after the first do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// A Slot is a result of Compose, Rotate or Assemble in memory that only this client sees.
-// Unlike a lease it is for one goroutine at a time.
+// A Slot is a result of Compose, Rotate or Assemble in memory that only this client sees. Unlike
+// a lease, it may only be used by one goroutine at a time.
 type Slot struct {
 	held
 	off, n  int64
@@ -21,7 +21,7 @@ type Slot struct {
 }
 
 // Bytes returns a view of the result, valid until Release or until the slot is given as Into
-// again. It returns nil after Release, for an invalid slot, and for one on the device.
+// again. It returns nil after Release, for an invalid slot, and for a slot on the device.
 func (s *Slot) Bytes() []byte {
 	if s == nil || s.corrupt || s.device || s.keep() != nil {
 		return nil
@@ -30,9 +30,9 @@ func (s *Slot) Bytes() []byte {
 	return s.a.Slots.Bytes()[s.off : s.off+s.n : s.off+s.n]
 }
 
-// Ref names a result on the device, for operations of Options.Device. It is absent for a slot
-// in host memory, see Bytes, and for an invalid one. Operations that read it must end before
-// Release.
+// Ref returns the device memory of the result, for operations of Options.Device. It returns an
+// empty Ref for an invalid slot and for a slot in host memory (see Bytes). Operations that read
+// the memory must end before Release.
 func (s *Slot) Ref() gpuipc.Ref {
 	if s == nil || s.corrupt || !s.device || s.keep() != nil {
 		return gpuipc.Ref{}
@@ -63,15 +63,15 @@ type ComposeQuery struct {
 	Layer int // a linear layer, or AllLayers
 	From  From
 	Plan  Plan
-	// Into is a slot to write into instead of a new one, nil = a new one. After an error
-	// other than ErrInvalid, ErrBusy or ErrFull the slot has no content and can only be
-	// released.
+	// Into is an existing slot for the result; nil = a new slot. After an error other than
+	// ErrInvalid, ErrBusy or ErrFull, the content of Into is lost and it can only be released.
 	Into *Slot
 }
 
-// Compose returns the states by profile.StatesLayout(Layer, computed spans): for each
-// requested layer the F32 state before each computed span, then the final one. If the last
-// span is computed and has no input, the final state is the one before it.
+// Compose returns states in profile.StatesLayout(Layer, computed spans). For each requested
+// layer these are the F32 state before each computed span, then the state at the end of the
+// plan. If the last span is computed and has no input, the last state is the state before that
+// span.
 func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -110,9 +110,9 @@ func (m *Model) Compose(ctx context.Context, q *ComposeQuery) (*Slot, error) {
 	return r.slot(k.Op, &wire.RotateReply{Lease: reply.Lease, Off: reply.Off, Bytes: reply.Bytes}, q.Into, q.Plan.onDevice(&q.From))
 }
 
-// stageInputs copies the inputs of a plan into staging. The daemon reads the length that the
-// layers need, starting where an input begins, so an input of another length would be
-// completed with unrelated bytes.
+// stageInputs copies the inputs of a plan into staging. All inputs must have the length that the
+// layers need: from the start of each input, the daemon reads that many bytes, and would read
+// unrelated bytes after a shorter input.
 func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Call, q *ComposeQuery) ([]uint64, error) {
 	spans := q.Plan.Spans
 	inputs := make([]uint64, len(spans))
@@ -152,8 +152,8 @@ func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Cal
 	return inputs, nil
 }
 
-// into returns the lease of the slot to write into. Without a slot, a late reply brings a
-// lease that must be released.
+// into returns the lease of the slot to write into; 0 if s is nil. A late reply then grants a
+// lease for a new slot, which must be released.
 func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 	if s == nil {
 		k.Late.GiveBack = true
@@ -172,8 +172,8 @@ func (s *Slot) spoil(err error) {
 	}
 }
 
-// slot checks where the daemon says a result is. It returns nil for a result that is not in
-// the slots, such as that of a rotate into engine memory.
+// slot checks the location of a result in a reply and returns the Slot. It returns nil if the
+// result is not in the slot region, as after a rotate into engine memory.
 func (r *registration) slot(op wire.Op, reply *wire.RotateReply, into *Slot, device bool) (*Slot, error) {
 	a := r.a
 	if reply.Lease == 0 && reply.Bytes == 0 {
@@ -205,23 +205,25 @@ type RotateQuery struct {
 	From  From // zero or a checkpoint
 	Plan  Plan
 	Into  *Slot // see ComposeQuery
-	// Blocks is the engine's block table for tokens [0, Plan.End): rows are
-	// scattered into the binding's Memory. nil = packed into a slot.
+	// Blocks is the engine's block table for tokens [0, Plan.End): the daemon writes the rows
+	// into these blocks of the binding's Memory. nil = it writes the rows contiguously into a
+	// slot.
 	Blocks []uint32
 }
 
-// Rotate places rows for one attention layer or all. It writes to a slot, K then V of each
-// layer by profile.RowsLayout, or to engine memory, where it also places the rows of the
-// checkpoint that the plan begins from; the Slot is nil then. Inputs of the plan's spans are
-// ignored, so the plan of a Compose can be used.
+// Rotate places the keys and values of a plan's segments, for one attention layer or all.
+// Without Blocks it writes a slot, with K then V of each layer in profile.RowsLayout. With
+// Blocks it writes engine memory, including the rows of the checkpoint that the plan begins
+// from, and returns a nil Slot. Rotate ignores the Input of spans, so the plan of a Compose can
+// be reused.
 //
 // The error of an abandoned call into engine memory is a *PendingWrite.
 func (m *Model) Rotate(ctx context.Context, q *RotateQuery) (*Slot, error) {
 	return m.rotate(ctx, wire.OpRotate, q)
 }
 
-// Assemble is Compose and Rotate of all layers in one request, for plans whose only computed
-// span is the last. The slot is laid out by profile.CheckpointLayout(rows), or
+// Assemble does Compose and Rotate of all layers in one request. Only the last span of its plan
+// may be computed. The slot has the layout profile.CheckpointLayout(rows), or
 // CheckpointLayout(0) with Blocks.
 //
 // The error of an abandoned call into engine memory is a *PendingWrite.

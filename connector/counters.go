@@ -18,7 +18,7 @@ type Counters struct {
 	LateReplies uint64 // replies that arrived after their caller had returned
 	Unknown     uint64 // replies to no request of ours
 	Stalled     uint64 // calls that failed at once because the daemon had stopped answering
-	GaveBack    uint64 // leases and reservations returned afterwards: they came late, or the daemon refused the first return
+	GaveBack    uint64 // leases and reservations returned later: they arrived late, or the daemon refused the first return
 	Waits       uint64 // calls that waited because too many were in flight
 	Unsent      uint64 // cancels and releases that could not be sent at once
 	Corrupt     uint64 // chunks whose digest did not match when they were read

@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/order"
 )
 
-// Kernels returns the PTX text of the attached daemon's kernels, nil without device memory.
-// It must not be changed.
+// Kernels returns the PTX text of the attached daemon's kernels; nil without device memory. The
+// text must not be changed.
 func (c *Client) Kernels() []byte {
 	if a := c.current(); a != nil && a.Device != nil {
 		return a.Device.Kernels
@@ -17,9 +17,10 @@ func (c *Client) Kernels() []byte {
 	return nil
 }
 
-// Order returns the order page of the attached daemon as mapped in this process. The client's
-// slot is written through it, or by a stream at its address. It returns false without device
-// memory. The page is valid until the attachment ends, see Client.Epoch.
+// Order returns the order page of the attached daemon, as mapped in this process: device memory
+// with a sequence number of the client and one of the daemon, for which streams wait. The client
+// writes its own number through the page, or with a stream at the page's address. Order returns
+// false without device memory. The page is valid until the attachment ends (see Client.Epoch).
 func (c *Client) Order() (*order.Page, bool) {
 	if a := c.current(); a != nil && a.Device != nil {
 		return a.Device.Order, true
@@ -27,9 +28,9 @@ func (c *Client) Order() (*order.Page, bool) {
 	return nil, false
 }
 
-// ReleaseBehind releases device leases of one tenant once this process's slot of the order
-// page has reached after; 0 = at once. The daemon then writes signal to its own slot, unless
-// signal is 0. The call returns after that. After ErrLate nothing was released.
+// ReleaseBehind releases device leases of the model's tenant once the client's number in the
+// order page has reached after; 0 = at once. The daemon then writes signal as its own number,
+// unless signal is 0, and the call returns. After ErrLate no lease was released.
 func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases ...*DeviceLease) error {
 	r, err := m.enter()
 	if err != nil {
@@ -60,7 +61,7 @@ func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases 
 	if err := r.a.CheckRows(wire.OpOrder, len(reply.Codes), len(q.Leases)); err != nil {
 		return err
 	}
-	for _, l := range held { // a lease that expired in between has ended too
+	for _, l := range held { // whatever its code: a lease that has expired in the meantime has ended too
 		if !l.released.Swap(true) {
 			l.a.Release()
 		}

@@ -29,13 +29,14 @@ type AcquiredDevice struct {
 // Layout returns the list of parts. They are shared and must not be changed.
 func (l *DeviceLease) Layout() profile.Layout { return l.layout }
 
-// Digests returns the digests of the segment in host memory, one for each chunk of each part;
-// nil unless requested.
+// Digests returns the digests of the segment's copy in host memory, one for each chunk of each
+// part; nil if the acquire did not request them.
 func (l *DeviceLease) Digests() []uint64 { return l.digests }
 
-// Part names part i in the arena as mapped by this process, for operations of Options.Device.
-// It is absent after Release or for a part that does not exist. Work that reads it must end
-// before Release, or before the number that ReleaseBehind waits for.
+// Part returns the device memory of part i, as mapped by this process, for operations of
+// Options.Device. It returns an empty Ref after Release and for a part that does not exist. Work
+// that reads the memory must end before Release, or before the client's stream writes the number
+// that ReleaseBehind waits for.
 func (l *DeviceLease) Part(i int) gpuipc.Ref {
 	if i < 0 || i >= len(l.layout.Parts) || l.released.Load() {
 		return gpuipc.Ref{}
@@ -62,10 +63,10 @@ func (l *DeviceLease) base() *held {
 	return &l.held
 }
 
-// AcquireDevice leases segments on the device, one row per key, at most wire.MaxKeys.
-// Segments that are not on the device yet are copied there. The call waits up to o.Wait for
-// the copies; without o.Wait such a row is a miss. ErrUnsupported: this client has no device
-// memory of the daemon.
+// AcquireDevice leases segments on the device, one row per key, at most wire.MaxKeys. Segments
+// that are not on the device yet are copied there. The call waits up to o.Wait for the copies;
+// if o.Wait is 0, such a row is a miss. ErrUnsupported: the client has not mapped device memory
+// of the daemon.
 func (m *Model) AcquireDevice(ctx context.Context, keys []profile.SegmentKey, o AcquireOptions) ([]AcquiredDevice, error) {
 	r, err := m.enter()
 	if err != nil {

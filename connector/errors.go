@@ -3,7 +3,8 @@ package connector
 import "github.com/spliced-kv/spliced/connector/internal/link"
 
 // The kinds of failure, one for each code of the protocol. An engine handles all of them by
-// computing the state itself. Errors that the daemon reports wrap them with its text.
+// computing the state itself. An error that the daemon reports wraps one of these and adds the
+// daemon's text.
 var (
 	ErrMiss        = link.ErrMiss
 	ErrInvalid     = link.ErrInvalid
@@ -21,9 +22,9 @@ var (
 	ErrQuota       = link.ErrQuota
 )
 
-// PendingWrite is the error of a Rotate or Assemble into engine memory that was abandoned
-// while the daemon may still be writing. The named blocks must not be used until its Wait
-// returns nil; Done is closed when Wait would not block.
+// PendingWrite is the error of a Rotate or Assemble into engine memory that the client has
+// abandoned while the daemon may still be writing. The engine must not use the blocks of the
+// request until Wait returns nil. The channel Done is closed when Wait would not block.
 //
 //	var p *connector.PendingWrite
 //	if errors.As(err, &p) {

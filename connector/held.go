@@ -11,7 +11,7 @@ import (
 )
 
 // held is the common part of leases of segments, checkpoints and slots: an id that the daemon
-// knows, and mappings that stay until release.
+// knows, and a reference that keeps the memory mapped until release.
 type held struct {
 	a        *link.Attachment
 	tenant   uint32
@@ -20,8 +20,8 @@ type held struct {
 	released atomic.Bool
 }
 
-// lease returns the id for a request on a. It returns ErrGone after release or on another
-// attachment.
+// lease returns the id for use in a request on attachment a. It returns ErrGone after release,
+// or if the lease belongs to another attachment.
 func (h *held) lease(a *link.Attachment) (uint64, error) {
 	switch {
 	case h.released.Load():
@@ -32,12 +32,13 @@ func (h *held) lease(a *link.Attachment) (uint64, error) {
 	return h.id, nil
 }
 
-// keep retains the memory for the duration of a call. The caller releases the attachment.
+// keep keeps the memory mapped for the duration of a call. Afterwards the caller releases the
+// attachment. keep returns ErrGone if the lease is no longer valid.
 func (h *held) keep() error {
 	if h.released.Load() || !h.a.Retain() {
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
 	}
-	// Release may have run between the two.
+	// Release may have run between the two checks above.
 	if h.released.Load() {
 		h.a.Release()
 		return fmt.Errorf("lease %d is released: %w", h.id, ErrGone)
@@ -49,8 +50,8 @@ func (h *held) keep() error {
 	return nil
 }
 
-// changed returns an error if the memory may have been reused. Called again after a copy, it
-// confirms what was copied.
+// changed returns ErrGone if the memory may have been reused. If it returns nil after a copy,
+// the copied bytes are those of the lease.
 func (h *held) changed() error {
 	if !h.until.IsZero() && !time.Now().Before(h.until) {
 		return fmt.Errorf("lease %d has expired: %w", h.id, ErrGone)
@@ -80,9 +81,9 @@ func (h *held) release() {
 // releasable is a *Lease, *Checkpoint or *Slot.
 type releasable interface{ base() *held }
 
-// Release releases one or more leases, in as few requests as possible. It ignores nil ones.
+// Release releases one or more leases, in as few requests as possible. It ignores nil leases.
 func Release[T releasable](leases ...T) {
-	var first *held // of the batch that ids are
+	var first *held // first lease of the batch ids
 	var ids []uint64
 	flush := func() {
 		if len(ids) > 0 {
@@ -109,17 +110,17 @@ func Release[T releasable](leases ...T) {
 // extents are the runs of a region that make up one linear object.
 type extents []gpuipc.Extent
 
-// absent is the offset of an extent that is not in memory: a checkpoint node that others
-// extend may have dropped its states.
+// absent is the offset of an extent that is not in memory. The daemon may have dropped the
+// states of a checkpoint node that another node extends.
 const absent = -1
 
-// newExtents checks the extents of an object of n bytes against its region, and cuts off
-// excess bytes.
+// newExtents converts the extents of an object of n bytes. It checks that they lie in a region
+// of the given size, and cuts off bytes beyond n.
 func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
 	return newExtentsWithHoles(off, length, n, region, false)
 }
 
-// newExtentsWithHoles is newExtents; holes allows bytes to be absent.
+// newExtentsWithHoles is newExtents that, with holes, also accepts absent extents.
 func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
 	list := make(extents, 0, len(off))
 	left := n

@@ -19,10 +19,10 @@ type Checkpoint struct {
 	Nodes  []Node
 }
 
-// A Node is one link of a checkpoint: the attention rows of tokens [Begin, End). Only the
-// states and convolution tails of the last node are used. Those of other nodes may not be in
-// memory; Part and Read refuse them then. A node of kind Rows has rows of linear layers
-// instead (profile.EdgeLayout).
+// A Node is one link of a checkpoint: the attention rows of tokens [Begin, End). Only the last
+// node's states and convolution tails are used. The states of other nodes may be missing from
+// memory; Part and Read then refuse them. A node of kind Rows has rows of linear layers instead
+// of states (profile.EdgeLayout).
 type Node struct {
 	object
 	Kind       Accept
@@ -40,9 +40,10 @@ func (c *Checkpoint) States() int {
 	return 0
 }
 
-// ReplayRows returns the states and convolution tails after a token of a checkpoint that is
-// stored as rows, from States() to Tokens, by profile.CheckpointLayout(0). They equal those
-// of decoding token by token, to the bit. into is as in ComposeQuery.
+// ReplayRows returns the states and convolution tails after the given number of tokens of a
+// checkpoint of kind Rows; token is between c.States() and c.Tokens. The result has the layout
+// profile.CheckpointLayout(0) and is bit-identical to decoding token by token. into is as in
+// ComposeQuery.
 func (m *Model) ReplayRows(ctx context.Context, c *Checkpoint, token int, into *Slot) (*Slot, error) {
 	if c.Kind != Rows || token < c.States() || token > c.Tokens {
 		return nil, invalid("replay to token %d of a checkpoint with states of %d and %d tokens", token, c.States(), c.Tokens)
@@ -79,8 +80,8 @@ func (c *Checkpoint) base() *held {
 // Last returns the node whose states and convolution tails are the checkpoint's.
 func (c *Checkpoint) Last() *Node { return &c.Nodes[len(c.Nodes)-1] }
 
-// Load leases the checkpoint of a prefix. It returns false if there is none of an accepted
-// kind.
+// Load leases the checkpoint of a prefix. It returns false if no checkpoint of an accepted kind
+// exists.
 func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept, o AcquireOptions) (*Checkpoint, bool, error) {
 	r, err := m.enter()
 	if err != nil {
@@ -117,10 +118,11 @@ func (m *Model) Load(ctx context.Context, hash profile.PrefixHash, accept Accept
 	return point, true, nil
 }
 
-// checkpoint checks a reply: nodes must join to [0, tokens), each of its layout's size.
+// checkpoint converts a reply into a Checkpoint. It checks that the nodes together cover [0,
+// tokens) without gaps and that each node has the size of its layout.
 func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint, error) {
 	kinds := reply.Rows.Kinds
-	if !reply.Rows.Present { // all have states
+	if !reply.Rows.Present { // all nodes have states
 		kinds = slices.Repeat([]uint8{reply.Kind}, len(reply.NodeBegin))
 	}
 	c := &Checkpoint{
@@ -137,7 +139,7 @@ func (m *Model) checkpoint(r *registration, reply *wire.LoadReply) (*Checkpoint,
 		n.Kind, n.Begin, n.End = Accept(kinds[i]), int(begin), int(end)
 		layout := m.layoutOf(n.Kind, n.End-n.Begin)
 		last := extent + reply.ExtentCount[i]
-		inner := i < len(c.Nodes)-1 && n.Kind != Rows && Accept(kinds[i+1]) != Rows // which is rebuilt from this one
+		inner := i < len(c.Nodes)-1 && n.Kind != Rows && Accept(kinds[i+1]) != Rows // a Rows node is rebuilt from the states of its parent
 		e, err := newExtentsWithHoles(reply.ExtentOff[extent:last], reply.ExtentLen[extent:last], uint64(layout.Bytes), len(r.a.Arena.Bytes()), inner)
 		if err == nil && inner {
 			err = e.rows(&layout)

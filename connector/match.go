@@ -14,16 +14,16 @@ import (
 // Accept is a set of kinds of checkpoint that a request accepts, as bits.
 type Accept uint8
 
-// Exact checkpoints hold what a full prefill gives. Spliced ones went through the composition
-// of segments. Rows are exact too, but hold no states: Replay rebuilds those of any of their
-// tokens.
+// Exact checkpoints hold the states that a full prefill computes. Spliced checkpoints hold
+// states that were composed from segments. Checkpoints of kind Rows are exact too, but hold rows
+// instead of states: ReplayRows rebuilds the state at any of their tokens.
 const (
 	Exact   = Accept(wire.AcceptExact)
 	Spliced = Accept(wire.AcceptSpliced)
 	Rows    = Accept(wire.AcceptRows)
 )
 
-// known returns the kinds that the daemon supports.
+// known returns the kinds of k that the daemon supports.
 func (k Accept) known(a *link.Attachment) Accept {
 	if !a.HasRows {
 		k &^= Rows
@@ -38,20 +38,22 @@ type MatchQuery struct {
 	Positions []uint32             // ascending; tokens covered by each of Prefixes
 	Prefixes  []profile.PrefixHash // as many as Positions
 	Keys      []profile.SegmentKey
-	// Others is empty, or has for each key the key of the segment's other variant, with or
-	// without a primer; zero = there is none. Daemons that support primers look it up where
-	// the key misses.
+	// Others is empty, or has one key for each of Keys: the key of the same segment in its other
+	// variant, with or without a primer; zero = no other variant. If a key misses, a daemon that
+	// supports primers looks up the other variant.
 	Others []profile.SegmentKey
-	// Prompt asks which cached segments occur in these tokens, at most wire.MaxPrompt, after
-	// the prefix that is found and not before Begin; nil = none. A daemon that cannot search
-	// returns none. The search runs once per call, with the first 1024 prefixes.
+	// Prompt asks which cached segments occur in these tokens; nil = do not search. It has at
+	// most wire.MaxPrompt tokens. Found.Known then has the segments that begin at or after both
+	// Begin and the end of the found prefix. A daemon that cannot search finds none. The search
+	// runs once per call, with the first 1024 prefixes.
 	Prompt []uint32
 	Begin  int
-	// SeamTokens is the seam width of segments after token 0.
+	// SeamTokens is the seam width of segments of Prompt that do not begin at token 0.
 	SeamTokens int
-	// Primer is the primer that segments of Prompt should have from token PrimedFrom on; zero
-	// = none. Earlier segments should have none. Both accept the other variant if the
-	// preferred one is not cached.
+	// Primer is the preferred primer of segments of Prompt that begin at or after token
+	// PrimedFrom; zero = no primer. For earlier segments, no primer is preferred. With Either,
+	// the search also returns the variant that is not preferred if the preferred one is not
+	// cached.
 	Primer     profile.PrimerID
 	PrimedFrom int
 	Either     bool
@@ -72,11 +74,11 @@ type Found struct {
 	PrefixIndex  int    // into Positions, when PrefixTokens > 0
 	PrefixKind   Accept // kind of the checkpoint
 	PrefixStates int    // tokens covered by its states; later ones are rows
-	PrefixReason uint8  // wire.Reason…: why no longer prefix hit
+	PrefixReason uint8  // wire.Reason…: why no longer prefix is a hit
 	PrefixTier   uint8  // wire.Tier…: tier of the checkpoint
 	Segments     []SegmentFound
 	Known        []KnownSegment // ascending, without overlaps
-	Untried      int            // positions at which not all lengths were tried, because too many segments begin alike
+	Untried      int            // positions at which not all segment lengths were tried, because too many segments begin alike
 }
 
 // SegmentFound is one row of Found. The fields hold numbers of package wire.
@@ -84,18 +86,19 @@ type SegmentFound struct {
 	Status uint8 // wire.StatusMiss, StatusHit or StatusPending
 	Tier   uint8 // wire.TierNone…
 	Reason uint8 // wire.Reason…: why it is a miss
-	Other  bool  // the row is about Others[i]: it is a hit and Keys[i] is not
-	Tokens int   // interior tokens of a hit; 0 = not known, in wire.TierPeer only
-	// Error bounds the difference between the stored form of a hit and the published one,
-	// relative to its norm (of transitions: to 1), see profile.Packed; 0 = identical.
+	Other  bool  // the row is a hit of Others[i], because Keys[i] missed
+	Tokens int   // interior tokens of a hit; 0 = not known (only in wire.TierPeer)
+	// Error bounds the difference between the stored, packed form of a hit and the published
+	// form, relative to the norm of the published form; the error of transitions is absolute.
+	// See profile.Packed; 0 = identical.
 	Error float64
 }
 
 // Hit reports whether the segment can be acquired.
 func (s SegmentFound) Hit() bool { return s.Status == wire.StatusHit }
 
-// matchRows is the maximum number of keys and of prefixes in one request: twice 1024 hashes
-// with their positions fill little more than half a frame.
+// matchRows is the maximum number of keys, and of prefixes, in one request. 1024 keys and 1024
+// prefixes with their positions fill little more than half a frame.
 const matchRows = 1024
 
 // Match looks up q. After an error found holds only misses, so that a caller may continue
@@ -139,7 +142,8 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	}
 }
 
-// match requests one part of a query, whose rows begin at key and prefix.
+// match requests one part of a query. The part begins at index key of the query's Keys and at
+// index prefix of its Prefixes.
 func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)
@@ -211,8 +215,8 @@ func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found
 	return nil
 }
 
-// addKnown stores the segments that were found in a prompt. An older daemon only finds
-// segments without a primer; they are dropped where the query does not accept them.
+// addKnown stores the segments that were found in a prompt. A daemon without support for primers
+// only finds segments without a primer; addKnown drops those that the query does not accept.
 func (f *Found) addKnown(a *link.Attachment, reply *wire.MatchReply, q *MatchQuery) error {
 	m := &reply.Known
 	f.Untried += int(m.Untried)
@@ -248,7 +252,7 @@ func (f *Found) reset(n int) {
 	*f = Found{Segments: s, Known: f.Known[:0]}
 }
 
-// wireHashes returns the same memory as the codec's type.
+// wireHashes returns v as the codec's type, without a copy.
 func wireHashes[T ~[32]byte](v []T) [][32]byte {
 	return unsafe.Slice((*[32]byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v))
 }

@@ -37,17 +37,18 @@ type Binding struct {
 	CheckpointBytes int64
 }
 
-// Memory describes engine memory by block table.
+// Memory describes engine memory that block tables address.
 type Memory struct {
-	// File is a memfd with F_SEAL_SHRINK and without holes. The daemon does not fill holes,
-	// and fails a request that names one. The file is duplicated; the caller keeps it.
+	// File is a memfd with F_SEAL_SHRINK. All its pages must be allocated: the daemon does not
+	// allocate missing pages, and fails a request that names one. Register duplicates the file;
+	// the caller keeps its own descriptor.
 	File   *os.File
 	Bytes  int64
 	Layers []wire.MemoryLayer
 }
 
-// probeTokens is the number of interior tokens for which sizes are compared if the engine
-// sets none. It is odd, so that padding in a per-token size shows up.
+// probeTokens is the number of interior tokens for which sizes are compared if the engine sets
+// none. It is odd, so that a difference in the padding of a per-token size changes the total.
 const probeTokens = 509
 
 // A Model is a profile registered for one tenant and rank. It stays valid across restarts of
@@ -62,7 +63,7 @@ type Model struct {
 
 	mu struct {
 		sync.Mutex
-		memory *os.File // our duplicate
+		memory *os.File // our duplicate of Binding.Memory.File
 		reg    *registration
 		salt   []byte // of the last daemon that registered us
 	}
@@ -77,7 +78,7 @@ type registration struct {
 	profile uint32
 	memory  uint32
 	err     error
-	last    error // why the previous registration failed, until done
+	last    error // until done: why the previous registration failed
 }
 
 // failed reports whether the registration got no answer.
@@ -90,15 +91,15 @@ func (r *registration) failed() bool {
 	}
 }
 
-// refused reports whether the daemon refused, as opposed to not answering.
+// refused reports whether the daemon answered and refused the profile.
 func (r *registration) refused() bool {
 	return r.err != nil && !errors.Is(r.err, ErrUnavailable) && !errors.Is(r.err, ErrLate) &&
 		!errors.Is(r.err, ErrBusy) && !errors.Is(r.err, ErrCanceled) && !errors.Is(r.err, ErrStale)
 }
 
-// Register makes a Model. Without a daemon it succeeds, and the profile is registered once
-// one is found. If a daemon refuses the profile now, that is an error. A client has at most
-// 64 models.
+// Register makes a Model. Without a daemon Register succeeds, and the client registers the
+// profile once a daemon is found. If an attached daemon refuses the profile, Register returns
+// that error. A client has at most 64 models.
 func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 	m, err := c.newModel(p, b)
 	if err != nil {
@@ -121,7 +122,8 @@ func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 	case a == nil:
 		return m, nil
 	}
-	// The reply is awaited by whichever goroutine requested it: run may have been first.
+	// The goroutine that sent the request waits for the reply. That may be run instead of this
+	// one.
 	r := m.attach(a)
 	<-r.done
 	if r.refused() {
@@ -257,8 +259,8 @@ func (m *Model) register(r *registration) error {
 	return nil
 }
 
-// duplicate duplicates the descriptor of the engine memory, so that Close cannot close it
-// while it is being sent.
+// duplicate duplicates the descriptor of the engine memory. Close may close the original while
+// the duplicate is being sent.
 func (m *Model) duplicate() (*os.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -302,8 +304,8 @@ func (c *Client) unregister(m *Model) {
 	m.close()
 }
 
-// enter returns the registration for one call and retains its mappings. The caller releases
-// its attachment.
+// enter returns the registration to use for one call and keeps its attachment mapped. The caller
+// releases the attachment afterwards.
 func (m *Model) enter() (*registration, error) {
 	m.mu.Lock()
 	r := m.mu.reg
@@ -337,8 +339,8 @@ func (m *Model) Profile() *profile.Profile { return m.profile }
 // Rank returns the tensor-parallel rank of the binding.
 func (m *Model) Rank() int { return m.binding.Rank }
 
-// Ready returns nil if calls can be answered now, else the reason why the daemon refuses the
-// profile, or ErrUnavailable.
+// Ready returns nil if calls can be answered now. Otherwise it returns the reason why the daemon
+// refuses the profile, or ErrUnavailable.
 func (m *Model) Ready() error {
 	r, err := m.enter()
 	if err != nil {
@@ -377,7 +379,7 @@ func (m *Model) WaitReady(ctx context.Context) error {
 }
 
 // Salt returns the tenant's salt, which is part of segment keys and prefix hashes. The daemon
-// provides it, so the result is false until the first attachment.
+// provides it, so Salt returns false until the client has first attached.
 func (m *Model) Salt() ([]byte, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -38,10 +38,10 @@ func (o *object) Layout() profile.Layout { return o.layout }
 // Bytes returns the size of all parts.
 func (o *object) Bytes() int64 { return o.layout.Bytes }
 
-// Part returns the bytes of part i: usually a view, or a copy if the part is not contiguous in
-// memory. It returns nil for a part that does not exist or is not in memory (inner nodes of a
-// checkpoint), after Release, and for a lease that is no longer valid. After the last use of
-// a view call Valid: if it returns false, the bytes may have been those of another object.
+// Part returns the bytes of part i: a view of the arena, or a copy if the part is not contiguous
+// there. It returns nil if the part does not exist or is not in memory (see Node), after
+// Release, and if the lease is no longer valid. Call Valid after the last use of a view: if it
+// returns false, the view may have shown the bytes of another object.
 func (o *object) Part(i int) []byte {
 	if !o.has(i) || o.held.keep() != nil {
 		return nil
@@ -75,10 +75,10 @@ func (o *object) has(i int) bool {
 	return i >= 0 && i < len(o.layout.Parts) && o.extents.held(o.layout.Parts[i].Off, o.layout.Parts[i].Len)
 }
 
-// Read copies part i into dst, which must have its size. With digests each chunk is checked
-// while it is in the CPU cache; a mismatch is ErrCorrupt. nil means that dst holds what was
-// leased, ErrGone that the lease ended before or during the call. After an error dst must not
-// be used.
+// Read copies part i into dst, which must have its size. If the lease has digests, Read checks
+// each chunk while it is in the CPU cache. nil means that dst holds the leased bytes.
+// ErrCorrupt: a digest differs. ErrGone: the lease ended before or during the call. After an
+// error dst must not be used.
 func (o *object) Read(i int, dst []byte) error {
 	if !o.has(i) {
 		return invalid("read: part %d of %d does not exist or is not in memory", i, len(o.layout.Parts))
@@ -110,8 +110,8 @@ func (o *object) Read(i int, dst []byte) error {
 // hasRows reports whether a part holds keys or values, not states.
 func hasRows(p *profile.Part) bool { return p.Kind == profile.PartK || p.Kind == profile.PartV }
 
-// Floats reads part i, packed or not, as F32 numbers in the order of its shape; dst has as
-// many. It fails like Read.
+// Floats reads part i, packed or not, into dst as F32 numbers in the order of the part's shape.
+// len(dst) must be the number of elements of the shape. Errors are those of Read.
 func (o *object) Floats(i int, dst []float32) error {
 	if i < 0 || i >= len(o.layout.Parts) {
 		return invalid("floats: part %d of %d does not exist", i, len(o.layout.Parts))
@@ -127,8 +127,8 @@ func (o *object) Floats(i int, dst []float32) error {
 	return nil
 }
 
-// Verify recomputes the digests of all parts in memory. It returns nil, ErrCorrupt, or
-// ErrInvalid if they were not requested.
+// Verify recomputes the digests of all parts in memory. It returns ErrCorrupt if a digest
+// differs, ErrGone if the lease is not valid, and ErrInvalid if digests were not requested.
 func (o *object) Verify() error {
 	if o.digests == nil {
 		return invalid("verify: no digests were asked for")

@@ -22,10 +22,10 @@ type Options struct {
 	Socket string
 
 	// DaemonUID is the user id of the daemon. A client does not use a socket on which another
-	// user answers. nil = $SPLICED_DAEMON_UID. If that is not set either, root and the owner
-	// of the socket's directory are trusted, provided that no other user could have put the
-	// socket there. Otherwise no user is trusted, as in a volume that containers of a pod
-	// share.
+	// user answers. nil = $SPLICED_DAEMON_UID. If that is not set either, the client trusts root
+	// and the owner of the socket's directory, provided that no other user could have put the
+	// socket there. Otherwise it trusts no user; in a volume that the containers of a pod share,
+	// the user id must therefore be set.
 	DaemonUID *uint32
 
 	// Name and version of the engine, shown to people; at most wire.MaxName bytes. Empty =
@@ -42,15 +42,15 @@ type Options struct {
 	SlotBytes    int64
 
 	// Device, if set, is the GPU of this client. If the daemon shares memory of the same GPU,
-	// it is mapped, and AcquireDevice grants leases in it; otherwise everything else still
-	// works. A process that reads two GPUs uses two clients. The caller owns Device and
-	// closes it after the client and all leases.
+	// the client maps that memory, and AcquireDevice grants leases in it. Otherwise
+	// AcquireDevice fails and all other calls still work. A process that reads two GPUs uses two
+	// clients. The caller owns Device and closes it after the client and all leases.
 	Device gpuipc.Accelerator
 
 	Timeouts Timeouts
 
-	// Log gets one line when a daemon is found, is lost, or refuses the client. The zero
-	// value is silent.
+	// Log gets one line when a daemon is found, is lost, or refuses the client. The zero Logger
+	// writes nothing.
 	Log zerolog.Logger
 }
 
@@ -60,8 +60,8 @@ type Tenant struct {
 	Token string
 }
 
-// Timeouts bound calls by kind, from the call to its return. A context can only shorten them.
-// A tick of the kernel's timer (at most 4 ms) may be added.
+// Timeouts bound the duration of calls, by kind of call. A context can only shorten them. A tick
+// of the kernel's timer (at most 4 ms) may be added.
 type Timeouts struct {
 	Lookup   time.Duration // match, acquire and load (see AcquireOptions.Wait), release, stats; 0 = 50 ms
 	Transfer time.Duration // each message of put, save, compose, rotate, assemble; 0 = 2 s
@@ -70,16 +70,16 @@ type Timeouts struct {
 
 // Bounds that no option changes.
 const (
-	backoffFirst = 10 * time.Millisecond  // between attempts to attach,
-	backoffMost  = 500 * time.Millisecond // the delay doubles up to this, so that a restarted daemon is found within 1 s
+	backoffFirst = 10 * time.Millisecond  // first delay between attempts to attach
+	backoffMost  = 500 * time.Millisecond // largest delay, after doublings; a restarted daemon is found within 1 s
 
 	maxModels = 64 // registered profiles of one client
 )
 
 // DefaultSocket returns $SPLICED_SOCKET. If it is not set, it returns the default path of a
 // daemon: the socket in the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID
-// that has one, or in /run/spliced if none has. The last one counts only if we own it,
-// because other users may make directories in /tmp.
+// that has one, or in /run/spliced if none has. /tmp/spliced-UID counts only if this user owns
+// it, because other users may make directories in /tmp.
 func DefaultSocket() string {
 	if path := os.Getenv("SPLICED_SOCKET"); path != "" {
 		return path

@@ -13,24 +13,24 @@ import (
 // SegmentIDs is a segment given by its geometry and token ids.
 type SegmentIDs struct {
 	Spec   profile.SegmentSpec
-	Tokens []uint32 // all Spec.Tokens ids
+	Tokens []uint32 // the Spec.Tokens token ids
 }
 
 // ParallelQuery asks which engines compute the missing segments of a prompt.
 type ParallelQuery struct {
 	Segments []SegmentIDs // 1 to wire.MaxPlanRows, each once, at most wire.MaxPrompt tokens in total
-	Pieces   bool         // segments may be cut in two, and this engine can compute either piece
+	Pieces   bool         // segments may be cut into two pieces, and this engine can compute either piece
 	Queued   time.Duration
 	Within   time.Duration // rows not present by then are late; 0 = the daemon's default
 }
 
-// Parallel is a plan of which engine computes what. With ID 0 no plan was started, and the
-// engine computes all missing segments.
+// Parallel is a plan of which engine computes which segments. With ID 0 no plan was started, and
+// the engine computes all missing segments.
 type Parallel struct {
 	ID       uint64
 	Alone    uint8         // wire.Alone…: why no plan was started
 	Expected time.Duration // until all rows are present
-	Serial   time.Duration // the same if this engine computes them all
+	Serial   time.Duration // time until all rows are present if this engine computes them all
 	Rows     []ParallelRow // one for each segment
 	Own      []OwnSegment  // what this engine computes and publishes, in this order
 	Combine  string        // node at which all rows would be present earliest; empty = this one
@@ -38,15 +38,16 @@ type Parallel struct {
 
 // ParallelRow is one segment of a plan.
 type ParallelRow struct {
-	// Worker is 0 for the asking engine, which has the row in Own unless it is present
-	// already; otherwise it is a number of an engine of this plan.
+	// Worker is the number of the engine, within this plan, that computes the row. 0 = the
+	// asking engine; the row is then in Own, unless it is already present.
 	Worker   uint32
 	Expected time.Duration // until the row is present
 }
 
-// OwnSegment is the asking engine's share of a row: tokens [Begin, End). If Begin is above 0,
-// it continues from the segment of the tokens before, see Row.Left. If End is below the row's
-// tokens, it is a first piece, which is published as a separate segment.
+// OwnSegment is the asking engine's share of a row: tokens [Begin, End) of the segment. If Begin
+// is above 0, the engine continues from the piece with the tokens before Begin, which is a
+// segment of its own (see LeftPiece). If End is less than the segment's number of tokens, the
+// share is the first of two pieces, and the engine publishes it as a separate segment.
 type OwnSegment struct{ Row, Begin, End int }
 
 // LeftPiece returns the geometry of the first tokens of a segment that is computed in two
@@ -66,8 +67,8 @@ type Job struct {
 	ID uint64
 	SegmentIDs
 	Key profile.SegmentKey
-	// Begin above 0: continue at that token, from the segment Left of the tokens before it,
-	// which Acquire returns.
+	// If Begin is above 0, the engine computes the tokens from Begin on. It acquires Left, the
+	// segment with the tokens before Begin, and continues from there.
 	Begin  int
 	Left   profile.SegmentKey
 	Within time.Duration // after that the result is not needed
@@ -75,7 +76,7 @@ type Job struct {
 
 // WorkerQuery asks for jobs.
 type WorkerQuery struct {
-	Jobs     int // most at once, including those that the engine has; 1 to wire.MaxWorkerJobs
+	Jobs     int // maximum number of jobs at once, including unfinished ones; 1 to wire.MaxWorkerJobs
 	Pieces   bool
 	Primers  []profile.PrimerID // primers after which the engine can capture segments; at most wire.MaxPrimers
 	Queued   time.Duration      // duration of other work that the engine does first
@@ -87,12 +88,12 @@ type WorkerQuery struct {
 type Jobs struct {
 	New       []Job    // in the order of execution
 	Withdrawn []uint64 // jobs that are no longer needed
-	Open      int      // jobs that the engine has
+	Open      int      // number of unfinished jobs that the engine has
 }
 
-// PlanSegments asks which engines compute the missing segments of a prompt, and has the
-// others begin. Their rows are then watched with WatchPlan. It waits for Timeouts.Transfer at
-// most.
+// PlanSegments asks which engines compute the missing segments of a prompt, and starts the work
+// of the other engines. The caller watches their rows with WatchPlan. PlanSegments waits at most
+// Timeouts.Transfer.
 func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, error) {
 	request, tokens, err := m.planRequest(q)
 	if err != nil {
@@ -181,9 +182,9 @@ func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
 	return p, true
 }
 
-// WatchPlan waits, up to wait, for events of rows that other engines compute. open is the
-// number of rows without a final event. ErrGone: the plan is over. ErrBusy: another call
-// watches it.
+// WatchPlan waits, up to wait, for events of rows that other engines compute. open is the number
+// of rows without a final event. ErrGone: the plan has ended. ErrBusy: another call watches the
+// plan.
 func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) (list []Progress, open int, err error) {
 	reply, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait)
 	if err != nil {
@@ -195,16 +196,17 @@ func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) 
 	return list, int(reply.Open), nil
 }
 
-// EndPlan ends a plan. Work that other engines still do for it is withdrawn, and finished
-// rows are no longer protected from eviction.
+// EndPlan ends a plan. The daemon withdraws the jobs that other engines have not finished, and
+// no longer protects finished rows from eviction.
 func (m *Model) EndPlan(ctx context.Context, plan uint64) error {
 	_, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, End: 1}, 0)
 	return err
 }
 
-// WatchJobs makes this client a worker of the model, until some seconds after each answer,
-// and waits for jobs or their withdrawal. A job is done once Put has published its segment or
-// returned ErrExists. ErrBusy: another call of the client waits for jobs.
+// WatchJobs makes this client a worker of the model and waits for jobs or their withdrawal. The
+// client stays a worker for some seconds after the answer; another WatchJobs renews this. A job
+// is done once Put has published its segment or returned ErrExists. ErrBusy: another call of the
+// client waits for jobs.
 func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	if q.Jobs < 1 || q.Jobs > wire.MaxWorkerJobs || len(q.Declined) > wire.MaxWorkerJobs || len(q.Primers) > wire.MaxPrimers {
 		return Jobs{}, invalid("watch: %d jobs at once, %d declined, at most %d; %d primers, at most %d",
@@ -220,7 +222,7 @@ func (m *Model) WatchJobs(ctx context.Context, q *WorkerQuery) (Jobs, error) {
 	jobs := Jobs{Withdrawn: reply.Withdrawn, Open: int(reply.Open)}
 	ids := reply.IDs
 	for i := range reply.Jobs {
-		n := int(reply.Tokens[i]) // each divides IDs
+		n := int(reply.Tokens[i]) // Tokens[i] of the ids belong to job i
 		spec := profile.SegmentSpec{Role: profile.Role(reply.Roles[i]), Head: int(reply.Heads[i]), Tail: int(reply.Tails[i]), Tokens: n}
 		if reply.Primers.Present {
 			spec.Primer = reply.Primers.IDs[i]

@@ -13,15 +13,15 @@ const AllLayers = profile.AllLayers
 // segment, or tokens that the engine computes.
 type Span struct {
 	Lease *Lease // if Resident is nil too, the engine computes these tokens
-	// Resident is a segment leased on the device. The operation then runs on the device: all
-	// segments of the plan, its base and the Slot are there. Computed spans have no Input
-	// then.
+	// Resident is a segment leased on the device. If a plan has one, the operation runs on the
+	// device: all segments of the plan, its base and the Slot must be there, and computed spans
+	// have no Input.
 	Resident *DeviceLease
 	Start    int
 	Count    int
-	// Input is (T, S) of a computed span in F32, by profile.SeamLayout of the requested
-	// layers. Compose needs it for every computed span but the last, and copies it into
-	// staging.
+	// Input is the transition T and end-state S of a computed span, in F32 and in
+	// profile.SeamLayout of the requested layers. Compose needs it for every computed span
+	// except the last, and copies it into staging.
 	Input []byte
 }
 
@@ -33,7 +33,7 @@ func (s *Span) holder() *held {
 	return s.Lease.base()
 }
 
-// onDevice reports whether the daemon works on the device for this plan.
+// onDevice reports whether the daemon runs operations of this plan on the device.
 func (p *Plan) onDevice(from *From) bool {
 	for i := range p.Spans {
 		if p.Spans[i].Resident != nil {
@@ -57,8 +57,8 @@ type From struct {
 	SlotOff    int64 // offset of the states in Slot.Bytes
 }
 
-// encode fills the wire's columns. Inputs are the staging offsets of the spans, or nil for
-// none.
+// encode returns the plan as wire columns. inputs has the staging offset of each span's Input;
+// nil = no span has one.
 func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 	n := len(p.Spans)
 	if n > wire.MaxSpans {
@@ -99,7 +99,7 @@ func (p *Plan) encode(a *link.Attachment, inputs []uint64) (wire.Plan, error) {
 	return w, nil
 }
 
-// encode returns the wire's from columns.
+// encode returns the base of a plan as fields of a wire request.
 func (f *From) encode(a *link.Attachment) (kind uint8, lease, off uint64, err error) {
 	switch {
 	case f.Checkpoint != nil && f.Slot != nil:

@@ -16,9 +16,9 @@ import (
 type Source struct {
 	// Parts holds each part of the layout, in order.
 	Parts [][]byte
-	// Fill writes the bytes of part p starting at off into dst, which is shared memory: write
-	// each byte once and do not read it back. Calls come in order of parts and offsets, in
-	// runs of at most gpuipc.ChunkBytes.
+	// Fill writes len(dst) bytes of part p, which has index i, from offset off on into dst. dst
+	// is shared memory: write each byte once and do not read it back. Calls come in order of
+	// parts and offsets, for at most gpuipc.ChunkBytes at a time.
 	Fill func(p profile.Part, i int, off int64, dst []byte) error
 }
 
@@ -48,25 +48,25 @@ func (s *Source) fill(p profile.Part, i int, off int64, dst []byte) error {
 // PutQuery is one rank's share of a segment to publish.
 type PutQuery struct {
 	Spec   profile.SegmentSpec
-	Tokens []uint32   // all Spec.Tokens ids
-	Source Source     // by profile.SegmentLayout of the interior
+	Tokens []uint32   // the Spec.Tokens token ids
+	Source Source     // bytes in profile.SegmentLayout of the interior
 	Level  wire.Level // durability that the segment must reach before Put returns; 0 = as the daemon is configured
 }
 
 // Stored reports the effect of one rank's share.
 type Stored struct {
-	// Published: the share completed the object. With several ranks only the last share does,
-	// and only its Level counts.
+	// Published means that this share completed the object. With several ranks, only the last
+	// share completes it, and only the Level of that share counts.
 	Published bool
 	// Level is the level that the published object has reached. It is lower than requested if
-	// the daemon has no disk, a failing one, or one too slow for Timeouts.Transfer. 0 if this
-	// share did not publish the object.
+	// the daemon has no disk, or if the disk fails or is too slow for Timeouts.Transfer. 0 =
+	// this share did not publish the object.
 	Level wire.Level
 }
 
-// Put publishes one rank's share of a segment. ErrExists means that another client has
-// published or is filling it, and that no action is needed. A level that was not reached is
-// not an error: see Stored.
+// Put publishes one rank's share of a segment. ErrExists means that another client has published
+// the segment or is filling it; the caller need not do anything. It is no error if the segment
+// did not reach the requested level: see Stored.
 func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 	if err := m.profile.CheckSpec(q.Spec); err != nil {
 		return Stored{}, fmt.Errorf("put: %v: %w", err, ErrInvalid)
@@ -83,17 +83,17 @@ func (m *Model) Put(ctx context.Context, q *PutQuery) (Stored, error) {
 type SaveQuery struct {
 	Hash   profile.PrefixHash // of the first Tokens tokens
 	Tokens int
-	Kind   Accept // Exact, Spliced or Rows: what the values are
-	// Parent is the checkpoint that this one extends, zero = none, and ParentTokens the
-	// number of tokens that it covers. Only rows after it are stored.
+	Kind   Accept // Exact, Spliced or Rows
+	// Parent is the checkpoint that this one extends; zero = none. ParentTokens is the number of
+	// tokens that the parent covers. Only rows after these tokens are stored.
 	Parent       profile.PrefixHash
 	ParentTokens int
-	Source       Source     // by profile.CheckpointLayout(Tokens - ParentTokens), or EdgeLayout for Rows
+	Source       Source     // bytes in profile.CheckpointLayout(Tokens - ParentTokens); in EdgeLayout for Rows
 	Level        wire.Level // as in PutQuery
 }
 
-// Save stores one rank's share of a checkpoint; see Put. ErrBusy also means that the parent
-// is on disk and is being read: retry a little later.
+// Save stores one rank's share of a checkpoint; see Put. ErrBusy may also mean that the daemon
+// is reading the parent from disk; the caller may retry a little later.
 func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 	rows := q.Tokens - q.ParentTokens
 	if q.Tokens < 1 || q.Tokens > profile.MaxTokens || q.ParentTokens < 0 || rows < 1 {
@@ -120,9 +120,10 @@ type writer struct {
 	stored      Stored
 }
 
-// One commit carries a quarter of the object, within these bounds: enough to hide the round
-// trip, little enough that filling one batch overlaps the daemon's copy of another if a core
-// is free. A chunk is never divided. Measured: flat from 512 KiB to 8 MiB on two busy cores.
+// A commit carries a quarter of the object, within these bounds in bytes. That is enough to hide
+// the round trip, and so little that the client can fill one batch while the daemon copies
+// another, if a core is free. A chunk is never divided. Sizes from 512 KiB to 8 MiB make no
+// difference on two busy cores (measured).
 const (
 	batchLeast = 512 << 10
 	batchMost  = 2 << 20
@@ -151,7 +152,7 @@ func (w *writer) write(ctx context.Context, reserve func() (uint64, error)) (sto
 	}
 	committed := false
 	defer func() {
-		if !committed { // also when the source panics
+		if !committed { // also if the source panics
 			w.abort()
 		}
 	}()
@@ -211,7 +212,7 @@ func (w *writer) save(ctx context.Context, q *SaveQuery) (uint64, error) {
 	return w.reserved(ctx, k, request)
 }
 
-// reserved sends a reserve or save of one row.
+// reserved sends a reserve or save request of one row and returns the reservation.
 func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Message) (uint64, error) {
 	a := w.r.a
 	body, err := a.Do(ctx, k, w.r.tenant, request, nil)
@@ -242,8 +243,9 @@ func (w *writer) reserved(ctx context.Context, k *link.Call, request wire.Messag
 	return w.reservation, nil
 }
 
-// commitAll fills and commits all chunks. While one batch is in flight, the next one only
-// uses staging that is free: waiting for more would mean waiting for itself.
+// commitAll fills and commits all chunks. While one batch is in flight, the next batch does not
+// wait for staging: the memory may be held by the batch in flight, whose reply this goroutine
+// has yet to read.
 func (w *writer) commitAll(ctx context.Context) error {
 	var flying *link.Call
 	defer func() {

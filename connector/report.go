@@ -7,27 +7,28 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// Report has the comparisons of a canary since its last report: reused segments that the
-// engine computed again.
+// Report has the results of a canary since its last report. A canary is an engine that
+// recomputes some reused segments and compares the results.
 type Report struct {
 	Compared int
-	Failed   int     // of these, those that differed by more than Bound
+	Failed   int     // comparisons that differed by more than Bound
 	Worst    float64 // largest difference; +Inf if a result was NaN or infinite
 	Bound    float64
 	// Off switches the profile off for splicing, for this tenant, until an operator switches it
-	// on again. From then on its segments are misses.
+	// on again. While it is off, lookups of its segments are misses.
 	Off  bool
 	Text string // what was wrong, for operators; at most wire.MaxErrorText bytes
-	// Losses are the counts of each way of splicing, in the order of wire.LossWays; nil = none.
-	// They are not sent to daemons without the feature. Compared includes them, unless Offline.
+	// Losses has counts for each of the wire.LossWays ways of splicing; nil = none. Compared
+	// includes these comparisons, unless Offline is set. The client does not send Losses to a
+	// daemon without the feature.
 	Losses []LossCounts
-	// Offline: Losses were measured before anything was served, and replace such counts of the
-	// ways that were measured. Compared, Failed and Off must be zero.
+	// Offline means that Losses were measured before the engine served requests. They replace
+	// earlier offline counts of the same ways. Compared, Failed and Off must then be zero.
 	Offline bool
 }
 
-// LossCounts has the number of requests that were spliced and also computed in full, and of
-// those whose first token differed.
+// LossCounts counts requests that were both spliced and computed in full. Changed of the
+// Compared requests had different first tokens.
 type LossCounts struct{ Compared, Changed uint32 }
 
 // Report sends a report to the daemon. It returns whether the profile is switched off, by

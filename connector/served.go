@@ -9,31 +9,33 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Served reports how one prompt was served: the origin of its tokens, and the time that it
-// took. Tokens from neither the engine's cache, the prefix nor a segment were computed.
+// Served reports how one prompt was served: the origin of its tokens, and the time that it took.
+// Tokens that came from neither the engine's cache, nor a checkpoint, nor a segment, were
+// computed.
 type Served struct {
 	Way    uint8 // wire.Way…
 	Tokens int   // of the prompt
-	Engine int   // first tokens, from the engine's own cache
-	Prefix int   // more, from a checkpoint
-	// Tier of the checkpoint that was used, and the reason why no longer one was, as Match
-	// returned them.
+	Engine int   // leading tokens from the engine's own cache
+	Prefix int   // further tokens, from a checkpoint
+	// PrefixTier is the tier of the checkpoint that was used, and PrefixReason says why no
+	// longer checkpoint was a hit. Both are copied from Found.
 	PrefixTier, PrefixReason uint8
 	Segments                 []ServedSegment // segments of the prompt: ascending, without overlaps
-	Bytes                    int64           // of states and rows that were read or composed
+	Bytes                    int64           // size of states and rows that were read or composed
 
 	Match time.Duration // until the way was chosen
-	Wait  time.Duration // for bytes, from then on
+	Wait  time.Duration // after that, wait for bytes
 	First time.Duration // from the request's arrival to its first token; 0 = not known
-	// WayMicros are the times that Advise predicted, by way minus one; nil = not asked.
+	// WayMicros[w-1] is the time in microseconds that Advise predicted for way w; nil = Advise
+	// was not called.
 	WayMicros []float64
 
 	Request string // the engine's name of the request, shown to people; at most wire.MaxName bytes
 	Trace   string // a traceparent of W3C Trace Context; empty = none
 }
 
-// ServedSegment is the tokens [Begin, Begin+Tokens) of a prompt. Reused tokens of it,
-// starting at At, came from the segment of Key and lie after the prefix.
+// ServedSegment describes the tokens [Begin, Begin+Tokens) of a prompt. Of these, the tokens
+// [At, At+Reused) came from the cached segment Key; they lie after the reused prefix.
 type ServedSegment struct {
 	Begin, Tokens int
 	At, Reused    int
@@ -41,8 +43,9 @@ type ServedSegment struct {
 	Tier, Reason  uint8 // as Match returned them
 }
 
-// Served reports to the daemon how a prompt was served, once its first token is computed, and
-// returns the number under which the report is listed. Computation does not wait for it.
+// Served reports to the daemon how a prompt was served, and returns the number under which the
+// daemon lists the report. Call it after the first token is computed, so that the report does
+// not delay computation.
 func (m *Model) Served(ctx context.Context, s *Served) (number uint64, err error) {
 	q := wire.ServedRequest{
 		Way: s.Way, PrefixTier: s.PrefixTier, PrefixReason: s.PrefixReason, MatchMicros: microsOf(s.Match), WaitMicros: microsOf(s.Wait),

@@ -13,7 +13,7 @@ type Stat struct {
 	Value float64
 }
 
-// Stats asks the daemon for its counters, in its order.
+// Stats returns the daemon's counters, in the order in which the daemon sends them.
 func (c *Client) Stats(ctx context.Context) ([]Stat, error) {
 	a := c.current()
 	if a == nil || !a.Retain() {

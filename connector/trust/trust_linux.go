@@ -1,10 +1,10 @@
 // Package trust checks whether the process that answers on a unix socket may be taken for the
-// daemon. A client checks before it sends a token or uses an answer: a process that can
-// replace the daemon's socket by another one would get both.
+// daemon. A client checks this before it sends a token or uses an answer, because a process that
+// replaced the daemon's socket would receive the token and give the answer.
 //
-// If only root, the client and the owner of the socket's directory can change parts of the
-// path, that owner and root are trusted. Otherwise, as in a volume that the containers of a
-// pod share, only the user id that the client was configured to expect is trusted.
+// If only root, the client's user and the owner of the socket's directory can change parts of
+// the path, the client trusts that owner and root. Otherwise, as in a volume that the containers
+// of a pod share, it trusts only the user id that it was configured to expect.
 package trust
 
 import (
@@ -24,10 +24,10 @@ const UIDEnv = "SPLICED_DAEMON_UID"
 // ErrStranger means that the process that answers is not known to be the daemon.
 var ErrStranger = errors.New("not known to be the daemon")
 
-// Check checks the process at the other end of fd, which was connected to path. expected is
-// the only trusted user id. nil stands for UIDEnv or, if that is not set, for the users that
-// the path allows. Errors are one line that says what to do. They wrap ErrStranger, except
-// for failed system calls.
+// Check checks the process at the other end of fd, which was connected to path. expected is the
+// only trusted user id. nil stands for UIDEnv or, if that is not set, for the users that the
+// path allows. An error is one line that says what to do. It wraps ErrStranger, unless a system
+// call failed.
 func Check(fd int, path string, expected *uint32) error {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -69,8 +69,8 @@ func fromEnv() (*uint32, error) {
 	return &uid, nil
 }
 
-// ownerOf returns the owner of the directory of path. The error names what a user other than
-// root, self and that owner could have replaced.
+// ownerOf returns the owner of the directory of path. It returns an error if a user other than
+// root, self and that owner could have replaced a part of the path; the error names that part.
 func ownerOf(path string, self uint32) (uint32, error) {
 	w := walk{self: self}
 	if err := w.to(path); err != nil {
@@ -85,8 +85,8 @@ func ownerOf(path string, self uint32) (uint32, error) {
 	return owner, nil
 }
 
-// walk visits the directories that the kernel visits for a path, including those of symbolic
-// links. It ends where other users may replace an entry or may have created it.
+// walk visits the directories that the kernel visits when it resolves a path, including targets
+// of symbolic links. It fails at an entry that other users may have created or can replace.
 type walk struct {
 	self  uint32
 	steps []step
@@ -175,6 +175,6 @@ func (w *walk) enter(dir string) error {
 	return nil
 }
 
-// shared reports whether users other than the owner may write in a directory. The group bits
-// are the maximum that an access list grants.
+// shared reports whether users other than the owner may write in a directory. With an access
+// control list, the group bits show the most that the list grants anyone.
 func shared(st *unix.Stat_t) bool { return st.Mode&0o022 != 0 }

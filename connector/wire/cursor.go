@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// A body is scalars, then columns. Scalars lie in field order, each aligned to
-// its size; the last is padded to 8. A column is a count, four zero bytes, the
+// A body is scalars, then columns. Scalars are in field order, each aligned to its size, and
+// padded with zeros to a multiple of 8 bytes. A column is a count, four zero bytes, the
 // elements, and zero bytes up to a multiple of 8:
 //
 //	+-------+---+--------------------------+-----+
@@ -16,11 +16,11 @@ import (
 //	+-------+---+--------------------------+-----+
 //	 u32     u32  8-byte aligned             0..7
 //
-// A list of texts is two columns: u32 lengths, then all bytes joined. Offsets
-// are from the start of the body. A section, which ends a body, begins at a
-// multiple of 8 with the number of the feature bit that it needs, u32, and four
-// zero bytes; then it is scalars and columns like a body. Invariant: a body has one encoding only, so
-// that decode followed by append gives the same bytes.
+// A list of texts is two columns: u32 lengths, then the joined bytes of all texts. Alignment
+// counts from the start of the body. Optional sections may follow at the end of a body. A
+// section begins at a multiple of 8 with a u32, the number of the feature bit that it needs, and
+// four zero bytes; scalars and columns follow as in a body. Invariant: a body has exactly one
+// encoding, so that decode followed by append gives the same bytes.
 
 // element is a type that a column can have.
 type element interface {
@@ -182,8 +182,8 @@ func (r *reader) hash(field string) (v [32]byte) {
 // more reports whether bytes are left. It is small, so that it is inlined.
 func (r *reader) more() bool { return r.err == nil && r.off < len(r.body) }
 
-// section reports whether the section of a feature's bit comes next, and enters it. Anything
-// else is left for end to refuse.
+// section reports whether the section of the given feature bit comes next, and moves past its
+// first 8 bytes. Otherwise it moves nothing, and end refuses any bytes that are left.
 func (r *reader) section(bit uint32) bool {
 	at := r.off + -r.off&7
 	if len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
@@ -213,8 +213,8 @@ func (r *reader) count(field string, most int) int {
 	return int(n)
 }
 
-// get reads a column. The result is a view of the body where its alignment and
-// the byte order allow, else a copy; nil when empty.
+// get reads a column. The result is a view of the body if alignment and byte order allow that,
+// else a copy. An empty column is nil.
 func get[T element](r *reader, field string, most int) []T {
 	n := r.count(field, most)
 	raw := r.take(field, n*int(unsafe.Sizeof(*new(T))))
@@ -239,7 +239,7 @@ func (r *reader) text(field string, most int) string {
 	return string(get[uint8](r, field, most))
 }
 
-// texts reads a list of texts; they share one copy.
+// texts reads a list of texts. All texts are parts of one copied string.
 func (r *reader) texts(field string, rows, most int) []string {
 	lengths := get[uint32](r, field, rows)
 	joined := string(get[uint8](r, field, MaxBody))
@@ -265,7 +265,7 @@ func (r *reader) same(field string, got, n int) {
 	}
 }
 
-// only returns n where a column has its elements, else 0.
+// only returns the number of elements that an optional column must have: n if has, else 0.
 func only(has bool, n int) int {
 	if has {
 		return n
@@ -273,7 +273,7 @@ func only(has bool, n int) int {
 	return 0
 }
 
-// sum checks that counts add up to the length of the column they divide.
+// sum checks that counts add up to n, the length of the column that they divide into parts.
 func (r *reader) sum(field string, counts []uint32, n int) {
 	total := uint64(0)
 	for _, c := range counts {
@@ -299,15 +299,15 @@ func rawBytes[T element](v []T) []byte {
 	return unsafe.Slice(p, len(v)*int(unsafe.Sizeof(*new(T))))
 }
 
-// nativeLittle reports whether this machine stores the low byte first; the
-// compiler folds it.
+// nativeLittle reports whether this machine is little-endian. The compiler evaluates it at
+// compile time.
 func nativeLittle() bool {
 	one := uint16(1)
 	return *(*byte)(unsafe.Pointer(&one)) == 1
 }
 
-// swap reverses each element of size bytes. Elements that are arrays of bytes have size 1
-// here and stay unchanged.
+// swap reverses each element of size bytes. For columns of byte arrays the caller passes size 1,
+// and nothing changes.
 func swap(b []byte, size int) {
 	for ; len(b) >= size && size > 1; b = b[size:] {
 		slices.Reverse(b[:size])

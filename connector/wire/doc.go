@@ -5,6 +5,6 @@
 // are generated from it. The header is written by hand, and so is the cursor that generated
 // codecs use to read and write scalars and columns.
 //
-// Codecs read and write fixed-layout little-endian messages without allocation. Decoded
-// slices are views of the frame and stay valid as long as it.
+// Codecs read and write fixed-layout little-endian messages without allocation. Decoded slices
+// are views of the frame and are valid for as long as the frame is.
 package wire

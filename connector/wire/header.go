@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is wrapped by every error about bytes that break the layout. The text names
-// the message, the field and the value. It is answered with Invalid.
+// ErrMalformed is wrapped by every error about bytes that break the layout. The error's text
+// names the message, the field and the value. The daemon answers such a frame with code Invalid.
 var ErrMalformed = errors.New("malformed frame")
 
-// ErrVersion is wrapped when a header carries a version that this package does not support.
-// It is answered with Unsupported.
+// ErrVersion is wrapped when a header carries a version that this package does not support. The
+// daemon answers such a frame with code Unsupported.
 var ErrVersion = errors.New("unsupported version")
 
 // ErrTooLarge is wrapped when a message does not fit a frame.
@@ -64,9 +64,9 @@ func AppendHeader(b []byte, h *Header) []byte {
 	return le.AppendUint32(b, 0)
 }
 
-// ParseHeader splits a frame. On an error the fields that could be read are
-// still set, so that an answer can name the request; a frame that is too short
-// or of another magic leaves h zero. The body is a view of frame.
+// ParseHeader splits a frame. On an error h still has the fields that could be read, so that an
+// answer can name the request. If the frame is too short or has another magic, h is zero. The
+// body is a view of frame.
 func ParseHeader(frame []byte) (h Header, body []byte, err error) {
 	if len(frame) < HeaderBytes {
 		return h, nil, fmt.Errorf("header: %d bytes, want %d: %w", len(frame), HeaderBytes, ErrMalformed)
@@ -127,8 +127,8 @@ func AppendFrame(b []byte, h *Header, m Message) ([]byte, error) {
 	return b, nil
 }
 
-// AppendError appends an error reply: h with its code and the text, cut to
-// MaxErrorText bytes of valid UTF-8.
+// AppendError appends an error reply: the header h, whose Code the caller has set, and the text
+// as valid UTF-8, cut to MaxErrorText bytes.
 func AppendError(b []byte, h *Header, text string) []byte {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) > MaxErrorText {
@@ -149,7 +149,8 @@ func ErrorText(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(len(body), MaxErrorText)]), "?")
 }
 
-// Answer returns the code that answers an error of ParseHeader or Decode.
+// Answer returns the code with which to answer a frame for which ParseHeader or Decode returned
+// err.
 func Answer(err error) Code {
 	switch {
 	case err == nil:

@@ -7,9 +7,9 @@ import (
 
 // Rules are the requirements on the header of a request of one op.
 type Rules struct {
-	Tenant        bool // it names a tenant of the connection
-	Descriptors   bool // it may carry descriptors
-	WhileStopping bool // it is served while the daemon stops, since it ends something
+	Tenant        bool // the header names a tenant of the connection
+	Descriptors   bool // the request may carry descriptors
+	WhileStopping bool // the request is served while the daemon stops, because it ends something
 }
 
 // operation describes one op of the protocol.
@@ -37,7 +37,7 @@ func (o Op) String() string {
 	return "op " + strconv.Itoa(int(o))
 }
 
-// Rules returns the requirements on requests of o; o is Known.
+// Rules returns the requirements on requests of o, which must be Known.
 func (o Op) Rules() Rules { return operations[o].rules }
 
 // New returns an empty message of the op and kind; false for an unknown op. Some operations
@@ -49,8 +49,8 @@ func New(op Op, kind Kind) (Message, bool) {
 	return operations[op].messages[kind](), true
 }
 
-// Descriptors returns the number of descriptors of a message that names chunks: one for each
-// with WayDescriptor, plus extra ones.
+// Descriptors returns the number of descriptors of a message with chunks: extra ones and, with
+// WayDescriptor, one per chunk.
 func Descriptors(way uint8, chunks, extra int) (int, error) {
 	if chunks > MaxChunks {
 		return 0, fmt.Errorf("%d chunks, at most %d: %w", chunks, MaxChunks, ErrTooLarge)

@@ -7,8 +7,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// buffers generates the functions that read and move a state next to a buffer of recent
-// rows.
+// buffers generates the functions that read and update a recurrent state with a buffer of recent
+// rows next to it.
 func (g *gen) buffers() {
 	g.sumRows(1)
 	g.sumRows(2)
@@ -21,17 +21,17 @@ func (g *gen) buffers() {
 	g.replay(true)
 }
 
-// rowsAtOnce is the number of rows that sumRows adds before it stores the sums: the factors
-// of two sets stay in registers.
+// rowsAtOnce is the number of rows that sumRows adds before it stores the sums. With this number
+// the factors of two sets fit in registers.
 const rowsAtOnce = 4
 
-// aheadShift is the number of rows, as a power of two, by which reading a matrix of at
-// least that many rows is prefetched: without it, a state that comes from memory stalls at
-// every 4 KiB, at a quarter of the speed of recurrent decoding (measured). Matrices with
-// fewer rows are buffers, after which there is nothing to fetch.
+// aheadShift sets how far ahead sumRows prefetches: 1<<aheadShift rows. Without prefetching,
+// reading a state from memory stalls at every 4 KiB, and recurrent decoding has a quarter of the
+// speed (measured). A matrix with fewer rows is a buffer, and nothing after it is needed soon.
 const aheadShift = 5
 
-// sumRows adds up rows of a matrix with one or two sets of factors.
+// sumRows generates the sum of the rows of a matrix, each multiplied by a factor, for one or two
+// sets of factors.
 func (g *gen) sumRows(sets int) {
 	signature, doc := "func(a, x *float32, s *float32, stride, rows, cols int)", "is a += sum of x[i] times row i of s. The stride is in bytes."
 	if sets == 2 {
@@ -94,7 +94,7 @@ func (g *gen) sumRows(sets int) {
 	g.end()
 }
 
-// dotRows multiplies rows by two vectors.
+// dotRows generates the dot products of each row of a matrix with two vectors.
 func (g *gen) dotRows() {
 	g.begin("dotRows", "func(x, y, q, k *float32, s *float32, stride, rows, cols int)",
 		"is x[i] = q * row i of s, y[i] = k * row i of s. The stride is in bytes.")
@@ -126,8 +126,7 @@ func (g *gen) dotRows() {
 	g.end()
 }
 
-// fetchBytes generates the function that prefetches memory which is read soon, but not at
-// once.
+// fetchBytes generates a function that prefetches memory that will be read soon.
 func (g *gen) fetchBytes() {
 	g.begin("fetch", "func(p *byte, n int)", "asks for the lines of n bytes, a positive number.")
 	p, n := g.arg("p"), g.arg("n")
@@ -165,13 +164,13 @@ func (g *gen) carried() {
 	g.end()
 }
 
-// blockRows and blockVectors are the part of a state that stays in registers while all rows
-// of a buffer are applied.
+// blockRows and blockVectors are the size, in rows and vectors, of the part of a state that
+// stays in registers while all rows of a buffer are applied.
 const blockRows, blockVectors = 4, 2
 
-// blocks walks over a state [rows, cols] block by block. rows is a multiple of blockRows,
-// cols one of blockVectors vectors. n rows of K and U, ldk and ldu bytes apart, are applied
-// to each block.
+// blocks generates a walk over a state [rows, cols], block by block. rows must be a multiple of
+// blockRows, and cols of blockVectors vectors. To each block it applies n rows of K and U, which
+// are ldk and ldu bytes apart.
 type blocks struct {
 	*gen
 	s, k, u reg.GPVirtual // of the current block of rows
@@ -188,8 +187,9 @@ func (g *gen) param(name string) operand.Mem {
 	return a.Addr
 }
 
-// walk generates the loops of a block kernel: start runs after a block is loaded, step for
-// each applied row, rowDone after the last block of some rows.
+// walk generates the loops of a block kernel. It calls start for the code after a block is
+// loaded, step for the code of each applied row, and rowDone for the code after the last block
+// of blockRows rows.
 func (g *gen) walk(rowDone func(), start, step func(b *blocks)) {
 	b := &blocks{gen: g, s: g.arg("s"), k: g.arg("k")}
 	lds, rows := g.arg("lds"), g.arg("rows")
@@ -244,7 +244,7 @@ func (g *gen) walk(rowDone func(), start, step func(b *blocks)) {
 	g.end()
 }
 
-// passing loads the vectors of U of the current row.
+// passing loads the block's columns of the current row of U.
 func (b *blocks) passing() (u [blockVectors]reg.VecVirtual) {
 	for c := range u {
 		u[c] = b.vector()
@@ -253,7 +253,8 @@ func (b *blocks) passing() (u [blockVectors]reg.VecVirtual) {
 	return u
 }
 
-// addRankOnes scales a state and adds outer products, multiply-adds in one rounding.
+// addRankOnes generates a function that scales a state and adds outer products, with fused
+// multiply-adds.
 func (g *gen) addRankOnes() {
 	g.begin("addRankOnes", "func(s *float32, lds int, d *float32, k *float32, ldk int, u *float32, ldu int, n, rows, cols int)",
 		"is s[i] = d[i]*s[i] + the sum over n of k[n][i]*u[n]. Strides in bytes.")
@@ -280,8 +281,8 @@ func (g *gen) addRankOnes() {
 		})
 }
 
-// replay moves a state over rows in order, with each product and sum rounded: the same bits
-// as plain Go.
+// replay generates a function that applies rows to a state in order. Each product and each sum
+// is rounded, so the result is bit-identical to plain Go.
 func (g *gen) replay(perKey bool) {
 	name, doc := "replay", "is s = d[n]*s + k[n]*u[n] for each n in order. Strides in bytes."
 	if perKey {

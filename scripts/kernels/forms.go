@@ -5,8 +5,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// forms generates the functions that pack heads as integers, measure the remaining error,
-// and unpack. Products and sums are rounded one by one, as in plain Go.
+// forms generates the functions that pack heads as integers, measure the remaining error, and
+// unpack. Each product and each sum is rounded, as in plain Go.
 func (g *gen) forms() {
 	g.unpackRows("Int8", 8)
 	g.unpackRows("Int12", 12)
@@ -19,8 +19,8 @@ func (g *gen) forms() {
 	g.gramRows()
 }
 
-// unpackRows reads rows that are contiguous on both sides. A row of 12-bit integers is a
-// multiple of a vector.
+// unpackRows generates a function that unpacks rows of integers. Rows are contiguous in src and
+// dst. The length of a row of 12-bit integers is a multiple of a vector.
 func (g *gen) unpackRows(name string, bits int) {
 	g.begin("unpack"+name, "func(dst *float32, scales, src *byte, rows, cols int)", "reads rows of integers, each row with a scale.")
 	dst, scales, src, rows := g.arg("dst"), g.arg("scales"), g.arg("src"), g.arg("rows")
@@ -67,7 +67,7 @@ func (g *gen) unpackRows(name string, bits int) {
 	g.end()
 }
 
-// integers loads signed numbers of 8 or 16 bits as 32-bit ones.
+// integers loads signed integers of 8 or 16 bits and widens them to 32 bits.
 func (l *lane) integers(bits int, base reg.Register, disp int) reg.VecVirtual {
 	m, v := at(base, disp), l.vec()
 	switch {
@@ -102,9 +102,10 @@ type twelveBits struct {
 	mask             reg.Register
 }
 
-// twelveBits loads tables. Each 128 bits get two pairs of integers of three bytes: the
-// first one is in the lower 12 bits of the first two, the second one in the upper 12
-// of the last two. Six bytes begin at a word, or in the middle of one.
+// twelveBits loads the tables. Three bytes hold a pair of integers: the first integer in the
+// lower 12 bits of bytes 0 and 1, the second in the upper 12 bits of bytes 1 and 2. Each 128
+// bits of a vector receive two pairs, six bytes, which begin at a 32-bit word or in the middle
+// of one.
 func (g *gen) twelveBits() *twelveBits {
 	const none = 0x80 // a zero byte
 	t := &twelveBits{gen: g}
@@ -123,7 +124,7 @@ func (g *gen) twelveBits() *twelveBits {
 	return t
 }
 
-// table is a vector of constants.
+// table loads a vector of constants.
 func (g *gen) table(name string, entry func(i int) uint32) reg.VecVirtual {
 	m, v := g.StaticGlobal(name+g.isa), g.vector()
 	g.DataAttributes(rodata)
@@ -134,7 +135,7 @@ func (g *gen) table(name string, entry func(i int) uint32) reg.VecVirtual {
 	return v
 }
 
-// load reads a vector of integers and no byte after it.
+// load reads a vector of integers. It reads no byte after the last integer.
 func (t *twelveBits) load(base reg.Register, disp int) reg.VecVirtual {
 	v, from := t.vector(), t.YMM()
 	if t.lanes == 16 {
@@ -189,8 +190,8 @@ func (g *gen) peakBits() {
 	g.end()
 }
 
-// quantize divides and rounds as plain Go does, so that the results are the same, including
-// the sign of zeros.
+// quantize generates a function that divides and rounds exactly as plain Go does, including the
+// sign of zeros.
 func (g *gen) quantize() {
 	g.begin("quantize", "func(q *int16, rest, x *float32, scale, largest float32, n int)",
 		"is q = x/scale as integers and rest = x - scale*q.")
@@ -245,7 +246,8 @@ func (l *lane) storeInt16(v reg.VecVirtual, base reg.Register, disp int) {
 	}
 }
 
-// eightSums adds groups of eight numbers to eight F64 sums, in one register or two.
+// eightSums generates a loop that adds groups of eight numbers to eight F64 sums, which are in
+// one or two registers.
 func (g *gen) eightSums(n reg.GPVirtual, term func(part int) reg.VecVirtual, advance func()) {
 	sums := make([]reg.VecVirtual, 16/g.lanes)
 	for i := range sums {
@@ -319,8 +321,9 @@ func (g *gen) weighted() {
 // gramHeight and gramVectors are the block of a Gram matrix that stays in registers.
 const gramHeight, gramVectors = 4, 2
 
-// gramRows multiplies 16-bit integers, which are stored in pairs: those of all rows for one
-// pair of columns, then those for the next.
+// gramRows generates products of rows of 16-bit integers. The integers are stored in pairs of
+// columns: first the pairs of all rows for columns 0 and 1, then those for columns 2 and 3, and
+// so on.
 func (g *gen) gramRows() {
 	g.begin("gramRows", "func(sums *int32, lds int, a, b *uint32, ld, n int)",
 		"is 4 rows of sums of products of integers over n pairs: those of a, by two vectors of b. Strides in bytes.")

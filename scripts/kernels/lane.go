@@ -18,9 +18,9 @@ func (d dtype) String() string { return [...]string{"F32", "F16", "BF16"}[d] }
 
 func (d dtype) size() int { return [...]int{4, 2, 2}[d] }
 
-// lane is a way to process numbers: a whole vector, or the remainder of a row. The
-// remainder is processed one by one with AVX2 (the other lanes of the register are zero),
-// and at once under a mask with AVX-512.
+// lane is a way to process numbers: as a whole vector, or as the remainder of a row. AVX2 code
+// processes the remainder number by number, with zeros in the other lanes of the register.
+// AVX-512 code processes it at once, under a mask.
 type lane struct {
 	*gen
 	one  bool
@@ -31,7 +31,8 @@ type lane struct {
 // rounding holds the constants for rounding to BF16.
 type rounding struct{ one, bias, quiet reg.VecVirtual }
 
-// rounding makes the constants from all ones, so that no data section is needed.
+// rounding computes the constants from a register of all ones, so that no data section is
+// needed.
 func (g *gen) rounding() *rounding {
 	r := &rounding{g.vector(), g.vector(), g.vector()}
 	g.ones(r.one)
@@ -154,8 +155,9 @@ func (l *lane) narrow(dt dtype, v reg.VecVirtual) reg.Register {
 	return h
 }
 
-// round rounds v to nearest even in its upper 16 bits; the lower ones are undefined. NaN is
-// made quiet instead: it would round up to infinity.
+// round rounds v to nearest even and leaves the result in the upper 16 bits; the lower 16 bits
+// are undefined. It makes NaN quiet instead of rounding it, because rounding could turn it into
+// infinity.
 func (l *lane) round(v reg.VecVirtual) {
 	up, one, bias, quiet := l.vec(), l.fit(l.rne.one), l.fit(l.rne.bias), l.fit(l.rne.quiet)
 	l.VPSRLD(operand.Imm(16), v, up)
@@ -178,9 +180,9 @@ func (l *lane) round(v reg.VecVirtual) {
 	l.VBLENDVPS(nan, v, up, v)
 }
 
-// over runs body over n numbers: unroll vectors at a time, then one, then the remainder.
-// body gets the index of the vector within the round; advance moves the pointers over a
-// number of numbers.
+// over generates loops over n numbers: first unroll vectors at a time, then one vector at a
+// time, then the remainder. body generates the work for one vector, given its index within the
+// iteration. advance generates the code that moves the pointers forward.
 func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, body func(l *lane, i int), advance func(numbers int)) {
 	many, single, rest, done := label+"Many", label+"Single", label+"Rest", label+"Done"
 	whole := &lane{gen: g, rne: rne}
@@ -211,7 +213,8 @@ func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, bod
 	g.Label(done)
 }
 
-// loopWhile repeats body while n is at least step, and subtracts step each time.
+// loopWhile generates a loop that runs body while n is at least step, and subtracts step from n
+// each time.
 func (g *gen) loopWhile(label, next string, n reg.GPVirtual, step int, body func()) {
 	g.Label(label)
 	g.CMPQ(n, operand.I32(step))

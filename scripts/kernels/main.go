@@ -1,6 +1,6 @@
-// Command kernels writes the amd64 assembly of gpuipc/kernel and of tiering/disk/codec, and
-// the Go declarations for it: one pair of files per instruction set. It is run by `go
-// generate` there; builds only need its output.
+// Command kernels writes the amd64 assembly of gpuipc/kernel and of tiering/disk/codec, and the
+// Go declarations for it: one pair of files per instruction set. `go generate` in those packages
+// runs it; builds need only its output.
 package main
 
 import (
@@ -29,7 +29,7 @@ type gen struct {
 	byteTable operand.Mem // for a byte shuffle that transposes 4x4 bytes
 }
 
-// vector returns a fresh vector register, half one of half the width.
+// vector returns a new vector register; half returns one of half the width.
 func (g *gen) vector() reg.VecVirtual {
 	if g.lanes == 16 {
 		return g.ZMM()
@@ -47,8 +47,8 @@ func (g *gen) half() reg.VecVirtual {
 // vectorBytes returns the size of a vector of F32.
 func (g *gen) vectorBytes() int { return 4 * g.lanes }
 
-// begin starts a function; end closes it. Arguments must not escape, and Go neither frees
-// nor moves the memory that they point to while the function runs.
+// begin starts a function; end ends it. The function is declared noescape: it must not keep its
+// pointer arguments. Go neither frees nor moves the memory behind them while the function runs.
 func (g *gen) begin(name, signature string, doc ...string) {
 	g.Function(name + g.isa)
 	g.Attributes(nosplit)
@@ -82,7 +82,7 @@ func (g *gen) broadcastArg(name string) reg.VecVirtual {
 	return v
 }
 
-// From textflag.h: no stack check; read-only and without pointers.
+// Flags of textflag.h: nosplit = no stack check; rodata = read-only data without pointers.
 const nosplit, rodata = 4, 8 | 16
 
 // kernel represents the generated package: signatures may name these types.

@@ -8,8 +8,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// generatePlanes writes the split of numbers into byte planes and the join of planes into
-// numbers. Both require multiples of 32 numbers.
+// generatePlanes writes functions that split numbers into byte planes, and that join planes into
+// numbers. A plane has the bytes at one position of all numbers. The count of numbers must be a
+// multiple of 32.
 func generatePlanes(folder string) error {
 	g := &gen{Context: build.NewContext(), isa: "AVX2", lanes: 8}
 	g.byteTable = g.StaticGlobal("transposeBytes")
@@ -24,11 +25,12 @@ func generatePlanes(folder string) error {
 	return write(g.Context, "codec", filepath.Join(folder, "planes_avx2_amd64"))
 }
 
-// planeStep is the number of numbers that an iteration of the loops below processes: the
-// bytes of a vector.
+// planeStep is how many numbers an iteration of the loops below processes: as many as a vector
+// has bytes.
 const planeStep = 32
 
-// turns runs body for every planeStep of n numbers; n is not 0.
+// turns generates a loop that runs body for each planeStep of n numbers; n is not 0. moved lists
+// the pointers to advance, by the size of their elements in bytes.
 func (g *gen) turns(n reg.GPVirtual, body func(), moved map[int][]reg.GPVirtual) {
 	g.Label("turn")
 	body()
@@ -83,8 +85,8 @@ func (g *gen) splitHalves() {
 	}, map[int][]reg.GPVirtual{1: {p0, p1}, 2: {src}})
 }
 
-// storePacked writes the lower byte of each of 32 numbers of 16 bits, whose upper
-// ones are zero.
+// storePacked writes the lower byte of each of 32 16-bit numbers. Their upper bytes must be
+// zero.
 func (g *gen) storePacked(dst reg.Register, v [2]reg.VecVirtual) {
 	g.VPACKUSWB(v[1], v[0], v[0]) // within 128-bit halves: the middle quarters are swapped
 	g.VPERMQ(operand.Imm(0b11_01_10_00), v[0], v[0])
@@ -112,8 +114,8 @@ func (g *gen) joinHalves() {
 	}, map[int][]reg.GPVirtual{1: {p0, p1}, 2: {dst}})
 }
 
-// wordTables convert 32 numbers of 4 bytes to 4 planes, and back: transpose transposes 4x4
-// bytes in each 128 bits and is its own inverse; order permutes 32-bit lanes.
+// wordTables has the tables to convert 32 numbers of 4 bytes to 4 planes and back. transpose
+// transposes 4x4 bytes in each 128 bits and is its own inverse. order permutes 32-bit lanes.
 type wordTables struct{ transpose, order reg.VecVirtual }
 
 // tables loads them.

@@ -7,7 +7,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// peak only does independent multiply-adds between registers.
+// peak generates a function that measures the multiply-add peak: it only does independent
+// multiply-adds between registers.
 func (g *gen) peak(accumulators int) {
 	g.begin("peakFMA", "func(x, y *float32, rounds int)",
 		fmt.Sprintf("does rounds of %d multiply-adds of the %d numbers at x and y, which are aligned.", accumulators, g.lanes))
@@ -36,9 +37,9 @@ func (g *gen) zero(v reg.VecVirtual) {
 	g.VPXOR(v, v, v)
 }
 
-// products generates the tiles of D = C + A*B with the given numbers of rows, two vectors
-// wide, and the function that copies B into panels of that width. The tallest tile also has
-// a variant that writes B as a panel while it reads it.
+// products generates the tiles of D = C + A*B with the given numbers of rows, two vectors wide,
+// and the function that copies B into panels of that width. The tile with the most rows also has
+// a variant that copies B into a panel while it reads B.
 func (g *gen) products(rows ...int) {
 	for _, n := range rows {
 		g.tile(n, false)
@@ -83,11 +84,11 @@ type tiling struct {
 	keepPanel bool
 }
 
-// tile keeps rows x 2 vectors of D in registers while it iterates over k. A is read
-// row-major, number by number; B is read two vectors per k.
+// tile generates a function that keeps rows x 2 vectors of D in registers while it iterates over
+// k. It reads A row-major, number by number, and B two vectors per k.
 //
-// Memory for the next tiles is prefetched line by line on the way. All at once it would
-// delay the loads of this tile.
+// It prefetches the memory of the next tiles line by line, during the loop. Prefetching all at
+// once would delay the loads of the current tile.
 func (g *gen) tile(rows int, keepPanel bool) {
 	name, doc := fmt.Sprintf("tile%dx%d", rows, 2*g.lanes), "computes t.count tiles, t.step* apart, each D = C + A*B."
 	if keepPanel {
@@ -135,7 +136,8 @@ func (x *tiling) field(off int) reg.GPVirtual {
 	return r
 }
 
-// present returns the start of the current tile, given a pointer and its step per tile.
+// present returns the start of the current tile in one operand, given the fields with the
+// operand's pointer and its step per tile.
 func (x *tiling) present(pointer, step int) reg.GPVirtual {
 	r := x.GP64()
 	x.MOVQ(at(x.t, step), r)
@@ -144,7 +146,7 @@ func (x *tiling) present(pointer, step int) reg.GPVirtual {
 	return r
 }
 
-// load fills the accumulators from C and finds the C of the next tile.
+// load fills the accumulators from C and sets nextC to the C of the next tile.
 func (x *tiling) load() [][2]reg.VecVirtual {
 	c, ldc := x.present(fieldC, fieldStepC), x.field(fieldLDC)
 	x.nextC = x.GP64()
@@ -188,8 +190,8 @@ func (x *tiling) store(acc [][2]reg.VecVirtual) {
 	}
 }
 
-// point sets a pointer to every third row of A: the next two are one and two strides
-// further.
+// point sets lines to every third row of A. The two rows after each of them are one and two
+// strides further.
 func (x *tiling) point() {
 	x.lines = []reg.GPVirtual{x.present(fieldA, fieldStepA)}
 	for i := 3; i < x.rows; i += 3 {
@@ -203,8 +205,9 @@ func (x *tiling) point() {
 // unroll is the number of k per iteration of the inner loop (8 is not faster, measured).
 const unroll = 4
 
-// steps advances n numbers along k. B is a dense panel, which saves stepping a pointer for
-// each k (2 % of AVX2, measured). Tiles that keep it or have few rows may read B in place.
+// steps generates the work for n values of k. It reads B from a dense panel, so that no pointer
+// moves at each k (that would cost 2 % with AVX2, measured). Tiles that write the panel, and
+// tiles of at most directRows rows, may read B in place.
 func (x *tiling) steps(acc [][2]reg.VecVirtual, n int) {
 	width := x.vectorBytes()
 	dense := !x.keepPanel && x.rows > directRows
@@ -248,7 +251,7 @@ func (x *tiling) steps(acc [][2]reg.VecVirtual, n int) {
 // directRows is the largest number of rows of a tile that may read B at any stride.
 const directRows = 2
 
-// fetchRow prefetches a row of B, keepAhead rows below.
+// fetchRow prefetches the row of B that is 1<<keepAhead rows below the current row.
 func (x *tiling) fetchRow() {
 	p := x.GP64()
 	x.MOVQ(at(x.t, fieldLDB), p)
@@ -260,7 +263,8 @@ func (x *tiling) fetchRow() {
 
 const keepAhead = 5 // 32 rows
 
-// pack copies B into panels: [k][2 vectors] for each run of columns.
+// pack generates a function that copies B into panels. A panel has the layout [k][2 vectors],
+// for one run of columns.
 func (g *gen) pack() {
 	g.begin("pack", "func(dst *float32, dstRow, dstPanel int, src *float32, srcRow, srcPanel int, rows, panels int)",
 		fmt.Sprintf("copies rows of panels runs of %d numbers. Strides of both sides in bytes.", 2*g.lanes))
@@ -308,7 +312,7 @@ func (g *gen) transpose() {
 		g.VPERM2F128(operand.Imm(0x20), y, x, lo)
 		g.VPERM2F128(operand.Imm(0x31), y, x, hi)
 	}, 4)
-	// The second crossing leaves columns 1 and 2 (and 5 and 6) swapped.
+	// The second call of crossed leaves columns 1 and 2, and 5 and 6, swapped.
 	for _, i := range [8]int{0, 2, 1, 3, 4, 6, 5, 7} {
 		g.VMOVUPS(r[i], at(dst, 0))
 		g.ADDQ(dstRow, dst)

@@ -27,21 +27,22 @@ const (
 
 // rotating is the state of one rotation function under construction.
 //
-// It works on a batch of items at a time. Within a batch the outer loop is over the
-// dimensions and the inner one over the items, so that cosines and sines stay in registers:
-// with loads of both for every vector, decoding was the limit (18 against 22 GB/s,
-// measured).
+// The function works on a batch of items at a time. Within a batch, the outer loop is over the
+// dimensions and the inner loop over the items, so that cosines and sines stay in registers. If
+// they were loaded for every vector, the decoding of instructions would be the limit (18 instead
+// of 22 GB/s, measured).
 type rotating struct {
 	*lane
 	dt          dtype
 	interleaved bool
 	t           reg.GPVirtual // *turning
-	off         reg.GPVirtual // in a head, bytes
+	off         reg.GPVirtual // offset within a head, in bytes
 	src, dst    reg.GPVirtual // at off of the current item
-	half        reg.GPVirtual // from x to y, bytes
-	ahead       reg.GPVirtual // from an item to that of the next batch, bytes
+	half        reg.GPVirtual // distance from x to y of a pair, in bytes
+	ahead       reg.GPVirtual // distance from an item to the same item of the next batch, in bytes
 
-	// For BF16: the upper half of each number, half a unit of the result, and words.
+	// Constants for BF16. high selects the upper half of each number; tie is half a unit in the
+	// last place of the result. The others work on 16-bit words.
 	high, tie           reg.VecVirtual
 	one                 reg.VecVirtual // 1 in each word
 	but1                reg.VecVirtual // 0xfffe in each word
@@ -49,7 +50,7 @@ type rotating struct {
 	evenWords, oddWords reg.OpmaskVirtual
 }
 
-// rotations generates the copies that rotate heads.
+// rotations generates functions that copy heads and rotate them on the way.
 func (g *gen) rotations() {
 	if g.lanes == 8 {
 		g.upTable = g.StaticGlobal("shiftUpBytes")
@@ -91,8 +92,8 @@ func (r *rotating) startBatch() {
 	r.XORQ(r.off, r.off)
 }
 
-// nextBatch moves the pointers only while items are left: Go must not see a pointer past
-// its memory.
+// nextBatch moves the pointers to the next batch if items are left, and otherwise leaves them:
+// Go must not see a pointer past the end of its memory.
 func (r *rotating) nextBatch() {
 	n := r.field(turningNow)
 	r.SUBQ(n, at(r.t, turningItems))
@@ -118,7 +119,8 @@ func (r *rotating) field(off int) reg.GPVirtual {
 	return v
 }
 
-// eachItem runs body with src and dst at off of item after item.
+// eachItem generates a loop over the items of a batch. In body, src and dst point to offset off
+// of the current item.
 func (r *rotating) eachItem(label string, body func()) {
 	r.src, r.dst = r.field(turningSrc), r.field(turningDst)
 	r.ADDQ(r.off, r.src)
@@ -173,8 +175,8 @@ func (r *rotating) vectors() {
 	r.Label("pairs")
 }
 
-// table loads the next cosines or sines: for neighbours in F32 and F16 one for every
-// number, otherwise one for every pair.
+// table loads the next cosines or sines. For interleaved pairs in F32 and F16 the table has one
+// for every number, otherwise one for every pair.
 func (r *rotating) table(p reg.GPVirtual) []reg.VecVirtual {
 	n := r.pairs()
 	if r.interleaved && r.dt != bf16 {
@@ -190,9 +192,8 @@ func (r *rotating) table(p reg.GPVirtual) []reg.VecVirtual {
 }
 
 // from returns the location of x or y, and prefetches the same location of the next batch's
-// items: the arithmetic fills the processor's window, so that on its own it sees too few
-// loads ahead. Without the prefetch, 128 MiB are copied at 0.75 of a plain copy's speed
-// (measured).
+// items. Without the prefetch, copying 128 MiB has 0.75 of the speed of a plain copy (measured),
+// because the arithmetic fills the processor's window and leaves few loads in flight.
 func (r *rotating) from(disp int, y bool) operand.Mem {
 	if disp%64 == 0 {
 		p := r.GP64()
@@ -241,8 +242,8 @@ func (r *rotating) turnHalvesWide(cos, sin []reg.VecVirtual) {
 	}
 }
 
-// turnPairsWide requires tables where each number has its cosine, and its sine with the
-// sign with which the other number of the pair is added.
+// turnPairsWide rotates interleaved pairs of F32 or F16. The tables have a cosine and a sine for
+// each number; the sign of the sine is that of the term with the other number of the pair.
 func (r *rotating) turnPairsWide(cos, sin []reg.VecVirtual) {
 	for i := range cos {
 		disp := i * r.lanes * r.dt.size()
@@ -313,7 +314,7 @@ func (r *rotating) masks() {
 	r.VPSLLD(operand.Imm(16), r.high, r.high)
 }
 
-// even and odd widen every other BF16 number, without crossing lanes.
+// even and odd widen the BF16 numbers at even and odd places to F32, without crossing lanes.
 func (r *rotating) even(v reg.VecVirtual) reg.VecVirtual {
 	w := r.vector()
 	r.up(v, w)
@@ -330,8 +331,8 @@ func (r *rotating) odd(v reg.VecVirtual) reg.VecVirtual {
 	return w
 }
 
-// up moves the lower half of each number to the upper one. AVX2 shifts use the
-// ports of multiplications, byte shuffles do not.
+// up moves the lower half of each 32-bit number to its upper half. The AVX2 code uses a byte
+// shuffle, because shifts would use the same ports as multiplications.
 func (r *rotating) up(v, w reg.VecVirtual) {
 	if r.lanes == 16 {
 		r.VPSLLD(operand.Imm(16), v, w)
@@ -340,10 +341,10 @@ func (r *rotating) up(v, w reg.VecVirtual) {
 	r.VPSHUFB(r.moveUp, v, w)
 }
 
-// joined rounds e and o to BF16 and stores them in even and odd places. The upper and the
-// lower halves of the numbers are gathered so that the remaining operations work on words.
-// NaN needs no special case: results are NaN only with zeros in the lower half, since BF16
-// numbers and the table have no others.
+// joined rounds e and o to BF16 and returns them at even and odd places of one vector. It
+// gathers the upper halves of all numbers in one register and the lower halves in another, so
+// that the rounding works on 16-bit words. NaN needs no special case: neither BF16 numbers nor
+// the table have a NaN with bits in the lower half, so results have none either.
 func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 	hi, lo := r.vector(), r.vector()
 	if r.lanes == 16 {
@@ -357,7 +358,8 @@ func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 		r.VPADDW(r.one, hi, past, hi)
 		return hi
 	}
-	// Half a unit is added first. After a tie the lower bits are zero, and it is made even.
+	// Half a unit is added first. If the lower bits are then zero, the number was a tie, and the
+	// result is made even.
 	r.VPADDD(r.tie, e, e)
 	r.VPADDD(r.tie, o, o)
 	r.VPSRLD(operand.Imm(16), e, hi)
@@ -406,7 +408,8 @@ func (r *rotating) restOfPairs() {
 	r.Label("copy")
 }
 
-// copyRest copies the numbers that are not rotated: four vectors at a time, vectors, bytes.
+// copyRest copies the numbers that are not rotated: first four vectors at a time, then single
+// vectors, then bytes.
 func (r *rotating) copyRest() {
 	size := r.field(turningHeadBytes)
 	r.MOVQ(at(r.t, turningCopy), r.off)

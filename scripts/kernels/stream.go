@@ -45,8 +45,8 @@ func (g *gen) narrowTo(dt dtype) {
 	g.end()
 }
 
-// states generates the composition of scalar and diagonal transitions. Products and sums
-// are rounded one by one, as in plain Go.
+// states generates the composition of scalar and diagonal transitions. Each product and each sum
+// is rounded, as in plain Go.
 func (g *gen) states() {
 	for _, dt := range []dtype{f32, f16, bf16} {
 		g.scaleRows(dt)
@@ -112,8 +112,8 @@ func (g *gen) scaleTurned(dt dtype) {
 	g.end()
 }
 
-// turn returns (x cos - y sin, y cos + x sin): the product with the sine is rounded, the
-// other one and the sum are one multiply-add.
+// turn returns (x cos - y sin, y cos + x sin). The product with the sine is rounded; the product
+// with the cosine and the sum are one fused multiply-add.
 func (l *lane) turn(x, y reg.VecVirtual, cos, sin operand.Op) (p, q reg.VecVirtual) {
 	p, q = l.vec(), l.vec()
 	l.VMULPS(sin, y, p)
@@ -123,7 +123,8 @@ func (l *lane) turn(x, y reg.VecVirtual, cos, sin operand.Op) (p, q reg.VecVirtu
 	return p, q
 }
 
-// advance returns a function that moves pointers to F32 and to dt over numbers.
+// advance returns a function that moves pointers forward by a number of elements: the pointers
+// in wide point to F32, those in narrow to dt.
 func (g *gen) advance(dt dtype, wide, narrow []reg.GPVirtual) func(int) {
 	return func(n int) {
 		for _, p := range wide {
@@ -161,7 +162,7 @@ func (g *gen) dot(accumulators int) {
 	g.over("", n, accumulators, nil, func(l *lane, i int) {
 		v := l.load(f32, x, i*g.vectorBytes())
 		w := l.load(f32, y, i*g.vectorBytes())
-		if l.one { // would clear the upper sums: multiply in full width, with zeros after the first
+		if l.one { // a scalar multiply-add would clear the upper sums; v and w have zeros after the first number
 			g.VFMADD231PS(v.AsY(), w.AsY(), acc[i])
 			return
 		}
@@ -177,7 +178,7 @@ func (g *gen) dot(accumulators int) {
 	g.end()
 }
 
-// folded adds the lanes of v into one.
+// folded returns the sum of the lanes of v.
 func (g *gen) folded(v reg.VecVirtual) reg.Register {
 	if g.lanes == 16 {
 		h := g.YMM()

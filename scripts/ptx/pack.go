@@ -2,8 +2,8 @@
 //
 //	go run ./scripts/ptx TEXT FILE.zst
 //
-// FILE is left unchanged if it already expands to the text of TEXT, so that other releases
-// of the compressor change nothing.
+// FILE.zst is not written if it already expands to the content of TEXT. Another release of the
+// compressor therefore does not change FILE.zst.
 package main
 
 import (
@@ -44,7 +44,7 @@ func pack(from, to string) error {
 	if was, err := expander.DecodeAll(kept, nil); err == nil && bytes.Equal(was, text) {
 		return nil
 	}
-	// One block after another, in one goroutine: the bytes depend on the text alone.
+	// With one goroutine, the compressed bytes depend only on the text.
 	compressor, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return err

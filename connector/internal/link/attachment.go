@@ -17,10 +17,10 @@ import (
 //	attached --fail--> dead --hangup--> gone
 //	    \------hangup-------------------/
 //
-// Dead: no more requests, callers have been answered. Gone: end of file, which
-// the daemon sends when nothing there can touch our memory any more. Mappings and
-// socket outlive both until the last lease is released: the daemon keeps the
-// pages for as long as we go on being able to send.
+// Dead: it accepts no more requests and has answered all callers. Gone: it has read end of file,
+// which the daemon sends when it can no longer access our memory. Mappings and socket stay open
+// until the last lease is released, because the daemon keeps leased pages unchanged for as long
+// as our end of the socket is open.
 type Attachment struct {
 	host   *Host
 	conn   *seqpacket.Conn // open until the last lease is released
@@ -31,18 +31,18 @@ type Attachment struct {
 
 	Arena     *gpuipc.Mapping
 	Slots     *gpuipc.Mapping
-	region    *gpuipc.Mapping // of staging
+	region    *gpuipc.Mapping // mapping of the staging region
 	hasDevice bool            // the daemon has a device
-	HasKnown  bool            // it finds segments by the tokens of a prompt
-	HasRows   bool            // it keeps checkpoints as rows
-	HasPacked bool            // it packs transitions and end-states
-	// HasPrimers: it names segments by the primer they were captured after.
+	HasKnown  bool            // the daemon finds segments by the tokens of a prompt
+	HasRows   bool            // the daemon keeps checkpoints as rows
+	HasPacked bool            // the daemon packs transitions and end-states
+	// HasPrimers: the daemon supports segments that were captured after a primer.
 	HasPrimers bool
-	// HasLosses: it keeps the losses of splices, and answers limits of them.
+	// HasLosses: the daemon keeps the losses of splices, and answers loss limits.
 	HasLosses bool
 	Device    *DeviceMemory // nil = none
 
-	deviceErr error // why not, though asked for
+	deviceErr error // why Device is nil although the host requested one
 	Staging   *Staging
 
 	flight
@@ -50,7 +50,7 @@ type Attachment struct {
 	stall stall
 	token chan struct{} // the right to read the socket; its holder owns rbuf
 	rbuf  []byte
-	pace  seqpacket.Pace // of who holds the token
+	pace  seqpacket.Pace // of the holder of token
 
 	Dead  chan struct{}
 	gone  chan struct{}
@@ -65,11 +65,11 @@ type Attachment struct {
 var ErrNotAttached = fmt.Errorf("no daemon attached: %w", ErrUnavailable)
 
 const (
-	readTick    = 20 * time.Millisecond // how long a reader stays deaf to its context
-	maxInFlight = 256                   // requests, whatever the daemon allows
+	readTick    = 20 * time.Millisecond // longest time until a reader notices that its context has ended
+	maxInFlight = 256                   // limit on requests in flight, even if the daemon allows more
 )
 
-// Retain keeps the mappings; false when they are unmapped already.
+// Retain keeps the mappings until Release. It returns false if they are already unmapped.
 func (a *Attachment) Retain() bool {
 	for {
 		n := a.refs.Load()
@@ -94,22 +94,22 @@ func (a *Attachment) Release() {
 	if a.Device != nil {
 		a.Device.close(a.host)
 	}
-	// Only now: a daemon that dropped this client takes an open socket as a sign that
-	// the pages may still be read.
+	// The socket is closed last: while it is open, a daemon that dropped this client assumes
+	// that the client may still read the pages.
 	a.conn.Close()
 	a.peer.close()
 }
 
-// Intact reports whether leased memory holds what was leased. Once the
-// connection has ended the daemon may give its pages to others, unless it is
-// dead and cannot write. The caller keeps the mappings.
+// Intact reports whether leased memory still holds the leased bytes. Once the connection has
+// ended, a living daemon may reuse the pages; a dead daemon cannot. The caller must hold the
+// mappings (see Retain).
 func (a *Attachment) Intact() bool { return !a.ended.Load() || a.peer.gone() }
 
 // CountCorrupt counts a chunk whose digest did not match.
 func (a *Attachment) CountCorrupt() { a.host.Counters.Corrupt.Add(1) }
 
-// NewEnded returns an attachment without a daemon, which has ended and whose memory
-// has no writer. Replies can be read against it.
+// NewEnded returns an attachment that has already ended and whose memory nobody writes. Tests
+// use it to decode replies without a daemon.
 func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 	conn, peers, err := seqpacket.Pair()
 	if err != nil {
@@ -130,7 +130,7 @@ func NewEnded(arena, slots *gpuipc.Mapping) (*Attachment, error) {
 	return a, nil
 }
 
-// HasEnded reports whether callers get nothing any more.
+// HasEnded reports whether the attachment refuses calls because it is dead.
 func (a *Attachment) HasEnded() bool { return a.ended.Load() }
 
 // Users returns the number of holders of the mappings, plus one until the daemon is gone.
@@ -142,20 +142,21 @@ func (a *Attachment) BeReader() (stop func()) {
 	return func() { a.token <- struct{}{} }
 }
 
-// KnowsPeer reports whether the kernel told which process is the daemon.
+// KnowsPeer reports whether the kernel identified the daemon's process.
 func (a *Attachment) KnowsPeer() bool { return a.peer.fd >= 0 }
 
 // Watch waits for the daemon to hang up.
 func (a *Attachment) Watch() {
 	if err := a.conn.AwaitHangup(); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
-		// Not known to be gone, but of no use any more.
+		// The daemon may still live, but the connection cannot be used any more.
 		a.Quit(err)
 		a.left.Store(true)
 	}
 	a.hangup()
 }
 
-// fail ends the attachment for callers.
+// fail makes the attachment dead: it answers all callers with an error and refuses further
+// calls.
 func (a *Attachment) fail(cause error) {
 	err := fmt.Errorf("%v: %w", cause, ErrUnavailable)
 	if !a.end(err) {
@@ -167,8 +168,8 @@ func (a *Attachment) fail(cause error) {
 	a.host.Lost(a, cause)
 }
 
-// Quit ends the attachment from our side. The daemon is told, so that it gives
-// everything of ours back, leases too, and hangs up.
+// Quit ends the attachment from our side. The daemon sees the end of the connection, frees
+// everything that belongs to it, including leases, and hangs up.
 func (a *Attachment) Quit(cause error) {
 	a.fail(cause)
 	_ = a.conn.CloseWrite() // fails only when the connection is closed already
@@ -245,7 +246,7 @@ func (a *Attachment) Start(ctx context.Context, c *Call, tenant uint32, m wire.M
 		return nil
 	}
 	a.remove(c.id)
-	a.answered(c) // fail may have answered it meanwhile
+	a.answered(c) // fail may have answered c in the meantime
 	switch {
 	case errors.Is(err, wire.ErrTooLarge):
 		return fmt.Errorf("%v: %w", err, ErrInvalid)
@@ -281,8 +282,8 @@ func (a *Attachment) entry(ctx context.Context, c *Call) (uint16, error) {
 	}
 }
 
-// microseconds is a deadline as the header has it: at least 1, since 0 would mean
-// the daemon's default.
+// microseconds returns the time until deadline for the header's Deadline field. It is at least
+// 1, because 0 would mean the daemon's default.
 func microseconds(deadline time.Time) uint32 {
 	return uint32(max(1, min(time.Until(deadline).Microseconds(), 1<<32-1)))
 }
@@ -303,8 +304,8 @@ func (a *Attachment) send(ctx context.Context, frame []byte, fds []int, deadline
 	}
 }
 
-// finish waits for the reply of a started call: one waiting caller at a time
-// holds the token and reads for all.
+// finish waits for the reply of a started call. One waiting caller at a time holds the token and
+// reads the socket for all callers.
 func (a *Attachment) finish(ctx context.Context, c *Call) error {
 	answered, err := false, error(nil)
 	select {
@@ -323,13 +324,13 @@ func (a *Attachment) finish(ctx context.Context, c *Call) error {
 	return c.err
 }
 
-// follow waits while another goroutine reads. If it returns neither answered nor an
-// error, the caller has the token.
+// follow waits for the reply while another goroutine reads the socket. If it returns false and
+// no error, the caller has received the token.
 func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err error) {
 	answered, err = a.await(ctx, c, time.Until(c.Deadline))
 	if err != nil && a.conn.Readable() {
-		// Our reply may lie there and the reader, or this process, have been
-		// held up. It costs a reader no more than this to get to it.
+		// The socket has unread replies, perhaps ours, because the reader or this process was
+		// held up. The reader needs at most about lastWait to reach it.
 		if answered, again := a.await(context.Background(), c, lastWait); again == nil {
 			return answered, nil
 		}
@@ -337,8 +338,8 @@ func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err er
 	return answered, err
 }
 
-// lastWait is the time a call waits beyond its deadline for unread replies; an
-// estimate of the time a reader takes for them.
+// lastWait is the time that a call waits beyond its deadline for unread replies. It is an
+// estimate of the time in which a reader handles them.
 const lastWait = 5 * time.Millisecond
 
 func (a *Attachment) await(ctx context.Context, c *Call, d time.Duration) (answered bool, err error) {
@@ -360,7 +361,7 @@ func (a *Attachment) await(ctx context.Context, c *Call, d time.Duration) (answe
 	}
 }
 
-// giveUp is the kind of a context's end.
+// giveUp returns the error for an ended context: ErrLate after its deadline, else ErrCanceled.
 func giveUp(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return ErrLate
@@ -368,9 +369,8 @@ func giveUp(ctx context.Context) error {
 	return ErrCanceled
 }
 
-// lead reads until c is answered. At the end of its time it still takes what has
-// come already: after a pause of this process the reply may have been there all
-// along.
+// lead reads the socket until c is answered. At its deadline, or when ctx ends, it still reads
+// all queued replies: if this process was paused, the reply may have arrived in time.
 func (a *Attachment) lead(ctx context.Context, c *Call) error {
 	for !a.answered(c) {
 		left := time.Until(c.Deadline)
@@ -392,9 +392,9 @@ func (a *Attachment) lead(ctx context.Context, c *Call) error {
 	return nil
 }
 
-// read receives at most one frame, for at most d (0 = without waiting), and
-// hands it to its owner. It reports whether there was one. The caller holds the
-// token.
+// read receives at most one frame and hands it to the call that it answers. It waits at most d
+// (0 = does not wait) and reports whether a frame arrived. The caller holds the token. self is
+// the caller's own call, which needs no wake-up; nil = none.
 func (a *Attachment) read(d time.Duration, self *Call) bool {
 	n, fds, err := 0, []int(nil), error(nil)
 	if d == 0 {
@@ -421,7 +421,7 @@ func (a *Attachment) read(d time.Duration, self *Call) bool {
 	return false
 }
 
-// dispatch hands a reply to its owner.
+// dispatch hands a reply to the call that it answers.
 func (a *Attachment) dispatch(frame []byte, self *Call) {
 	h, body, err := wire.ParseHeader(frame)
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// A Call is one request and its reply. Calls are pooled: buffers and messages keep their
-// memory.
+// A Call is one request and its reply. Calls are pooled, so that their buffers and messages are
+// reused.
 type Call struct {
 	Op       wire.Op
 	id       uint64
@@ -24,7 +24,7 @@ type Call struct {
 	reply    []byte // the reply's frame
 	err      error  // set if the connection failed instead
 
-	Abandoned bool // its caller has returned; resources listed in Late no longer belong to it
+	Abandoned bool // the caller has returned; the resources listed in Late no longer belong to the caller
 
 	done  chan struct{} // signalled once per answer, unless the caller read it itself
 	timer *time.Timer   // nil until the caller first waits for another reader
@@ -49,8 +49,8 @@ func (p *Pool) Get(ctx context.Context, timeout time.Duration) *Call {
 	return k
 }
 
-// Put returns a call to the pool. Invariant: no reference to it is left, because it was
-// answered or its entry no longer refers to it.
+// Put returns a call to the pool. Invariant: nothing refers to the call any more, because it was
+// answered or was detached from its entry in the flight table.
 func (p *Pool) Put(k *Call) {
 	k.id, k.answered, k.Abandoned, k.err, k.Late = 0, false, false, nil, Late{}
 	p.calls.Put(k)
@@ -83,12 +83,12 @@ type Late struct {
 
 	// Set when the caller has returned.
 	pending *PendingWrite // waits for this reply
-	asked   bool          // cancel has been sent; guarded by flight.mu
+	asked   bool          // a cancel request has been sent; guarded by flight.mu
 
 	// Set for requests that the attachment sends itself.
 	own     bool
 	cancels uint64        // the request that this one cancels
-	stops   *PendingWrite // waits for the reply to this cancel
+	stops   *PendingWrite // write whose end the reply to this cancel confirms
 
 	returns []uint64 // leases or reservations that the request returns
 }

@@ -58,8 +58,8 @@ func (a *Attachment) attachDevice(device gpuipc.Accelerator, deadline time.Time)
 	return err
 }
 
-// mapDevice maps both runs of chunks. It closes the files that it has used, with or without
-// an error.
+// mapDevice maps the public and the private chunks. It closes the files that it has mapped, also
+// after an error.
 func mapDevice(ctx context.Context, device gpuipc.Accelerator, m *wire.AttachDeviceReply, files []*os.File, deadline time.Time) (*DeviceMemory, error) {
 	want, err := wire.Descriptors(m.Way, len(m.ChunkBytes), wire.AttachDescriptors)
 	if err != nil || len(files) != want {
@@ -107,7 +107,8 @@ func shares(m *wire.AttachDeviceReply, files []*os.File) (public, private gpuipc
 	return public, private
 }
 
-// letGo ends waits of our streams for a daemon that is gone.
+// letGo releases GPU streams of this process that wait for the daemon's number in the order
+// page, because the daemon is gone.
 func (d *DeviceMemory) letGo(h *Host) {
 	ctx, stop := context.WithTimeout(context.Background(), h.AttachTimeout)
 	defer stop()

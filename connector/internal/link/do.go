@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// Do sends the request m and returns the body of its reply, a view that is valid as long as
-// c. A reply with an error code is an error of that kind.
+// Do sends the request m and returns the body of its reply: a view of memory of c, valid until c
+// returns to the pool. For a reply with an error code, Do returns the error of that code.
 func (a *Attachment) Do(ctx context.Context, c *Call, tenant uint32, m wire.Message, fds []int) ([]byte, error) {
 	if err := a.Start(ctx, c, tenant, m, fds); err != nil {
 		return nil, err
@@ -28,8 +28,8 @@ func (a *Attachment) Result(ctx context.Context, c *Call) ([]byte, error) {
 	return body, nil
 }
 
-// Decode reads a reply. An unreadable reply ends the attachment, because it is then unknown
-// what the daemon has granted.
+// Decode reads a reply. An unreadable reply ends the attachment, because the client then does
+// not know which leases the daemon has granted.
 func (a *Attachment) Decode(op wire.Op, m wire.Message, body []byte) error {
 	if err := m.Decode(body); err != nil {
 		a.BrokeProtocol(err)

@@ -8,18 +8,18 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// flight is the table of requests on one connection that have no reply yet. A request id is a
-// sequence number and the index of its entry. A reply finds its entry without a search, and
-// one to an earlier request is recognized:
+// flight is the table of requests on one connection that have no reply yet. A request id
+// consists of a sequence number and the index of the request's entry. A reply therefore finds
+// its entry without a search, and a reply to an earlier request of the same entry is recognized:
 //
 //	63            16 15     0
 //	+---------------+--------+
 //	|   sequence    | entry  |
 //	+---------------+--------+
 //
-// An entry stays until its reply has arrived, even if its caller has returned. Staging and
-// destinations stay reserved as long as the daemon may use them. Invariant: an index is in
-// free or own exactly while its entry has id 0.
+// An entry stays until its reply has arrived, even if its caller has returned, so that staging
+// and destinations stay reserved for as long as the daemon may use them. Invariant: an index is
+// in free or own exactly while its entry has id 0.
 type flight struct {
 	free chan uint16 // for callers
 	own  chan uint16 // for cancels and releases of the attachment itself
@@ -37,7 +37,7 @@ type entry struct {
 	id   uint64
 	op   wire.Op
 	c    *Call // nil when its caller has returned
-	late *Late // set then: what to do with the reply
+	late *Late // set if c is nil: how to handle the reply
 }
 
 // OwnEntries are reserved for cancels and releases, so that these get through when callers
@@ -106,8 +106,9 @@ func (f *flight) clearLocked(e *entry) {
 	f.putBack(i)
 }
 
-// take accepts a reply. If a caller waits for it, take stores the frame and wakes the caller
-// unless it is self. If its caller has returned, take returns what to do.
+// take accepts a reply. If its caller still waits, take stores the frame and wakes the caller,
+// unless the caller is self. If the caller has returned, take returns the Late that says how to
+// handle the reply. known is false if no request has the reply's id.
 func (f *flight) take(h wire.Header, frame []byte, self *Call) (l *Late, known bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,8 +136,8 @@ func answerLocked(c, self *Call) {
 	}
 }
 
-// answered reports whether c has been answered. It consumes the signal, so that the call can
-// be reused.
+// answered reports whether c has been answered. It also empties c.done, so that the call can be
+// reused.
 func (f *flight) answered(c *Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,9 +169,9 @@ func (f *flight) leave(c *Call, l *Late) bool {
 	return true
 }
 
-// end refuses further requests and answers all callers with err. Callers that write into
-// engine memory keep their entry: a failed connection does not end the writes, only a hang-up
-// does (see attachment.hangup).
+// end refuses further requests and answers all callers with err. Requests that write into engine
+// memory keep their entries: a failed connection does not end the daemon's writes, only a
+// hang-up does (see Attachment.hangup).
 func (f *flight) end(err error) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +217,7 @@ func (f *flight) drain() []*Late {
 	return left
 }
 
-// unasked returns the abandoned requests for which no cancel was sent, and marks them as
+// unasked returns the abandoned requests that need a cancel but have had none, and marks them as
 // cancelled.
 func (f *flight) unasked() map[uint64]*Late {
 	f.mu.Lock()
@@ -236,7 +237,8 @@ func (f *flight) unasked() map[uint64]*Late {
 	return found
 }
 
-// askAgain undoes unasked for one request.
+// askAgain clears the mark that unasked set on a request, because its cancel was not sent or
+// failed.
 func (f *flight) askAgain(id uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Dial connects, says hello and maps what comes back.
+// Dial connects to the daemon's socket, sends hello and maps the memory that the reply grants.
 func Dial(h *Host, path string) (*Attachment, error) {
 	a, err := connect(h, path, h.Device)
 	if err == nil && a.deviceErr != nil {
@@ -31,7 +31,7 @@ func connect(h *Host, path string, device gpuipc.Accelerator) (*Attachment, erro
 	if err != nil {
 		return nil, err
 	}
-	// Before anything is said: hello carries the tenants' tokens.
+	// This check comes before hello, because hello carries the tenants' tokens.
 	if err := trust.Check(conn.Fd(), path, h.DaemonUID); err != nil {
 		conn.Close()
 		return nil, err
@@ -54,8 +54,8 @@ func connect(h *Host, path string, device gpuipc.Accelerator) (*Attachment, erro
 	return a, nil
 }
 
-// hello is the first request of a connection. On success it took over the
-// descriptors, otherwise it returns them.
+// hello sends the first request of a connection and handles the reply. If it fails, it returns
+// the reply's descriptors, and the caller closes them.
 func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	request := &wire.HelloRequest{
 		MinVersion: wire.Version, MaxVersion: wire.Version, Client: a.host.Name,
@@ -72,7 +72,8 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A daemon that turned us away has said why before it closed.
+	// ErrClosed is ignored here: a daemon that refuses the connection sends its reason before it
+	// closes.
 	if err := a.send(a.host.Context, frame, nil, deadline); err != nil && !errors.Is(err, seqpacket.ErrClosed) {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
@@ -87,12 +88,12 @@ func (a *Attachment) hello(device bool, deadline time.Time) ([]int, error) {
 	return a.adopt(&m, fds)
 }
 
-// errNoReply: a reply may still come, but would not be read, so the connection is
-// unusable.
+// errNoReply means that no reply came in time. The reply may still come, and nobody would read
+// it, so the connection is unusable.
 var errNoReply = errors.New("no reply")
 
-// early receives the reply to a request that is sent before others may be,
-// looking up now and then whether the client has been closed.
+// early receives the reply to a setup request, during which no other request may be sent. Every
+// readTick it checks whether the client has been closed.
 func (a *Attachment) early(request *wire.Header, deadline time.Time) (body []byte, fds []int, err error) {
 	for {
 		left := time.Until(deadline)
@@ -113,7 +114,7 @@ func (a *Attachment) early(request *wire.Header, deadline time.Time) (body []byt
 		switch {
 		case err != nil:
 		case h.Kind == wire.Reply && h.Op == wire.OpHello && h.Request == 0 && h.Code != wire.OK:
-			err = Refusal(wire.OpHello, h.Code, body) // turned away before we said a word
+			err = Refusal(wire.OpHello, h.Code, body) // the daemon refused the connection before it read our hello
 		case h.Kind != wire.Reply || h.Op != request.Op || h.Request != request.Request:
 			err = fmt.Errorf("%s: reply to %s, request %d", request.Op, h.Op, h.Request)
 		case h.Code != wire.OK:

@@ -21,8 +21,8 @@ type Host struct {
 	SlotBytes    int64
 	Device       gpuipc.Accelerator // nil = no device memory is requested
 
-	AttachTimeout  time.Duration // of connecting and the first requests
-	ReleaseTimeout time.Duration // of returning leases
+	AttachTimeout  time.Duration // for connecting and the setup requests
+	ReleaseTimeout time.Duration // for returning leases
 	Log            zerolog.Logger
 
 	Calls    *Pool

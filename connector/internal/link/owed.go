@@ -9,11 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// owed lists leases and reservations that must still be returned to the daemon: they came
-// late, or it did not accept their return. Without it they would be unavailable to all
-// clients for as long as the connection lives.
+// owed lists leases and reservations that must still be returned to the daemon, because they
+// arrived late or the daemon did not accept their first return. If they were not returned, no
+// client could use that memory until the connection ends.
 //
-// Its size is bounded by what the daemon grants one connection.
+// Its size is bounded by the number of leases and reservations that the daemon grants one
+// connection.
 type owed struct {
 	mu struct {
 		sync.Mutex
@@ -36,7 +37,7 @@ func (o *owed) add(d debt, ids []uint64) {
 	o.mu.due[d] = append(o.mu.due[d], ids...)
 }
 
-// take removes as many ids as one request carries.
+// take removes and returns up to as many ids as one request can carry.
 func (o *owed) take() (d debt, ids []uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,9 +59,9 @@ func (o *owed) none() bool {
 	return len(o.mu.due) == 0
 }
 
-// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the daemon's answer. If
-// the daemon does not accept them, they are sent again later; a daemon that is gone has
-// nothing to release.
+// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the daemon's answer. If the
+// daemon does not accept them, they are sent again later. If the connection has ended, GiveBack
+// does nothing.
 func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	if a.ended.Load() {
 		return
@@ -75,7 +76,8 @@ func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	}
 }
 
-// owe returns ids without waiting, now or when there is room.
+// owe returns ids to the daemon without waiting. If they cannot be sent now, the reaper sends
+// them later.
 func (a *Attachment) owe(d debt, ids []uint64) {
 	a.owed.add(d, ids)
 	if !a.payOwed() {

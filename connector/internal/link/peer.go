@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/seqpacket"
 )
 
-// peer is the process that listened when we connected: the daemon, or its parent. If it is
-// dead, memory that only it could write no longer changes.
+// peer is the process that listened on the socket when we connected: the daemon, or its parent.
+// Once this process is dead, the memory that only it could write no longer changes.
 type peer struct {
 	fd     int // pidfd; -1 where the kernel has none
 	dead   atomic.Bool
@@ -20,8 +20,8 @@ type peer struct {
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5); the same on amd64 and arm64.
 const soPeerPidfd = 77
 
-// deathGrace is the time between the closing of a process's sockets and its end: the kernel
-// closes the sockets first. A guess; it is waited for once.
+// deathGrace is a guess of the time between the closing of a dying process's sockets and the end
+// of the process: the kernel closes the sockets first. gone waits this long, once per peer.
 const deathGrace = 50 * time.Millisecond
 
 func newPeer(conn *seqpacket.Conn) *peer {

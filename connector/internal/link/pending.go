@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// PendingWrite is the error of a Rotate or Assemble into engine memory that was abandoned
-// while the daemon may still be writing. The named blocks must not be used until Wait returns
-// nil.
+// PendingWrite is the error of a Rotate or Assemble into engine memory that the client has
+// abandoned while the daemon may still be writing. The engine must not use the blocks of the
+// request until Wait returns nil.
 type PendingWrite struct {
 	cause error
 	id    uint64
@@ -31,9 +31,9 @@ func (p *PendingWrite) Unwrap() error { return p.cause }
 // Done returns a channel that is closed when Wait would not block.
 func (p *PendingWrite) Done() <-chan struct{} { return p.done }
 
-// Wait blocks until the daemon can no longer write to the destination: it answered the
-// request, acknowledged the cancel, or is gone. An error means that this is unknown;
-// ErrUnavailable that it cannot become known, because the client was closed first.
+// Wait blocks until the daemon can no longer write to the destination: it answered the request,
+// acknowledged the cancel, or is gone. After an error the daemon may still write.
+// ErrUnavailable: this can no longer be found out, because the client was closed first.
 func (p *PendingWrite) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:

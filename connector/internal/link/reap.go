@@ -8,8 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// abandon abandons c because of cause. The reader of its reply does what Late lists; the
-// reaper makes sure that there is a reader.
+// abandon ends the wait for the reply to c because of cause, and returns the error for the
+// caller. Whoever reads the reply later does what c.Late lists. abandon starts the reaper, so
+// that somebody reads it.
 func (a *Attachment) abandon(c *Call, cause error) error {
 	err := fmt.Errorf("%s: given up: %w", c.Op, cause)
 	l := c.Late
@@ -36,20 +37,22 @@ func (a *Attachment) abandon(c *Call, cause error) error {
 	return err
 }
 
-// reap starts the reaper unless it runs. It reads replies without a waiting caller, sends
-// what could not be sent at once, and ends when neither is left.
+// reap starts the reaper, a goroutine, unless it already runs. The reaper reads replies that
+// have no waiting caller, sends cancels and releases that could not be sent at once, and ends
+// when nothing is left to read or send.
 func (a *Attachment) reap() {
 	if !a.reaping.Swap(true) {
 		a.host.Spawn(a.reapAll)
 	}
 }
 
-// The reaper tries to send every readTick, not as often as a daemon refuses. With nothing to
-// send it only reads.
+// reapRest is how long the reaper reads at a time if it has nothing to send. After a failed
+// attempt to send, the reaper tries again after readTick, not whenever the daemon refuses a
+// request.
 const reapRest = 500 * time.Millisecond
 
 func (a *Attachment) reapAll() {
-	var next time.Time // to send
+	var next time.Time // time of the next attempt to send
 	for {
 		tick := reapRest
 		if now := time.Now(); now.Before(next) {
@@ -69,7 +72,7 @@ func (a *Attachment) reapAll() {
 			continue
 		}
 		a.reaping.Store(false)
-		// A call may have been abandoned between the two previous lines.
+		// A call may have been abandoned between the check and the Store above.
 		if !a.unfinished() || a.reaping.Swap(true) {
 			return
 		}
@@ -78,8 +81,8 @@ func (a *Attachment) reapAll() {
 
 func (a *Attachment) unfinished() bool { return a.orphans() > 0 || !a.owed.none() }
 
-// askToStop sends a cancel for each abandoned request that has had none. It returns false if
-// one could not be sent.
+// askToStop sends a cancel for each abandoned request that needs one and has had none. It
+// returns false if a cancel could not be sent.
 func (a *Attachment) askToStop() bool {
 	all := true
 	for id, l := range a.unasked() {
@@ -119,7 +122,7 @@ func (a *Attachment) post(op wire.Op, tenant uint32, m wire.Message, l *Late) bo
 	return true
 }
 
-// lateReply does what is required after the reply to an abandoned request.
+// lateReply handles the reply to a request that has no waiting caller, as l says.
 func (a *Attachment) lateReply(l *Late, h wire.Header, body []byte) {
 	if !l.own {
 		a.host.Counters.LateReplies.Add(1)
@@ -140,8 +143,8 @@ func (a *Attachment) lateReply(l *Late, h wire.Header, body []byte) {
 	}
 }
 
-// cancelAnswered handles the reply to a cancel. The daemon sends it once the request can no
-// longer touch its destination, whatever the outcome.
+// cancelAnswered handles the reply to a cancel. The daemon answers a cancel only when the
+// cancelled request can no longer write to its destination, whether it succeeded or not.
 func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 	switch code {
 	case wire.OK:
@@ -153,8 +156,8 @@ func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 	}
 }
 
-// giveBack returns what a late reply granted. If the reply cannot be read, its leases end by
-// expiry.
+// giveBack returns the leases and reservations that a late reply granted. If the reply cannot be
+// read, they end when they expire.
 func (a *Attachment) giveBack(l *Late, op wire.Op, body []byte) {
 	leases, reservations := Granted(op, body)
 	if len(leases) > 0 {

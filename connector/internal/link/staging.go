@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Staging allocates parts of one connection's staging region, first fit. Parts start at
+// Staging allocates parts of one connection's staging region, by first fit. Parts start at
 // multiples of profile.PartAlign.
 //
 // Invariant: holes are sorted, disjoint and never adjacent.
@@ -35,8 +35,8 @@ func newStaging(mem []byte) *Staging {
 	return s
 }
 
-// Alloc allocates n bytes. It waits for room until deadline (ErrBusy) or the end of ctx. A
-// request larger than the region is ErrFull.
+// Alloc allocates n bytes. It waits for room until deadline, then returns ErrBusy, or until ctx
+// ends. It returns ErrFull if n exceeds the region.
 func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
 	for {
 		e, freed, err := s.try(n)
@@ -62,7 +62,7 @@ func (s *Staging) TryAlloc(n int64) (e gpuipc.Extent, ok bool, err error) {
 	return e, freed == nil && err == nil, err
 }
 
-// try allocates n bytes, or returns a channel to wait for.
+// try allocates n bytes. Without room it returns a channel that is closed when memory is freed.
 func (s *Staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 	want := padded(n)
 	if n < 0 || want > int64(len(s.mem)) {
@@ -89,7 +89,7 @@ func (s *Staging) try(n int64) (gpuipc.Extent, <-chan struct{}, error) {
 	return gpuipc.Extent{}, s.mu.freed, nil
 }
 
-// padded returns the room that n bytes take.
+// padded returns the size of a part for n bytes, a multiple of profile.PartAlign.
 func padded(n int64) int64 { return (max(n, 1) + profile.PartAlign - 1) &^ (profile.PartAlign - 1) }
 
 // Size returns the size of the region.

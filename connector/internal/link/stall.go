@@ -10,12 +10,12 @@ import (
 // errStalled is the error of calls to a daemon that has stopped answering.
 var errStalled = fmt.Errorf("the daemon has stopped answering: %w", ErrUnavailable)
 
-// After stallCalls consecutive calls without an answer or any other frame from the daemon,
-// further calls fail at once instead of waiting for their timeout. Any frame ends this state.
-// Replies that are still outstanding suffice, but one call per stallProbe is let through in
-// case they never come.
+// If StallCalls calls in a row get no answer and no other frame arrives, the daemon counts as
+// stalled, and further calls fail at once instead of waiting for their timeout. Any frame ends
+// this state, also a late reply. One call per stallProbe is sent nevertheless, as a probe,
+// because no reply may be outstanding.
 const (
-	StallCalls = 3           // one may be bad luck (a guess)
+	StallCalls = 3           // fewer could be chance (a guess)
 	stallProbe = time.Second // bounds how long calls miss after the daemon has recovered
 )
 
@@ -27,7 +27,7 @@ type stall struct {
 
 	mu struct {
 		sync.Mutex
-		frames uint64 // when the first of late was counted
+		frames uint64 // value of stall.frames when the first call of late was counted
 		late   int
 	}
 }
@@ -54,7 +54,7 @@ func (s *stall) missed() {
 	s.probe.Store(time.Now().Add(stallProbe).UnixNano())
 	s.on.Store(true)
 	if s.frames.Load() != now {
-		s.on.Store(false) // heard ran between the two
+		s.on.Store(false) // heard ran between the load of now and the store of on
 	}
 }
 

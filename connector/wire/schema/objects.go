@@ -8,7 +8,8 @@ func messages() []Message {
 	return all
 }
 
-// leased returns the items with which a reply lists extents and digests of n rows.
+// leased returns the items with which a reply lists the extents and digests of its rows. rowsOf
+// is the column with one element per row, and most the maximum number of rows.
 func leased(rowsOf, most string) []Item {
 	return body(
 		u32s("ExtentCount", most, rows(rowsOf), divides("ExtentOff")),

@@ -1,6 +1,6 @@
 package schema
 
-// structs are the Go types that columns of messages make up.
+// structs are the Go types that group columns of messages.
 var structs = []Struct{
 	{
 		Name: "TenantName",

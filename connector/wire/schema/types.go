@@ -19,14 +19,14 @@ type Constant struct {
 
 // Enum is a set of named numbers. The values of the enum of ops are taken from Operations.
 type Enum struct {
-	Name   string // of the Go type if Own, and in docs/protocol.md
+	Name   string // name in docs/protocol.md and, if Own, of the Go type
 	Prefix string // of the Go constants
 	Type   string // the underlying Go type
-	Own    bool   // declares a Go type, else constants of Type
+	Own    bool   // declares a Go type; else the constants have the type Type
 	Named  bool   // the Go type has String and Known
 	Bits   bool   // a set of bits
 	Python string // class in Python; "" = none
-	Client bool   // the Python class is for callers of the client, else for the codec
+	Client bool   // the Python class is for users of the client; else for the codec only
 	Doc    string // follows the name: "Code is", "Status is"
 	Values []Value
 }
@@ -37,7 +37,7 @@ type Value struct {
 	Number uint64
 	Doc    string
 	Then   string // for codes: what a client should do
-	Python string // "" = as Name
+	Python string // "" = derived from Name
 }
 
 // Struct is a Go type that groups several columns or scalars of a message. Python's messages
@@ -61,7 +61,7 @@ type Message struct {
 // Section is an optional part of a message. It follows the fields and earlier sections, and
 // is only sent between peers that agreed on Feature.
 type Section struct {
-	Name    string // of the field
+	Name    string // name of the Go field
 	Struct  string // its Go type and Python class
 	Feature string // value of the enum Feature; the section begins with its bit
 	Doc     string
@@ -99,15 +99,15 @@ func (k Kind) Column() bool { return k >= U8s }
 
 // Field is one scalar or column.
 type Field struct {
-	// Name is the Go field. "Plan.Begin" is a field of a struct, "Memory[].Layer" a column
-	// with that field of every element.
+	// Name is the Go field. "Plan.Begin" is the field Begin of the struct Plan. "Memory[].Layer"
+	// is a column with the field Layer of every element of Memory.
 	Name string
 	Kind Kind
-	Type string // of a Name with a dot: the struct's name
+	Type string // name of the struct, if Name has a dot
 	Most string // columns: maximum number of elements, an expression of constants
 	Each string // texts and blobs: maximum bytes of one
-	// Rows is the column with the same number of elements; OrNone allows none at all. Divides
-	// is the column that these counts divide into parts.
+	// Rows names the column that must have as many elements as this one; with OrNone, this one
+	// may also be empty. Divides names the column that this column of counts divides into parts.
 	Rows    string
 	OrNone  bool
 	Divides string
@@ -116,9 +116,8 @@ type Field struct {
 	Doc     string
 }
 
-// Check is a rule that Rows and Divides cannot express. It is checked at its position,
-// between the fields before and after it. Rows and Divides are checked after the last field
-// of the body, Rows first.
+// Check is a rule that Rows and Divides cannot express. The decoder checks it at its position
+// among the fields. Rows and Divides are checked after the last field of the body, Rows first.
 type Check struct {
 	Field string
 	// One of these is set.
@@ -130,8 +129,8 @@ type Check struct {
 	OrNone bool
 }
 
-// Only makes a column depend on the value of a scalar: it has Times elements for each of Rows
-// if the scalar has this value, else none.
+// Only makes a column depend on a scalar. If Scalar has the value Is, the column has Times
+// elements for each element of the column Rows; otherwise it is empty.
 type Only struct {
 	Scalar, Is  string
 	Rows, Times string // Times "" = 1
@@ -145,8 +144,8 @@ type Operation struct {
 	Number         int
 	Name           string // attach-device; in Go OpAttachDevice
 	Request, Reply string
-	// Tenant: the header names a tenant of the connection. Stopping: served while the daemon
-	// stops, since the operation ends something.
+	// Tenant: the header names a tenant of the connection. Stopping: the daemon serves the
+	// operation also while it stops, because the operation ends something.
 	Tenant, Stopping bool
 	// Accompanying descriptors, in words; "" = none are allowed.
 	RequestDescriptors, ReplyDescriptors string

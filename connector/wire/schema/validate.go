@@ -6,8 +6,8 @@ import (
 	"regexp"
 )
 
-// Validate finds errors that would give a codec that does not compile, or two codecs that
-// differ. It reports all of them.
+// Validate reports all errors that would produce a codec that does not compile, or Go and Python
+// codecs that differ.
 func (p *Protocol) Validate() error {
 	v := validation{names: map[string]bool{}, features: map[string]bool{}, messages: map[string]*Message{}}
 	for _, c := range p.Constants {
@@ -102,8 +102,8 @@ func (v *validation) message(m *Message) {
 
 var identifier = regexp.MustCompile(`[A-Za-z]\w*`)
 
-// body checks fields and returns its columns. A section's rows may be columns of its message,
-// outer.
+// body checks the items of a body and returns its columns. In a section, Rows may name columns
+// of outer, the section's message.
 func (v *validation) body(in string, items []Item, outer map[string]Kind) map[string]Kind {
 	fields := map[string]Kind{}
 	columns := map[string]Kind{}

@@ -14,8 +14,8 @@ import (
 // The kinds of failure. Other errors are system call errors, after which a connection cannot
 // be used.
 var (
-	// ErrClosed: closed here, closed by the peer, or the peer is gone. An empty
-	// message counts as closing, since a reader cannot tell the two apart.
+	// ErrClosed: we closed the connection, the peer closed it, or the peer is gone. An empty
+	// message counts as closed, because a reader cannot tell the two apart.
 	ErrClosed = errors.New("connection closed")
 	// ErrTimeout: nothing was received or sent in time; the connection is fine.
 	ErrTimeout = errors.New("timed out")
@@ -23,14 +23,14 @@ var (
 	ErrTruncated = errors.New("message truncated")
 	// ErrDescriptors: more descriptors, or other control data, than allowed.
 	ErrDescriptors = errors.New("unexpected control data")
-	// ErrNoRoom: the message carried allowed descriptors, but this process's table is full.
-	// The message's bytes have arrived.
+	// ErrNoRoom: the message carried allowed descriptors, but this process's table is full. The
+	// bytes of the message were received.
 	ErrNoRoom = errors.New("no room for descriptors")
 )
 
-// MaxDescriptors is the maximum number of descriptors in one message, Linux's SCM_MAX_FD.
-// Received messages are limited to FewDescriptors until AllowDescriptors
-// changes it, so that an untrusted peer cannot fill our table.
+// MaxDescriptors is the maximum number of descriptors in one message, Linux's SCM_MAX_FD. A
+// received message may carry FewDescriptors until AllowDescriptors changes this limit, so that
+// an untrusted peer cannot fill our descriptor table.
 const (
 	MaxDescriptors = 253
 	FewDescriptors = 8
@@ -72,7 +72,7 @@ func Dial(path string, timeout time.Duration) (*Conn, error) {
 	for begun := time.Now(); ; {
 		left := timeout
 		if timeout > 0 {
-			left = max(timeout-time.Since(begun), 1) // signals must not restart it
+			left = max(timeout-time.Since(begun), 1) // a signal must not restart the timeout
 		}
 		if err = c.SetSendTimeout(left); err != nil {
 			break
@@ -162,8 +162,8 @@ func (c *Conn) send(frame []byte, fds []int, flags int) error {
 	}
 }
 
-// sendTo and recvMsg notify Go's scheduler only of calls that may block: the notification
-// takes up to a tenth of the time of such a call.
+// sendTo and recvMsg notify Go's scheduler only of system calls that may block. For a call that
+// does not block, the notification would take up to a tenth of the time.
 func sendTo(fd int, frame []byte, flags int) (errno unix.Errno) {
 	if flags&unix.MSG_DONTWAIT != 0 {
 		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)), uintptr(flags), 0, 0)
@@ -202,9 +202,9 @@ func sendError(errno unix.Errno) error {
 	}
 }
 
-// Recv receives one message into buf and the descriptors it carried, all
-// close-on-exec. On ErrTruncated buf holds the first len(buf) bytes; with every
-// error the descriptors have been closed.
+// Recv receives one message into buf and returns the descriptors that it carried, all
+// close-on-exec. After ErrTruncated buf holds the first len(buf) bytes. After any error Recv has
+// closed the descriptors.
 func (c *Conn) Recv(buf []byte) (n int, fds []int, err error) { return c.recv(buf, 0) }
 
 // TryRecv is Recv that returns ErrTimeout instead of waiting.
@@ -235,16 +235,17 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 			break
 		}
 		if errno == unix.ECONNRESET && !reset {
-			// The peer closed without having read everything. Frames that it sent earlier are
-			// queued after this error, which is reported once.
+			// The peer closed the connection with unread messages. The kernel reports this error
+			// once, before the frames that the peer sent earlier.
 			reset = true
 			continue
 		}
 		if errno != unix.EINTR {
 			return 0, nil, recvError(errno)
 		}
-		// A signal: the kernel restarts the timeout, so signals at a steady pace could make
-		// the wait endless. Return to the caller, which knows its deadline.
+		// A signal interrupted the wait. A new wait would start with the full timeout, so
+		// repeated signals could make it endless. Return to the caller, which knows its
+		// deadline.
 		if c.recvTimeout.Load() != 0 {
 			return 0, nil, ErrTimeout
 		}
@@ -285,8 +286,9 @@ func (c *Conn) mostDescriptors() int {
 // controlBytes is controlRoom(MaxDescriptors).
 const controlBytes = (16 + 4*MaxDescriptors + 7) &^ 7
 
-// controlRoom returns the room for one SCM_RIGHTS of n descriptors: a header of 16 bytes and
-// 4 bytes for each, rounded up to a multiple of 8. The kernel drops excess descriptors.
+// controlRoom returns the bytes that one SCM_RIGHTS message of n descriptors needs: a header of
+// 16 bytes, then 4 bytes per descriptor, rounded up to a multiple of 8. The kernel drops
+// descriptors that do not fit.
 func controlRoom(n int) int { return 16 + (4*n+7)&^7 }
 
 func recvError(errno unix.Errno) error {
@@ -369,7 +371,7 @@ func (c *Conn) Readable() bool {
 // AwaitWritable waits, for at most d, until a retry of TrySend may succeed or the connection
 // has ended. It returns ErrTimeout after d.
 func (c *Conn) AwaitWritable(d time.Duration) error {
-	// Rounded up: a wait of 0 ms would make the caller spin.
+	// d is rounded up to milliseconds, because a wait of 0 ms would make the caller spin.
 	n, err := c.poll(unix.POLLOUT, int((d+time.Millisecond-1)/time.Millisecond))
 	if err == nil && n == 0 {
 		err = ErrTimeout
@@ -392,7 +394,7 @@ func (c *Conn) poll(events int16, ms int) (n int, err error) {
 		case err != unix.EINTR:
 			return 0, fmt.Errorf("poll: %w", err)
 		case ms >= 0:
-			return 0, nil // early is fine, no bound is not
+			return 0, nil // a call with a bound may end early
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CloseRead wakes local calls that wait to receive, and stops the peer from sending; the peer
-// does not see it as the end of the connection. Messages that were sent earlier can still be
-// received, until Recv returns ErrClosed.
+// CloseRead wakes local calls that wait to receive, and makes later sends of the peer fail. The
+// peer does not see an end of the connection. Messages that the peer sent earlier can still be
+// received; after them Recv returns ErrClosed.
 func (c *Conn) CloseRead() error {
 	if !c.gate.enter() {
 		return ErrClosed
@@ -24,9 +24,9 @@ func (c *Conn) CloseRead() error {
 // for one socket.
 const drainFrames = 4096
 
-// Drain discards received messages that were not read, including their descriptors. If a
-// socket is closed with unread frames, the frames that its peer has not read are lost as
-// well: the peer gets a reset instead.
+// Drain discards messages that have arrived and were not read, including their descriptors. Call
+// it before Close: closing a socket with unread messages resets the connection, and the peer
+// then loses the messages that it has not read yet.
 func (c *Conn) Drain() {
 	if !c.gate.enter() {
 		return

@@ -2,10 +2,10 @@ package seqpacket
 
 import "sync/atomic"
 
-// gate counts the calls that use a descriptor. Without it, a call that has not returned yet
-// could use a number that the kernel reassigned after Close.
+// gate counts the calls that use a descriptor. Without the count, a call that is still running
+// could use a descriptor number that the kernel has reassigned after Close.
 //
-// Invariant: users never rises from zero. The call that brings it to zero closes the
+// Invariant: users never rises from zero. The call that brings users to zero closes the
 // descriptor.
 type gate struct {
 	users atomic.Int32 // calls inside, plus one until shut

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener accepts connections on a path. It removes neither a path that exists already nor
-// its own when it closes: whether a path is stale is decided by the owner of the directory.
+// Listener accepts connections on a path. It removes no path: neither one that already exists,
+// nor its own at Close. The owner of the directory decides whether a path is stale.
 type Listener struct {
 	fd   int
 	gate gate
@@ -23,8 +23,8 @@ func Listen(path string, mode uint32, backlog int) (*Listener, error) {
 	}
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: path})
 	if err == nil {
-		// Connects are refused until listen is called, so the wider mode that bind gave the
-		// path could not be used.
+		// Until listen is called, the kernel refuses connections, so nobody can use the wider
+		// mode that bind gave the path.
 		if err = unix.Chmod(path, mode); err == nil {
 			err = unix.Listen(fd, backlog)
 		}

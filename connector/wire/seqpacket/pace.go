@@ -7,9 +7,10 @@ import (
 
 // Pace reduces the scheduling cost of a goroutine that does little but blocking system calls.
 // Such a goroutine never yields its processor voluntarily. After 10 ms Go's monitor therefore
-// takes the processor away in every blocked call that it finds, and looks every 20 µs. That
-// causes three thread wake-ups per message, and more than doubles the processor time when 16
-// clients share two cores. Yielding now and then, between two calls, avoids that.
+// looks every 20 µs and takes the processor (P) from the goroutine in each blocked call that it
+// finds. That causes three thread wake-ups per message, and more than doubles the processor time
+// when 16 clients share two cores. Yielding between two calls, every few milliseconds, avoids
+// that.
 //
 // The zero value is ready. It is for one goroutine at a time.
 type Pace struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// bed is a disk tier in this process, without a daemon, with memory to write from and to
-// read into. Segments use different memory, as in an arena: the same megabyte again and
-// again would come from a cache.
+// bed is a disk tier in this process, without a daemon, and memory to write from and to read
+// into. Each segment has its own memory, as in an arena: memory that is used again and again
+// would stay in a CPU cache.
 type bed struct {
 	tier    *disk.Tier
 	stopped chan error
@@ -33,8 +33,8 @@ type bed struct {
 	made    uint64 // segments so far; each has its own key
 }
 
-// spot holds the memory from which one segment of a pass is written and into which it is
-// read.
+// spot is the memory of one segment of a pass: the segment is written from the memory from, and
+// read into the memory to.
 type spot struct {
 	from, to gpuipc.Ref
 	digests  []uint64
@@ -107,7 +107,7 @@ func (b *bed) fill(segments int) (err error) {
 		for _, part := range b.layout.Parts {
 			p.digests = gpuipc.AppendDigests(p.digests, plain[part.Off:part.Off+part.Len])
 		}
-		for _, ref := range []gpuipc.Ref{p.from, p.to} { // both, so that no pass pays for first touches
+		for _, ref := range []gpuipc.Ref{p.from, p.to} { // written in both, so that no pass pays for page faults
 			if err := b.device.Store(context.Background(), ref, plain); err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func (b *bed) fill(segments int) (err error) {
 	return nil
 }
 
-// clearGaps zeroes the gaps between parts: in an arena they are never written.
+// clearGaps zeroes the gaps between parts, because nothing writes them in an arena.
 func (b *bed) clearGaps(plain []byte) {
 	end := int64(0)
 	for _, part := range b.layout.Parts {
@@ -127,8 +127,8 @@ func (b *bed) clearGaps(plain []byte) {
 	clear(plain[end:])
 }
 
-// close closes the tier and frees all memory. It also handles a bed that openBed left half
-// made.
+// close closes the tier and frees all memory. It also works on a bed that openBed could not
+// complete.
 func (b *bed) close() (err error) {
 	if b.tier != nil {
 		err = b.tier.Close()
@@ -162,8 +162,8 @@ type ticket struct {
 	err     error
 }
 
-// start begins to write an object; the result is sent on done. It waits while the tier is
-// busy, because then another write of ours will complete.
+// start begins to write an object; the result is sent on done. It waits while the tier is busy:
+// the tier is then writing other objects of this bed, which will complete.
 func (b *bed) start(o *tier.Object, level tier.Level, done chan<- ticket) error {
 	w, err := b.tier.Admit(o, 1<<62)
 	if err != nil {
@@ -180,8 +180,8 @@ func (k ticket) check(want tier.Level) error {
 	return k.err
 }
 
-// writePass writes a segment from each place, as many at once as the tier accepts, and
-// returns their names.
+// writePass writes one segment from each place and returns their names. It has as many writes in
+// flight as the tier accepts.
 func (b *bed) writePass(ctx context.Context, level tier.Level) ([]tier.Name, error) {
 	names := make([]tier.Name, len(b.places))
 	done := make(chan ticket, len(b.places))
@@ -212,8 +212,8 @@ func (b *bed) writePass(ctx context.Context, level tier.Level) ([]tier.Name, err
 	return names, nil
 }
 
-// writeEach runs writers that write one segment after another, each waiting until its own
-// is written.
+// writeEach runs several writers. Each writes one segment after another, and waits until a
+// segment is written before it writes the next.
 func (b *bed) writeEach(ctx context.Context, level tier.Level, writers int) ([]tier.Name, error) {
 	objects := make([]*tier.Object, len(b.places))
 	names := make([]tier.Name, len(b.places))
@@ -235,10 +235,9 @@ func (b *bed) writeEach(ctx context.Context, level tier.Level, writers int) ([]t
 	})
 }
 
-// readPass reads the segments of a write pass, one after another, into the places that they
-// came from.
-// Nothing of them is in this machine's page cache; storage outside the machine may still
-// have them cached.
+// readPass reads the segments of a write pass, one after another, into the places that they came
+// from. The segments are not in this machine's page cache, but storage outside the machine may
+// have cached them.
 func (b *bed) readPass(ctx context.Context, names []tier.Name) error {
 	for i := range names {
 		e, ok := b.tier.Lookup(&names[i])

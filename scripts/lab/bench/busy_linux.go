@@ -18,9 +18,10 @@ const (
 	busyRounds = 10
 )
 
-// busyRows matches segments that are in memory while writers and readers keep the daemon's
-// disk busy. It compares with an idle disk, and with a disk that is busy with other
-// transfers, which shows the machine's share of the cost.
+// busyRows matches segments that are in memory while writers and readers keep the daemon's disk
+// busy. It compares this with matches while the disk is idle, and while the disk is busy with
+// plain transfers that do not involve the daemon. The latter shows how much of the cost is due
+// to the machine.
 func busyRows(ctx context.Context, s *session) (err error) {
 	d, err := machine.NewScratch(s.options.Dir)
 	if err != nil {
@@ -56,10 +57,11 @@ func busyRows(ctx context.Context, s *session) (err error) {
 type busyPart struct {
 	kind          string
 	written, read int64
-	seconds, disk float64 // of the clock, and of the disk
+	seconds, disk float64 // elapsed time, and time that the disk was busy
 }
 
-// during samples a phase under load.
+// during returns a function that takes the samples of phase under load, and adds what the load
+// and the disk did to b.
 func (b *busyPart) during(load *loader, device blockDevice, phase func() ([]float64, error)) func() ([]float64, error) {
 	return func() (samples []float64, err error) {
 		before, begin := device.busy(), time.Now()
@@ -94,7 +96,8 @@ func (s *session) addBusy(got [][]float64, node, plain *busyPart) {
 	}
 }
 
-// startLoad starts the load on a daemon, with its own file, already written.
+// startLoad starts the load process for a daemon, with a file for plain transfers that has been
+// written once.
 func startLoad(ctx context.Context, d *machine.Scratch, socket string) (*loader, error) {
 	path, err := d.Fallocated("plain", loadFile)
 	if err != nil {
@@ -133,7 +136,7 @@ func (l *local) resident(ctx context.Context) (func() error, error) {
 	return l.matcher(ctx, keys), nil
 }
 
-// blockDevice is a directory of /sys; empty if unknown.
+// blockDevice is the directory of a block device in /sys; empty if unknown.
 type blockDevice string
 
 // deviceOf returns the block device of a directory.
@@ -161,7 +164,8 @@ func (d blockDevice) busy() float64 {
 	return busySeconds(string(text))
 }
 
-// busySeconds reads the tenth field of a device's stat, in milliseconds.
+// busySeconds returns the tenth field of a device's stat file, which is in milliseconds, as
+// seconds.
 func busySeconds(stat string) float64 {
 	fields := strings.Fields(stat)
 	var ms int64

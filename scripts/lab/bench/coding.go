@@ -17,12 +17,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/disk/codec"
 )
 
-// The codec section encodes the output of the reference engine for the passages of the
-// demo, and synthetic numbers, on one core and by CPU time. The limit of both directions is
+// The codec section encodes and decodes output of the reference engine for the demo's passages,
+// and synthetic numbers. It uses one core and measures CPU time. The limit of both directions is
 // a copy of the raw bytes.
 
-// captureTokens is the span captured at once: as long as a large document, so that its
-// parts fill chunks.
+// captureTokens is the number of tokens captured at once. It is as long as a large document, so
+// that each part fills chunks.
 const captureTokens = 4096
 
 // sample is a set of parts of one element type, as a tier receives them.
@@ -30,7 +30,7 @@ type sample struct {
 	name  string
 	dt    kernel.DType
 	parts [][]byte
-	asked bool // the required bars apply to it
+	asked bool // the report's requirements (bars) apply to it
 }
 
 func (d *sample) bytes() (n int64) {
@@ -126,8 +126,8 @@ func perCore(bytes int64, f func() error) func() ([]float64, error) {
 	}
 }
 
-// capture runs the demo's model over spans of its passages: keys and values of
-// the attention layers, transitions and states of the others.
+// capture runs the demo's model over spans of its passages: keys and values of the attention
+// layers, transitions and states of the linear layers.
 func capture(ctx context.Context, spans int) ([]sample, error) {
 	out := []sample{
 		{name: "kv_bf16", dt: kernel.BF16, asked: true}, {name: "kv_f32", dt: kernel.F32},
@@ -162,8 +162,8 @@ func capture(ctx context.Context, spans int) ([]sample, error) {
 	return out, nil
 }
 
-// sortParts puts keys and values into the first two samples, transitions and
-// states into the others.
+// sortParts puts keys and values into the first two samples, transitions and states into the
+// other two.
 func sortParts(l *refengine.SegmentLayer[float32], out []sample) {
 	for i, parts := range [][][]float32{{l.K, l.V}, {l.T, l.S}} {
 		for _, p := range parts {
@@ -175,8 +175,8 @@ func sortParts(l *refengine.SegmentLayer[float32], out []sample) {
 	}
 }
 
-// synthetic returns normal numbers whose channels have log-normal scales, like the keys of
-// an untrained model.
+// synthetic returns normally distributed numbers. Each channel has its own scale, drawn from a
+// log-normal distribution, like the keys of an untrained model.
 func synthetic() []sample {
 	const channels, rows = 1024, 4096
 	rng := rand.New(rand.NewPCG(3, 3))

@@ -15,9 +15,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/modelfile"
 )
 
-// decodeSections returns the sections of the suite decode: the gain of rows stored next to
-// recurrent states (KVBuffer), in kernels on states that exceed every cache, and in the
-// reference engine.
+// decodeSections returns the sections of the suite decode. It measures the gain of storing rows
+// of recent tokens next to recurrent states (the paper KVBuffer), in kernels on states larger
+// than any cache, and in the reference engine.
 func decodeSections() []section {
 	return []section{{"forms", formRows}, {"verify", verifyRows}, {"engine", engineRows}}
 }
@@ -28,10 +28,11 @@ const (
 	decodeDim   = 128
 	decodeHeads = 2
 	decodeState = decodeHeads * decodeDim * decodeDim
-	decodeBytes = 64 << 20 // of all states, and of the states that verification writes for each of them
+	decodeBytes = 64 << 20 // size of all states; also the size of states written per draft when verifying
 )
 
-// decoding is a set of requests that decode at once: states of one key head each.
+// decoding is a set of requests that decode together. Each request is a group: the states of one
+// key head.
 type decoding struct {
 	states []float32
 	groups int
@@ -78,11 +79,11 @@ func (d *decoding) buffers(capacity int) []*kernel.Buffer {
 	return out
 }
 
-// read reads as many bytes as the states have, as a digest of them at full speed.
+// read reads as many bytes as the states have, at full speed, by computing their digest.
 func (d *decoding) read() { d.sum ^= gpuipc.DigestBytes(d.memory) }
 
-// form is one way to decode: the work of a call over all groups, its tokens per group, and
-// the bytes it moves per group.
+// form is one way to decode. A call of run works on all groups; tokens and bytes are the tokens
+// it decodes and the bytes it moves per group.
 type form struct {
 	name   string
 	run    func()
@@ -91,9 +92,9 @@ type form struct {
 	bar    bar
 }
 
-// measure runs forms alternately with a read of the states. It adds their time per token
-// and value head next to the time to read the bytes they move, and returns the nanoseconds
-// of each.
+// measure runs forms alternately with a read of the states. For each form it adds a row with the
+// time per token and value head; the row's limit is the time to read the bytes that the form
+// moves. It returns the nanoseconds of each form.
 func (d *decoding) measure(s *session, forms []form) ([]float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -124,7 +125,7 @@ func threadNanos(f func()) func() ([]float64, error) {
 	}
 }
 
-// chunkwise decodes until each buffer has been flushed once.
+// chunkwise is a form that decodes until each buffer is full, and flushes each buffer once.
 func (d *decoding) chunkwise(name string, capacity int) form {
 	buffers := d.buffers(capacity)
 	f := form{name: name, tokens: capacity, run: func() {
@@ -141,7 +142,8 @@ func (d *decoding) chunkwise(name string, capacity int) form {
 	return f
 }
 
-// alone decodes one token after a number of tokens that exist as rows only.
+// alone is a form that decodes one token after a number of tokens that have only rows and no
+// state.
 func (d *decoding) alone(tokens int) form {
 	buffers := d.buffers(tokens + 1)
 	for _, b := range buffers {
@@ -188,9 +190,9 @@ func formRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// verifyRows measures m drafts that are all accepted: with a state for each as engines
-// store them, with rows and an immediate update (KVBuffer §3.3), and with rows that stay in
-// a buffer of 16.
+// verifyRows measures the verification of m drafts that are all accepted, in three ways: with a
+// state after each draft, as engines store them; with rows and an immediate update of the state
+// (KVBuffer §3.3); and with rows that stay in a buffer of 16.
 func verifyRows(_ context.Context, s *session) error {
 	d := newDecoding(s)
 	for _, m := range []int{1, 2, 4, 8} {
@@ -227,7 +229,8 @@ func (d *decoding) stateEach(m int) form {
 	}
 }
 
-// verified applies drafts to the states once a number of rows is pending.
+// verified is a form that stores drafts as rows, and applies the rows to the states once the
+// buffer of capacity rows is full.
 func (d *decoding) verified(m, capacity int) form {
 	buffers := d.buffers(max(m, capacity))
 	times := max(1, capacity/m)
@@ -251,8 +254,8 @@ func (d *decoding) verified(m, capacity int) form {
 	return f
 }
 
-// engineRows measures the reference engine: generated tokens with states updated at every
-// token and with rows next to them, and verified drafts.
+// engineRows measures the reference engine: generating tokens with states that are updated at
+// every token, generating tokens with rows next to the states, and verifying drafts.
 func engineRows(_ context.Context, s *session) error {
 	m, err := decodeModel(s)
 	if err != nil {
@@ -303,7 +306,7 @@ func engineRows(_ context.Context, s *session) error {
 	}
 	for i, name := range names {
 		s.add(row("decode/engine "+name, "µs", median(sample[i]), 0, bar{}))
-		if i > 1 { // by the same kernels
+		if i > 1 { // compare with "rows, 1", which uses the same kernels
 			s.add(row("decode/engine "+name+", of rows, 1", "x", median(sample[1])/median(sample[i]), 0, bar{}))
 		}
 	}
@@ -326,7 +329,7 @@ func acceptAll(m *refengine.Model[float32], st *refengine.State[float32], tokens
 	return nil
 }
 
-// decodeModel has heads of Qwen3-Next, fewer of them.
+// decodeModel returns a model with the head sizes of Qwen3-Next, but fewer heads.
 func decodeModel(s *session) (*refengine.Model[float32], error) {
 	c := modelfile.Config{
 		Name: "decode", Vocab: 260, Dim: 256, Hidden: 512, Eps: 1e-6, Storage: modelfile.Exact(),

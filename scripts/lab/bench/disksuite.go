@@ -16,8 +16,8 @@ func diskSections() []section {
 	}
 }
 
-// tortureNotes shows how much acknowledged data survived according to a report of torture
-// runs, next to the numbers of kvblockd's own documentation. It measures nothing.
+// tortureNotes measures nothing. From a report of torture runs it notes how much acknowledged
+// data survived, next to the numbers in the documentation of kvblockd.
 func tortureNotes(_ context.Context, s *session) error {
 	if s.options.Torture == "" {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// The durable section puts values that are on the disk before the answer: a daemon with
-// level synced compared with Redis with appendfsync always, both over a unix socket, from
-// as many writers, on the same disk. Redis is called the limit of these rows, but a ratio
-// above one is better.
+// The durable section puts values that must be on the disk before the answer. It compares a
+// daemon with level synced with Redis with appendfsync always: both over a unix socket, with the
+// same number of writers, on the same disk. The rows show Redis as their limit, but a ratio
+// above one means that the daemon is better.
 
 const durableWriters = 4
 
@@ -27,8 +27,8 @@ type keeper interface {
 	get(ctx context.Context, w int) error
 }
 
-// durableSize is a size of values, the number that a writer puts in a round, and the model
-// whose segments have this size.
+// durableSize is a size of values in bytes, the number of values (each) that a writer puts in a
+// round, and the model whose segments have this size.
 type durableSize struct {
 	name  string
 	bytes int64
@@ -133,8 +133,8 @@ func together(n int, f func(int) error) error {
 	return errors.Join(failed...)
 }
 
-// nodeKeeper is a daemon with a disk. Its clients copy and check the bytes, as an engine
-// would that does not map the daemon's memory.
+// nodeKeeper is a daemon with a disk. Its clients copy the bytes of a value and check their
+// digests, like an engine that does not read mapped memory in place.
 type nodeKeeper struct {
 	*local
 	model  *model

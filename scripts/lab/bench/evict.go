@@ -13,20 +13,20 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// An arena of pages with one object each, and room for the objects that one reserve evicts
-// plus those that stay leased.
+// The arena has one small object per page. It has room for the objects that one reserve evicts,
+// the objects that stay leased, and evictSpare more.
 const (
 	evictObjects = 10000
 	evictPage    = 4096
-	evictTokens  = 2 // of attention only: one page
+	evictTokens  = 2 // a segment of the attention-only model takes one page
 	evictSpare   = 256
 	evictRounds  = 5
 	evictSmoke   = 500
 	evictTries   = 20 // further rounds, until a match ran during an eviction
 )
 
-// evictRows matches leased segments while another client's single reserve evicts 10,000
-// objects, and compares with matches just before.
+// evictRows measures matches of leased segments while a single reserve of another client evicts
+// 10,000 objects, and compares them with matches just before.
 func evictRows(ctx context.Context, s *session) (err error) {
 	objects := evictObjects
 	if s.effort < 1 {
@@ -105,8 +105,8 @@ func (l *local) heldPages(ctx context.Context) (func() error, error) {
 	return (&local{small: l.flat}).matcher(ctx, keys), nil
 }
 
-// besideEviction matches while a peer makes room for one large object. It returns the times
-// of the concurrent matches in µs, and that of the reserve in ms.
+// besideEviction matches while a peer makes room for one large object. It returns the times of
+// these matches in µs, and the time of the peer's reserve in ms.
 func (l *local) besideEviction(ctx context.Context, p *peer, objects int, match func() error) (took []float64, reserve float64, err error) {
 	before, err := l.evicted(ctx)
 	if err != nil {

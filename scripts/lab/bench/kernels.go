@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// The dense job: one layer of 32 value heads of 128 by 128, one segment, T in
-// fp16, S in fp32. 2*32*128^3 operations over 7.2 MB.
+// The dense job composes one segment into one layer of 32 value heads of 128 by 128, with T in
+// fp16 and S in fp32: 2*32*128^3 operations over 7.2 MB.
 const (
 	denseHeads = 32
 	denseDim   = 128
@@ -56,10 +56,10 @@ func (j *denseJob) run() {
 	}
 }
 
-// composeRows measures the dense compose on one core against the multiply-add peak, and
-// then against OpenBLAS if it is installed. The two comparisons are separate, because two
-// alternating processes leave each other cold caches. All are timed by the CPU time of
-// their thread, as in scripts/openblas.
+// composeRows measures the dense compose on one core against the multiply-add peak, and then
+// against OpenBLAS if it is installed. The two comparisons are separate, because each of two
+// alternating processes finds cold caches. Every figure is the CPU time of its thread, as in
+// scripts/openblas.
 func composeRows(_ context.Context, s *session) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -87,8 +87,8 @@ func composeRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// denseRounds passes form one round, of which the best counts: on shared cores the others
-// measure the neighbors' load. PeakFMA does the same.
+// denseRounds is the number of passes of one round. Only the fastest pass counts: on shared
+// cores the other passes measure the load of other programs. PeakFMA does the same.
 const denseRounds = 8
 
 // denseBest returns the GFLOP/s of the fastest of denseRounds passes.
@@ -113,8 +113,8 @@ const (
 	rotateRowLen = rotateHeads * rotateDim * 2
 )
 
-// rotateRows measures rotation fused with a copy against the plain copy of the same rows,
-// in cache and far out of it.
+// rotateRows compares a rotation fused with a copy with a plain copy of the same rows, once for
+// rows that fit in a cache and once for many more.
 func rotateRows(_ context.Context, s *session) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -145,8 +145,8 @@ func rotateRows(_ context.Context, s *session) error {
 	return nil
 }
 
-// filled returns resident memory with bf16 numbers from 0.5 to 2: numbers near zero would
-// measure the processor's handling of subnormals.
+// filled returns memory with bf16 numbers from 0.5 to 2. With numbers near zero, a benchmark
+// would measure the processor's handling of subnormals.
 func filled(n int64) []byte {
 	b := make([]byte, n)
 	for i := range b {

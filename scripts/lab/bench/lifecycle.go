@@ -12,9 +12,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// restartRow kills the daemon, starts it again and waits until a match is answered. As an
-// engine would see it, only "unavailable" is returned in between. The figure includes the
-// daemon's own start, and is the worst of a few runs.
+// restartRow kills the daemon, starts it again and measures the time until a match is answered.
+// In between, calls return only ErrUnavailable, as an engine would see it. The figure includes
+// the daemon's own start, and is the worst of a few runs.
 func restartRow(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {

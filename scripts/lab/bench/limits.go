@@ -7,16 +7,16 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// limits measures the disk of a tier with fio and with our own loop, in files that are
-// reused as the tier's are. Without fio the loop is the limit of all rows.
+// limits measures the disk of a tier with fio and with our own loop. Both use one file again and
+// again, as the tier does. Without fio, the loop is the limit of all rows.
 type limits struct {
 	fio    *baseline.Fio
 	path   string
 	memory []byte // for our loop
 }
 
-// newLimits creates a file as large as the coming transfers. The first pass over it is not
-// measured: extents that were never written cost the file system more.
+// newLimits creates a file as large as the coming transfers. The first pass over the file is not
+// measured, because the file system takes longer to write extents for the first time.
 func newLimits(ctx context.Context, s *session, d *machine.Scratch, bytes int64) (*limits, error) {
 	path, err := d.Fallocated("limit", bytes)
 	if err != nil {

@@ -19,14 +19,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// LoadCommand is the argument that makes the program run ServeLoad with a socket
-// path.
+// LoadCommand is the argument that makes the program run ServeLoad; a socket path and a file
+// follow it.
 const LoadCommand = "bench-load"
 
-// The load consists of writers that wait until each segment is logged, and readers of
-// segments that are only on disk; or of plain transfers of a file, which cost the machine
-// about the same and the daemon nothing. The process starts and stops its load by lines on
-// its standard input and reports the moved bytes on standard output.
+// The load process has two kinds of load. One consists of writers that wait until each segment
+// is logged, and readers of segments that are only on disk. The other consists of plain
+// transfers of a file, which cost the machine about the same and the daemon nothing. Lines on
+// standard input start and stop a load; the process reports the bytes that it moved on standard
+// output.
 const (
 	loadWriters  = 1
 	loadReaders  = 2
@@ -138,7 +139,7 @@ func (l *load) fetch(ctx context.Context) error {
 	return err
 }
 
-// Plain transfers move as many bytes at a time.
+// plainWrite writes 16 MiB of the file with plain transfers, about the size of a segment.
 func (l *load) plainWrite(ctx context.Context) error {
 	t := baseline.Transfer{Path: l.file, Write: true, Bytes: 16 << 20, Block: tierBlock, Workers: tierDepth}
 	_, err := t.Run(ctx, l.memory)
@@ -154,7 +155,7 @@ func (l *load) plainRead(ctx context.Context) error {
 	return err
 }
 
-// loader is the parent's handle of that process.
+// loader is the parent's handle of the load process.
 type loader struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -192,8 +193,8 @@ func (l *loader) line() (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// during runs f while the disk is busy in one of the two ways, and returns the bytes
-// written and read meanwhile.
+// during runs f while the load of the given kind keeps the disk busy. It returns the bytes that
+// the load wrote and read during that time.
 func (l *loader) during(kind string, f func() error) (written, read int64, err error) {
 	if _, err := fmt.Fprintln(l.in, kind); err != nil {
 		return 0, 0, err

@@ -29,13 +29,13 @@ type model struct {
 	source connector.Source
 }
 
-// arenaArgs give the daemon room for all resident segments of a run, but so little that
-// repeated commits soon reuse pages: first touches cost a page fault each, which measures
-// the kernel.
+// arenaArgs returns the daemon's sizes. The arena has room for all resident segments of a run,
+// but is so small that repeated commits soon reuse pages. Otherwise most commits would measure
+// the kernel's page faults.
 func arenaArgs() []string { return []string{"-arena", "768MiB", "-private", "16MiB"} }
 
-// patient are bounds that only a hang exceeds: a busy machine must not turn a row into a
-// miss.
+// patient are timeouts that only a hang exceeds, so that a busy machine does not turn a row into
+// a miss.
 var patient = connector.Timeouts{Lookup: 20 * time.Second, Transfer: 20 * time.Second, Attach: 20 * time.Second}
 
 func startLocal(ctx context.Context, s *session) (*local, error) {

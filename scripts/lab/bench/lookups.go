@@ -17,7 +17,7 @@ const (
 	fewKeys  = 32
 )
 
-// lookupRows measures matches and acquires against a bare echo of a message as long as the
+// lookupRows compares matches and acquires with a bare echo of a message that is as long as a
 // match of 32 keys.
 func lookupRows(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
@@ -81,7 +81,8 @@ func (l *local) matcher(ctx context.Context, keys []profile.SegmentKey) func() e
 	}
 }
 
-// acquirer takes n samples in microseconds; the release between them is not included.
+// acquirer returns a function that takes n samples of an acquire, in microseconds. The release
+// after each acquire is not included.
 func (l *local) acquirer(ctx context.Context, m *model, key profile.SegmentKey, n int) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		out := make([]float64, n)

@@ -26,8 +26,8 @@ func timed(f func() error) (float64, error) {
 	return time.Since(begin).Seconds(), err
 }
 
-// alternate runs the figures one after another, round by round, so that varying load of the
-// machine affects all of them alike. Each returns one or several samples; out[i] are all
+// alternate runs all figures one after another in each round, so that a varying load of the
+// machine affects all of them equally. A figure returns one or several samples; out[i] has all
 // samples of figure i.
 func alternate(rounds int, figures ...func() ([]float64, error)) ([][]float64, error) {
 	out := make([][]float64, len(figures))
@@ -43,7 +43,7 @@ func alternate(rounds int, figures ...func() ([]float64, error)) ([][]float64, e
 	return out, nil
 }
 
-// each takes n samples of f in microseconds.
+// each returns a figure that takes n samples of f, in microseconds.
 func each(n int, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		out := make([]float64, n)
@@ -58,7 +58,7 @@ func each(n int, f func() error) func() ([]float64, error) {
 	}
 }
 
-// during samples f in microseconds for a duration d.
+// during returns a figure that samples f, in microseconds, for the duration d.
 func during(d time.Duration, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		var out []float64
@@ -73,7 +73,8 @@ func during(d time.Duration, f func() error) func() ([]float64, error) {
 	}
 }
 
-// rate takes one sample of bytes moved per second, in GB/s, over n calls of f.
+// rate returns a figure with one sample: the bytes moved per second, in GB/s, over n calls of f
+// that move the given bytes each.
 func rate(n int, bytes int64, f func() error) func() ([]float64, error) {
 	return func() ([]float64, error) {
 		s, err := timed(func() error {

@@ -66,7 +66,8 @@ func moved(l profile.Layout) int64 {
 	return n
 }
 
-// checkSizes rejects models whose segments do not have the sizes in the rows' names.
+// checkSizes returns an error if the segments do not have the sizes that the names of rows
+// state.
 func checkSizes(small, large, flat profile.Layout) error {
 	const mib = 1 << 20
 	a, b, c := float64(small.Bytes)/mib, float64(large.Bytes)/mib, float64(flat.Bytes)/mib

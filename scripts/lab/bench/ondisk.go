@@ -16,13 +16,13 @@ import (
 
 // The rows in this file measure a daemon with a disk tier over its socket.
 
-// diskWait is the time that an acquire waits for the disk: longer than any operation here,
+// diskWait is the time that an acquire waits for the disk. It is longer than any operation here,
 // so that a slow disk gives a figure and not a miss.
 const diskWait = 10 * time.Second
 
-// startOnDisk starts a daemon with a small arena, so that the first segments are soon only
-// on disk. It uses LRU, since other policies keep part of a list that is read cyclically.
-// The daemon does not prefetch.
+// startOnDisk starts a daemon with a small arena, so that the first segments are soon only on
+// disk. The daemon uses LRU, because other policies would keep part of a list that is read
+// cyclically in memory. The daemon does not read ahead.
 func startOnDisk(ctx context.Context, s *session, dir string, args ...string) (*local, error) {
 	d, err := child.Start(ctx, child.Options{Binary: s.options.Daemon, Args: append([]string{"-private", "16MiB",
 		"-disk", dir, "-disk-size", "3GiB", "-read-ahead", "off", "-eviction", "lru", "-promote-timeout", "30s"}, args...)})
@@ -48,12 +48,13 @@ func (l *local) bulkModel(ctx context.Context, size bulk) (*model, error) {
 		return nil, err
 	}
 	for i, p := range m.source.Parts {
-		machine.Noise(p, uint64(i)) // as in an engine, it does not compress
+		machine.Noise(p, uint64(i)) // noise does not compress, like an engine's data
 	}
 	return m, nil
 }
 
-// putSafe publishes segment i and returns when it has reached a durability level.
+// putSafe publishes segment i and returns once the segment has reached the given durability
+// level.
 func (m *model) putSafe(ctx context.Context, i int, level wire.Level) (profile.SegmentKey, error) {
 	tokens := tokensOf(i, m.spec.Tokens)
 	key, ok := m.SegmentKey(m.spec, tokens)
@@ -95,7 +96,7 @@ func (m *model) promote(ctx context.Context, key profile.SegmentKey) error {
 	return nil
 }
 
-// promotionRow acquires segments of 64 MiB that are only on disk, timed from the client's
+// promotionRow times acquires of 64 MiB segments that are only on disk, from the client's
 // request to the lease.
 func promotionRow(ctx context.Context, s *session) (err error) {
 	d, err := machine.NewScratch(s.options.Dir)
@@ -156,8 +157,8 @@ func promotionRow(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// promotions samples the GB/s of each segment once. The cycle exceeds the arena, so each
-// segment has been evicted when its turn comes again.
+// promotions acquires each segment once and returns the rates in GB/s. All segments together
+// exceed the arena, so that each has been evicted when it is acquired again.
 func (m *model) promotions(ctx context.Context, keys []profile.SegmentKey) ([]float64, error) {
 	out := make([]float64, len(keys))
 	for i, key := range keys {

@@ -14,8 +14,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// openingRow opens a directory of many segments, cold, and compares with a plain read of
-// its index.
+// openingRow opens a directory of many segments that is not in the page cache, and compares the
+// time with a plain read of the directory's index.
 func openingRow(ctx context.Context, s *session) (err error) {
 	const granule = 4 << 10
 	segments := 100_000
@@ -31,7 +31,7 @@ func openingRow(ctx context.Context, s *session) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Remove()) }()
-	// One token: a segment is its header and a block of payload.
+	// With one token, a segment consists of its header and one block of payload.
 	plan := bedPlan{dir: d.Path("tier"), profile: p, tokens: 1, segments: 1, budget: int64(segments)*4*granule + 64<<20, granule: granule}
 	b, err := openBed(plan)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/remote"
 )
 
-// pagesSections returns the sections of the suite pages: requests of the reference engine
-// that read segments in place in a daemon's memory, compared with requests that have their
-// own copies.
+// pagesSections returns the sections of the suite pages: they compare requests of the reference
+// engine that read segments in place, in a daemon's memory, with requests that have their own
+// copies.
 func pagesSections() []section {
 	return []section{{"held", heldRows}, {"alike", alikeRows}, {"decode", pagesDecodeRows}}
 }
@@ -31,7 +31,7 @@ const pagesBlock = 16
 var pagesWays = []struct {
 	name      string
 	copies    bool
-	ownSystem bool // each request has its own system prompt: the paper does not say that it is shared
+	ownSystem bool // each request has its own system prompt, because the paper does not say that requests share it
 	rules     pages.Rules
 	simulated map[int]float64 // ratio of copies to pages, by number of requests: docs/policies.md
 }{
@@ -50,8 +50,8 @@ type pagesBed struct {
 }
 
 func startPages(ctx context.Context, s *session) (b *pagesBed, err error) {
-	// It has no short convolution, so that a chunk's first block may consist of one token,
-	// as in the paper's models.
+	// The model has no short convolution, so that the first block of a chunk may consist of one
+	// token, as in the paper's models.
 	c := modelfile.Small("bench-pages")
 	c.Linear.Family, c.Linear.Kernel, c.Linear.KeyHeads = profile.Lightning, 0, c.Linear.ValueHeads
 	w, err := modelfile.Seeded(c, 1)
@@ -83,7 +83,7 @@ func startPages(ctx context.Context, s *session) (b *pagesBed, err error) {
 
 func (b *pagesBed) stop() error { return errors.Join(b.client.Close(), b.daemon.Stop()) }
 
-// pages returns memory for that number of copies.
+// pages returns engine memory with room for the given number of copied tokens.
 func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine.Pages, error) {
 	rules.BlockTokens = pagesBlock
 	return refengine.NewPages(b.model, refengine.PagesConfig{
@@ -91,7 +91,8 @@ func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine
 	})
 }
 
-// passages returns a list as text: random tokens, as many as the passages have.
+// passages returns the requests of a list, with random tokens as text: as many tokens as the
+// passages have.
 func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	lengths, _ := xquad.Passages()
 	text := func(id, n int) []uint32 {
@@ -117,9 +118,9 @@ func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	return out
 }
 
-// heldPeak serves requests of which the last ones stay resident. It returns the most bytes
-// of keys and values that these held at once. look, if not nil, is called with each
-// request.
+// heldPeak serves requests one after another and keeps the most recent ones, as many as resident
+// says, in memory. It returns the peak of the bytes of keys and values that these requests held.
+// It calls look, if not nil, with each request.
 func (b *pagesBed) heldPeak(p *refengine.Pages, requests []refengine.Request, resident int, look func(i int, r *refengine.Resident) error) (peak int64, err error) {
 	var live []*refengine.Resident
 	defer func() {
@@ -200,7 +201,8 @@ func heldRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// copied returns the results of requests with copies, with the same seams.
+// copied serves the requests with copied keys and values and the same seams, and returns their
+// logits.
 func (b *pagesBed) copied(rules pages.Rules, requests []refengine.Request) (logits [][]float32, err error) {
 	p, err := b.pages(rules, 3_000, true)
 	if err != nil {
@@ -213,7 +215,7 @@ func (b *pagesBed) copied(rules pages.Rules, requests []refengine.Request) (logi
 	return logits, err
 }
 
-// apart returns the largest difference of logits, in standard deviations of b.
+// apart returns the largest difference between logits a and b, in standard deviations of b.
 func apart(a, b []float32) float64 {
 	worst, sum, squares := 0.0, 0.0, 0.0
 	for i, x := range b {
@@ -224,9 +226,9 @@ func apart(a, b []float32) float64 {
 	return worst / math.Sqrt(squares/n-sum/n*sum/n)
 }
 
-// alikeRows keeps requests of equal shape resident: the closed form is R = N(n b + p)/(N(n
-// + p) + D(b - 1)) of N requests of n chunks of b blocks and p blocks of prompt, over D
-// different chunks.
+// alikeRows keeps requests of equal shape resident and compares the ratio R of copies to pages
+// with its closed form, R = N(n b + p)/(N(n + p) + D(b - 1)). N is form.Requests, n Chunks per
+// request, b ChunkBlocks, p PromptBlocks, and D the number of Distinct chunks.
 func alikeRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {
@@ -265,8 +267,8 @@ func alikeRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// pagesDecodeRows decodes alternately in place, with copies in pages, and with contiguous
-// copies in F32.
+// pagesDecodeRows compares decoding with keys and values in place, with copies in pages, and
+// with contiguous copies in F32.
 func pagesDecodeRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {

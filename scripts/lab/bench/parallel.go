@@ -17,9 +17,10 @@ import (
 // nodes, with modelled engines.
 func parallelSections() []section { return []section{{"parallel", parallelRows}} }
 
-// HYPIC's Fig. 14 for 8 workers, in milliseconds: 11 segments of 2,400 tokens take 176.8
-// each and 2,321 as one prompt on one instance, collecting them 41 and combining them 88.
-// It does not report the fixed cost of a run; pieces are planned with 5.
+// The numbers of HYPIC's Fig. 14 for 8 workers, with times in milliseconds. A segment of 2,400
+// tokens takes 176.8. The 11 segments as one prompt on one instance take 2,321. Collecting the
+// segments takes 41, and combining them 88. The paper does not report the fixed cost of a run;
+// the benchmark plans pieces with 5.
 const (
 	figureWorkers  = 8
 	figureSegments = 11
@@ -30,9 +31,9 @@ const (
 	figureCombine  = 88.0
 	figureRun      = 5.0
 
-	// figureScale is the factor by which modelled engines are slower than the paper's, so
-	// that transfers within this machine take no larger share of the time than in the
-	// paper.
+	// figureScale is the factor by which the modelled engines are slower than the paper's
+	// engines. With this factor, transfers within this machine do not take a larger share of the
+	// time than in the paper.
 	figureScale = 20
 )
 
@@ -44,9 +45,9 @@ func figurePrefill(scale float64) cost.Prefill {
 	return cost.Prefill{Fixed: scale * figureRun, PerToken: scale * perToken, PerTokenSquared: scale * squared}
 }
 
-// parallelRows plans the paper's cold request over daemons of this machine: whole segments,
-// then pieces. Computation is simulated by waiting; plans, jobs, bytes and the peers' port
-// are real.
+// parallelRows runs the paper's request with no cached segment over daemons on this machine,
+// first with whole segments, then with segments cut in pieces. Engines simulate computation by
+// waiting. Plans, jobs, transferred bytes and the peers' port are real.
 func parallelRows(ctx context.Context, s *session) (err error) {
 	scale := float64(figureScale)
 	if s.effort == 0 {
@@ -91,7 +92,7 @@ func parallelRows(ctx context.Context, s *session) (err error) {
 
 // run is the result of one request.
 type run struct {
-	computed, here, planned float64 // ms since its dispatch: end of the last run, arrival of the last row, and the planned arrival
+	computed, here, planned float64 // ms since the request: end of the last run, arrival of the last row, planned arrival
 	cuts                    int
 }
 
@@ -173,13 +174,14 @@ func (t *team) segments(seed, n int) (list []connector.SegmentIDs) {
 	return list
 }
 
-// plan requests a plan at the combining node, whose own engine has no time.
+// plan requests a plan at the combining node. Queued says that this node's own engine is busy,
+// so that it gets no segment.
 func (t *team) plan(ctx context.Context, list []connector.SegmentIDs, pieces bool) (connector.Parallel, error) {
 	return t.models[0].PlanSegments(ctx, &connector.ParallelQuery{Segments: list, Pieces: pieces, Queued: time.Hour, Within: 5 * time.Minute})
 }
 
-// collect returns the time to fetch a segment from each worker, all at once: a plan fetches
-// those that a node already has.
+// collect returns the time in which the combining node fetches one segment from each worker, all
+// at the same time. The segments are already cached there, so the plan only fetches them.
 func (t *team) collect(ctx context.Context) (ms float64, err error) {
 	var list []connector.SegmentIDs
 	for i, m := range t.models[1:] {

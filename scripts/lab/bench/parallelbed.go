@@ -19,9 +19,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// team is a cluster of daemons on this machine: one combines, the others have modelled
-// engines. An engine waits for the duration of a run, and publishes as many bytes as the
-// model has.
+// team is a cluster of daemons on this machine. The first daemon combines segments; each other
+// daemon is a worker with a modelled engine. Such an engine waits for the duration of a run, and
+// then publishes as many bytes as a segment of the model has.
 type team struct {
 	dir     string
 	daemons []*child.Daemon
@@ -117,7 +117,8 @@ func (t *team) launch(ctx context.Context, s *session, n int) error {
 	return nil
 }
 
-// teach reports an engine's speed to its daemon, as engines do that measure themselves.
+// teach reports an engine's speed to its daemon, in the same way as engines that measure their
+// own prefills.
 func (t *team) teach(ctx context.Context, m *connector.Model) error {
 	q := connector.AdviseQuery{Tokens: tokensOf(0, 16)}
 	for range 16 {
@@ -130,7 +131,8 @@ func (t *team) teach(ctx context.Context, m *connector.Model) error {
 	return err
 }
 
-// engine runs jobs one after another, and publishes one while it runs the next.
+// engine runs jobs one after another. It publishes the result of a job while it runs the next
+// job.
 func (t *team) engine(ctx context.Context, m *connector.Model) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
@@ -157,7 +159,8 @@ func (t *team) engine(ctx context.Context, m *connector.Model) {
 	}
 }
 
-// publish publishes a segment; one that continues a first piece reads that piece first.
+// publish publishes the segment of a job. If the job continues from a first piece, publish
+// acquires that piece first.
 func (t *team) publish(ctx context.Context, m *connector.Model, j *connector.Job) error {
 	if j.Begin > 0 {
 		rows, err := m.Acquire(ctx, []profile.SegmentKey{j.Left}, connector.AcquireOptions{Wait: 10 * time.Second})
@@ -176,7 +179,7 @@ func (t *team) publish(ctx context.Context, m *connector.Model, j *connector.Job
 	return err
 }
 
-// bytes returns the bytes of a segment's parts, the same for equal lengths.
+// bytes returns the bytes of a segment's parts. Segments of equal length have the same bytes.
 func (t *team) bytes(spec profile.SegmentSpec) [][]byte {
 	_, n := spec.Interior()
 	t.mu.Lock()

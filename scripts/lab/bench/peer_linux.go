@@ -20,14 +20,13 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// PeerCommand is the argument that makes the program run ServePeer with a socket
-// path.
+// PeerCommand is the argument that makes the program run ServePeer; a socket path follows it.
 const PeerCommand = "bench-peer"
 
 // Orders of a peer.
 const (
 	peerRequests = "requests" // match, acquire and release
-	peerEcho     = "echo"     // as many exchanges with the echoing process
+	peerEcho     = "echo"     // the same number of exchanges with the echoing process
 	peerFill     = "fill"     // put small objects
 	peerEvict    = "evict"    // make room for a large one
 )
@@ -38,9 +37,9 @@ const peerReady = "ready"
 // output that answers it.
 type peerOrder struct {
 	Kind  string
-	For   time.Duration // of requests and echo
-	From  int           // of fill: number of the first one
-	Count int           // of fill and evict: pages
+	For   time.Duration // duration of requests and echo
+	From  int           // for fill: number of the first object
+	Count int           // for fill and evict: number of pages
 }
 
 type peerAnswer struct {
@@ -50,8 +49,9 @@ type peerAnswer struct {
 	Spent   machine.Effort
 }
 
-// ServePeer is a client process that works on request, until its standard input ends. Its
-// parent has put the segments that it asks for; descriptor 3 leads to the echoing process.
+// ServePeer is a client process that carries out the orders on its standard input, until that
+// ends. The parent process has put the segments that the orders need. Descriptor 3 is connected
+// to the echoing process.
 func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl bench peer", StagingBytes: 4 << 20, SlotBytes: 64 << 10,
 		Timeouts: patient})
@@ -129,7 +129,8 @@ func (l *local) requester(ctx context.Context) func() error {
 	}
 }
 
-// echoer exchanges messages as long as those of one operation.
+// echoer returns a function that exchanges messages with the echoing process. They are as long
+// as the requests of one operation.
 func echoer(fd int) func() error {
 	var messages [][]byte
 	for _, m := range []wire.Message{&wire.MatchRequest{Keys: make([][32]byte, fewKeys)}, &wire.AcquireRequest{Keys: make([][32]byte, 1)}, &wire.ReleaseRequest{Leases: make([]uint64, 1)}} {
@@ -145,7 +146,7 @@ func echoer(fd int) func() error {
 	}
 }
 
-// peer is the parent's handle of one such process.
+// peer is the parent's handle of one ServePeer process.
 type peer struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -193,7 +194,7 @@ func startPeer(socket string, echo *os.File) (*peer, error) {
 	return p, nil
 }
 
-// orderAll lets all peers carry out an order at once.
+// orderAll lets all peers carry out an order at the same time, and returns their answers.
 func orderAll(peers []*peer, o peerOrder) ([]peerAnswer, error) {
 	for _, p := range peers {
 		if err := p.order(o); err != nil {

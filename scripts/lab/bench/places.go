@@ -11,16 +11,16 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/bench/machine"
 )
 
-// The pebble suite compares places for large values: inside Pebble, in its blob files, or
-// in our own file with only the location in Pebble. Each place gets the same values from
-// one writer that waits until each is durable. One reader then reads them back, cold and in
-// another order.
+// The pebble suite compares three places for large values: inside Pebble, in Pebble's blob
+// files, or in our own file with only the location in Pebble. One writer puts the same values
+// into each place, and waits until a value is durable before it puts the next. One reader then
+// reads the values back in another order, with cold caches.
 
 // place stores values by number.
 type place interface {
 	put(i int, value []byte) error // durable when it returns
 	get(i int, dst []byte) error
-	flush() error // until deferred work is done
+	flush() error // waits until deferred work is done
 	Close() error
 }
 
@@ -118,8 +118,8 @@ func (s *session) addPlace(name string, passes []placePass, writeLimit, readLimi
 	s.add(row(name+"_amplification", "ratio", of(func(p placePass) float64 { return p.wrote.Amplification(placeBytes) }), 0, bar{}))
 }
 
-// plainPass returns the limit: values written to a plain file by one writer, each followed
-// by a sync, and read back.
+// plainPass returns the limit in MB/s: one writer writes the values to a plain file, with a sync
+// after each, and then they are read back.
 func plainPass(ctx context.Context, d *machine.Scratch, size int64) (write, read float64, err error) {
 	path, err := d.Fallocated("plain", placeBytes)
 	if err != nil {
@@ -206,7 +206,7 @@ func (k placeKind) drain(ctx context.Context, dir string, value []byte, out *pla
 	return err
 }
 
-// each runs f over all values, in a fixed random order. Every value starts with its number.
+// each calls f with every value, in a fixed random order. A value starts with its number.
 func (placeKind) each(ctx context.Context, value []byte, f func(int, []byte) error) error {
 	order := rand.New(rand.NewPCG(7, 7)).Perm(placeBytes / len(value))
 	for _, i := range order {

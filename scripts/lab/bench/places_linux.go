@@ -76,7 +76,7 @@ func (p pebblePlace) flush() error {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for idle := 0; idle < 3; { // one may be about to start
+	for idle := 0; idle < 3; { // a compaction may be about to start
 		m := p.Metrics()
 		if m.Compact.NumInProgress+m.Flush.NumInProgress == 0 {
 			idle++
@@ -88,8 +88,9 @@ func (p pebblePlace) flush() error {
 	return nil
 }
 
-// slabIndex is the design of the disk tier at its simplest: values in our own file, written
-// and read directly, then synced, then a synced row in Pebble with the location.
+// slabIndex is a minimal form of the disk tier's design. Values are in our own file, which is
+// written and read directly. A put writes the value, syncs the file, and then writes a synced
+// row with the location to Pebble.
 type slabIndex struct {
 	index *pebble.DB
 	fd    int

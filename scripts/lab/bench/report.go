@@ -3,7 +3,7 @@
 // the same run in alternating rounds.
 //
 // Row names and units are fixed, because users compare versions by them. The package starts
-// daemons and clients as processes and owns them.
+// daemons and clients as processes, and ends them.
 package bench
 
 import (
@@ -43,8 +43,8 @@ type Skip struct {
 	Reason string `json:"reason"`
 }
 
-// bar is the requirement of a row. A row meets it if any of its parts is met, or all of
-// them with all.
+// bar is the requirement of a row. A row meets the bar if it meets any of the set fields or,
+// with all, every set field.
 type bar struct {
 	atMost       float64 // of the value; 0 = no requirement
 	atLeast      float64

@@ -21,12 +21,13 @@ const (
 	scaleWindow = 250 * time.Millisecond
 )
 
-// scaleClients are the numbers of processes that make requests at once.
+// scaleClients are the numbers of processes that make requests at the same time.
 var scaleClients = [...]int{1, 2, 4, 8, 16}
 
-// clientRows lets 1 to 16 processes match 32 segments, acquire one of 1 MiB and release it,
-// over and over. The limit is the same processes exchanging three messages per operation
-// with one echoing process. All processes exist and are connected throughout.
+// clientRows lets 1 to 16 processes match 32 segments, acquire one of 1 MiB and release it, over
+// and over. The limit is measured with the same processes, which then exchange three messages
+// per operation with one echoing process. All processes are connected during the whole
+// measurement.
 func clientRows(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {
@@ -70,8 +71,8 @@ func clientRows(ctx context.Context, s *session) (err error) {
 	return nil
 }
 
-// scaleBar returns the throughput that n clients must reach relative to one, or relative to
-// what a bare echo reaches.
+// scaleBar returns the throughput that n clients must reach, relative to one client or relative
+// to a bare echo.
 func scaleBar(n int) bar {
 	switch {
 	case n < 8:
@@ -83,16 +84,17 @@ func scaleBar(n int) bar {
 	}
 }
 
-// scaleRuns holds windows with the same number of working processes.
+// scaleRuns has the results of all measurements with the same number of working processes.
 type scaleRuns struct {
-	rates []float64 // operations per second, all processes together
+	rates []float64 // operations per second of all processes together, one rate per measurement
 	took  []float64 // µs of each operation
 	spent machine.Effort
 }
 
 func (r *scaleRuns) rate() float64 { return median(r.rates) }
 
-// take lets peers carry out an order at once. server is the process that serves them.
+// take lets peers carry out an order at the same time and records the results. server is the id
+// of the process that serves them.
 func (r *scaleRuns) take(peers []*peer, o peerOrder, server int) error {
 	before, err := machine.EffortOf(server)
 	if err != nil {
@@ -117,7 +119,7 @@ func (r *scaleRuns) take(peers []*peer, o peerOrder, server int) error {
 	return nil
 }
 
-// addScale adds the time of an operation, and its cost on both sides.
+// addScale adds rows with the time of an operation and its cost in clients and server.
 func (s *session) addScale(name string, served, echoed *scaleRuns) {
 	each := func(sum float64, r *scaleRuns) float64 { return sum / float64(len(r.took)) }
 	s.add(

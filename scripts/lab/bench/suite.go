@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Options selects what to measure and the programs to use.
+// Options selects the suite, its sections and the programs to use.
 type Options struct {
 	Suite    string // one of SuiteNames
 	Daemon   string // path of spliced; empty = found next to this program or in PATH
@@ -28,7 +28,7 @@ type suite struct {
 	sections func() []section
 }
 
-// suites returns all suites. Smoke runs one round of each row, to check that all of them
+// suites returns all suites. The smoke suites run one round of each row, to check that all rows
 // appear.
 func suites() map[string]suite {
 	return map[string]suite{
@@ -70,7 +70,7 @@ func (s *session) skip(name, reason string) {
 	s.report.Skipped = append(s.report.Skipped, Skip{Name: name, Reason: reason})
 }
 
-// skipOnce is skip for a requirement that several sections lack.
+// skipOnce is skip for a requirement that several sections have: it adds one Skip only.
 func (s *session) skipOnce(name, reason string) {
 	for _, known := range s.report.Skipped {
 		if known.Name == name {
@@ -89,8 +89,8 @@ func (s *session) progress(format string, a ...any) {
 	}
 }
 
-// Run measures a suite. A section that fails leaves its rows out; the report is valid for
-// the others, and the errors of all are returned with it.
+// Run measures a suite. If sections fail, the report lacks their rows but is valid for the other
+// sections, and Run returns it together with all their errors.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	suite, known := suites()[o.Suite]
 	if !known {

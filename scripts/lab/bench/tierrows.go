@@ -10,9 +10,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// fio's blocks in flight: as many as the tier has when it reads one object with its
-// defaults. The tier has more when it writes several objects; fio was no faster with 64
-// than with 4 on the disk used for development.
+// Block size and number of blocks in flight of fio. The tier with default settings has the same
+// number in flight when it reads one object, and more when it writes several objects. On the
+// disk used for development, fio was no faster with 64 blocks than with 4.
 const (
 	tierBlock = 1 << 20
 	tierDepth = 4
@@ -23,9 +23,9 @@ type way struct {
 	name   string
 	limit  baseline.Transfer
 	ask    bar
-	pass   func() error // moves the payload of the bed once
+	pass   func() error // writes or reads all segments of the bed once
 	used   machine.Usage
-	copied int64 // payload so far
+	copied int64 // bytes of segments moved so far
 }
 
 // figure samples the tier once, in GB/s.
@@ -41,9 +41,9 @@ func (w *way) figure(payload int64) func() ([]float64, error) {
 	}
 }
 
-// compare measures ways alternately with their limits, then runs after, and adds rows whose
-// names end in the size of segments. The first round is not counted: in it slabs are
-// created and written for the first time.
+// compare measures each way alternately with its limits, and runs after at the end of each
+// round. It adds rows whose names end in the size of segments. The first round does not count,
+// because the tier then creates slab files and writes them for the first time.
 func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, ways []*way, rounds int, after func() error) error {
 	var figures []func() ([]float64, error)
 	for _, w := range ways {
@@ -66,8 +66,8 @@ func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, w
 	return nil
 }
 
-// addWay adds the speed of a way and of our loop with fio's as the limit, the processor
-// time, and for writes the bytes written.
+// addWay adds rows for a way: its speed and the speed of our loop, with the speed of fio as the
+// limit; its processor time; and, for writes, the bytes written.
 func (s *session) addWay(w *way, size string, got [][]float64) {
 	fio, loop, tier := got[0], got[1], got[2]
 	s.add(row("disk_"+w.name+"_"+size, "GB/s", median(tier), best(fio, loop), w.ask))
@@ -89,13 +89,13 @@ func (s *session) addWay(w *way, size string, got [][]float64) {
 // bulk is one size of segments and their number in a pass.
 type bulk struct {
 	name     string
-	layers   int // linear ones
+	layers   int // linear layers
 	tokens   int
 	segments int
 }
 
-// bulks returns segments of hybrid models. Their rows are named after whole megabytes; the
-// sizes are within 2 %.
+// bulks returns segments of hybrid models. The names of their rows have the size in whole MiB;
+// the real size differs by at most 2 %.
 func bulks() []bulk {
 	return []bulk{{"16MiB", 4, 1952, 32}, {"64MiB", largeLayers, largeTokens, 8}}
 }
@@ -112,7 +112,8 @@ func (s *session) pass(size bulk) bulk {
 	return size
 }
 
-// bytes returns the bytes of a pass by name, which fio moves too.
+// bytes returns the bytes of a pass, computed from the size in the name. fio moves the same
+// number of bytes.
 func (b bulk) bytes() int64 {
 	var mib int64
 	_, _ = fmt.Sscanf(b.name, "%dMiB", &mib)
@@ -146,8 +147,8 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 		return err
 	}
 	defer func() { err = errors.Join(err, l.free()) }()
-	// Room for a pass at each of two levels, and for forgotten segments that are not yet
-	// freed.
+	// The budget has room for one pass at each of two levels, and for forgotten segments that
+	// the tier has not freed yet.
 	b, err := openBed(bedPlan{dir: d.Path("tier"), profile: p, tokens: size.tokens, segments: size.segments, budget: 3*size.bytes() + 128<<20})
 	if err != nil {
 		return err
@@ -156,8 +157,8 @@ func onBed(ctx context.Context, s *session, size bulk, f func(*bed, *limits) err
 	return f(b, l)
 }
 
-// bulkRow writes and reads large segments, with as many blocks in flight as fio. For
-// durable writes fio syncs as often as a segment ends.
+// bulkRow writes and reads large segments, with as many blocks in flight as fio. For durable
+// writes, fio syncs once per segment.
 func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) error {
 	write := baseline.Transfer{Write: true, Bytes: size.bytes(), Block: tierBlock, Workers: tierDepth}
 	durable, read := write, write
@@ -177,12 +178,12 @@ func bulkRow(ctx context.Context, s *session, size bulk, b *bed, l *limits) erro
 	}, 5, func() error { return errors.Join(b.forget(logged), b.forget(synced)) })
 }
 
-// Writers of small segments, each waiting until its own is safe before it writes the next:
-// commits are grouped because they wait together.
+// groupWriters is the number of writers of small segments. Each writer waits until its segment
+// is safe before it writes the next, so that the tier can group the commits of waiting writers.
 const groupWriters = 8
 
-// groupRows writes and reads segments of exactly 1 MiB, compared with fio with as many
-// threads that sync after each megabyte.
+// groupRows writes and reads segments of exactly 1 MiB. It compares the tier with fio that has
+// the same number of threads and syncs after each MiB.
 func groupRows(ctx context.Context, s *session) error {
 	size := s.pass(bulk{"1MiB", 0, flatTokens, 256})
 	return onBed(ctx, s, size, func(b *bed, l *limits) error {

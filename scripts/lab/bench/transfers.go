@@ -20,8 +20,8 @@ func transferRows(ctx context.Context, s *session) (err error) {
 	return l.commitRows(ctx, s)
 }
 
-// readRow copies a 64 MiB segment out of the arena and checks every chunk against the
-// digest of its commit, compared with the plain copy of the same parts.
+// readRow copies a 64 MiB segment out of the arena and checks the digest of every chunk. Its
+// limit is a plain copy of the same parts.
 func (l *local) readRow(ctx context.Context, s *session) error {
 	key, err := l.put(ctx, l.large)
 	if err != nil {
@@ -59,16 +59,16 @@ func readAll(lease *connector.Lease, dst [][]byte) error {
 	return nil
 }
 
-// commitRows publishes new segments of 1 and of 64 MiB, compared with copies of as many
-// bytes. A sample covers all that a client waits for: reservation, the copy into staging,
-// digests on both sides, the daemon's copy, publication.
+// commitRows publishes new segments of 1 and of 64 MiB. The limit is a copy of the same number
+// of bytes. A sample includes everything that a client waits for: the reservation, the copy into
+// staging, digests on both sides, the daemon's copy, and publication.
 func (l *local) commitRows(ctx context.Context, s *session) error {
-	// Once around the arena, so that all its pages exist.
+	// Fill the arena once, so that all its pages exist.
 	const around = 768/64 + 1
 	if _, err := l.putMany(ctx, l.large, around); err != nil {
 		return err
 	}
-	// Copies go where commits go: to the next megabytes of a buffer too large for any
+	// Like commits, each copy goes to the next megabytes of a buffer that is too large for any
 	// cache.
 	plain := filled(512 << 20)
 	at := 0

@@ -16,16 +16,16 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// VictimCommand is the argument that makes the program run ServeVictim with a
-// socket path.
+// VictimCommand is the argument that makes the program run ServeVictim; a socket path follows
+// it.
 const VictimCommand = "bench-victim"
 
 const (
 	victimName   = "splicectl bench victim"
 	victimLeases = 64
 	victimReady  = "holding"
-	// victimSegment is the number of the segment that a victim begins to write; the others
-	// were put by the benchmark.
+	// victimSegment is the number of the segment that a victim begins to write. The benchmark
+	// has put the segments that the victim leases.
 	victimSegment = 1 << 30
 )
 
@@ -86,8 +86,8 @@ func (l *local) halfWrite(ctx context.Context, stuck, end chan struct{}) error {
 	return err
 }
 
-// killRow kills clients that hold memory and waits until the daemon has reclaimed all of
-// it. The figure is the worst of a few runs.
+// killRow kills clients that hold memory and measures the time until the daemon has reclaimed
+// all of that memory. The figure is the worst of a few runs.
 func killRow(ctx context.Context, s *session) (err error) {
 	l, err := startLocal(ctx, s)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package clustercheck runs daemons as one cluster on this machine and measures what
-// package simulate predicts: which segments added to and removed from one node the others
-// know, how soon, and the cost of the exchange.
+// Package clustercheck runs daemons as one cluster on this machine and measures what package
+// simulate predicts: how soon the other nodes learn of segments that are added to or removed
+// from one node, how often they are wrong, and what the exchange costs.
 package clustercheck
 
 import (
@@ -34,36 +34,36 @@ type Node struct {
 	Client *connector.Client
 	// Remove removes a segment from the node.
 	Remove func(context.Context, profile.SegmentKey) error
-	// Exchanges returns the number of requests that the node has made for others' sets, and
-	// the bytes of the answers.
+	// Exchanges returns the number of requests in which the node has asked other nodes for their
+	// sets of segments, and the bytes of the answers.
 	Exchanges func(context.Context) (asked, bytes float64, err error)
-	// Versions returns the version of the node's own set and, by name, of the others' sets
-	// that it has read completely.
+	// Versions returns the version of the node's own set and, by node name, the versions of
+	// other nodes' sets that it has read completely.
 	Versions func(context.Context) (own uint64, others map[string]uint64, err error)
 }
 
-// Report is the result. Bytes counts the answers about sets that nodes exchange, without
-// the overhead of HTTP, TLS and TCP.
+// Report is the result of a run. Byte counts include the answers that nodes exchange about their
+// sets, but not the overhead of HTTP, TLS and TCP.
 type Report struct {
 	Nodes              int     `json:"nodes"`
 	Segments           int     `json:"segments_per_node"`
 	ExchangesPerSecond float64 `json:"exchanges_per_second"` // started per node, the mean
 	AnswerBytes        float64 `json:"answer_bytes_per_second"`
-	VisibleP50         float64 `json:"visible_p50_seconds"` // on one node, after its writer learned that it was published
+	VisibleP50         float64 `json:"visible_p50_seconds"` // time until one node knows a new segment, after its writer learned that it was published
 	VisibleP99         float64 `json:"visible_p99_seconds"`
-	EverywhereP99      float64 `json:"everywhere_p99_seconds"` // on the last node
+	EverywhereP99      float64 `json:"everywhere_p99_seconds"` // the same until the last node knows it
 	NewSegments        int     `json:"new_segments"`
-	HitsLost           float64 `json:"hits_lost"`   // share of lookups of segments that another node has
-	False              float64 `json:"false_peers"` // share of lookups of segments that never existed
+	HitsLost           float64 `json:"hits_lost"`   // share of missed lookups, of segments that another node has
+	False              float64 `json:"false_peers"` // share of wrong hits, of segments that never existed
 	Lookups            int     `json:"lookups"`
-	Unseen             int     `json:"not_visible"` // new segments, counted per node, present for 5 s and not known
+	Unseen             int     `json:"not_visible"` // new segments that a node did not know after 5 s, counted per node
 }
 
 const (
 	tokens  = 8
 	perTurn = 100 // lookups of each kind, per node and second
 	poll    = 10 * time.Millisecond
-	settle  = 20 * time.Second // until all nodes know the first sets
+	settle  = 20 * time.Second // longest wait until all nodes know the first sets
 	late    = 5 * time.Second
 )
 
@@ -76,7 +76,7 @@ type run struct {
 	rand   *rand.Rand
 	fresh  []*segment // not yet seen by every node
 	report Report
-	one    []time.Duration // until one node saw a new segment
+	one    []time.Duration // times until one node knew a new segment
 	all    []time.Duration
 }
 
@@ -176,8 +176,8 @@ func (r *run) match(ctx context.Context, node int, keys []profile.SegmentKey, fo
 	return nil
 }
 
-// known waits until each node has read all others' sets to their ends. Lookups would not
-// show that: a node that is behind asks its neighbours.
+// known waits until each node has read all other nodes' sets completely. Lookups would not show
+// that, because a node that is behind asks other nodes.
 func (r *run) known(ctx context.Context) error {
 	own := make([]uint64, len(r.Nodes)) // a set changes before put returns
 	for node := range r.Nodes {

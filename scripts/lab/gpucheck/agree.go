@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// exactness is the required accuracy of T in 16 bits and S in float32, as a relative root
-// mean square error against float64.
+// exactness is the largest permitted error of compositions with T in 16 bits and S in float32:
+// the root mean square error against float64, relative to the result.
 const exactness = 1e-6
 
 // agreement compares kernels of one kind on the device with the CPU, on the same random
@@ -73,7 +73,7 @@ func (c *check) dense(p denseShape) (float64, error) {
 	}
 	job := gpuipc.ComposeJob{Transition: kernel.Dense, Heads: p.heads, DK: p.dk, DV: p.dv, From: start.ref(onGPU)}
 	for range p.steps {
-		// Transitions of norm about one, so that errors neither grow nor vanish.
+		// Transitions have a norm of about one, so that errors neither grow nor vanish.
 		tb, sb := c.random(p.heads*p.dk*p.dk, p.t, 1/math.Sqrt(float64(p.dk))), c.random(state, p.s, 1)
 		t, err := a.put(tb)
 		if err != nil {
@@ -241,7 +241,7 @@ func (c *check) rotate(typ gpuipc.DType, perRow bool) error {
 	return dst.sameBytes()
 }
 
-// sameTurn returns a rotation, the same at every call.
+// sameTurn returns a rotation that is the same at every call of one check.
 func (c *check) sameTurn(dim int) *gpuipc.Rotation {
 	r := &gpuipc.Rotation{Dims: dim}
 	for i := range dim / 2 {

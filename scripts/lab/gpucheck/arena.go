@@ -24,7 +24,7 @@ type arena struct {
 	used    int64
 }
 
-// tensor is a run of bytes at the same offset of both.
+// tensor is a run of bytes at the same offset in both regions of an arena.
 type tensor struct {
 	a      *arena
 	off, n int64
@@ -58,7 +58,7 @@ func (a *arena) device(s side) gpuipc.Device {
 	return a.c.host
 }
 
-// room returns n bytes that both jobs write.
+// room returns n uninitialized bytes on both sides, for results.
 func (a *arena) room(n int64) tensor {
 	t := tensor{a: a, off: a.used, n: n}
 	a.used = (a.used + n + 255) / 256 * 256
@@ -134,7 +134,7 @@ func element(b []byte, i int, typ gpuipc.DType) float64 {
 	return v
 }
 
-// relative returns the root mean square of a-b relative to that of b.
+// relative returns the root mean square of a-b divided by the root mean square of b.
 func relative(a, b []float64) float64 {
 	var d, n float64
 	for i := range b {

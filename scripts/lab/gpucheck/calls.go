@@ -16,8 +16,8 @@ import (
 // callBytes is the size used for calls that move memory: a chunk of the daemon's HBM.
 const callBytes = 64 << 20
 
-// calls makes every kind of call that the daemon and its clients make, one after another,
-// and reports how long each takes. It continues after a refused call.
+// calls makes every kind of call that the daemon and its clients make, one after another, and
+// reports how long each takes. If the driver refuses a call, calls continues with the next one.
 func (c *check) calls() (err error) {
 	for _, a := range []struct {
 		name string
@@ -94,8 +94,8 @@ func callMemory(w *stopwatch) (err error) {
 	return nil
 }
 
-// callDescriptor maps one piece of physical memory at two addresses, the second time
-// through the descriptor that a client would get.
+// callDescriptor maps the same physical memory at two addresses. It makes the second mapping
+// from a descriptor, as a client does.
 func callDescriptor(w *stopwatch) (err error) {
 	step, err := w.api.Granularity(w.device)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 	roleRescue    = "rescue"
 )
 
-// Child runs a second process: it receives its role on descriptor 3, and returns errors
-// there.
+// Child is the main function of a second process. It receives its role on descriptor 3, and
+// sends errors there.
 func Child(ctx context.Context) error {
 	conn, err := connOf(os.NewFile(3, "peer"))
 	if err != nil {
@@ -48,8 +48,8 @@ func Child(ctx context.Context) error {
 	return err
 }
 
-// shared opens a region in a second process, in both ways: the second process has to read
-// what was written here, and this process what was written there.
+// shared checks that a second process can map a region, in both ways of sharing. The second
+// process must read what this process wrote, and the reverse.
 func (c *check) shared() error {
 	for way, name := range map[gpuipc.Way]string{gpuipc.WayDescriptor: "descriptor", gpuipc.WayHandle: "IPC handle"} {
 		if len(c.Self) == 0 {
@@ -120,8 +120,8 @@ func sameDigests(got []uint64, b []byte) error {
 	return nil
 }
 
-// reader replies with the digests of what it maps, and writes the complement of every byte
-// there.
+// reader maps the region, replies with the digests of its bytes, and replaces every byte by its
+// complement.
 func reader(ctx context.Context, p *peer, m *message) (err error) {
 	gpu, err := cuda.Open(cuda.Options{Library: m.Library, Device: m.Device})
 	if err != nil {

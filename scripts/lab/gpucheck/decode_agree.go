@@ -15,9 +15,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// decodeError is the permitted error of decoding kernels, as a relative root mean square
-// error: the sums of F32 rows are formed in another order than on the CPU, and rows and
-// outputs in 16 bits are rounded.
+// decodeError is the permitted relative root mean square error of decoding kernels. For F32
+// rows, the device adds numbers in another order than the CPU. For 16-bit types, rows and
+// outputs are rounded.
 func decodeError(typ gpuipc.DType) float64 {
 	switch typ {
 	case kernel.F16:
@@ -28,8 +28,9 @@ func decodeError(typ gpuipc.DType) float64 {
 	return 1e-5
 }
 
-// agreeDecode runs the kernels that an engine decodes with, below the accelerator: rows
-// next to a state against kernel.Buffer, and attention over runs against float64.
+// agreeDecode launches the kernels with which an engine decodes, without the accelerator's
+// interface. It compares decoding with rows next to a state with kernel.Buffer, and attention
+// over runs of keys with float64.
 func (c *check) agreeDecode() (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -49,7 +50,7 @@ func (c *check) agreeDecode() (err error) {
 	return nil
 }
 
-// put copies bytes to device memory that lives until free.
+// put copies bytes to device memory that is valid until free.
 func (w *stopwatch) put(b []byte) (uint64, error) {
 	p, err := w.alloc(int64(max(16, len(b))))
 	if err != nil || len(b) == 0 {
@@ -88,7 +89,7 @@ type bufferShape struct {
 	what    string
 	rows    int
 	flush   bool
-	parents []int32 // of the new rows, as indexes among them; nil = a chain
+	parents []int32 // parent of each new row, as an index among the new rows; nil = each row follows the previous one
 }
 
 const (
@@ -114,7 +115,7 @@ func (c *check) agreeBuffers(w *stopwatch, typ gpuipc.DType, perKey bool) error 
 
 // bufferBytes is the input of one job, on the host.
 type bufferBytes struct {
-	from, k, u, g            []byte // of the pending rows
+	from, k, u, g            []byte // the pending rows
 	q, newK, v, newG, beta   []byte
 	dim, heads, decays, rows int
 	typ                      gpuipc.DType
@@ -191,7 +192,7 @@ func (c *check) buffer(w *stopwatch, typ gpuipc.DType, perKey bool, shape buffer
 	return max(relative(got, wantOut), relative(states, wantStates)), err
 }
 
-// onHost decodes each new row after its ancestors.
+// onHost computes the same job on the CPU: it decodes each new row after its ancestors.
 func (b *bufferBytes) onHost(shape bufferShape) (outputs, states []float64) {
 	outputs = make([]float64, b.rows*b.heads*b.dim)
 	for key := range bufferKeyHeads {
@@ -270,11 +271,12 @@ const (
 	attendKeyHeads = 2
 	attendGroup    = 4
 	attendBlock    = 16
-	attendFar      = 1005 // rows of the run whose keys are not rotated to their positions
+	attendFar      = 1005 // number of rows in the run whose keys are not rotated to their positions
 )
 
-// agreeAttention decodes a row, and processes rows of a prompt. One run is in blocks and
-// its keys are not rotated to their positions; the other is the request's own.
+// agreeAttention checks attention for one decoded row and for several rows of a prompt. Each
+// attends to two runs of keys. One run is in blocks, and its keys are not rotated to their
+// positions; the other run belongs to the request alone.
 func (c *check) agreeAttention(w *stopwatch, typ gpuipc.DType) error {
 	for _, rows := range []int{1, 9} {
 		worst, err := c.attend(w, typ, rows)

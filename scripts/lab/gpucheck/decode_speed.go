@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// decodeBuffer is the number of rows of a buffer, the paper's best for 128 dimensions
-	// (KVBuffer §3.2).
+	// decodeBuffer is the number of rows of a buffer. The paper KVBuffer found this number best
+	// for 128 dimensions (§3.2).
 	decodeBuffer = 16
-	// decodeDrafts is the number of new rows: a certain one and four drafts.
+	// decodeDrafts is the number of new rows in a verification: one accepted token and four
+	// drafts.
 	decodeDrafts = 5
 	// decodeQueries is the number of query heads per key head.
 	decodeQueries = 8
 )
 
-// decodeSpeed times the kernels with which an engine decodes a token: rows next to states,
-// and attention over runs of pages. It runs one layer of as many requests as the other rows
-// have layers.
+// decodeSpeed times the kernels with which an engine decodes a token: with rows next to states,
+// and attention over runs of pages. Other rows of the report time Sizes.Layers layers of one
+// request; these time one layer of that many requests.
 func (c *check) decodeSpeed(w *stopwatch) error {
 	if err := c.bufferSpeed(w); err != nil {
 		return err
@@ -30,16 +31,18 @@ func (c *check) decodeSpeed(w *stopwatch) error {
 	return c.attendSpeed(w)
 }
 
-// bufferForm is a way to decode.
+// bufferForm is a way to decode: with pending rows in the buffer, new rows, a state or none, and
+// a flush or none.
 type bufferForm struct {
 	name          string
 	pending, rows int
 	state, flush  bool
 }
 
-// bufferSpeed times forms of decoding against a copy of as many bytes, and the mean step of
-// a buffer against the recurrent form, which reads and writes states at every token: the
-// paper reports 0.55 of its time on an L40S (KVBuffer, Fig. 4).
+// bufferSpeed compares forms of decoding with a copy of the same number of bytes. It also
+// compares the mean step of a buffer with the recurrent form, which reads and writes states at
+// every token. In the paper, a buffer needs 0.55 of the recurrent form's time on an L40S
+// (KVBuffer, Fig. 4).
 func (c *check) bufferSpeed(w *stopwatch) error {
 	forms := []bufferForm{
 		{"the recurrent form", 0, 1, true, true},
@@ -61,7 +64,8 @@ func (c *check) bufferSpeed(w *stopwatch) error {
 	return nil
 }
 
-// bytes returns the bytes of one request that have to be moved, and the sizes of its parts.
+// bytes returns the bytes that a request must move, and the bytes of its state, of its rows and
+// of its input.
 func (f bufferForm) bytes(z Sizes) (moved, state, rows, in int64) {
 	keys := z.Heads / 2
 	row := int64(2*keys*z.Dim + 2*z.Heads*z.Dim + 4*z.Heads)
@@ -96,7 +100,8 @@ func (c *check) bufferForm(w *stopwatch, f bufferForm) (took float64, err error)
 	if err != nil {
 		return 0, err
 	}
-	// Zeros: values that are decayed and added up for seconds stay finite.
+	// The memory is filled with zeros, because they stay finite however often the kernels decay
+	// and add them.
 	if err := w.fill(base, make([]byte, 1<<20), total); err != nil {
 		return 0, err
 	}
@@ -139,8 +144,9 @@ func (f bufferForm) job(z Sizes, at uint64) kernels.BufferJob {
 	return a
 }
 
-// attendSpeed times a token of several requests over four segments each: separate ones, and
-// the same ones for all, which are then in the L2 or read several times.
+// attendSpeed times one token of several requests, each over four segments. It does so with
+// separate segments per request, and with the same segments for all requests; shared segments
+// may be read from the L2 cache.
 func (c *check) attendSpeed(w *stopwatch) error {
 	requests := max(2, c.Sizes.Layers/2)
 	own, err := c.attendForm(w, "segments of their own", requests, requests)
@@ -223,7 +229,8 @@ func (c *check) attendForm(w *stopwatch, what string, requests, copies int) (too
 	return t[0], nil
 }
 
-// attendJobs returns requests over segments at different places, from a number of copies.
+// attendJobs returns one job per request. Each request has four segments; the segments are read
+// from the given number of copies.
 func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendJob {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2

@@ -25,26 +25,27 @@ const (
 // is then left running.
 const endTime = 10 * time.Second
 
-// untilEnv tells a part's process and its scripts when it will be stopped, in seconds since
-// 1970, so that they can report how far they are before that.
+// untilEnv is the environment variable with the time at which a part's process will be stopped,
+// in seconds since 1970. The process and its scripts can report their partial results before
+// that time.
 const untilEnv = "GPU_CHECK_UNTIL"
 
 // errTime is the error of a part that ran out of time.
 var errTime = errors.New("its time was up")
 
-// isolated runs a part in a separate process, so that a crash, a hang or a lost context
-// does not affect the parts after it. Rows are added as they arrive: those of a process
-// that fails are kept.
+// isolated runs a part in a separate process, so that a crash, a hang or a lost context does not
+// affect later parts. It adds rows to the report as they arrive, and keeps them if the process
+// fails later.
 func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io.Writer, r *Report) error {
 	said := &ends{to: stderr}
-	// The process is killed when this one ends. The kernel takes the end of the thread that
-	// started it for that.
+	// Pdeathsig kills the process when this one ends. To the kernel, "this one" is the thread
+	// that started the process, so the thread must not end.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = said
 	cmd.Env = append(cmd.Environ(), fmt.Sprintf("%s=%.3f", untilEnv, float64(time.Now().Add(limit).UnixMilli())/1e3))
-	cmd.WaitDelay = endTime // for pipes that its own children hold open
+	cmd.WaitDelay = endTime // its children may hold the pipes open
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -52,8 +53,8 @@ func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start a process for it: %w", err)
 	}
-	// This also kills its children: whatever they hold of the device would disturb later
-	// parts.
+	// This also kills the children of the process, which could still use the device and disturb
+	// later parts.
 	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	defer kill()
 	rows, ended := make(chan Row), make(chan error, 1)
@@ -69,8 +70,8 @@ func isolated(ctx context.Context, cmd *exec.Cmd, limit time.Duration, stderr io
 	return err
 }
 
-// collect adds rows until the process has ended, kills it when its time is up, and gives up
-// if it does not end then.
+// collect adds rows until the process has ended. It kills the process at the time limit, and
+// stops waiting if the process does not end within endTime after that.
 func collect(ctx context.Context, r *Report, rows <-chan Row, ended <-chan error, limit time.Duration, kill func()) error {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errTime)
 	defer stop()
@@ -120,8 +121,8 @@ func read(from io.Reader, rows chan<- Row) error {
 	return lines.Err()
 }
 
-// ends keeps the first and the last lines of the output: a crash reports its cause first, a
-// script last.
+// ends keeps the first and the last bytes of an output, because a crash reports its cause first,
+// and a script reports it last.
 type ends struct {
 	to          io.Writer // nil = discard
 	first, last []byte
@@ -138,7 +139,8 @@ func (e *ends) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns one line: the first two lines, and the last one if it is another.
+// String returns the output as one line: all lines if there are at most three, otherwise the
+// first two and the last.
 func (e *ends) String() string {
 	lines := strings.FieldsFunc(string(bytes.Join([][]byte{e.first, e.last}, nil)), func(r rune) bool { return r == '\n' })
 	if len(lines) > 3 {

@@ -35,9 +35,9 @@ func (c *check) someJob() (*gpuipc.ComposeJob, *arena, error) {
 	return job, a, nil
 }
 
-// neighbour measures how the daemon's work affects a process that keeps the same device
-// busy: its rate alone, with one compose request per millisecond, with as many as possible,
-// and with continuous copies from memory.
+// neighbour measures how the daemon's work affects another process that keeps the same device
+// busy. It measures the rate of that process alone, next to one compose request per millisecond,
+// next to as many compose requests as possible, and next to continuous copies from host memory.
 func (c *check) neighbour() (err error) {
 	const name = "rate of a busy neighbour process"
 	if len(c.Self) == 0 {
@@ -89,8 +89,9 @@ func (c *check) neighbour() (err error) {
 	return nil
 }
 
-// latency adds the times of requests next to the neighbour, by the host's clock. It has no
-// bar: without MPS a request waits for its turn on the device.
+// latency adds rows with the times of requests next to the neighbour, by the host's clock. The
+// rows have no bar: without MPS, a request must wait until the device switches from the
+// neighbour.
 func (c *check) latency(name string, took []float64) {
 	slices.Sort(took)
 	for _, q := range []struct {
@@ -121,8 +122,9 @@ func (c *check) someUpload() (run func(context.Context) error, end func() error,
 	return run, func() error { return errors.Join(detach(), a.close()) }, nil
 }
 
-// rateBeside lets the neighbour count while this process repeats its work, or does nothing
-// if work is nil. took are the seconds of each run that ended while the neighbour counted.
+// rateBeside returns the neighbour's rate while this process repeats work; if work is nil, it
+// does nothing. every is the time between starts of work; 0 = no pause. took has the seconds of
+// each run of work that ended during the measurement.
 func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (rate float64, took []float64, err error) {
 	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
@@ -143,8 +145,8 @@ func (c *check) rateBeside(p *peer, work func(context.Context) error, every time
 	return m.Rate, took, nil
 }
 
-// repeat returns the seconds of every run until ctx ended, without the run in which it
-// ended.
+// repeat runs work repeatedly until ctx ends, and returns the seconds of each run except the run
+// during which ctx ended.
 func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) (took []float64, err error) {
 	if work == nil {
 		return nil, nil
@@ -170,14 +172,16 @@ func repeat(ctx context.Context, work func(context.Context) error, every time.Du
 	return took, nil
 }
 
-// neighbourWindows is the number of times that the neighbour counts. neighbourBatch is the
-// number of launches that it keeps on its stream, so that the device always has work of it.
+// neighbourWindows is the number of measurements, each over one window. neighbourBatch is the
+// number of launches that the neighbour keeps on its stream, so that the device always has work
+// to do for it.
 const (
 	neighbourWindows = 4
 	neighbourBatch   = 8
 )
 
-// busy launches compose kernels continuously, and counts for one window on request.
+// busy is the neighbour process: it launches compose kernels continuously. On each message it
+// counts launches for one window and replies with the rate.
 func busy(ctx context.Context, p *peer, m *message) (err error) {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device, Sizes: m.Sizes}, ctx: ctx, rng: rand.New(rand.NewPCG(1, 1))}
 	c.Sizes.Layers = min(c.Sizes.Layers, 4)

@@ -7,8 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// kernelAlone returns the seconds of the same kernel without waiting for the host: as in a
-// request, on inputs that are in the L2.
+// kernelAlone returns the seconds of the kernel of a request, timed on the device without the
+// host. As in a repeated request, the inputs are in the L2 cache.
 func (c *check) kernelAlone(z Sizes) (alone float64, err error) {
 	w, err := c.stopwatch()
 	if err != nil {

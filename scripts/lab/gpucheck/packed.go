@@ -11,7 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// packedPart returns a packed part whose heads have these forms, of numbers around sigma.
+// packedPart returns a packed part with one head per form, of random numbers whose magnitude is
+// about sigma.
 func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int, sigma float64) []byte {
 	b := make([]byte, kernel.PackedHeader(len(forms)))
 	for i, f := range forms {
@@ -24,8 +25,8 @@ func (c *check) packedPart(forms []kernel.Form, typ gpuipc.DType, rows, cols int
 		case kernel.FormPlain:
 			b = append(b, c.random(rows*cols, typ, sigma)...)
 		case kernel.FormInt8, kernel.FormInt12, kernel.FormInt16:
-			// Integers are random bits: in a form's full width, their root mean square is
-			// 0.58 of the largest.
+			// The integers are random bits of the form's width, so their root mean square is
+			// 0.58 of the largest integer.
 			largest := math.Exp2(float64(f.Bits() - 1))
 			b = append(b, c.random(1, kernel.F32, sigma)...)
 			for range rows {
@@ -63,14 +64,15 @@ var (
 	everyForm = []kernel.Form{kernel.FormInt8, kernel.FormPlain, kernel.FormInt12, kernel.FormZero, kernel.FormInt16}
 	usualMix  = mix{"T in 8 bits, S in 8 and 12", []kernel.Form{kernel.FormInt8}, []kernel.Form{kernel.FormInt8, kernel.FormInt12}}
 	allMixed  = mix{"every form", everyForm, []kernel.Form{kernel.FormInt12, kernel.FormInt16, rank(10), kernel.FormInt8, kernel.FormPlain, rank(32), kernel.FormZero}}
-	// In the trained models at 0.02, a third of the transitions are zero, and half of the
-	// end-states have a low rank.
+	// As in the trained models at a tolerance of 0.02: a third of the transitions are zero, and
+	// half of the end-states have a low rank.
 	trainedMix = mix{"a third without T, half of S of a low rank", []kernel.Form{kernel.FormInt8, kernel.FormInt8, kernel.FormZero}, []kernel.Form{kernel.FormInt8, rank(10)}}
 )
 
 func rank(n int) kernel.Form { return kernel.FormRank + kernel.Form(n-1) }
 
-// agreePacked compares compositions of packed parts with float64 of the unpacked numbers.
+// agreePacked compares compositions of packed parts with compositions of the unpacked numbers in
+// float64.
 func (c *check) agreePacked() error {
 	d := c.Sizes.Dim
 	for _, p := range []struct {
@@ -212,12 +214,12 @@ func (c *check) packedStates(tr gpuipc.Transition) error {
 	return out.sameBytes()
 }
 
-// packedSpeed times compositions of packed segments against those of plain ones of the same
-// shapes, alternately with them and with copies of the bytes that are read and written.
+// packedSpeed times compositions of packed segments, alternating with compositions of plain
+// segments of the same shapes and with copies of the bytes that are read and written.
 func (c *check) packedSpeed(w *stopwatch) error {
 	for _, x := range []struct {
 		mix
-		most float64 // of the time of plain ones; 0 = no bound
+		most float64 // largest permitted time, as a share of that of plain segments; 0 = no bound
 	}{
 		{usualMix, 1},
 		{trainedMix, 1},

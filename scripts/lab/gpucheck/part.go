@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// Part is a group of checks that depend on each other: it adds rows, and an error becomes a
-// row. Its context ends with its time.
+// Part is a group of checks that depend on each other. Run adds rows to the report; an error
+// that it returns becomes a row. The context of Run ends at the part's time limit.
 type Part struct {
 	Name string
-	// Limit is its maximum time in a run of StandardTime; other runs scale it. A part that
-	// ends early leaves its time to the others.
+	// Limit is its maximum time in a run of StandardTime; other runs scale it. If a part ends
+	// early, later parts may use its remaining time.
 	Limit time.Duration
 	Run   func(ctx context.Context, r *Report) error
 }
 
-// StandardTime is the time of all parts together unless the caller sets another: half an
-// hour with a borrowed GPU then suffices for a second run.
+// StandardTime is the default time of all parts together. With it, half an hour on a borrowed
+// GPU suffices for two runs.
 const StandardTime = 8 * time.Minute
 
-// own returns the parts of this package in order: the most informative about an unknown GPU
-// first.
+// own returns the parts of this package, in the order in which they run: first those that tell
+// most about an unknown GPU.
 func (c *check) own() []Part {
 	bare := func(name string, limit time.Duration, run func() error) Part {
 		return Part{name, limit, func(ctx context.Context, r *Report) error {
@@ -59,8 +59,8 @@ func (c *check) own() []Part {
 	)
 }
 
-// againstCPU is the prefix of the names of parts that run kernels of one kind and compare
-// them with the CPU's: a kernel that faults destroys its context.
+// againstCPU is the prefix of the names of parts that compare kernels of one kind with the CPU.
+// Each kind is a separate part, because a kernel that faults destroys its context.
 const againstCPU = "against the CPU: "
 
 // KernelParts returns the names of the parts that run every kernel on small inputs, for
@@ -73,7 +73,8 @@ func KernelParts() []string {
 	return out
 }
 
-// errTooMany means that not all parts could get half of their time.
+// errTooMany means that the limits of all parts are too long: not every part could get half of
+// its limit.
 var errTooMany = errors.New("parts want more time than there is")
 
 // parts returns the requested parts, or an error that names an unknown one.
@@ -105,9 +106,9 @@ func names(parts []Part) []string {
 	return out
 }
 
-// share returns the time of the first remaining part: its limit, or less if the others
-// would otherwise get less than half of theirs. So each part gets at least half of its
-// limit.
+// share returns the time for the first of the remaining parts: its limit, or less if a later
+// part would otherwise get less than half of its own limit. left is the remaining time and total
+// the time of all parts.
 func share(parts []Part, left, total time.Duration) time.Duration {
 	stretch := float64(total) / float64(StandardTime)
 	limit := func(p Part) time.Duration { return time.Duration(float64(p.Limit) * stretch) }
@@ -117,8 +118,8 @@ func share(parts []Part, left, total time.Duration) time.Duration {
 	return min(limit(parts[0]), left)
 }
 
-// seedOf returns a part's own seed, so that it draws the same numbers whatever ran before
-// it.
+// seedOf returns the seed of a part. Its random numbers therefore do not depend on which parts
+// ran before.
 func seedOf(name string) uint64 {
 	h := uint64(14695981039346656037) // FNV-1a
 	for _, b := range []byte(strings.ToLower(name)) {

@@ -16,8 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// message is one message between the two processes of a check, with the descriptors of a
-// share.
+// message is one message between the two processes of a check. The descriptors of Share are sent
+// with it.
 type message struct {
 	Role    string
 	Library string
@@ -45,8 +45,8 @@ type peer struct {
 
 var errNoSecond = errors.New("no way to start a second process was given")
 
-// start runs another process of this program, with additional environment, and sends it its
-// role.
+// start starts another process of this program, with additional environment variables, and sends
+// it the message m with its role.
 func (c *check) start(m *message, env ...string) (*peer, error) {
 	if len(c.Self) == 0 {
 		return nil, errNoSecond

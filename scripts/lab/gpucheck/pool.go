@@ -16,8 +16,8 @@ type pool struct {
 	bytes    int64 // of each half
 }
 
-// openPool allocates memory for plain copies and copies there for a while, so that clocks
-// have risen before anything is timed.
+// openPool allocates memory for plain copies, n bytes for each half, and copies in it for the
+// time warm, so that the device's clocks have risen before anything is timed.
 func (w *stopwatch) openPool(n int64, warm time.Duration) error {
 	p := &pool{bytes: n}
 	var err error
@@ -55,16 +55,16 @@ func (w *stopwatch) plug() error {
 	return w.api.MemcpyDtoDAsync(w.pool.to, w.pool.from, w.pool.bytes, w.stream)
 }
 
-// copyRow is the unit of the copying kernel, and copyTurns the number of places in the pool
-// that copies use in turn.
+// copyRow is the number of bytes that the copying kernel copies as a unit. copyTurns is the
+// number of places in the pool that copies use in turn.
 const (
 	copyRow   = 1024
 	copyTurns = 4
 )
 
-// copies returns plain copies of about n/2 bytes, by the driver and by our own kernel, and
-// the bytes that each of them reads and writes in total. Which of them is faster depends on
-// the device; the faster one is the limit.
+// copies returns two plain copies of about n/2 bytes, one by the driver and one by our own
+// kernel. traffic is the bytes that each copy reads and writes in total. The faster copy is the
+// limit of a row; which one is faster depends on the device.
 func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, err error) {
 	size := max(copyRow, min(n/2, w.pool.bytes)/copyRow*copyRow)
 	turns := max(1, min(copyTurns, w.pool.bytes/size))
@@ -85,8 +85,8 @@ func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, e
 	return byDriver, byKernel, 2 * size, nil
 }
 
-// turnsPast returns the number of variants of n bytes each after which the first one has
-// left the L2; at most most.
+// turnsPast returns how many variants of n bytes must run in turn so that the first one has left
+// the L2 cache before it runs again; at most most.
 func (w *stopwatch) turnsPast(n int64, most int) (int, error) {
 	l2, err := w.api.DeviceAttribute(w.device, driver.L2Bytes)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// script runs a check of connector/python with torch, which prints one row of the report
-// per line. Exit code 3 means that it cannot run here, and why. It gets a region of random
-// numbers, which it may map through the descriptors from 3 on. Its arguments: the library,
-// the device's UUID, the bytes of the region, a file with its numbers, and the sizes.
+// script runs a Python program that checks connector/python with torch; Script reads its output.
+// The program may map a region of random numbers, through the descriptors from 3 on. Its
+// arguments are the driver library, the device's UUID, the size of the region in bytes, a file
+// with the numbers, and the sizes.
 func (c *check) script(name string) (err error) {
 	if c.Python == "" {
 		c.report.Skip(name, "no Python was given")
@@ -63,8 +63,8 @@ func PythonEnv(dir string) []string {
 // cannotRun is the exit status of a script whose requirements are missing here.
 const cannotRun = 3
 
-// Script runs a program that prints rows of the report, one JSON object per line, which are
-// added as they arrive. Exit status 3 means that it cannot run here, and standard error
+// Script runs a program that prints rows of the report, one JSON object per line, and adds each
+// row as it arrives. Exit status 3 means that the program cannot run here; its standard error
 // says why.
 func Script(ctx context.Context, cmd *exec.Cmd, name string, r *Report) error {
 	trouble := &ends{}

@@ -19,9 +19,10 @@ const (
 	ballBytes = 1 << 20
 )
 
-// ordered lets two processes pass a buffer back and forth by sequence numbers alone, while
-// kernels load the device: this one writes n into all of it and signals n; the other waits
-// for n on its stream, copies the buffer out, signals n and checks it.
+// ordered lets two processes pass a buffer back and forth, ordered only by sequence numbers,
+// while kernels load the device. In exchange n, this process fills the buffer with n and signals
+// n. The other process waits for n on its stream, copies the buffer out, signals n and checks
+// the copy.
 func (c *check) ordered() error {
 	const name = "sequence numbers order two processes, %d exchanges of 1 MiB under load"
 	title := fmt.Sprintf(name, c.Sizes.Rallies)
@@ -69,13 +70,14 @@ func (c *check) serve(w *stopwatch) (err error) {
 	}
 	defer func() { err = errors.Join(err, quiet()) }()
 	page := order.Streams{API: w.api, Page: base}
-	// If this side ends early, the other side's stream must not wait forever.
+	// If this side ends early, the stream of the other side must be released, or it would wait
+	// forever.
 	defer func() {
 		if err != nil {
 			_ = page.Release(w.stream, order.Daemon)
 		}
 	}()
-	// A peer that fails reports it before it ends; after that no signals arrive.
+	// A peer that fails sends its error before it ends; no more signals arrive then.
 	ctx, stop := context.WithCancelCause(c.ctx)
 	defer stop(nil)
 	verdict := make(chan error, 1)
@@ -107,7 +109,8 @@ func (c *check) serve(w *stopwatch) (err error) {
 	return <-verdict
 }
 
-// load composes continuously on separate streams until the returned function is called.
+// load runs compose jobs continuously on separate streams, until the function that it returns is
+// called.
 func (c *check) load() (quiet func() error, err error) {
 	job, a, err := c.someJob()
 	if err != nil {
@@ -127,8 +130,8 @@ func (c *check) load() (quiet func() error, err error) {
 	return func() error { stop(); return errors.Join(<-ended, a.close()) }, nil
 }
 
-// rally is the other side. It enqueues waits before the signals are sent, so that only the
-// numbers order the copies after the writes.
+// rally is the second process of ordered. It enqueues its waits before the first process
+// signals, so that only the sequence numbers order its copies after the writes.
 func rally(ctx context.Context, p *peer, m *message) (err error) {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device}, ctx: ctx}
 	w, err := c.stopwatch()

@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Row is one figure. Ratio is value to limit, as the bar requires; Limit and Bar may be
-// absent.
+// Row is one figure. Ratio is Value divided by Limit. Limit and Ratio are nil if there is no
+// limit; Bar is empty if nothing is required.
 type Row struct {
 	Name  string   `json:"name"`
 	Value float64  `json:"value"`
@@ -33,9 +33,9 @@ type Report struct {
 	Seed   uint64 `json:"seed"`
 	Sizes  string `json:"sizes"`
 	Rows   []Row  `json:"rows"`
-	// Parts are the times that parts took and had.
+	// Parts has the time that each part took, and its limit.
 	Parts []PartTime `json:"parts"`
-	// Pending are the parts that had not ended when this was saved.
+	// Pending are the parts that had not ended when the report was saved.
 	Pending []string `json:"pending,omitempty"`
 
 	each func(*Row) // called with every row; may be nil
@@ -60,7 +60,7 @@ func (r *Report) OK() bool {
 	return ran
 }
 
-// Add appends a row. A row with a number that JSON cannot represent fails.
+// Add appends a row. A row with a NaN or infinite number is changed to a failed row.
 func (r *Report) Add(row Row) {
 	for _, v := range []*float64{&row.Value, row.Limit, row.Ratio} {
 		if v != nil && (math.IsNaN(*v) || math.IsInf(*v, 0)) { // JSON has no such numbers
@@ -90,7 +90,8 @@ func (r *Report) Holds(name string, err error) {
 	r.Add(row)
 }
 
-// Share adds a rate, its limit, and the required share of the limit.
+// Share adds a row with a rate and its limit. The rate must be at least the share least of the
+// limit; 0 = no requirement.
 func (r *Report) Share(name string, value, limit float64, unit string, least float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
@@ -100,7 +101,8 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
-// Within adds a time, a reference time, and the largest permitted ratio; 0 = no bar.
+// Within adds a row with a time and a reference time, limit. Their ratio may be at most most; 0
+// = no requirement.
 func (r *Report) Within(name string, value, limit float64, unit string, most float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
@@ -130,7 +132,8 @@ func (r *Report) Table(w io.Writer) error {
 	if err := t.Flush(); err != nil || failed == 0 {
 		return err
 	}
-	// Repeated at the end, since a long table is cut off at its beginning.
+	// Failed rows are repeated at the end, because terminals and logs may cut off the beginning
+	// of a long table.
 	fmt.Fprintf(w, "\n%d of %d rows failed:\n", failed, len(r.Rows))
 	for i := range r.Rows {
 		if !r.Rows[i].OK && !r.Rows[i].Skipped {

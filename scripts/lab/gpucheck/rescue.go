@@ -14,17 +14,19 @@ import (
 // rescueTime is long compared with a write of 8 bytes.
 const rescueTime = time.Second
 
-// waiting lists numbers of streams that wait at once, up to where no stream gets past them.
+// waiting lists how many streams wait at once in each test. The tests stop at the first number
+// that no other stream gets past.
 var waiting = []int{1, 2, order.MostWaiting, 6, 7, 8, 16, 32}
 
-// rescued tests whether a stream of higher priority gets past waiting streams: the client's
-// rescue from a dead daemon relies on it, and no documentation states it. After a failure
-// its streams cannot be released, so it uses a second process, which ends.
+// rescued tests whether work on a stream of higher priority runs although other streams wait. A
+// client relies on this to release its streams from a dead daemon, and no documentation
+// guarantees it. After a failure the waiting streams cannot be released, so the test runs in a
+// second process, which can end.
 func (c *check) rescued() error {
 	for _, queues := range []struct {
 		name string
 		env  []string
-		most int // the number of waits that clients use; 0: the row passes on any device
+		most int // largest number of waiting streams that clients use; 0 = nothing is required
 	}{{"connections as they are", nil, order.MostWaiting}, {"one connection", []string{"CUDA_DEVICE_MAX_CONNECTIONS=1"}, 0}} {
 		name := fmt.Sprintf("most of %v streams that wait that one of higher priority got past, %s", waiting, queues.name)
 		if len(c.Self) == 0 {
@@ -41,15 +43,16 @@ func (c *check) rescued() error {
 			continue
 		}
 		if past >= queues.most {
-			err = nil // only more streams than clients use
+			err = nil // it failed only with more streams than clients use
 		}
 		c.report.Holds(fmt.Sprintf("%d streams that wait are released by one of higher priority, %s", queues.most, queues.name), err)
 	}
 	return nil
 }
 
-// mostRescued returns the largest of the counts that a stream got past, and the error of
-// the next one. can reports whether the device can wait at all.
+// mostRescued returns the largest number of waiting streams that a stream got past, and the
+// error of the test with the next number. can reports whether streams of this device can wait at
+// all.
 func (c *check) mostRescued(env []string) (past int, can bool, err error) {
 	for _, n := range waiting {
 		if can, err = c.rescuedWith(n, env); err != nil || !can {
@@ -60,7 +63,8 @@ func (c *check) mostRescued(env []string) (past int, can bool, err error) {
 	return past, true, nil
 }
 
-// rescuedWith reports whether the device can wait at all.
+// rescuedWith runs the test with n waiting streams and returns an error if it fails. can reports
+// whether streams of this device can wait at all.
 func (c *check) rescuedWith(n int, env []string) (can bool, err error) {
 	ctx, stop := context.WithTimeout(c.ctx, 4*rescueTime)
 	defer stop()
@@ -78,8 +82,8 @@ func (c *check) rescuedWith(n int, env []string) (can bool, err error) {
 	return m.Count == n, nil
 }
 
-// rescue makes streams wait and releases them. After a failure nothing is freed: that would
-// wait for the streams.
+// rescue makes streams wait and releases them with a stream of higher priority. After a failure
+// it frees nothing, because freeing would wait for the streams.
 func rescue(ctx context.Context, p *peer, m *message) error {
 	c := &check{Options: Options{Library: m.Library, Device: m.Device, Sizes: m.Sizes}, ctx: ctx, rng: rand.New(rand.NewPCG(1, 1))}
 	w, err := c.bareStopwatch()
@@ -128,8 +132,8 @@ func rescue(ctx context.Context, p *peer, m *message) error {
 	return p.send(&message{Count: m.Count})
 }
 
-// within returns an error unless all streams have completed their work in time; none of its
-// calls waits.
+// within returns an error unless all streams complete their work within limit. It makes no call
+// that waits for a stream.
 func (w *stopwatch) within(limit time.Duration, streams []driver.Stream) error {
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()

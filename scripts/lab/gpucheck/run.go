@@ -31,21 +31,22 @@ type Options struct {
 	Self []string
 	// Python is the interpreter for the checks with torch; "" skips them.
 	Python string
-	// PythonPath contains spliced_connector, Scripts the programs that use it here.
+	// PythonPath is the directory that contains spliced_connector. Scripts is the directory of
+	// the check programs that use it.
 	PythonPath string
 	Scripts    string
 
-	// Also are parts of the caller, run after the others.
+	// Also are parts of the caller. They run after the parts of this package.
 	Also []Part `json:"-"`
-	// Isolated returns a command, not started, that calls RunPart with these options for
-	// one part and writes its rows to standard output. nil = parts run in this process, and
-	// one that hangs stops it.
+	// Isolated returns a command for one part, without starting it. The command calls RunPart
+	// with these options and writes the rows to standard output. nil = parts run in this
+	// process, and a part that hangs blocks the whole run.
 	Isolated func(o *Options, part string) (*exec.Cmd, error) `json:"-"`
 	// Stderr receives the output of the parts' processes; may be nil.
 	Stderr io.Writer `json:"-"`
 	// Progress is called with the next part, and its time limit.
 	Progress func(part string, limit time.Duration) `json:"-"`
-	// Save receives the report after every part, in a state worth keeping. An error ends
+	// Save receives the report after every part, so that the caller can store it. An error ends
 	// the run.
 	Save func(*Report) error `json:"-"`
 }
@@ -66,8 +67,8 @@ type Sizes struct {
 	Timing   time.Duration // minimum time of one round of a timed kernel, which is repeated
 }
 
-// Full returns sizes for a real GPU: the linear layers of a 35B-A3B model, 1,000 tokens per
-// segment, working sets of several L2 caches.
+// Full returns sizes for a real GPU: the linear layers of a 35B-A3B model, 1,024 tokens per
+// segment, and working sets several times as large as the L2 cache.
 func Full() Sizes {
 	return Sizes{Layers: 30, Heads: 32, Dim: 128, Segments: 16, Rows: 1024, Copy: 1 << 30, Rounds: 15, Rallies: 2000, Requests: 2000, Window: 2 * time.Second,
 		Warm: time.Second, Timing: 2 * time.Millisecond}
@@ -130,7 +131,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, o.all(ctx, r, parts)
 }
 
-// all runs parts in turn, whatever the results of those before.
+// all runs parts one after another, also after a part has failed.
 func (o *Options) all(ctx context.Context, r *Report, parts []Part) error {
 	begin := time.Now()
 	if err := o.Save(r); err != nil {
@@ -175,8 +176,8 @@ func (o *Options) one(ctx context.Context, p *Part, limit time.Duration, r *Repo
 	return runPart(ctx, o, p.Name, r)
 }
 
-// RunPart runs one part and writes its rows as they come, one JSON object per line. The
-// command of Options.Isolated calls it, with o.Device and o.Seed as set by Run.
+// RunPart runs one part and writes its rows as they come, one JSON object per line. The command
+// of Options.Isolated calls it, with the values of o.Device and o.Seed that Run has set.
 func RunPart(ctx context.Context, o *Options, part string, to io.Writer) error {
 	out := json.NewEncoder(to)
 	return runPart(ctx, o, part, &Report{each: func(row *Row) { _ = out.Encode(row) }})

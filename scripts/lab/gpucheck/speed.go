@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// The shape of a 35B-A3B hybrid's attention: layers with keys and values, KV heads, their
-// width.
+// The shape of the attention of a 35B-A3B hybrid model: number of attention layers, KV heads,
+// and dimensions of a head.
 const (
 	attentionLayers = 10
 	attentionHeads  = 2
@@ -20,12 +20,13 @@ const (
 	attentionBlock  = 16 // tokens
 )
 
-// perSegment is the largest permitted cost of one more segment, kernels alone; the paper's
-// end-to-end figure is 2.3 ms (HYPIC, Fig. 12 b).
+// perSegment is the largest permitted cost of one more segment, in seconds and for kernels
+// alone. The paper's end-to-end figure is 2.3 ms (HYPIC, Fig. 12 b).
 const perSegment = 100e-6
 
-// speed times kernels against plain copies of as many bytes, alternately. Inputs exceed the
-// caches: what one launch has read is not in the L2 when it is read again.
+// speed times kernels, alternating with plain copies of the same number of bytes. Inputs are
+// larger than the L2 cache, so that a launch does not find bytes there that an earlier launch
+// has read.
 func (c *check) speed() error {
 	return c.timedBeside(func(w *stopwatch) error {
 		if err := c.plainCopies(w); err != nil {
@@ -56,7 +57,8 @@ func (c *check) otherSpeed() error {
 	})
 }
 
-// timedBeside runs with a stopwatch and a pool for copies, if the device has room.
+// timedBeside calls run with a stopwatch that has a pool for copies. It returns an error if the
+// device has too little free memory.
 func (c *check) timedBeside(run func(*stopwatch) error) (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -79,7 +81,7 @@ func (c *check) enough(w *stopwatch) error {
 		return err
 	}
 	t, s := c.partBytes()
-	need := 2*c.Sizes.Copy + int64(c.Sizes.Layers)*(2*int64(c.Sizes.Segments)*(t+s)+mostTurns*2*s) // plain segments, and packed ones
+	need := 2*c.Sizes.Copy + int64(c.Sizes.Layers)*(2*int64(c.Sizes.Segments)*(t+s)+mostTurns*2*s) // plain and packed segments
 	if need > free {
 		return fmt.Errorf("%d MiB are needed, %d of %d MiB are free: %w", need>>20, free>>20, total>>20, gpuipc.ErrFull)
 	}
@@ -109,13 +111,14 @@ func (c *check) plainCopies(w *stopwatch) error {
 	return w.free()
 }
 
-// beside times a kernel that touches n bytes against copies and reports bytes per second.
-// The limit is the copies' rate.
+// beside times a kernel that reads and writes n bytes in total, and adds a row with its bytes
+// per second. The limit is the rate of plain copies. The kernel must reach the share least of
+// the limit.
 func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least float64) (float64, error) {
 	return c.besideBound(w, name, n, variants, least, math.Inf(1))
 }
 
-// besideBound is beside with another limit that may be lower, in bytes per second.
+// besideBound is beside with a second limit, bound, in bytes per second. The lower limit counts.
 func (c *check) besideBound(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least, bound float64) (float64, error) {
 	x := &timed{}
 	for _, launches := range variants {
@@ -136,16 +139,16 @@ func (c *check) besideBound(w *stopwatch, name string, n int64, variants [][]ker
 	return t[0], nil
 }
 
-// denseShare is the required share of the lower of dense compose's two limits, bytes and
-// tensor cores. An F32 state goes through the tensor cores as denseProducts numbers of 16
-// bits.
+// Dense compose has two limits: moving bytes, and the tensor cores. denseShare is the required
+// share of the lower limit. The kernel splits each F32 number of a state into denseProducts
+// 16-bit numbers for the tensor cores.
 const (
 	denseShare    = 0.6
 	denseProducts = 2
 )
 
-// tensorPeak returns the operations per second of the tensor cores on 16-bit numbers with
-// 32-bit sums, by NVIDIA's white papers on the architectures; infinite if unknown.
+// tensorPeak returns the peak operations per second of the tensor cores on 16-bit numbers with
+// 32-bit sums. The figures are from NVIDIA's white papers; +Inf = unknown device.
 func (w *stopwatch) tensorPeak() (float64, error) {
 	var found [4]int
 	for i, a := range []driver.Attribute{driver.CapabilityMajor, driver.CapabilityMinor, driver.Multiprocessors, driver.ClockKHz} {
@@ -154,7 +157,8 @@ func (w *stopwatch) tensorPeak() (float64, error) {
 			return 0, err
 		}
 	}
-	// Per multiprocessor and clock; a multiply and an add count as two.
+	// Operations per multiprocessor and clock cycle, by compute capability times 10. A multiply
+	// and an add count as two.
 	each, known := map[int]float64{80: 2048, 86: 512, 89: 1024, 90: 4096, 100: 8192, 103: 8192}[10*found[0]+found[1]]
 	if !known || found[3] == 0 {
 		return math.Inf(1), nil
@@ -202,8 +206,8 @@ func (c *check) lightSpeed(w *stopwatch, tr gpuipc.Transition) error {
 // mostTurns bounds the variants of one kernel's inputs.
 const mostTurns = 4
 
-// composeSpeed times all linear layers over growing numbers of segments and returns the
-// seconds per additional segment.
+// composeSpeed times the composition of all linear layers over 1 to Sizes.Segments segments, and
+// returns the seconds per additional segment.
 func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	z := c.Sizes
 	t, s := c.partBytes()
@@ -252,8 +256,8 @@ func (c *check) composeSpeed(w *stopwatch) (float64, error) {
 	return per, w.free()
 }
 
-// layers returns jobs over segments first to first+n-1 of memory [layer][segment]{T, S},
-// with states [layer]{before, after}.
+// layers returns one compose job per layer, over n segments starting at segment first. memory
+// has the layout [layer][segment]{T, S}, and states [layer]{state before, state after}.
 func (c *check) layers(memory, states uint64, first, n int) []kernels.ComposeJob {
 	z := c.Sizes
 	t, s := c.partBytes()
@@ -281,8 +285,8 @@ func slope(x, y []float64) float64 {
 	return a / b
 }
 
-// rotateSpeed scatters the keys and values of all attention layers and segments, with keys
-// rotated, and returns the seconds per segment.
+// rotateSpeed times the kernel that copies keys and values of all attention layers and segments
+// into blocks and rotates the keys. It returns the seconds per segment.
 func (c *check) rotateSpeed(w *stopwatch) (float64, error) {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2

@@ -13,8 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// stopwatch launches kernels below the accelerator, on one stream, and times them by events
-// of the device. It uses one locked thread.
+// stopwatch launches kernels through the driver, without the accelerator's interface. It uses
+// one stream and one locked thread, and times kernels with events of the device.
 type stopwatch struct {
 	api        *driver.API
 	device     driver.Device
@@ -25,7 +25,7 @@ type stopwatch struct {
 	start, end driver.Event
 	memory     []driver.DevicePtr
 	pool       *pool         // memory for copies; nil without
-	least      time.Duration // of the runs of one round together
+	least      time.Duration // minimum time of all runs of one round together
 }
 
 // function is a kernel and the dynamic shared memory requested for it.
@@ -86,8 +86,8 @@ func (w *stopwatch) loadKernels() (err error) {
 	return err
 }
 
-// current makes the context this thread's: the accelerator unsets its own when it is used
-// on the same thread.
+// current sets the context of this thread. That is necessary again after the accelerator was
+// used on the thread, because it leaves no context set.
 func (w *stopwatch) current() error { return w.api.ContextSetCurrent(w.context) }
 
 // close frees everything and unlocks the thread.
@@ -155,8 +155,8 @@ func (w *stopwatch) prepare(launches []kernels.Launch) error {
 	return nil
 }
 
-// allow finds the kernel of a launch and permits its shared memory: the same kernel needs
-// more with other sizes.
+// allow finds the kernel of a launch and permits the shared memory that the launch requests. The
+// same kernel may need more for other sizes.
 func (w *stopwatch) allow(l *kernels.Launch) error {
 	f, ok := w.functions[l.Name]
 	if !ok {
@@ -185,8 +185,8 @@ func (w *stopwatch) launch(launches []kernels.Launch) error {
 	return nil
 }
 
-// timed is work to be timed: variants of it on separate memory, run in turn, so that none
-// finds in the L2 what it has left there.
+// timed is work to be timed, as variants on separate memory. The variants run in turn, so that
+// none finds its own data of the previous run in the L2 cache.
 type timed struct {
 	variants []func() error
 	next     int
@@ -199,9 +199,9 @@ func (t *timed) run() error {
 	return t.variants[(t.next-1)%len(t.variants)]()
 }
 
-// seconds returns the time of one run of x as the mean of several in a row. A copy precedes
-// them: all of them are enqueued while it runs, so that the device is timed and not the
-// host, and the device is awake.
+// seconds returns the time of one run of x, as the mean of several consecutive runs. A plain
+// copy precedes them on the stream. The host enqueues all runs while the copy is running, so
+// that the result is the device's time and not the host's.
 func (w *stopwatch) seconds(x *timed, runs int) (float64, error) {
 	if err := w.plug(); err != nil {
 		return 0, err
@@ -227,12 +227,12 @@ func (w *stopwatch) seconds(x *timed, runs int) (float64, error) {
 // mostRuns bounds the runs enqueued at once; streams accept about a thousand.
 const mostRuns = 100
 
-// calibrationRuns are timed to learn the duration of a run. A single run would include
-// writing back what the preceding copy has left in the L2.
+// calibrationRuns is the number of runs that are timed to estimate the duration of a run. A
+// single run would include the time to write back data of the preceding copy from the L2 cache.
 const calibrationRuns = 8
 
-// repetitions runs every variant once, since drivers load a kernel at its first launch, and
-// returns the number of runs that take the minimum time of a round.
+// repetitions returns the number of runs that take at least the minimum time of a round. It
+// first runs every variant once, because drivers load a kernel at its first launch.
 func (w *stopwatch) repetitions(x *timed) (int, error) {
 	for range x.variants {
 		if err := x.run(); err != nil {
@@ -249,9 +249,9 @@ func (w *stopwatch) repetitions(x *timed) (int, error) {
 	return max(1, min(mostRuns, int(math.Ceil(w.least.Seconds()/t)))), nil
 }
 
-// medians times all of them in turn for a number of rounds, and returns the median seconds
-// of each. Short work is repeated within a round, so that the resolution of events, half a
-// microsecond, does not matter.
+// medians times each of all in every round, and returns the median seconds of each. It repeats
+// short work within a round, so that the resolution of events, half a microsecond, does not
+// matter.
 func (w *stopwatch) medians(rounds int, all ...*timed) ([]float64, error) {
 	times, runs := make([][]float64, len(all)), make([]int, len(all))
 	for i, x := range all {

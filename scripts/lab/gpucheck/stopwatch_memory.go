@@ -31,7 +31,7 @@ func ordinal(api *driver.API, uuid string) (driver.Device, error) {
 	return 0, fmt.Errorf("no device %s among %d: %w", uuid, n, gpuipc.ErrUnavailable)
 }
 
-// upload copies and waits; src must stay valid meanwhile.
+// upload copies src to the device and waits until the copy has ended.
 func (w *stopwatch) upload(dst driver.DevicePtr, src []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -42,7 +42,8 @@ func (w *stopwatch) upload(dst driver.DevicePtr, src []byte) error {
 	return w.api.StreamSynchronize(w.stream)
 }
 
-// fill writes n bytes of plausible numbers: a block of them, doubled until they suffice.
+// fill writes n bytes: it uploads block and then copies what is there, doubling it until n bytes
+// are written.
 func (w *stopwatch) fill(dst driver.DevicePtr, block []byte, n int64) error {
 	have := min(int64(len(block)), n)
 	if err := w.upload(dst, block[:have]); err != nil {

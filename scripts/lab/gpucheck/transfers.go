@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// transfers compares copies between a pinned host region and the device, as in promotions,
-// with raw pinned copies of the same memory.
+// transfers compares copies between a pinned host region and the device, as the daemon makes
+// them, with plain driver copies of the same pinned memory.
 func (c *check) transfers() (err error) {
 	n := c.Sizes.Copy / 4 / gpuipc.ChunkBytes * gpuipc.ChunkBytes
 	n = max(n, gpuipc.ChunkBytes)
@@ -63,8 +63,8 @@ func (c *check) transfers() (err error) {
 	return t.sameBytes()
 }
 
-// pageBytes is the default page of the store's HBM: the extents of an object without any
-// contiguous pages.
+// pageBytes is the default page size of the daemon's memory on GPUs. An object without
+// contiguous pages has extents of this size.
 const pageBytes = 64 << 10
 
 // paged returns the tensor as pages in shuffled order, the same on both sides.
@@ -78,7 +78,7 @@ func (t tensor) paged(s side) gpuipc.Ref {
 	return out
 }
 
-// walls runs all of them in turn, after one warm-up round, and returns the median seconds
+// walls runs each of all in every round, after one warm-up round, and returns the median seconds
 // of each by the host's clock.
 func (c *check) walls(all ...func() error) ([]float64, error) {
 	times := make([][]float64, len(all))
@@ -100,8 +100,8 @@ func (c *check) walls(all ...func() error) ([]float64, error) {
 	return out, nil
 }
 
-// rawCopies returns one driver copy in each direction of memory that is already pinned,
-// including the wait.
+// rawCopies returns two functions that copy n bytes between pinned memory of r and the device,
+// one per direction, with the driver alone. Each waits until its copy has ended.
 func (c *check) rawCopies(w *stopwatch, r gpuipc.Region, n int64) (up, down func() error, unpin func(), err error) {
 	p, err := w.alloc(n)
 	if err != nil {
@@ -121,8 +121,8 @@ func (c *check) rawCopies(w *stopwatch, r gpuipc.Region, n int64) (up, down func
 	return up, down, unpin, nil
 }
 
-// overhead measures the cost of a request through the accelerator in addition to its
-// kernel: one layer, one segment, so that the kernel itself is short.
+// overhead measures how much longer a request through the accelerator takes than its kernel. The
+// request has one layer and one segment, so that the kernel is short.
 func (c *check) overhead() (err error) {
 	z := c.Sizes
 	z.Layers, z.Segments = 1, 1

@@ -1,8 +1,8 @@
 package pages
 
-// Held returns the blocks of a request in position-independent caches without shared
-// blocks: its own copy fills as many blocks as its tokens need. CacheBlend and EPIC differ
-// in what they recompute, not in this.
+// Held returns the number of blocks that a request takes in a position-independent cache that
+// shares no blocks: each request has its own copy of all its tokens. CacheBlend and EPIC are
+// such caches; they differ in what they recompute, not in the memory.
 func (q *Request) Held(blockTokens int) int {
 	tokens := q.Output
 	for _, p := range q.Pieces {
@@ -11,11 +11,12 @@ func (q *Request) Held(blockTokens int) int {
 	return ceil(tokens, blockTokens)
 }
 
-// Seam returns the recomputed tokens of a cached chunk: the part that is not shared.
+// Seam returns the number of tokens of a cached chunk that are recomputed and not shared.
 func (r *Rules) Seam(chunkTokens int) int { return r.head(chunkTokens) }
 
-// Alike describes N requests of the same shape: n chunks of b blocks and p blocks of prompt
-// each; D different chunks are resident.
+// Alike describes N = Requests requests of the same shape. Each has n = Chunks chunks of b =
+// ChunkBlocks blocks, and p = PromptBlocks blocks of prompt. D = Distinct different chunks are
+// resident.
 type Alike struct{ Requests, Chunks, ChunkBlocks, PromptBlocks, Distinct int }
 
 // Copied returns the blocks if each request has a copy.

@@ -1,7 +1,8 @@
 package pages
 
-// share identifies what requests share: a prefix, the inside of a chunk, or the beginning
-// of a chunk after a certain piece. The zero share is not shared.
+// share identifies a part that requests may share: a prefix, the inside of a chunk, or the
+// beginning of a chunk after a certain piece (leftKind, left). The zero share means that the
+// part is not shared.
 type share struct {
 	what     what
 	key      uint64
@@ -12,10 +13,10 @@ type share struct {
 type what uint8
 
 const (
-	own    what = iota // of one request
+	own    what = iota // belongs to one request
 	prefix             // shared and retained
-	inside             // of a chunk, shared
-	head               // of a chunk after its left neighbour, shared
+	inside             // inside of a chunk, shared
+	head               // beginning of a chunk after a certain left neighbour, shared
 )
 
 // run is consecutive tokens of a request that are allocated and freed together.
@@ -23,12 +24,12 @@ type run struct {
 	share
 	begin, tokens int
 	whole         int  // tokens of the piece
-	chunk         bool // of a chunk, shared or not: padded in front, so that it ends with a block
+	chunk         bool // part of a chunk, shared or not: padded in front, so that it ends at a block boundary
 	open          bool // the last prompt: the remainder of its block is not padding
 }
 
-// runs returns the canonical layout of a request: every token stored here is in exactly one
-// run, in order.
+// runs returns the canonical layout of a request: the runs in prompt order. Every token that is
+// stored in the pool is in exactly one run.
 func (r *Rules) runs(q *Request) []run {
 	var list []run
 	at, whole := 0, 0
@@ -74,8 +75,9 @@ func grow(list []run, at, output int) []run {
 	return list
 }
 
-// head returns the number of tokens at the beginning of a chunk that are not shared by its
-// key alone. In the paper's layout the first block contains those that do not fill a block.
+// head returns the number of tokens at the beginning of a chunk that are not shared by the
+// chunk's key alone. In the paper's layout these are the tokens in the first, partly filled
+// block.
 func (r *Rules) head(tokens int) int {
 	if r.Window > 0 {
 		return min(max(r.Window, r.Least), tokens)
@@ -94,7 +96,7 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 	}
 	s := share{what: head, key: pieces[i].Key, leftKind: Prompt}
 	if i == 0 {
-		return s // nothing before it, so the same in every request
+		return s // nothing precedes the chunk, so its beginning is the same in every request
 	}
 	left := &pieces[i-1]
 	if left.Kind == Prompt {
@@ -104,8 +106,9 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 	return s
 }
 
-// demand is the memory of a run: whole blocks, and slots of blocks that rests share. The
-// soft ones of the blocks may be in pieces, among the rests.
+// demand is the memory that a run needs: whole blocks, and slots in blocks that the rests of
+// several runs share. soft is the number of whole blocks that may instead be stored in pieces,
+// in such slots.
 type demand struct{ blocks, slots, soft int }
 
 func (d *demand) add(e demand) {
@@ -114,7 +117,8 @@ func (d *demand) add(e demand) {
 	d.soft += e.soft
 }
 
-// demand returns whole blocks for a prefix under all rules: it exists once.
+// demand returns the memory of a run. A prefix always takes whole blocks, because it exists only
+// once.
 func (r *Rules) demand(n *run) demand {
 	if r.Pack && n.what != prefix {
 		whole := n.tokens / r.BlockTokens

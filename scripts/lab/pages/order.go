@@ -2,11 +2,11 @@ package pages
 
 import "slices"
 
-// Order returns the request with consecutive chunks reordered so that more of their
-// beginnings are already cached, for callers to whom the order of chunks is irrelevant,
-// such as passages found by a search. It concerns rules that share beginnings by their left
-// neighbour; under others, and without a gain, the order is unchanged. Chunks not known to
-// be cached keep their place as far as possible.
+// Order returns the request with consecutive chunks reordered, so that the beginnings of more
+// chunks are already cached. It is for callers to whom the order of chunks does not matter, for
+// example because a search found them. It only changes the order with rules that share a
+// beginning by its left neighbour (ShareLeft), and only if that is a gain. Chunks that are not
+// known to be cached keep their places as far as possible.
 func (p *Pool) Order(q *Request) *Request {
 	out := &Request{Pieces: slices.Clone(q.Pieces), Output: q.Output}
 	if !p.cfg.ShareLeft {
@@ -32,21 +32,22 @@ func (p *Pool) Order(q *Request) *Request {
 	return out
 }
 
-// maxOrdered bounds the work on a group, which grows with its square.
+// maxOrdered bounds the number of chunks in a group, because the work grows with its square.
 const maxOrdered = 256
 
-// orderGroup covers a group with chains in which each chunk's beginning is cached after the
-// one before it, and concatenates the chains in order of their first chunks. A chain that
-// begins after left comes first.
+// orderGroup forms chains of the chunks of a group. In a chain, the beginning of each chunk is
+// cached for the chunk before it as its left neighbour. orderGroup concatenates the chains in
+// order of their first chunks. The chain whose first chunk is cached after left comes first.
 func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 	n := len(group)
-	next, last := make([]int, n), make([]int, n) // of a chunk; of the chain that begins with it
+	next, last := make([]int, n), make([]int, n) // next of a chunk in its chain; last chunk of the chain that begins with a chunk
 	begins := make([]bool, n)
 	for i := range n {
 		next[i], last[i], begins[i] = -1, i, true
 	}
 	head := -1 // first chunk of the chain after left
-	// Blocks that residents read need no additional room, so these come before unused ones.
+	// Beginnings that resident requests use are tried first, because they need no additional
+	// room.
 	for _, inUse := range []bool{true, false} {
 		for k := range n {
 			if head < 0 && begins[k] && p.holdsHead(left, &group[k], inUse) {
@@ -55,7 +56,7 @@ func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 		}
 		for i := range n {
 			for k := range n {
-				// i ends a chain, k begins another.
+				// Here i ends a chain and k begins another chain.
 				if i == k || next[i] >= 0 || !begins[k] || last[k] == i || !p.holdsHead(&group[i], &group[k], inUse) {
 					continue
 				}
@@ -94,8 +95,8 @@ func (p *Pool) heads(left *Piece, group []Piece) (n int) {
 	return n
 }
 
-// holdsHead reports whether the beginning of a chunk after left is cached, and referenced
-// if inUse.
+// holdsHead reports whether the beginning of chunk, with left as its left neighbour, is cached.
+// With inUse, a resident request must also use it.
 func (p *Pool) holdsHead(left, chunk *Piece, inUse bool) bool {
 	pieces, at := []Piece{*chunk}, 0
 	if left != nil {

@@ -1,11 +1,11 @@
-// Package pages decides which blocks of an engine's paged key-value memory a prompt uses
-// when chunks of it (documents, tool results) are cached once and read by many requests at
-// different positions: block tables, sharing, admission and eviction after MEPIC (arXiv
+// Package pages decides which blocks of an engine's paged key-value memory a prompt uses when
+// chunks of it (documents, tool results) are cached once and read by many requests at different
+// positions: block tables, sharing, admission and eviction. It implements the paper MEPIC (arXiv
 // 2512.16822, §3.2), with our changes as options in Rules.
 //
-// It moves no bytes and computes nothing. Keys are assumed to be stored without their
-// position, so that one copy serves every offset, and the engine's kernel rotates them when
-// it reads. The owner of a Pool calls it from one goroutine at a time.
+// It moves no bytes and computes nothing. It assumes that keys are stored without the rotation
+// to a position, so that one copy serves every position. The engine's kernel rotates keys when
+// it reads them. The owner of a Pool calls it from one goroutine at a time.
 package pages
 
 import (
@@ -20,8 +20,8 @@ type Kind uint8
 const (
 	// Prompt is text of one request only: a question, the model's answer.
 	Prompt Kind = iota
-	// Prefix starts a prompt and is the same in many: instructions, tools. It is shared
-	// whole, and is not evicted for chunks.
+	// Prefix starts a prompt and is the same in many prompts: instructions, tools. It is shared
+	// as a whole, and is not evicted to make room for chunks.
 	Prefix
 	// Chunk may be at any position.
 	Chunk
@@ -47,36 +47,35 @@ type Request struct {
 // RequestID identifies a resident request.
 type RequestID uint64
 
-// Rules describes the layout of a prompt in blocks. With BlockTokens alone they are the
-// paper's: a chunk is padded in front until it ends with a block, the block in which it
-// begins is the request's own, the others are shared; a prompt is padded at its end, except
-// for the last one.
+// Rules describes the layout of a prompt in blocks. If only BlockTokens is set, the rules are
+// the paper's. A chunk is padded in front so that it ends at a block boundary. The block in
+// which a chunk begins belongs to the request; its other blocks are shared. A prompt is padded
+// at its end, except for the last prompt of a request.
 type Rules struct {
 	BlockTokens int
 
-	// Window, if not 0, is the number of tokens at the beginning of a chunk that are the
-	// request's own, in place of the first block: the seam that is recomputed.
+	// Window, if not 0, is the number of tokens at the beginning of a chunk that belong to the
+	// request, instead of those in the first block. It is the width of the seam that is
+	// recomputed.
 	Window int
 
-	// Least is the minimum number of tokens at the beginning of a chunk that are the
-	// request's own: with a short convolution, its number of previous inputs. If the first
-	// block has fewer, the second one is the request's own too.
+	// Least is the minimum number of tokens at the beginning of a chunk that belong to the
+	// request. A model with a short convolution needs as many as the convolution has previous
+	// inputs. If the first block has fewer tokens, the second block belongs to the request too.
 	Least int
 
-	// Pack stores the remainder of a run after its whole blocks together with other runs'
-	// rests, in separate blocks, instead of padding. If no whole block is free, the run is
-	// stored there in pieces. Kernels have to accept table entries that begin or end inside
-	// a block.
+	// Pack avoids padding. The rest of a run, after its whole blocks, is stored in a block
+	// together with the rests of other runs. If no whole block is free, a run is stored in such
+	// blocks in pieces. Kernels must accept table entries that begin or end inside a block.
 	Pack bool
 
-	// ShareLeft also shares the beginning of a chunk, between requests with the same piece
-	// before it. Pieces further left are ignored, which is exact after a prefix that begins
-	// the prompt and an approximation after a chunk.
+	// ShareLeft also shares the beginning of a chunk, between requests that have the same piece
+	// before the chunk. Pieces further left are ignored. That is exact if the piece before is a
+	// prefix at the start of the prompt, and an approximation if it is a chunk.
 	ShareLeft bool
 
-	// Outside leaves prefixes and the insides of chunks to other memory, such as a
-	// daemon's, which stores them once for all engines: they take no blocks here and are in
-	// no table.
+	// Outside means that other memory, such as a daemon's, stores prefixes and the insides of
+	// chunks, once for all engines. They take no blocks in the pool and are in no table.
 	Outside bool
 }
 
@@ -113,7 +112,7 @@ func (r Reason) String() string {
 // Refusal is the error of a request that was not admitted. Nothing was evicted for it.
 type Refusal struct {
 	Reason Reason
-	Need   int // blocks, including those started for rests, in addition to the cached ones
+	Need   int // blocks needed in addition to cached ones, including new blocks for rests
 	Had    int // blocks that are free or could have been evicted for it
 }
 

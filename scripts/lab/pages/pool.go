@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Pool is the blocks of one engine and their users.
+// Pool manages the blocks of one engine and records which requests use them.
 //
-// Invariant: a block is free, or belongs to one storage, or is one of slots. A referenced
-// run is never evicted.
+// Invariant: a block is free, or belongs to one storage, or is one of the shared blocks in
+// slots. A referenced run is never evicted.
 type Pool struct {
 	cfg      Config
 	free     []int // a stack, the lowest on top at first
@@ -16,8 +16,8 @@ type Pool struct {
 	shared   map[share]*object
 	chunks   list.List // of unreferenced *object, the least recent first
 	prefixes list.List
-	idle     demand // of chunks
-	kept     int    // blocks of prefixes
+	idle     demand // evictable memory of chunks
+	kept     int    // evictable blocks of prefixes
 	resident map[RequestID]*resident
 	stats    Stats
 }
@@ -35,7 +35,7 @@ type object struct {
 type resident struct {
 	own    []storage
 	shared []*object
-	fresh  []*object // of shared, those that it was the first to allocate
+	fresh  []*object // elements of shared that this request allocated
 }
 
 // Stats is the state of a pool and its counters.
@@ -72,9 +72,9 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Admit reserves all blocks of a request, or none: then the error is a *Refusal and the
-// pool is unchanged. A request that is refused now may be admitted after releases, unless
-// it is TooLarge. An id is resident until Release.
+// Admit reserves all blocks that a request needs. If there is no room, it returns a *Refusal and
+// leaves the pool unchanged. A refused request may be admitted after other requests are
+// released, unless it is TooLarge. After success the id is resident until Release.
 func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -96,12 +96,12 @@ func (p *Pool) Admit(id RequestID, q *Request) (*Admitted, error) {
 	return p.place(id, runs), nil
 }
 
-// needs is the missing memory of a request: for its chunks, and in total.
+// needs is the memory that a request needs and that is not cached: for its chunks, and in total.
 type needs struct{ chunks, all demand }
 
-// join references all cached shared runs, so that they do not count as evictable, and adds
-// up the others. Their places in the lists stay until it is known that the request is
-// admitted.
+// join references all shared runs of a request that are cached, so that they do not count as
+// evictable, and adds up the memory of the other runs. The cached runs stay in the eviction
+// lists until the request is admitted.
 func (p *Pool) join(runs []run) (needs, error) {
 	var n needs
 	fresh := map[share]int{}
@@ -143,7 +143,7 @@ func (p *Pool) leave(runs []run) {
 	}
 }
 
-// refer and unrefer count references, and what could be evicted.
+// refer and unrefer count references to an object, and update the counts of evictable memory.
 func (p *Pool) refer(o *object) {
 	o.refs++
 	if o.refs == 1 {
@@ -167,8 +167,8 @@ func (p *Pool) countIdle(o *object, sign int) {
 	p.slots.hold(o.rest, -sign)
 }
 
-// refuse returns a Refusal unless the needed memory can be freed by evicting only
-// unreferenced runs, for chunks without any prefix.
+// refuse returns nil if evicting unreferenced runs can free the needed memory. The memory for
+// chunks must be found without evicting a prefix. Otherwise refuse returns a Refusal.
 func (p *Pool) refuse(n needs, runs []run) *Refusal {
 	had := len(p.free) + p.idle.blocks + p.slots.loose()
 	short := func(reason Reason, d demand, had int) *Refusal {
@@ -199,15 +199,16 @@ func (r *Rules) alone(runs []run) (d demand) {
 	return d
 }
 
-// fits reports whether a number of whole blocks and slots in others suffices for d.
+// fits reports whether the given number of whole blocks, and of slots in shared blocks, suffices
+// for d.
 func (r *Rules) fits(d demand, blocks, slots int) bool {
 	hard := d.blocks - d.soft
 	return hard <= blocks && d.slots+d.soft*r.BlockTokens-slots <= (blocks-hard)*r.BlockTokens
 }
 
-// makeRoom evicts the least recently used unreferenced chunks, until d fits into the free
-// memory with its blocks whole. If there are none left, blocks have to be in pieces, and
-// only if that does not suffice are prefixes evicted.
+// makeRoom evicts the least recently used unreferenced chunks, until d fits into the free memory
+// with whole blocks. If no such chunk is left, it accepts that soft blocks are stored in pieces.
+// If that does not suffice, it evicts prefixes.
 func (p *Pool) makeRoom(d demand) {
 	whole := d
 	whole.soft = 0
@@ -218,8 +219,8 @@ func (p *Pool) makeRoom(d demand) {
 	}
 }
 
-// evict evicts from the front of a list until d fits or the list is empty. Runs referenced
-// by the new request stay.
+// evict evicts from the front of a list until d fits or the list is empty. It does not evict
+// runs that the new request references.
 func (p *Pool) evict(victims *list.List, d demand, counter *uint64) {
 	for e := victims.Front(); e != nil && !p.cfg.fits(d, len(p.free), p.slots.free); {
 		o := e.Value.(*object)
@@ -268,7 +269,7 @@ func (p *Pool) place(id RequestID, runs []run) *Admitted {
 			o.place = nil
 		}
 		if fresh[o] {
-			o.refs++ // the others were referenced by join
+			o.refs++ // join has referenced the objects that were cached before
 		}
 		held.shared = append(held.shared, o)
 		out.add(r, &o.storage, &p.cfg.Rules, !known)
@@ -309,8 +310,9 @@ func (p *Pool) giveBack(s *storage) {
 	p.slots.release(s.rest, func(b int) { p.free = append(p.free, b) })
 }
 
-// Abandon is Release of a request that did not write what it was to compute: runs of it
-// that others would read are dropped.
+// Abandon is Release for a request that has not written the tokens that it was to compute. It
+// also drops the shared runs that this request allocated, unless another request already uses
+// them.
 func (p *Pool) Abandon(id RequestID) bool {
 	held := p.resident[id]
 	if held == nil {
@@ -319,7 +321,7 @@ func (p *Pool) Abandon(id RequestID) bool {
 	fresh := held.fresh
 	p.Release(id)
 	for _, o := range fresh {
-		if o.refs > 0 { // by a request admitted meanwhile
+		if o.refs > 0 { // another request uses it
 			continue
 		}
 		p.listOf(o).Remove(o.place)
@@ -328,7 +330,7 @@ func (p *Pool) Abandon(id RequestID) bool {
 	return true
 }
 
-// Release ends a request: its own blocks are freed, its shared runs stay for others until
+// Release ends a request. It frees the request's own blocks; shared runs stay cached until their
 // room is needed. It returns false if the request is not resident.
 func (p *Pool) Release(id RequestID) bool {
 	held := p.resident[id]

@@ -2,11 +2,11 @@ package pages
 
 import "slices"
 
-// slots are the blocks that contain rests of runs, any number of them in each. A block is
-// one of them while any of its slots is in use.
+// slots manages the blocks that contain rests of runs; a block may have any number of rests. A
+// block belongs to slots while any of its slots is in use.
 //
-// Invariant: a slot belongs to at most one run. used[b] counts slots in use of block b,
-// held[b] those of them that are referenced.
+// Invariant: a slot belongs to at most one run. used[b] counts the slots of block b that are in
+// use, and held[b] the slots of block b that resident requests reference.
 type slots struct {
 	size   int            // slots per block
 	taken  map[int][]bool // by block
@@ -22,13 +22,13 @@ func newSlots(size int) slots {
 	return slots{size: size, taken: map[int][]bool{}, used: map[int]int{}, held: map[int]int{}}
 }
 
-// loose returns the number of unreferenced blocks, and room the slots that the others would
-// have if only referenced ones stayed.
+// loose returns the number of blocks without referenced slots. room returns the number of slots
+// that would be free in the remaining blocks if all unreferenced slots were freed.
 func (s *slots) loose() int { return len(s.taken) - s.pinned }
 func (s *slots) room() int  { return s.pinned*s.size - s.heldIn }
 
-// alloc takes n slots, from gaps first, lowest block first. If there are none, more returns
-// a block. The slots are unreferenced until hold.
+// alloc takes n slots: first from blocks with free slots, in order of block number, then from
+// blocks that more returns. The slots count as unreferenced until hold.
 func (s *slots) alloc(n int, more func() int) []slotRun {
 	var list []slotRun
 	for n > 0 {

@@ -1,16 +1,17 @@
 package pages
 
 // Entry is the location of consecutive tokens of a request: slots [Slot, Slot+Tokens) of a
-// block. The other content of the block is padding or belongs to others, and is masked.
+// block. Other slots of the block are padding or belong to other requests; the kernel must mask
+// them.
 type Entry struct {
 	Block  int
 	Slot   int
 	Tokens int
-	Begin  int  // the first token's position in the request; padding has none
-	Shared bool // others may read it: written once, by the request that computes it first
-	// Compute is set if this request has to compute the tokens: its own, and shared ones
-	// that are not cached yet. Another request that is admitted meanwhile and reads them
-	// has to wait until they are written.
+	Begin  int  // position of the first token in the request
+	Shared bool // other requests may read it; the request that computes it first writes it, once
+	// Compute is set if this request must compute the tokens: its own tokens, and shared tokens
+	// that are not cached yet. Another request that is admitted in the meantime and reads them
+	// must wait until they are written.
 	Compute bool
 }
 
@@ -26,7 +27,7 @@ type Admitted struct {
 	Padding  int // unused slots in blocks that this request was the first to take
 }
 
-// slotRun is slots of a block that several runs share.
+// slotRun is a range of slots in a block that several runs share.
 type slotRun struct{ block, first, count int }
 
 // storage is the memory of one run.

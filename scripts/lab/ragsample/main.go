@@ -3,9 +3,9 @@
 //
 //	go run ./ragsample musique150.jsonl[.zst] refengine/ragdemo/testdata/musique.json.zst
 //
-// The input is JSON lines with "question" and "ctxs" (a list of passages), as
-// inputs/musique_s.json of github.com/YaoJiayi/CacheBlend has them. The output
-// depends on the input and the constants below only.
+// The input is JSON lines with "question" and "ctxs" (a list of passages), as in
+// inputs/musique_s.json of github.com/YaoJiayi/CacheBlend. The output depends only on the input
+// and on the constants below.
 package main
 
 import (
@@ -99,8 +99,8 @@ func read(path string) ([]record, error) {
 	}
 }
 
-// pick takes the first passage of each question until there are enough, cut to its leading
-// bytes, which must be plain ASCII so that no character is split.
+// pick takes the first passage of each question until it has enough passages. It cuts a passage
+// to its first passageBytes bytes, which must be plain ASCII so that no character is split.
 func pick(records []record) (sample, []string, error) {
 	s := sample{Source: "MuSiQue (Trivedi et al. 2022, CC BY 4.0), cut to 512 bytes; see ATTRIBUTION"}
 	var questions []string
@@ -126,8 +126,9 @@ func pick(records []record) (sample, []string, error) {
 	return s, questions, nil
 }
 
-// draw returns the requests: distinct passages in the order drawn, the passage of rank i
-// with weight 1/i, and the question about the passage asked about least.
+// draw returns the requests. The passages of a request are distinct and in the order in which
+// they were drawn; the passage of rank i has the weight 1/i. The question is about the passage
+// that earlier requests asked about least.
 func draw(questions []string) []request {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	asked := make([]int, len(questions))
@@ -145,7 +146,7 @@ func draw(questions []string) []request {
 			for ; i < len(weights)-1 && at >= weights[i]; i++ {
 				at -= weights[i]
 			}
-			for weights[i] == 0 { // rounding may stop after the last free one
+			for weights[i] == 0 { // because of rounding, i may lie after the last passage with a weight
 				i--
 			}
 			total -= weights[i]

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// These functions work on whole slices, so that the arithmetic is chosen once per call and
-// the float32 loops contain no calls.
+// These functions work on whole slices, so that they choose between float32 and float64 code
+// once per call, and the float32 loops contain no calls.
 
 // exponential replaces every x by e^x.
 func exponential[F Float](x []F) {
@@ -41,8 +41,8 @@ func silu[F Float](dst, x []F) {
 	}
 }
 
-// softplus returns ln(1+e^x), in float64 because decay exponents near zero decide how long
-// a state lives.
+// softplus returns ln(1+e^x). It computes in float64, because small differences in decay
+// exponents near zero decide how slowly a state decays.
 func softplus[F Float](x F) float64 {
 	v := float64(x)
 	if v > 30 {

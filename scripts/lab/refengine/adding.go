@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Adding is a Cache that joins segments naively: end-states are added without their
-// transitions (HYPIC Eq. 5). It exists for measurements only. Everything else is as in a
-// splice, so the difference is the error that transitions remove.
+// Adding is a Cache that joins segments naively: end-states are added without their transitions
+// (HYPIC Eq. 5). It exists only for measurements. Everything else is as in a splice, so the
+// difference to a splice is the error that transitions remove.
 type Adding struct{ Cache }
 
 // Acquire implements Cache.
@@ -37,8 +37,8 @@ func (l addingLeases) Source(m *Model[float32], plan Plan, _ []uint32, from *Sta
 
 type added struct{ *Packed }
 
-// States adds the end-states of segments. Recomputed spans run over the running state, so
-// they keep their transitions.
+// States adds the end-states of segments to the running state. It applies recomputed spans with
+// their transitions, because the engine computes them on the running state.
 func (s added) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 	state := append([]float32(nil), s.from.Layers[layer].S...)
 	end := make([]float32, len(state))

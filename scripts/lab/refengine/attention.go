@@ -63,9 +63,9 @@ func (m *Model[F]) place(w *walk[F], l *attention[F], to *kept[F]) {
 	}
 }
 
-// queryBlock and keyBlock bound one piece of attention so that its scores stay in the
-// second-level cache. Key blocks start at fixed positions, so that the result of a row does
-// not depend on the other rows in its block.
+// queryBlock and keyBlock are the numbers of rows and keys that are processed together, so that
+// their scores stay in the second-level cache. Key blocks start at fixed positions, so that the
+// result of a row does not depend on the other rows of its query block.
 const (
 	queryBlock = 64
 	keyBlock   = 256
@@ -96,7 +96,8 @@ func (m *Model[F]) attend(w *walk[F], rows *kept[F]) {
 	})
 }
 
-// attendRuns computes attention of the query heads that share a head of keys and values.
+// attendRuns computes attention for the rows of b, for the query heads that share one head of
+// keys and values.
 func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kernel.Run, t kernel.DType) {
 	a := m.cfg.Attention
 	group, stride := a.Heads/a.KVHeads, a.Heads*a.HeadDim
@@ -108,7 +109,8 @@ func (m *Model[F]) attendRuns(w *walk[float32], b rowSpan, head int, runs []kern
 	shape.Attend(w.heads[b.lo*stride+at:], stride, q, runs, head, sc)
 }
 
-// attendBlock does the same in the arithmetic of the oracle.
+// attendBlock computes the attention of head h for the rows of b in the oracle's arithmetic,
+// float64.
 func (m *Model[F]) attendBlock(w *walk[F], b rowSpan, h int, k, v []F) {
 	a := m.cfg.Attention
 	dim, stride, row := a.HeadDim, a.Heads*a.HeadDim, m.rowSize()

@@ -6,9 +6,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Segment is the reusable result of a token span, in full precision: for linear layers (T,
-// S) of the interior and its last Kernel-1 convolution inputs, for attention layers the
-// interior's keys, rotated to their position in the whole segment, and values.
+// Segment is the reusable result of a token span, in full precision: for linear layers (T, S) of
+// the interior and the interior's last Kernel-1 convolution inputs; for attention layers the
+// interior's values, and its keys, rotated to their positions in the whole segment.
 type Segment[F Float] struct {
 	Spec   profile.SegmentSpec
 	Layers []SegmentLayer[F]
@@ -21,9 +21,9 @@ type SegmentLayer[F Float] struct {
 	K, V []F
 }
 
-// Capture runs tokens in isolation - from position 0, with zero states, an empty
-// convolution and attention within the tokens only - and returns what spec names. So the
-// result is a function of the weights, the tokens and the spec.
+// Capture runs tokens in isolation and returns the segment that spec describes. In isolation
+// means from position 0, with zero states, an empty convolution, and attention within the tokens
+// only. The result depends only on the weights, the tokens and the spec.
 func (m *Model[F]) Capture(tokens []uint32, spec profile.SegmentSpec) (*Segment[F], error) {
 	if spec.Tokens != len(tokens) {
 		return nil, fmt.Errorf("capture of %d tokens as a segment of %d: %w", len(tokens), spec.Tokens, ErrInvalid)

@@ -8,33 +8,35 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Decoder generates tokens after a state, with the rows of recent tokens next to it
-// (KVBuffer): a step reads the recurrent states without writing them; rows are flushed into
-// them from time to time. Drafts are verified at once, in any tree, and leave no states to
-// keep or roll back. A short prompt has no states at all.
+// Decoder generates tokens after a state and keeps rows of recent tokens next to the state, as
+// in the paper KVBuffer. A step reads the recurrent states without writing them; when enough
+// rows are pending, the decoder flushes them into the states. It verifies a tree of drafts in
+// one step, and need not store or roll back states for drafts. For a short prompt it has only
+// rows and no states.
 //
-// It computes what Prefill computes token by token, up to rounding by a different order of
-// sums. It owns its State until Settle. Not safe for concurrent use.
+// The results equal those of Prefill token by token, except for rounding: sums have a different
+// order. A Decoder owns its State until Settle. It is not safe for concurrent use. A token is
+// certain if it is part of the sequence; a draft is not certain until Accept.
 type Decoder struct {
 	m      *Model[float32]
 	st     *State[float32] // Tokens, tails and keys of the certain tokens; recurrent states of the first base ones
-	base   int             // tokens whose rows are in the recurrent states
-	alone  bool            // no states exist: only the rows since token 0
-	flush  int             // rows after which they are flushed into the states
-	most   int             // largest number of rows without states
+	base   int             // number of tokens that the recurrent states include
+	alone  bool            // no states exist, only rows of all tokens
+	flush  int             // number of pending rows at which they are flushed into the states
+	most   int             // largest number of rows for which no states are created
 	layers []decoderLayer
 	drafts []int // parent of each draft: an earlier one, or -1 for the last certain token
 	work   []kernel.BufferScratch
-	out    [][]float32 // for each key head
+	out    [][]float32 // per key head
 	in     [][]kernel.Input
 	ones   []float32
 	kept   *Rows // nil = not requested
 
-	// Of the current step.
+	// Fields of the current step.
 	w      *walk[float32]
 	before int  // drafts
-	move   int  // certain rows that are flushed into the states first
-	settle bool // its own rows are certain, and are flushed into the states
+	move   int  // pending certain rows that the step flushes into the states first
+	settle bool // the rows of the step are certain, and the step flushes them into the states
 }
 
 // decoderLayer is the data of a layer next to its State.
@@ -43,9 +45,10 @@ type decoderLayer struct {
 	conv  []float32        // linear: inputs of the convolution [drafts, channels]
 }
 
-// The trade-off by bytes (KVBuffer Eq. 6 and §3.4) holds for processors that only wait for
-// memory. One core computes for about as long as it reads, so states pay off sooner: after
-// 8 rows and after 64 tokens (measured by splicectl bench --suite decode, heads of 128).
+// Limits for a CPU core. The byte counts of KVBuffer (Eq. 6 and §3.4) apply to processors whose
+// time is only spent on memory accesses. A core computes for about as long as it reads, so
+// updating states pays off sooner: after coreRows rows, and creating states after coreAlone
+// tokens (measured by splicectl bench --suite decode, heads of 128).
 const (
 	coreRows  = 8
 	coreAlone = 64
@@ -54,21 +57,21 @@ const (
 // DecoderOptions configures a Decoder. The zero value decides by the byte counts of the
 // model's profile, within limits that suit a CPU.
 type DecoderOptions struct {
-	Rows  int  // rows before a flush into the states: 1 = every token
-	Alone int  // tokens without states; -1 = none
+	Rows  int  // rows before a flush into the states: 0 = decide, 1 = every token
+	Alone int  // largest number of tokens without states; 0 = decide, -1 = always have states
 	Keep  bool // record the rows of certain tokens, for Rows
 }
 
-// Rows holds the rows of consecutive certain tokens, to be saved after the states that
-// precede them: the states of any of these tokens can then be recomputed without the model.
+// Rows holds the rows of the certain tokens [Begin, End). If they are saved after the states at
+// Begin, the states at any of these tokens can be recomputed without the model.
 type Rows struct {
 	Begin, End int
 	Layers     []RowsLayer
 }
 
-// RowsLayer is one linear layer of Rows: decays [tokens, gates], inputs of the
-// convolution [tokens, channels], keys [tokens, KeyHeads, KeyDim] as the recurrence reads
-// them, delta values [tokens, ValueHeads, ValueDim].
+// RowsLayer is one linear layer of Rows. Decay is [tokens, gates]. Conv is the inputs of the
+// convolution, [tokens, channels]. K is the keys as the recurrence reads them, [tokens,
+// KeyHeads, KeyDim]. U is the delta values, [tokens, ValueHeads, ValueDim].
 type RowsLayer struct{ Decay, Conv, K, U []float32 }
 
 // Part returns the values of a part of profile.EdgeLayout.
@@ -84,7 +87,7 @@ func (l *RowsLayer) Part(k profile.PartKind) []float32 {
 	return l.U
 }
 
-// NewDecoder starts after a state, which it takes over.
+// NewDecoder returns a decoder that continues the state st. The decoder then owns st.
 func NewDecoder(m *Model[float32], st *State[float32], o DecoderOptions) *Decoder {
 	bytes := m.prof.RowBytes()
 	d := &Decoder{m: m, st: st, base: st.Tokens, flush: o.Rows, most: o.Alone, layers: make([]decoderLayer, len(m.layers))}
@@ -133,14 +136,14 @@ func (d *Decoder) Tokens() int { return d.st.Tokens }
 // Drafts returns the number of verified tokens that are neither accepted nor dropped.
 func (d *Decoder) Drafts() int { return len(d.drafts) }
 
-// Pending returns the number of certain tokens that exist as rows only.
+// Pending returns the number of certain tokens that the states do not include yet.
 func (d *Decoder) Pending() int { return d.st.Tokens - d.base }
 
 // Alone reports whether only rows exist, without states.
 func (d *Decoder) Alone() bool { return d.alone }
 
-// Prefill adds certain tokens and returns the logits after the last. Drafts are dropped. An
-// error changes nothing.
+// Prefill drops all drafts, adds certain tokens, and returns the logits after the last token.
+// After an error nothing has changed.
 func (d *Decoder) Prefill(tokens []uint32) ([]float32, error) {
 	if err := d.check(tokens); err != nil {
 		return nil, err
@@ -189,10 +192,10 @@ func (d *Decoder) check(tokens []uint32) error {
 	return nil
 }
 
-// Verify computes drafts at once and returns the logits [tokens, Vocab] after each.
-// parents[i] is the draft that token i follows, numbered from the earliest draft of all
-// calls, or -1 for the last certain token. With nil, each follows the one before it, and
-// the first follows the last existing draft. An error changes nothing.
+// Verify adds drafts, computes them in one step, and returns the logits [tokens, Vocab] after
+// each. parents[i] is the draft that token i follows; -1 = the last certain token. Drafts of all
+// calls are numbered from 0. If parents is nil, each token follows the token before it, and the
+// first token follows the last existing draft. After an error nothing has changed.
 func (d *Decoder) Verify(tokens []uint32, parents []int) ([]float32, error) {
 	if err := d.check(tokens); err != nil {
 		return nil, err
@@ -208,8 +211,8 @@ func (d *Decoder) Verify(tokens []uint32, parents []int) ([]float32, error) {
 	return d.step(tokens, parents, false)
 }
 
-// Accept makes the drafts on a path certain, from the first on, and drops all others. An
-// empty path drops all.
+// Accept makes the drafts of path certain and drops all other drafts. The path begins with a
+// draft that follows the last certain token. An empty path drops all drafts.
 func (d *Decoder) Accept(path []int) error {
 	last := -1
 	for _, at := range path {
@@ -223,9 +226,9 @@ func (d *Decoder) Accept(path []int) error {
 	return nil
 }
 
-// Live keeps beams: the given drafts and those that they follow. Their common ancestors
-// become certain. It returns the new numbers of the given drafts, -1 for one that is now
-// the last certain token.
+// Live is for beam search. It keeps the given drafts and all their ancestors, and drops the
+// other drafts. Drafts that all given drafts have in their paths become certain. It returns the
+// new numbers of the given drafts; -1 = the draft is now the last certain token.
 func (d *Decoder) Live(beams []int) ([]int, error) {
 	wanted := make([]int, len(d.drafts)) // number of beams that include a draft
 	for _, at := range beams {
@@ -244,7 +247,7 @@ func (d *Decoder) Live(beams []int) ([]int, error) {
 		to[i] = len(kept)
 		kept = append(kept, i)
 		if n == len(beams) {
-			shared++ // a chain from the first on: no other draft is on every path
+			shared++ // drafts on every path form a chain that starts at the last certain token
 		}
 	}
 	out := make([]int, len(beams))
@@ -256,8 +259,8 @@ func (d *Decoder) Live(beams []int) ([]int, error) {
 	return out, nil
 }
 
-// Settle flushes all certain rows into the states, drops all drafts, and returns the state
-// as Prefill would have left it. It may be used until the next call.
+// Settle drops all drafts, flushes all pending rows into the states, and returns the state as
+// Prefill would have left it. The caller may use the state until the next call of the decoder.
 func (d *Decoder) Settle() *State[float32] {
 	d.drop()
 	d.begin()
@@ -284,8 +287,8 @@ func (d *Decoder) begin() {
 	}
 }
 
-// headStates returns the states of the value heads that share a key head; nil without
-// states.
+// headStates returns the states of the value heads that share key head k; nil if no states
+// exist.
 func (d *Decoder) headStates(layer, k int) []float32 {
 	if d.alone {
 		return nil
@@ -294,9 +297,9 @@ func (d *Decoder) headStates(layer, k int) []float32 {
 	return d.st.Layers[layer].S[k*size:][:size]
 }
 
-// Kept returns the rows of the certain tokens since the decoder began, or since the last
-// Prefill of more than it keeps rows of; nil unless they were requested. It is valid until
-// the next call.
+// Kept returns the recorded rows of certain tokens, up to the last one. They begin where the
+// decoder began, or after the last Prefill that was too long to record rows. Kept returns nil
+// unless DecoderOptions.Keep is set. The result is valid until the next call.
 func (d *Decoder) Kept() *Rows { return d.kept }
 
 func (d *Decoder) noRows() *Rows {
@@ -334,8 +337,8 @@ func appendF32(to []float32, row []byte) []float32 {
 	return to
 }
 
-// Rows returns the rows of the drafts for a daemon's buffer, in
-// profile.BufferLayout(Drafts).
+// Rows returns the rows of all drafts for a daemon's buffer, in the layout
+// profile.BufferLayout(Drafts()).
 func (d *Decoder) Rows() []byte {
 	n := len(d.drafts)
 	layout := d.m.prof.BufferLayout(n)
@@ -377,7 +380,8 @@ func (d *Decoder) drop() {
 	}
 }
 
-// keep keeps some drafts, ascending, with all that they follow.
+// keep keeps the drafts in kept and drops the others. kept is ascending and includes the parents
+// of its drafts.
 func (d *Decoder) keep(kept []int) {
 	first, row := d.Pending(), d.m.rowSize()
 	rows := make([]int, 0, first+len(kept))
@@ -412,7 +416,7 @@ func (d *Decoder) keep(kept []int) {
 	d.drafts = parents
 }
 
-// kept32 keeps the first rows of x, and some of those after them.
+// kept32 keeps the first rows of x and, of the rows after them, those in kept.
 func kept32(x []float32, first int, kept []int, row int) []float32 {
 	for i, at := range kept {
 		copy(x[(first+i)*row:][:row], x[(first+at)*row:])
@@ -420,7 +424,8 @@ func kept32(x []float32, first int, kept []int, row int) []float32 {
 	return x[:(first+len(kept))*row]
 }
 
-// commit makes the first n drafts certain: a chain that all others follow.
+// commit makes the first n drafts certain. They must form a chain, and all other drafts must
+// follow it.
 func (d *Decoder) commit(n int) {
 	d.keepRows(n)
 	for i := range d.layers {
@@ -435,7 +440,7 @@ func (d *Decoder) commit(n int) {
 	}
 }
 
-// pass moves the tail of a layer's convolution over its first n inputs.
+// pass advances the tail of a layer's convolution over the inputs of the first n drafts.
 func (d *Decoder) pass(st *LayerState[float32], l *decoderLayer, n int) {
 	size := len(st.Conv)
 	if size == 0 || n == 0 {

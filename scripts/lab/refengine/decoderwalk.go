@@ -7,9 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// step computes tokens after the existing ones and returns the logits of each, or only of
-// the last one if they are certain. Certain tokens are a chain and require that there are
-// no drafts.
+// step adds tokens and computes them. It returns the logits after each token or, for certain
+// tokens, only after the last. Certain tokens must form a chain, and no drafts may exist.
 func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32, error) {
 	d.before = len(d.drafts)
 	for i := range tokens {
@@ -37,7 +36,7 @@ func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32,
 	}
 	d.w = w
 	logits, err := d.m.run(w, tokens)
-	if err != nil { // only errors that check excludes
+	if err != nil { // check has excluded all possible errors
 		panic(err)
 	}
 	d.base += d.move
@@ -50,7 +49,7 @@ func (d *Decoder) step(tokens []uint32, parents []int, certain bool) ([]float32,
 	return logits, nil
 }
 
-// depth returns the number of drafts before a draft on its path.
+// depth returns the number of ancestors that a draft has among the drafts.
 func (d *Decoder) depth(draft int) int {
 	n := 0
 	for p := d.drafts[draft]; p >= 0; p = d.drafts[p] {
@@ -80,11 +79,11 @@ func (d *Decoder) grow(rows int) {
 	}
 }
 
-// decoding is a Decoder in the role of a walk's surroundings.
+// decoding is a Decoder as the surroundings of a walk.
 type decoding struct{ *Decoder }
 
-// left returns the inputs of a convolution before a row of the step, or before its first
-// one: those of the drafts that it follows, preceded by the tail.
+// left returns the convolution inputs before the first row of a span: the inputs of the drafts
+// that this row follows, preceded by the tail of the certain tokens.
 func (d decoding) left(layer, span int) ([]float32, error) {
 	tail := d.st.Layers[layer].Conv
 	if len(tail) == 0 {
@@ -124,7 +123,7 @@ func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 		in, states := d.inputs(l, w, k), d.headStates(layer, k)
 		out, b := sized(&d.out[k], w.rows*width), d.layers[layer].heads[k]
 		if d.move > 0 {
-			b.FlushFirst(states, d.move, &d.work[k]) // now it is in cache
+			b.FlushFirst(states, d.move, &d.work[k]) // the state is now in the CPU cache
 		}
 		if d.settle {
 			b.Decode(states, in, out, true, &d.work[k])
@@ -137,7 +136,7 @@ func (d *Decoder) recur(layer int, l *linear[float32], w *walk[float32]) {
 	})
 }
 
-// inputs returns what the value heads of a key head read of each row.
+// inputs returns, for each row of the walk, the inputs of the value heads that share key head k.
 func (d *Decoder) inputs(l *linear[float32], w *walk[float32], k int) []kernel.Input {
 	c := d.m.cfg.Linear
 	group, keys, row := c.ValueHeads/c.KeyHeads, c.KeyHeads*c.KeyDim, c.ConvChannels()
@@ -174,8 +173,9 @@ func (d *Decoder) decays(l *linear[float32], w *walk[float32], r, k, group int) 
 	return d.ones[:group]
 }
 
-// attend computes attention of drafts that branch: each sees all certain tokens and the
-// drafts that it follows. Keys are stored in the order of drafts and rotated by depth.
+// attend computes attention for drafts that branch. Each draft sees all certain tokens and its
+// ancestors. Keys are stored in the order of drafts, and are rotated to the position that
+// follows from the draft's depth.
 func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[float32]) {
 	for r := range w.rows {
 		to := *rows
@@ -190,8 +190,8 @@ func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[flo
 	}
 }
 
-// attendRows is attend over contiguous rows: it computes all of them at once, and hidden
-// drafts get no weight.
+// attendRows is attend over contiguous rows. It computes scores for all rows at once, and gives
+// hidden drafts no weight.
 func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	m, a := d.m, d.m.cfg.Attention
 	row, certain, out := m.rowSize(), d.st.Tokens, w.heads
@@ -218,7 +218,8 @@ func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	})
 }
 
-// attendPages is attend over rows in pages: for each draft only the ones that it sees.
+// attendPages is attend over rows in pages. For each draft it reads only the rows that the draft
+// sees.
 func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bool) {
 	m, certain := d.m, d.st.Tokens
 	before := rows.pages.upTo(rows.layer, certain)
@@ -229,13 +230,13 @@ func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bo
 				runs = append(runs, rows.pages.run(rows.layer, certain+j, 1))
 			}
 		}
-		// The position is after all of them: the row sees exactly the listed rows.
+		// With a position after all rows, the row sees exactly the rows in runs.
 		b := rowSpan{r, r + 1, certain + len(d.drafts)}
 		m.each(m.cfg.Attention.KVHeads, func(head int) { m.attendRuns(w, b, head, runs, rows.pages.mem.dtype) })
 	}
 }
 
-// mask returns which of the drafts [n, drafts] are hidden from the last n of them.
+// mask returns, for each of the last n drafts, which drafts are hidden from it: [n, drafts].
 func (d *Decoder) mask(n int) []bool {
 	out := make([]bool, n*len(d.drafts))
 	for i := range out {

@@ -6,9 +6,9 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Held is a Source in memory and in the model's own arithmetic: nothing is rounded and
-// nothing is shared with the daemon's kernels. It defines a Source's results, and in
-// float64 is the oracle.
+// Held is a Source in memory that computes in the model's own arithmetic. It rounds nothing and
+// uses none of the daemon's kernels. It defines what a Source must return, and in float64 it is
+// the oracle.
 type Held[F Float] struct {
 	m        *Model[F]
 	plan     Plan
@@ -16,8 +16,8 @@ type Held[F Float] struct {
 	segments []*Segment[F]
 }
 
-// NewHeld serves a plan from captured segments, indexed as in the plan, and the
-// state of the tokens before plan.Begin (nil when that is 0).
+// NewHeld returns a Source for a plan. segments are the captured segments, indexed as in the
+// plan. from is the state after the first plan.Begin tokens; nil if plan.Begin is 0.
 func NewHeld[F Float](m *Model[F], plan Plan, from *State[F], segments []*Segment[F]) (*Held[F], error) {
 	from, err := m.beginning(plan, from)
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *Held[F]) States(layer int, own []Tuple[F]) ([][]F, error) {
 	return before, nil
 }
 
-// anchored moves an end-state captured at position 0 to the start of its segment: its key
-// axis is rotated like the keys in it (HYPIC Eq. 7).
+// anchored returns an end-state that was captured at position 0, moved to position start. It
+// rotates the state's key axis as keys are rotated (HYPIC Eq. 7).
 func (m *Model[F]) anchored(state []F, start int) []F {
 	c := m.cfg.Linear
 	if c.Rope.Dims == 0 || start == 0 {

@@ -9,13 +9,13 @@ import (
 // kept is the location of the keys and values of one layer: contiguous, or in pages.
 type kept[F Float] struct {
 	k, v  []F    // [end, KVHeads, HeadDim]
-	pages *Table // used in their place, in float32 only
+	pages *Table // used instead of k and v, in float32 only
 	layer int
-	ahead int // distance of a row after its position: for drafts that branch
+	ahead int // added to the position to find the row; for drafts that branch
 }
 
-// row returns where the keys and values of a position are computed, and the position to
-// which its keys are rotated.
+// row returns the memory into which the keys and values of a position are computed, and the
+// position to which its keys must be rotated.
 func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
 	at := pos + c.ahead
 	if c.pages == nil {
@@ -25,14 +25,14 @@ func (c *kept[F]) row(pos, size int, scratch *[]F) (k, v []F, turned int) {
 	return both[:size], both[size:], pos - c.pages.slots[at].origin
 }
 
-// put records a computed row.
+// put stores a computed row in its page. Contiguous rows are already in place.
 func (c *kept[F]) put(pos int, k, v []F) {
 	if c.pages != nil {
 		c.pages.put(c.layer, pos+c.ahead, any(k).([]float32), any(v).([]float32))
 	}
 }
 
-// keptRuns returns the rows before end in the form that the kernel reads.
+// keptRuns returns the rows before end as runs for the attention kernel.
 func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
 	if c.pages != nil {
 		return c.pages.runs[c.layer], c.pages.mem.dtype

@@ -47,8 +47,8 @@ func (m *Model[F]) convolve(w *walk[F], layer int, l *linear[F]) (tail []F, err 
 	}
 	back := max(m.cfg.Linear.Kernel-1, 0)
 	for s, span := range w.spans {
-		// input returns the row at distance t from the span's start, which may be one of
-		// the rows left of it.
+		// input returns the row at distance t from the span's start; t < 0 is a row before the
+		// span.
 		input := func(t int) []F {
 			if t < 0 {
 				return lefts[s][(back+t)*c:][:c]
@@ -119,9 +119,9 @@ func (m *Model[F]) prepare(w *walk[F], l *linear[F]) {
 	}
 }
 
-// gate computes one row's decays and write strengths from the projected columns
-// beta | gate (HYPIC Table 1; engines' parameterisation exp(-exp(A_log) *
-// softplus(a + dt_bias))).
+// gate computes one row's decays and write strengths from the projected columns beta | gate
+// (HYPIC Table 1). A decay is exp(-exp(A_log) * softplus(a + dt_bias)), as in engines; a is the
+// gate.
 func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 	c := m.cfg.Linear
 	for h := range beta {
@@ -142,8 +142,9 @@ func (m *Model[F]) gate(raw []F, l *linear[F], decay, beta []F) {
 	}
 }
 
-// spread converts one row's gates per channel into the recurrence's inputs: keys that
-// erase, then values to be written (Gated DeltaNet-2, arXiv 2605.22791).
+// spread converts one row's gates per channel, in place, into inputs of the recurrence: the keys
+// multiplied by the erase gates, then the values multiplied by the write gates (Gated
+// DeltaNet-2, arXiv 2605.22791).
 func (m *Model[F]) spread(qkv, gates []F) {
 	c := m.cfg.Linear
 	keys := c.KeyHeads * c.KeyDim
@@ -237,7 +238,7 @@ func (m *Model[F]) tupleHead(w *walk[F], l *linear[F], out Tuple[F], h, lo, hi i
 	in.cumulate(out.T[h*n:][:n], c.Family.Transition(), c.KeyDim, scratch)
 }
 
-// recur runs every span from the state before it.
+// recur runs the recurrence of every span, starting from the state before the span.
 func (m *Model[F]) recur(w *walk[F], l *linear[F], states [][]F) {
 	c := m.cfg.Linear
 	so := c.ValueHeads * c.ValueDim

@@ -11,7 +11,7 @@ type Memory struct {
 	segments map[profile.SegmentKey]PackedSegment
 }
 
-// NewMemory holds segments of one profile.
+// NewMemory returns an empty cache for segments of one profile.
 func NewMemory(p *profile.Profile) *Memory {
 	return &Memory{prof: p, segments: map[profile.SegmentKey]PackedSegment{}}
 }

@@ -14,7 +14,7 @@ import (
 // ErrInvalid is wrapped by every error about a model or a request that can never be valid.
 var ErrInvalid = modelfile.ErrInvalid
 
-// Model is a set of weights in the layout for computing in F.
+// Model is a set of weights in the memory layout for computing in F.
 type Model[F Float] struct {
 	cfg      modelfile.Config
 	prof     *profile.Profile
@@ -164,8 +164,8 @@ func inputParts[F Float](w *modelfile.Weights, p string) []part[F] {
 	return parts
 }
 
-// projectionRows lists, for q, k, v, z of in_proj_qkvz and b, a of in_proj_ba,
-// the rows of the file tensor in head order: the file groups rows by key head.
+// projectionRows lists the rows of the file's tensors in head order: q, k, v and z are rows of
+// in_proj_qkvz, and b and a rows of in_proj_ba. In the file, rows are grouped by key head.
 func projectionRows(c modelfile.LinearConfig) (q, k, v, z, b, a []int) {
 	perKey := c.ValueHeads / c.KeyHeads
 	width := perKey * c.ValueDim
@@ -238,13 +238,14 @@ func transposed[F Float](x []float32, rows, cols int) []F {
 	return out
 }
 
-// part is some rows of a file tensor [out, in].
+// part is a selection of rows of a tensor [out, in] of the file.
 type part[F Float] struct {
 	data []float32
 	rows []int
 }
 
-// besides returns the rows of all parts as adjacent columns: [in, sum of rows].
+// besides returns a matrix [in, number of rows] whose columns are the rows of all parts, in
+// order.
 func besides[F Float](in int, parts ...part[F]) []F {
 	cols := 0
 	for _, p := range parts {

@@ -54,9 +54,9 @@ func (s *PackedSegment) layout(p *profile.Profile) profile.Layout {
 	return p.SegmentLayout(n)
 }
 
-// Packed is a Source in this process over published bytes. It calls the same kernels as the
-// daemon's device, in the same order on the same bytes, so a splice through the daemon must
-// equal one through Packed bit for bit.
+// Packed is a Source in this process that reads published bytes. It calls the same kernels as
+// the daemon, in the same order and on the same bytes. A splice through the daemon must
+// therefore be bit-identical to a splice through Packed.
 type Packed struct {
 	m        *Model[float32]
 	plan     Plan
@@ -66,8 +66,8 @@ type Packed struct {
 	opened   []map[int64]kernel.Packed // per segment, packed parts by their offset
 }
 
-// NewPacked serves a plan from published segments, indexed as in the plan, and
-// the state of the tokens before plan.Begin (nil when that is 0).
+// NewPacked returns a Source for a plan. segments are the published segments, indexed as in the
+// plan. from is the state after the first plan.Begin tokens; nil if plan.Begin is 0.
 func NewPacked(m *Model[float32], plan Plan, from *State[float32], segments []PackedSegment) (*Packed, error) {
 	from, err := m.beginning(plan, from)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Packed) part(segment, layer int, kind profile.PartKind) []byte {
 	return b
 }
 
-// rows returns keys or values as they were written, or approximations from packed parts.
+// rows returns the keys or values of a segment; if the part is packed, approximations of them.
 func (s *Packed) rows(segment, layer int, kind profile.PartKind) ([]byte, error) {
 	b, p := s.find(segment, layer, kind)
 	return rowsOf(b, p)
@@ -213,8 +213,8 @@ func (s *Packed) States(layer int, own []Tuple[float32]) ([][]float32, error) {
 	return before, nil
 }
 
-// segmentStep returns one head's step over a segment's interior. Its end-state is rotated
-// from the segment's anchor at 0 to its start (HYPIC Eq. 7).
+// segmentStep returns one head's step over a segment's interior. The step rotates the end-state,
+// which was captured at position 0, to the position of the segment in the prompt (HYPIC Eq. 7).
 func (s *Packed) segmentStep(layer, h int, p Span) kernel.Step {
 	c, seg := s.m.cfg.Linear, s.segments[p.Segment]
 	l := s.m.prof.Layer(layer).Linear
@@ -260,7 +260,8 @@ func f32Bytes(x []float32) []byte {
 	return out
 }
 
-// turnBy returns the rotation over a distance in tokens; over zero tokens it copies.
+// turnBy returns the rotation over a distance in tokens. For a distance of 0 it is the zero
+// Turn, which copies.
 func turnBy(r profile.Rope, invFreq []float64, distance int) kernel.Turn {
 	if r.Dims == 0 || distance == 0 {
 		return kernel.Turn{}

@@ -8,19 +8,19 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
 )
 
-// Pages is an engine's paged memory for keys and values, whose blocks package pages assigns
-// to requests. Rows of leased segments that requests share stay in the cache's memory. Any
-// number of requests read them there at once, each at its own position (MEPIC, arXiv
-// 2512.16822, §3.2-3.3). The blocks hold a request's own rows: tokens before segments, the
-// first ones of a segment, the question and the answer.
+// Pages is an engine's paged memory for keys and values, whose blocks package pages assigns to
+// requests. The shared rows of leased segments stay in the cache's memory. Any number of
+// requests may read them there at the same time, each at its own position (MEPIC, arXiv
+// 2512.16822, §3.2-3.3). The blocks hold the rows that belong to a request: those of tokens
+// before segments, of the first tokens of a segment, of the question and of the answer.
 //
-// Not safe for concurrent use.
+// Pages is not safe for concurrent use.
 type Pages struct {
 	m      *Model[float32]
 	pool   *pages.Pool
 	config PagesConfig
 	dtype  kernel.DType
-	row    int      // bytes of a token's keys, or values, in a layer
+	row    int      // bytes of a token's keys in one layer; values have the same size
 	mem    [][]byte // of attention layers: blocks of [BlockTokens] keys, then values
 	next   pages.RequestID
 	leased map[profile.SegmentKey]*leasedRows
@@ -30,8 +30,8 @@ type Pages struct {
 // PagesConfig sizes an engine's paged memory. NewPages sets Outside and Least.
 type PagesConfig struct {
 	pages.Config
-	// Copies gives each request rotated copies of everything, as do position-independent
-	// caches whose pages hold keys at their positions: the baseline for sharing.
+	// Copies gives each request rotated copies of all rows. Position-independent caches whose
+	// pages hold rotated keys do this; it is the baseline for sharing.
 	Copies bool
 }
 
@@ -60,9 +60,9 @@ func NewPages(m *Model[float32], c PagesConfig) (*Pages, error) {
 // blockBytes returns the bytes of a block in one layer.
 func (p *Pages) blockBytes() int { return 2 * p.config.BlockTokens * p.row }
 
-// PagesHeld counts the bytes of keys and values that resident requests read: Own in blocks,
-// Leased in the cache's memory, each segment once, and Copied from there if they are not
-// contiguous.
+// PagesHeld counts the bytes of keys and values that resident requests read. Own is in blocks.
+// Leased is in the cache's memory, with each segment counted once. Copied is the size of copies
+// of segments that are not contiguous in the cache's memory.
 type PagesHeld struct{ Own, Leased, Copied int64 }
 
 // Total returns the sum.
@@ -79,11 +79,11 @@ func (p *Pages) Held() PagesHeld {
 	return h
 }
 
-// slot is the location of the row of a position.
+// slot is the location of the row of one position of a request.
 type slot struct {
 	at     int  // block * BlockTokens + slot; -1 = in the cache's memory
 	origin int  // position from which its keys are rotated
-	shared bool // already written, and shared
+	shared bool // shared and already written, so this request must not write it
 }
 
 // Table is the pages of one request: the locations of its attention rows. The rows of one
@@ -98,8 +98,8 @@ type Table struct {
 	gone   bool  // released: other requests may have the blocks
 }
 
-// table returns the layout of an admitted request, without the rows that it reads in the
-// cache.
+// table returns the pages of an admitted request. The runs, including the rows in the cache, are
+// added later.
 func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins []int) *Table {
 	t := &Table{mem: p, id: id, slots: make([]slot, tokens), runs: make([][]kernel.Run, len(p.m.layers))}
 	for i := range t.slots {
@@ -117,7 +117,7 @@ func (p *Pages) table(id pages.RequestID, a *pages.Admitted, tokens int, origins
 	return t
 }
 
-// reaches reports an error if there is no room for the positions before end.
+// reaches returns an error if the pages have no room for the positions before end.
 func (t *Table) reaches(end int) error {
 	if t.gone {
 		return fmt.Errorf("pages that were released: %w", ErrInvalid)
@@ -172,7 +172,7 @@ func (t *Table) upTo(layer, end int) []kernel.Run {
 	return out
 }
 
-// keep moves some of the rows after the first ones up to them.
+// keep moves the rows at first+kept[i] to first+i, for each i.
 func (t *Table) keep(layer, first int, kept []int) {
 	for i, at := range kept {
 		toK, toV := t.mem.at(layer, t.slots[first+i].at)
@@ -182,7 +182,8 @@ func (t *Table) keep(layer, first int, kept []int) {
 	}
 }
 
-// shift returns the rotation missing from keys that were rotated as if a position were 0.
+// shift returns the rotation by origin tokens, for keys that were rotated as if position origin
+// were position 0.
 func (m *Model[F]) shift(origin int) kernel.Turn {
 	rope := m.cfg.Attention.Rope
 	half := rope.Dims / 2
@@ -196,7 +197,7 @@ func (m *Model[F]) shift(origin int) kernel.Turn {
 	}
 }
 
-// put writes a computed row, unless a shared one already exists.
+// put writes a computed row, unless it is shared and already written.
 func (t *Table) put(layer, pos int, k, v []float32) {
 	s, p := t.slots[pos], t.mem
 	if s.shared {
@@ -207,8 +208,9 @@ func (t *Table) put(layer, pos int, k, v []float32) {
 	kernel.FromF32(toV, v, p.dtype)
 }
 
-// fill writes the rows of a layer that a plan neither computes nor reads in the cache. rows
-// returns them as copies, rotated to their positions.
+// fill writes the rows of a layer that the walk does not compute and that are not read in the
+// cache: those of the prefix and, with Copies, of all segments. rows writes segment rows,
+// rotated to their positions, into k and v.
 func (t *Table) fill(layer int, plan *Plan, rows func(k, v []float32) error) error {
 	size := t.mem.m.rowSize()
 	if t.prefix != nil {
@@ -236,7 +238,8 @@ func (t *Table) putAll(layer, begin, n int, k, v []float32, size int) {
 	}
 }
 
-// copyOut returns a copy of the state with its own rows, as without pages.
+// copyOut copies all rows of the request from its pages and the cache into the state to, which
+// then has its own rows.
 func (t *Table) copyOut(to *State[float32]) {
 	m := t.mem.m
 	size, dim := m.rowSize(), m.cfg.Attention.HeadDim

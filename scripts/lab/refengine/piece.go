@@ -6,10 +6,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// CaptureFrom is Capture of a segment whose first tokens were captured before, as a segment
-// of the same role and head and without a tail: it computes only the tokens after them. It
-// also recomputes the head, which left does not contain: a few tokens, the seam's width.
-// The result differs from Capture's only by the rounding of left in storage.
+// CaptureFrom is Capture of a segment whose first tokens were captured before, as the segment
+// left with the same role and head and without a tail. It computes only the tokens after left,
+// and the few tokens of the head, which left does not contain. The result differs from that of
+// Capture only by the rounding of left in storage.
 func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *Segment[F]) (*Segment[F], error) {
 	cut := left.Spec.Tokens
 	begin, n := spec.Interior()
@@ -49,7 +49,7 @@ func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *
 	return out, nil
 }
 
-// behind returns the state after a piece, from its head tokens and its captured content.
+// behind returns the state after the piece left, given the tokens of its head.
 func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
 	st := m.NewState()
 	if len(head) > 0 {
@@ -71,8 +71,7 @@ func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
 	return st, nil
 }
 
-// joined returns the tuple of two consecutive runs of tokens: one step that has the effect
-// of both.
+// joined returns one tuple that has the effect of two consecutive runs of tokens.
 func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
 	c := m.cfg.Linear
 	out := Tuple[F]{T: append([]F(nil), first.T...), S: append([]F(nil), first.S...)}
@@ -91,8 +90,8 @@ func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
 	return out
 }
 
-// tailBehind replaces the zero rows of a convolution's tail by rows of the piece before;
-// captureLinear has only seen n rows.
+// tailBehind completes a convolution's tail. captureLinear has seen only n rows and has filled
+// the rest of the tail with zero rows; tailBehind replaces these by rows of the piece before.
 func (m *Model[F]) tailBehind(l *SegmentLayer[F], before []F, n int) {
 	channels := m.cfg.Linear.ConvChannels()
 	if short := m.cfg.Linear.Kernel - 1 - n; short > 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Placed is one segment of a prompt, in order. Held means that it is cached and the plan
-// may use it.
+// Placed is one segment of a prompt. Held means that the segment is cached and the plan may use
+// it.
 type Placed struct {
 	Spec profile.SegmentSpec
 	Held bool
@@ -29,8 +29,8 @@ type Plan struct {
 	Spans []Span
 }
 
-// approximate reports whether a splice by this plan gives other values than a full prefill:
-// a segment that was computed in isolation follows other tokens.
+// approximate reports whether a splice by this plan gives other values than a full prefill. That
+// is so if a segment, which was computed in isolation, follows other tokens.
 func (p *Plan) approximate() bool {
 	for _, s := range p.Spans {
 		if s.Segment >= 0 && s.Start > 0 {
@@ -40,10 +40,10 @@ func (p *Plan) approximate() bool {
 	return false
 }
 
-// MakePlan places segments and a query after the first begin tokens. Between two segments,
-// the tail of the left and the head of the right are one recomputed span. A leading segment
-// and the tokens before begin include their own tails. A segment that is not cached is
-// recomputed whole (HYPIC §4.3).
+// MakePlan places segments and a query of query tokens after the first begin tokens. Between two
+// segments, the tail of the left segment and the head of the right segment are one recomputed
+// span. A leading segment, and the tokens before begin, have no tail to recompute. A segment
+// that is not cached is recomputed as a whole (HYPIC §4.3).
 func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 	p := Plan{Begin: begin}
 	at := begin
@@ -85,8 +85,8 @@ func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 }
 
 // Check returns an error unless the plan covers [Begin, End) exactly once, ends with a
-// recomputed span and has no two adjacent recomputed spans: those would be one span,
-// because a recomputed span follows a segment or a prefix.
+// recomputed span, and has no two adjacent recomputed spans. Adjacent recomputed spans must be
+// one span.
 func (p Plan) Check() error {
 	at := p.Begin
 	for i, s := range p.Spans {
@@ -115,7 +115,8 @@ func (p Plan) Recomputed() []Span {
 	return out
 }
 
-// Counts returns the tokens that the plan takes from segments and recomputes.
+// Counts returns the number of tokens that the plan takes from segments, and the number that it
+// recomputes.
 func (p Plan) Counts() (cached, recomputed int) {
 	for _, s := range p.Spans {
 		if s.Segment < 0 {
@@ -127,8 +128,8 @@ func (p Plan) Counts() (cached, recomputed int) {
 	return cached, recomputed
 }
 
-// beginning checks a plan and the state from which it starts; nil is the state before the
-// first token.
+// beginning checks a plan and the state from which it starts, and returns the state. nil stands
+// for the state before the first token.
 func (m *Model[F]) beginning(plan Plan, from *State[F]) (*State[F], error) {
 	if err := plan.Check(); err != nil {
 		return nil, err

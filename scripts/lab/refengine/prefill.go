@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// running is the surroundings of a plain prefill: one span that continues a state, which is
+// running is the surroundings of a plain prefill: its only span continues the state st, which is
 // updated in place.
 type running[F Float] struct {
 	m  *Model[F]
@@ -33,8 +33,8 @@ func extended[F Float](s []F, n int) []F {
 	return out
 }
 
-// prefillChunk is the number of rows of one walk of a long prefill: enough for the
-// products, few enough for the second-level cache.
+// prefillChunk is the number of rows per walk in a long prefill. It is large enough for
+// efficient matrix products, and small enough for the second-level cache.
 const prefillChunk = 256
 
 // Prefill continues a state over tokens and returns the logits after the last.
@@ -58,9 +58,8 @@ func (m *Model[F]) continuing(st *State[F], n int) *walk[F] {
 	return &walk[F]{spans: []rowSpan{{0, n, st.Tokens}}, around: running[F]{m, st}}
 }
 
-// Decode appends n tokens greedily, starting from the logits of the last one, and returns
-// them. In float32 a Decoder does this: the state is as Prefill would leave it up to
-// rounding.
+// Decode appends n tokens greedily, starting from the logits of the last token, and returns
+// them. In float32 it uses a Decoder, so the state equals that of Prefill only up to rounding.
 func (m *Model[F]) Decode(st *State[F], logits []F, n int) ([]uint32, error) {
 	if m, ok := any(m).(*Model[float32]); ok {
 		d := NewDecoder(m, any(st).(*State[float32]), DecoderOptions{})

@@ -4,14 +4,14 @@ import (
 	"fmt"
 )
 
-// Prefixes stores running states by the tokens before them: the private pool. It is
-// ordinary prefix caching.
+// Prefixes stores running states under the tokens that precede them. This is ordinary prefix
+// caching.
 type Prefixes interface {
-	// Load returns the state at the largest of the ascending positions that is saved for
-	// this prompt, owned by the caller; nil if none is.
+	// Load returns the saved state of this prompt at the largest of the ascending positions; nil
+	// if no state is saved. The caller owns it.
 	Load(prompt []uint32, positions []int) (*State[float32], error)
-	// Save offers the states at the ascending positions; a position's rows
-	// extend those of the one before it.
+	// Save offers the states at the ascending positions of prompt. Each state extends the one
+	// before it.
 	Save(prompt []uint32, positions []int, states []*State[float32]) error
 }
 
@@ -22,13 +22,13 @@ type PrefixResult struct {
 	Computed int   // tokens run
 	Reused   int   // tokens before the loaded state
 	Cache    error // why the cache could not be used; nil = it was used
-	// Keep saves the states at the boundaries that were passed. The first token does not
-	// wait for it.
+	// Keep saves the states at the boundaries inside the computed part. Call it after the first
+	// token, which need not wait for it.
 	Keep func() error
 }
 
-// ServePrefix answers a request from the longest saved prefix that ends at one
-// of the ascending boundaries, and computes the rest.
+// ServePrefix answers a request. It uses the longest saved prefix that ends at one of the
+// ascending boundaries, and computes the remaining tokens.
 func ServePrefix(m *Model[float32], c Prefixes, prompt []uint32, boundaries []int) (*PrefixResult, error) {
 	for i, p := range boundaries {
 		if p <= 0 || p >= len(prompt) || i > 0 && p <= boundaries[i-1] {
@@ -64,7 +64,8 @@ func ServePrefix(m *Model[float32], c Prefixes, prompt []uint32, boundaries []in
 	return out, nil
 }
 
-// snapshot copies what later tokens change; rows are only ever appended.
+// snapshot copies the parts of the state that later tokens change. It copies no rows, because
+// rows are only appended; fillRows adds them.
 func (s *State[F]) snapshot() *State[F] {
 	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {
@@ -73,7 +74,7 @@ func (s *State[F]) snapshot() *State[F] {
 	return c
 }
 
-// fillRows sets the rows of snapshots to views of the rows of the state that passed them.
+// fillRows sets the rows of snapshots to views of the rows of a later state of the same prompt.
 func (m *Model[F]) fillRows(states []*State[F], of *State[F]) {
 	for _, s := range states {
 		n := s.Tokens * m.rowSize()

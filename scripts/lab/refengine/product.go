@@ -5,9 +5,9 @@ import "github.com/spliced-kv/spliced/gpuipc/kernel"
 // Float is the arithmetic of a model.
 type Float interface{ float32 | float64 }
 
-// product adds a*b to c, all row-major: c is [m, n], a [m, k], b [k, n]. A row of c does
-// not depend on m, so rows may be computed in any grouping. In float32 it is the daemon's
-// kernel; in float64 a plain loop.
+// product adds a*b to c, all row-major: c is [m, n], a [m, k], b [k, n]. A row of c does not
+// depend on m, so rows may be computed in any grouping. In float32 it uses the daemon's kernel,
+// in float64 a plain loop.
 func product[F Float](c []F, ldc int, a []F, lda int, b []F, ldb int, m, n, k int) {
 	if c, ok := any(c).([]float32); ok {
 		kernel.Gemm(c, ldc, any(a).([]float32), lda, any(b).([]float32), ldb, m, n, k)

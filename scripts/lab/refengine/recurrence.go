@@ -2,8 +2,8 @@ package refengine
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// head is the input of one value head for a run of consecutive tokens. A stride
-// is the distance between tokens in elements; 0 repeats the first.
+// head is the input of one value head for n consecutive tokens. A stride (sq, sk, sv, sdecay,
+// sbeta, serase) is the distance between tokens in elements; 0 = all tokens use the first value.
 //
 // With S [dk, dv] and the token's decay g, key k, value v and write strength b:
 //
@@ -12,11 +12,11 @@ import "github.com/spliced-kv/spliced/policy/profile"
 //	with erase e     S = g*S, then S = S + b*k (v - e^T S)^T
 //	output           o = q^T S
 //
-// which is HYPIC Eq. 2 with the transitions of Table 1; decay comes before the
-// delta, as in the engines.
+// This is HYPIC Eq. 2 with the transitions of Table 1. The decay comes before the delta, as in
+// engines.
 type head[F Float] struct {
 	n          int
-	q, k, v    []F // q may be nil when out is
+	q, k, v    []F // q may be nil if run has no out
 	sq, sk, sv int
 	decay      []F
 	sdecay     int
@@ -28,8 +28,8 @@ type head[F Float] struct {
 	serase     int
 }
 
-// run advances the state over the tokens and writes outputs at stride so. scratch has room
-// for dv elements; out may be nil.
+// run advances the state over the tokens and writes their outputs to out at stride so; out may
+// be nil. scratch has room for dv elements.
 func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 	u := scratch[:dv]
 	for t := range h.n {
@@ -67,8 +67,8 @@ func (h *head[F]) reader(t int, k []F) []F {
 	return h.erase[t*h.serase:][:len(k)]
 }
 
-// forget decays the state and adds k^T S of the decayed state to mem. It handles four rows
-// at a time, so that sums and rows are read and written once.
+// forget decays the state S and adds k^T S of the decayed state to mem. It handles four rows at
+// a time, so that it reads and writes each row once, and mem once per four rows.
 func (h *head[F]) forget(state, k, g, mem []F) {
 	dv := len(mem)
 	i := 0
@@ -116,7 +116,7 @@ func write[F Float](state, k, u []F) {
 	}
 }
 
-// writeRead adds k u^T to the state and q^T S of the result to o.
+// writeRead adds k u^T to the state S, and then adds q^T S to o.
 func writeRead[F Float](state, k, u, q, o []F) {
 	dv := len(u)
 	o = o[:dv]
@@ -148,9 +148,9 @@ func writeRead[F Float](state, k, u, q, o []F) {
 // [Hv], [Hv, dk] or [Hv, dk, dk], S is [Hv, dk, dv] (HYPIC §4.2).
 type Tuple[F Float] struct{ T, S []F }
 
-// cumulate stores the product of the tokens' transitions in t, later tokens on the left.
-// Scalar products use float64: hundreds of factors near one would otherwise cost T more
-// digits than its storage does.
+// cumulate stores the product of the tokens' transitions in t, with later tokens on the left.
+// Scalar products use float64, because rounding hundreds of factors near one in float32 would
+// cost more digits than storing T does.
 func (h *head[F]) cumulate(t []F, form profile.Transition, dk int, scratch []F) {
 	switch form {
 	case profile.Scalar:
@@ -172,7 +172,7 @@ func (h *head[F]) cumulate(t []F, form profile.Transition, dk int, scratch []F) 
 		for i := range dk {
 			t[i*dk+i] = 1
 		}
-		// The recurrence from the identity without writes: S = prod(T_i) * I.
+		// Run the recurrence from the identity matrix with zero values: S = prod(T_i) * I.
 		bare := *h
 		bare.v, bare.sv = make([]F, dk), 0
 		bare.run(t, dk, dk, nil, 0, scratch)

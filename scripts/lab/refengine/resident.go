@@ -10,22 +10,23 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/pages"
 )
 
-// InPlace is Leases whose rows can be read in place while they are leased, by any number of
-// requests at once.
+// InPlace is Leases whose rows can be read in place, in the cache's memory, while they are
+// leased. Any number of requests may read them at the same time.
 type InPlace interface {
 	Leases
-	// Rows returns the keys and values of segment i in an attention layer, ascending: its
-	// whole interior, at positions of the segment, with keys rotated to those; and the
-	// number of copied bytes among them. They are valid until Release while Intact.
+	// Rows returns the keys and values of the interior of segment i in an attention layer, in
+	// order of position. Positions are relative to the segment, and keys are rotated to them.
+	// copied is the number of bytes that are copies. The rows are valid until Release, as long
+	// as Intact returns nil.
 	Rows(i, layer int) (runs []kernel.Run, copied int64, err error)
-	// Extend renews leases that are soon to end. It is to be called before each use; after
-	// an error the rows may still be Intact, for some time.
+	// Extend renews leases that will end soon. Call it before each use. After an error, the rows
+	// may still be intact for some time.
 	Extend() error
-	// Intact returns, after a use, an error unless the bytes read were the leased ones.
+	// Intact returns an error if the bytes may have changed. Call it after each use.
 	Intact() error
 }
 
-// Resident is a request in pages. It keeps its leases and blocks until Release.
+// Resident is a request whose rows are in pages. It keeps its leases and blocks until Release.
 type Resident struct {
 	Result
 	pages   *Pages
@@ -34,12 +35,12 @@ type Resident struct {
 	decoder *Decoder
 }
 
-// Serve is the package's Serve with the rows of attention in pages, and room for an answer
-// of a number of tokens. The rules of the pages set how many tokens at the beginning of a
-// segment after other tokens are recomputed; Seam is the number at its end. If there is no
-// room for all of it, the error wraps pages.ErrRefused and nothing is kept. If the cache
-// cannot be used, or its rows cannot be read in place, nothing is shared: the prompt is
-// computed whole, and Result.Cache says why.
+// Serve is the function Serve with attention rows in pages, and with room for an answer of
+// answer tokens. For a segment after other tokens, the rules of the pages set how many tokens
+// are recomputed at its beginning, and Seam sets how many at its end. If the pages have no room,
+// the error wraps pages.ErrRefused and nothing is kept. If the cache cannot be used, or its rows
+// cannot be read in place, Serve computes the whole prompt without sharing, and Result.Cache
+// says why.
 func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	if answer < 0 || len(r.Lead) > 0 && len(r.Prefix)+len(r.First) > 0 {
 		return nil, fmt.Errorf("answer of %d tokens, %d own tokens before %d: %w", answer, len(r.Lead), len(r.Prefix)+len(r.First), ErrInvalid)
@@ -64,16 +65,17 @@ func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	return p.plain(r, answer, err)
 }
 
-// errFromPages reports a request that continues a state whose rows are in pages: only their
-// owner knows whether they still exist.
+// errFromPages is the error of a request that continues a state whose rows are in pages. Only
+// the owner of the pages knows whether the rows still exist.
 var errFromPages = fmt.Errorf("state whose rows lie in pages; continue a Resident.Copy: %w", ErrInvalid)
 
-// refused reports whether serving a request in another way would not help.
+// refused reports whether an error would also occur if the request were served in another way.
 func refused(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, pages.ErrRefused) || errors.Is(err, pages.ErrInvalid)
 }
 
-// splice places a leased request. It releases the leases unless it succeeds.
+// splice serves a request with leased segments. It releases the leases if it fails, and with
+// Copies.
 func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err error) {
 	inPlace, ok := l.leases.(InPlace)
 	defer func() {
@@ -115,7 +117,7 @@ func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err err
 	return out, out.intact()
 }
 
-// plain computes a prompt whole, into its own blocks.
+// plain computes a whole prompt into blocks of its own. why becomes Result.Cache.
 func (p *Pages) plain(r Request, answer int, why error) (*Resident, error) {
 	prompt := r.Prompt()
 	p.next++
@@ -158,8 +160,8 @@ func (p *Pages) admit(l *leased, r Request, answer int) (*Table, error) {
 	return t, nil
 }
 
-// pieces returns a request in the form of package pages, and for each position the start of
-// its segment.
+// pieces returns a request as pieces of package pages. origins has, for each position of the
+// request, the position at which its segment starts.
 func (p *Pages) pieces(l *leased, r Request) (list []pages.Piece, origins []int) {
 	if p.config.Copies {
 		return []pages.Piece{{Kind: pages.Prompt, Tokens: l.Plan.End}}, nil
@@ -226,7 +228,7 @@ func (t *Table) place(l *leased, rows InPlace) error {
 	return nil
 }
 
-// hold and unhold count the rows that requests read in the cache.
+// hold and unhold update the counts of rows that requests read in the cache.
 func (p *Pages) hold(l *leased) (keys []profile.SegmentKey) {
 	for _, s := range l.Plan.Spans {
 		if s.Segment < 0 {
@@ -252,7 +254,7 @@ func (p *Pages) unhold(keys []profile.SegmentKey) {
 	}
 }
 
-// intact returns, after a use, an error unless all bytes read were the leased ones.
+// intact returns an error if leased bytes may have changed. It is called after each use.
 func (r *Resident) intact() error {
 	if r.leases == nil {
 		return nil
@@ -287,8 +289,8 @@ func (r *Resident) Decode(n int) ([]uint32, error) {
 	return out, nil
 }
 
-// extend renews the leases. If the cache cannot do that, the request copies the leased rows
-// while they exist.
+// extend renews the leases. If the cache cannot renew them, extend copies the leased rows while
+// they still exist.
 func (r *Resident) extend() error {
 	if r.leases == nil || r.leases.Extend() == nil {
 		return nil

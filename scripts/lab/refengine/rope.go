@@ -21,7 +21,7 @@ func newTurns[F Float](r profile.Rope, invFreq []float64) *turns[F] {
 	return &turns[F]{rope: r, invFreq: invFreq}
 }
 
-// upTo returns the table for positions below end. Rows stay valid and unchanged.
+// upTo returns the table for positions below end. The rows of the table never change.
 func (t *turns[F]) upTo(end int) (cos, sin []F) {
 	half := t.rope.Dims / 2
 	if half == 0 {

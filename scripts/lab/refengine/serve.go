@@ -18,8 +18,8 @@ type Cache interface {
 	// Publish offers a captured segment. If another writer is first, or the pool is full,
 	// that is not an error.
 	Publish(key profile.SegmentKey, tokens []uint32, s *Segment[float32]) error
-	// Acquire leases segments for reading. Those no longer cached are returned as false and
-	// are recomputed.
+	// Acquire leases segments for reading. It returns false for segments that are no longer
+	// cached; the engine recomputes those.
 	Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) (Leases, []bool, error)
 }
 
@@ -33,15 +33,15 @@ type Missing struct {
 // Helped is a Cache through which other engines may compute missing segments.
 type Helped interface {
 	Cache
-	// Compute returns once all of them are computed and cached. m computes some of them;
-	// captured is the number of its tokens.
+	// Compute returns once all missing segments are computed and cached. m computes some of
+	// them; captured is the number of tokens that m computed.
 	Compute(m *Model[float32], missing []Missing) (captured int, err error)
 }
 
 // Leases are the segments that one request reads, in the order in which they were acquired.
 type Leases interface {
-	// Source serves a plan from the leased segments, after a prefix of plan.Begin tokens
-	// and the state after them (none and nil if that is 0).
+	// Source returns a Source for a plan over the leased segments. prefix are the first
+	// plan.Begin tokens, and from is the state after them; nil if plan.Begin is 0.
 	Source(m *Model[float32], plan Plan, prefix []uint32, from *State[float32]) (Source[float32], error)
 	// Packed returns the published form of segment i, valid until Release.
 	Packed(i int) PackedSegment
@@ -49,10 +49,10 @@ type Leases interface {
 	Release()
 }
 
-// Request is a prompt in parts. Segments keep their boundaries. They follow First, which is
-// cached whole, or the tokens of Prefix.
+// Request is a prompt in parts. The segments in Mid follow Prefix or First or Lead. First is a
+// leading segment that is cached with all its tokens.
 type Request struct {
-	Prefix []uint32 // tokens of From, computed before (not with First)
+	Prefix []uint32 // tokens that From covers (not with First)
 	From   *State[float32]
 	Lead   []uint32   // the request's own tokens, before all segments (not with Prefix or First)
 	First  []uint32   // leading segment
@@ -72,9 +72,9 @@ func (r Request) Prompt() []uint32 {
 	return append(out, r.Query...)
 }
 
-// Result is the result and cost of serving a request. Tokens of the prompt are either
-// Reused or computed: captured tokens were run in isolation, recomputed ones in context, so
-// their sum may exceed the prompt's length.
+// Result is the result and cost of serving a request. A token of the prompt is either reused or
+// computed. A token may be computed twice, once in isolation (Captured) and once in context
+// (Recomputed), so the sum of the counts may exceed the prompt's length.
 type Result struct {
 	Logits     []float32
 	State      *State[float32]
@@ -87,17 +87,18 @@ type Result struct {
 	Cache      error // why the cache could not be used; nil = it was used
 }
 
-// Part is the outcome of one segment of a request, the tokens [Begin, Begin+Tokens) of its
-// prompt: Reused of them, from At on, were cached when the request came.
+// Part is the outcome of one segment of a request, which is the tokens [Begin, Begin+Tokens) of
+// the prompt. Of these, the tokens [At, At+Reused) were cached when the request came.
 type Part struct {
 	Key           profile.SegmentKey
 	Begin, Tokens int
 	At, Reused    int
 }
 
-// Serve answers a request with the cached segments: match, compute missing segments in
-// isolation and publish them, lease, splice. If the cache fails, the request loses a
-// bounded wait: the prompt is then computed whole, and Result.Cache says why.
+// Serve answers a request with cached segments. It matches segments, computes missing segments
+// in isolation, publishes them, leases all segments, and splices. If the cache fails, the
+// request waits at most for the cache's timeouts; Serve then computes the whole prompt, and
+// Result.Cache says why.
 func Serve(m *Model[float32], c Cache, r Request) (*Result, error) {
 	if r.From != nil && r.From.Pages != nil {
 		return nil, errFromPages
@@ -183,8 +184,8 @@ func lease(m *Model[float32], c Cache, r Request, segments [][]uint32, placed []
 	return l, nil
 }
 
-// place returns the shape of every segment of a request. Held means that it is worth
-// caching.
+// place returns the tokens and the shape of every segment of a request. Held means here that the
+// segment is worth caching.
 func (r Request) place(mid func(tokens int) (profile.SegmentSpec, bool), p *profile.Profile) (segments [][]uint32, placed []Placed) {
 	if len(r.Lead) > 0 {
 		segments = append(segments, r.Lead)
@@ -203,8 +204,8 @@ func (r Request) place(mid func(tokens int) (profile.SegmentSpec, bool), p *prof
 	return segments, placed
 }
 
-// publishMissing computes segments that are not cached in isolation and publishes them. It
-// returns which segments were cached before.
+// publishMissing computes, in isolation, the segments that are not cached, and publishes them.
+// It returns which segments were cached before.
 func (out *Result) publishMissing(m *Model[float32], c Cache, segments [][]uint32, placed []Placed, keys []profile.SegmentKey) ([]bool, error) {
 	known, err := c.Match(keys)
 	if err != nil {

@@ -4,13 +4,14 @@ import (
 	"fmt"
 )
 
-// Source holds the segments that a plan reuses and moves running states over them. A splice
-// calls it layer by layer, in order. A span index counts the plan's recomputed spans.
+// Source has the segments that a plan reuses, and composes running states with them. A splice
+// calls it layer by layer, in order. A span argument is an index into the plan's recomputed
+// spans.
 type Source[F Float] interface {
 	// Left returns the last Kernel-1 convolution inputs before a recomputed span.
 	Left(layer, span int) ([]F, error)
-	// States returns the running state before each recomputed span, given the spans' own
-	// tuples (all but the last). The caller may change them.
+	// States returns the running state before each recomputed span. own has the tuples of all
+	// recomputed spans except the last. The caller may change the returned states.
 	States(layer int, own []Tuple[F]) ([][]F, error)
 	// Rows writes the rows of positions [0, Begin) and of the plan's segments, with keys
 	// rotated to their positions, into k and v [End, KVHeads, HeadDim].
@@ -38,7 +39,7 @@ func (s spliced[F]) rows(layer, end int) (kept[F], error) {
 			return s.src.Rows(layer, any(k).([]F), any(v).([]F))
 		})
 	}
-	// Room for some decoded tokens after the prompt.
+	// The capacity has room for some decoded tokens after the prompt.
 	k, v := make([]F, n, n+n/16), make([]F, n, n+n/16)
 	l := &s.out.Layers[layer]
 	l.K, l.V = k, v
@@ -49,15 +50,15 @@ func (s spliced[F]) leave(layer int, state, conv []F) {
 	s.out.Layers[layer].S, s.out.Layers[layer].Conv = state, conv
 }
 
-// Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan covers: the
-// recomputed spans walk through all layers, everything else comes from src (HYPIC §4.2,
-// §4.3). It returns the logits after the last token and the state for decoding. If the
-// state before plan.Begin was spliced, the caller has to mark the new state too.
+// Splice runs a plan over prompt, whose tokens [plan.Begin, plan.End) the plan covers. Only the
+// recomputed spans are computed, layer by layer; everything else comes from src (HYPIC §4.2,
+// §4.3). Splice returns the logits after the last token and the state for decoding. If the state
+// before plan.Begin was spliced, the caller must set Spliced in the new state too.
 func (m *Model[F]) Splice(plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	return m.spliceInto(nil, plan, prompt, src)
 }
 
-// spliceInto is Splice with the rows of attention in pages, if pages is not nil.
+// spliceInto is Splice that, if pages is not nil, stores attention rows in pages.
 func (m *Model[F]) spliceInto(pages *Table, plan Plan, prompt []uint32, src Source[F]) (logits []F, st *State[F], err error) {
 	if err := plan.Check(); err != nil {
 		return nil, nil, err

@@ -6,11 +6,11 @@ import "github.com/spliced-kv/spliced/policy/profile"
 // per-layer slices.
 type State[F Float] struct {
 	Tokens int
-	// Spliced marks a state that includes segments from other contexts. It stays set,
-	// whatever is computed on top.
+	// Spliced marks a state that includes segments from other contexts. It stays set when more
+	// tokens are computed after it.
 	Spliced bool
 	Layers  []LayerState[F]
-	// Pages holds the rows of attention in place of the layers' K and V; nil = they do.
+	// Pages, if not nil, holds the attention rows instead of K and V of the layers.
 	Pages *Table
 }
 
@@ -53,7 +53,7 @@ func (s *State[F]) Clone() *State[F] {
 	switch {
 	case s.Pages == nil:
 	case s.Pages.gone:
-		c.Pages = s.Pages // released: every user refuses it
+		c.Pages = s.Pages // released pages: every use returns an error
 	default:
 		s.Pages.copyOut(any(c).(*State[float32]))
 	}

@@ -5,27 +5,28 @@ import (
 	"math"
 )
 
-// surroundings returns the state left of the spans of a walk, layer by layer in order.
+// surroundings provides the state before the spans of a walk, layer by layer in order, and
+// receives the state after them.
 type surroundings[F Float] interface {
 	// left returns the last Kernel-1 convolution inputs before a span.
 	left(layer, span int) ([]F, error)
-	// states returns the running state before each span; the walk advances each over its
-	// span in place. own are the tuples of all spans but the last.
+	// states returns the running state before each span. The walk advances each state over its
+	// span, in place. own has the tuples of all spans except the last.
 	states(layer int, own []Tuple[F]) ([][]F, error)
-	// rows returns keys and values of positions 0 to end-1, including every row that the
+	// rows returns the keys and values of positions 0 to end-1. It has filled the rows that the
 	// walk does not compute; the walk writes the others.
 	rows(layer, end int) (kept[F], error)
 	// leave receives the linear state and convolution tail after the last span.
 	leave(layer int, state, conv []F)
 }
 
-// beside computes the operations that differ in a Decoder, which has rows next to its
-// states.
+// beside computes the operations of a walk that are different in a Decoder, which has rows next
+// to its states.
 type beside[F Float] interface {
 	// recur runs the recurrence of a linear layer.
 	recur(layer int, l *linear[F], w *walk[F])
-	// branches reports whether the rows do not form a chain; then attend computes
-	// attention.
+	// branches reports whether the rows form a tree and not a chain. If so, the walk calls
+	// attend to compute attention.
 	branches() bool
 	attend(l *attention[F], w *walk[F], rows *kept[F])
 }
@@ -42,7 +43,7 @@ type walk[F Float] struct {
 	around surroundings[F]
 	// tap, if set, receives the inputs of each linear layer's recurrence.
 	tap func(layer int, w *walk[F])
-	// beside, if set, is a Decoder: the walk then neither asks for states nor returns any.
+	// beside, if set, is a Decoder. The walk then does not call states or leave of around.
 	beside beside[F]
 	every  bool // return the logits of every row
 }

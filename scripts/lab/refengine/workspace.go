@@ -49,8 +49,8 @@ func (m *Model[F]) each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// rowGrain is the number of rows of one piece of work: enough to hide the cost of the
-// hand-over, few enough to stay in the second-level cache.
+// rowGrain is the number of rows per piece of work. It is large enough to hide the cost of
+// passing work to a worker, and small enough for the second-level cache.
 const rowGrain = 32
 
 // eachRows runs f over consecutive runs of rows on the model's workers.

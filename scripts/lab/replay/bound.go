@@ -7,9 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// bounds collects a trace of prompts to compute the bound for caches that save states in
-// the same places as ours: where prompts end and where they branch. It keeps all prompts in
-// memory.
+// bounds collects a trace of prompts, to compute the bound for caches that save states only
+// where prompts end and where they branch. It keeps all prompts in memory.
 type bounds struct{ trace *bound.Trace }
 
 // newBounds returns nil if no bound is requested.
@@ -32,8 +31,8 @@ func (b *bounds) add(batch []trace.Request) {
 	}
 }
 
-// fill sets the bound of every result; it does not apply to caches with states at every
-// block.
+// fill sets the bound of every result, except for caches with states at every block, to which
+// the bound does not apply.
 func (b *bounds) fill(results []Result) {
 	if b == nil {
 		return

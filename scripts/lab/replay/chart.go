@@ -8,8 +8,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// Chart returns a chart of token hit rate over capacity, or saved tokens over states per
-// prompt, with a line for each policy and a dashed one for the bound.
+// Chart returns a chart of the token hit rate over capacity or, for overlap depths, of the saved
+// tokens over states per prompt. It has a line for each policy, and a dashed line for the bound.
 func (r *Report) Chart() *plot.Chart {
 	first := &r.Runs[0]
 	c := &plot.Chart{
@@ -41,7 +41,7 @@ func (r *Report) Chart() *plot.Chart {
 	least, most := r.span()
 	for i := range r.Runs {
 		v := &r.Runs[i]
-		if v.CapacityBytes < 0 { // has no position on the axis: a horizontal line
+		if v.CapacityBytes < 0 { // an unlimited capacity has no position on the axis: draw a horizontal line
 			if most > 0 {
 				add(v.Policy+", unlimited", true, least, y(v))
 				add(v.Policy+", unlimited", true, most, y(v))
@@ -57,7 +57,7 @@ func (r *Report) Chart() *plot.Chart {
 	return c
 }
 
-// span returns the least and the greatest capacity in GB; 0 without any.
+// span returns the smallest and the largest limited capacity in GB; 0 if all are unlimited.
 func (r *Report) span() (least, most float64) {
 	for i := range r.Runs {
 		if v := float64(r.Runs[i].CapacityBytes) / 1e9; v > 0 {

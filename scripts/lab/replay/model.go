@@ -7,7 +7,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// Model describes a model to replays: bytes, work, and the time of computing.
+// Model has what a replay needs to know about a language model: the bytes of its state, the work
+// of a prefill, and the time of a prefill.
 type Model struct {
 	Name    string
 	Shape   cost.Shape
@@ -23,8 +24,9 @@ func (m *Model) SetPrefill(p cost.Prefill) {
 	m.Prefill, m.Fit, m.Step, m.measured = p, "as given", 0, true
 }
 
-// ttft returns the modelled milliseconds to the first token of a prompt with a number of
-// hit tokens. The computed tokens count as the prompt's end.
+// ttft returns the modelled milliseconds to the first token of a prompt of input tokens, of
+// which the first hit tokens are cached. The number of computed tokens is rounded up to a
+// multiple of Step.
 func (m *Model) ttft(input, hit int) float64 {
 	hit = min(hit, input)
 	if m.Step > 0 {
@@ -39,8 +41,8 @@ func Preset(name string) (Model, bool) {
 	case PresetMarconi:
 		return Model{
 			Name: "Marconi's 7B hybrid: 24 SSM, 4 attention and 28 MLP layers", Shape: cost.MarconiHybrid7B(cost.ScanCode),
-			// Least squares over the paper's published measurements of prefills, which are
-			// 50 tokens apart: its method uses the next one above.
+			// The fit is least squares over the paper's published measurements of prefills,
+			// which are 50 tokens apart. Like the paper, Step rounds up to the next measurement.
 			Prefill: cost.Prefill{Fixed: 17.814, PerToken: 0.052964}, Step: 50,
 			Fit: "linear fit of Jamba-1.5-Mini on four A100 (Marconi's artifact)",
 		}, true
@@ -50,15 +52,15 @@ func Preset(name string) (Model, bool) {
 	return Model{}, false
 }
 
-// Presets, the first one for prompts, the second for segments.
+// Names of presets. The first is the default for prompts, the second for segments.
 const (
 	PresetMarconi = "marconi-7b"
 	PresetGDN     = "gdn-40l"
 )
 
-// gdn40 returns a model of 30 gated-delta-rule layers (32 value heads, 128×128) and 10
-// attention layers with two key-value heads of 256, the usual example for the storage of
-// position-independent segments: transitions in 16 bits, states in 32.
+// gdn40 returns a model of 30 gated-delta-rule layers (32 value heads, 128×128) and 10 attention
+// layers with two key-value heads of 256, with transitions in 16 bits and states in 32 bits. It
+// is the usual example for the storage of position-independent segments.
 func gdn40() Model {
 	const linear, heads, dim, attention, rowBytes = 30, 32, 128, 10, 2048
 	const t, s = linear * heads * dim * dim * 2, linear * heads * dim * dim * 4

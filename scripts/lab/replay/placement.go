@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// placement saves states of each prompt at positions that a placer chose when the prompt
-// arrived, and resumes later prompts from them.
+// placement is a simulation that saves states of each prompt at the positions that a placer
+// chooses when the prompt arrives, and resumes later prompts from these states.
 type placement struct {
 	placer  placer
 	held    [][]int32 // by request
@@ -20,14 +20,15 @@ type placement struct {
 
 // placer chooses where to save states.
 type placer interface {
-	// saw reports a hit before the request that made it is placed.
+	// saw tells the placer how far a prompt overlaps with earlier ones. It is called before
+	// place for the same prompt, unless the prompt overlaps with none.
 	saw(o trace.Overlap)
 	// place returns ascending positions for a prompt.
 	place(o trace.Overlap) []int
 }
 
-// stateBlock is the distance in tokens between two positions where a state can be saved:
-// the step of the kernels that compute them.
+// stateBlock is the distance in tokens between two positions where a state can be saved. It is
+// the step of the kernels that compute states.
 const stateBlock = 64
 
 func newPlacement(name string, most int) (*placement, error) {
@@ -116,8 +117,9 @@ const (
 	solveEvery     = 10 // requests
 )
 
-// depthProgram is the paper's online placement: one histogram of absolute depths for all
-// prompts, solved every few requests; balanced placement until then.
+// depthProgram is the paper's online placement. It has one histogram of absolute overlap depths
+// for all prompts, and solves for the best positions every few requests. Until the first
+// solution it uses balanced placement.
 type depthProgram struct {
 	most     int
 	seen     *checkpoint.Histogram // blocks
@@ -142,8 +144,8 @@ func (d *depthProgram) place(o trace.Overlap) []int {
 	return positions
 }
 
-// planned is our own planner: with the application's boundary of each prompt, or with only
-// what it learns.
+// planned is our own planner. With cuts it knows the application's boundary in each prompt;
+// otherwise it uses only what it learns.
 type planned struct {
 	*checkpoint.Planner
 	most     int

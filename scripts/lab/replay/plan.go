@@ -20,7 +20,7 @@ var (
 	defaultCheckpoints = []int{1, 2, 4, 8, 16, 32, 64}
 )
 
-// mostRuns bounds the simulations of one pass.
+// mostRuns bounds the number of simulations in one pass over a trace.
 const mostRuns = 256
 
 // complete sets defaults.
@@ -69,7 +69,7 @@ func unique[T comparable](list []T) []T {
 	return out
 }
 
-// plan makes a simulation of each policy at each capacity.
+// plan returns a simulation for each policy at each capacity.
 func (o *Options) plan(info trace.Info) ([]*run, error) {
 	var runs []*run
 	add := func(r *run, err error) error {

@@ -15,8 +15,8 @@ import (
 const (
 	PolicyBlocks  = "vllm+"
 	PolicyPath    = "sglang+"
-	PolicyMarconi = "marconi"       // as released, tuned once
-	PolicyFixed   = "marconi-fixed" // without the bugs of the released code
+	PolicyMarconi = "marconi"       // with the released code's bugs; alpha is tuned once
+	PolicyFixed   = "marconi-fixed" // the same without the bugs
 	PolicyPrefix  = "prefix"        // lists of segments: prefix caching, unlimited
 )
 
@@ -24,8 +24,7 @@ const (
 // evaluation.
 const blockTokens = 32
 
-// bootstrap is the multiple of the requests before the first eviction after which Marconi
-// tunes itself.
+// bootstrap is MarconiOptions.Bootstrap of the simulations.
 const bootstrap = 5
 
 // promptCache is a simulated prefix cache.

@@ -42,7 +42,7 @@ type Result struct {
 	EdgeSteps          int64        `json:"edge_steps"`
 	EdgeStepsPerSecond float64      `json:"edge_steps_per_second"` // on one core
 	SymbolsPerSecond   float64      `json:"symbols_per_second"`    // tokens or blocks of prompts and answers
-	Seconds            float64      `json:"seconds"`               // of a core, simulating only
+	Seconds            float64      `json:"seconds"`               // CPU seconds of the simulation alone
 }
 
 // Percentiles are modelled milliseconds to the first token.

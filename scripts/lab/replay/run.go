@@ -22,12 +22,12 @@ var ErrPolicy = errors.New("no such policy for this trace")
 type Options struct {
 	Path        string
 	Trace       trace.Options
-	Policies    []string // empty = the default ones of the kind: see Policies
-	Capacities  []int64  // bytes; empty = Unlimited. Of overlap depths: unused
-	Checkpoints []int    // of overlap depths: maximum states per prompt; empty = 1, 2, 4, … 64
+	Policies    []string // empty = the default policies for the kind of trace
+	Capacities  []int64  // bytes; empty = Unlimited; not used for overlap depths
+	Checkpoints []int    // for overlap depths: maximum states per prompt; empty = 1, 2, 4, … 64
 	Model       Model    // the zero value = DefaultModel of the trace's kind
-	System      int      // of lists of segments: tokens of a leading segment that every prompt has
-	Seam        int      // of lists of segments: tokens recomputed on either side of one
+	System      int      // for lists of segments: tokens of a leading segment that every prompt has
+	Seam        int      // for lists of segments: tokens recomputed on each side of a segment
 	Bound       bool     // also compute the upper bound for every policy
 	Title       string   // of the chart; empty = the trace's file
 	Progress    func(done float64)
@@ -40,7 +40,7 @@ type Counts struct {
 	Refused   int64
 	UsedBytes int64
 	PeakBytes int64
-	States    int64 // placed, of overlap depths
+	States    int64 // for overlap depths: states saved
 	Steps     int64 // edges followed, segments or checkpoints examined
 	Alpha     *float64
 }
@@ -52,8 +52,8 @@ type simulation interface {
 	totals() Counts
 }
 
-// batchRequests are decoded together, then passed to each simulation: enough to justify
-// starting workers, few enough for memory.
+// batchRequests is the number of requests that are decoded together and then passed to each
+// simulation. It is large enough to justify starting workers, and small enough for memory.
 const batchRequests = 64
 
 // Run replays a trace. It stops between batches when ctx ends.
@@ -148,11 +148,11 @@ type run struct {
 	requests    int
 	input, hit  int64
 	symbols     int64     // of prompts and answers
-	ttft, cold  []float32 // milliseconds of each request, with the cache and without
+	ttft, cold  []float32 // modelled milliseconds of each request, with the cache and without
 	busy        time.Duration
 }
 
-// serve plays a batch; first is the number of requests before it.
+// serve plays a batch of requests. first is the number of requests before the batch.
 func (r *run) serve(batch []trace.Request, first int) {
 	watch := startWatch()
 	for i := range batch {
@@ -169,7 +169,8 @@ func (r *run) serve(batch []trace.Request, first int) {
 	r.busy += watch.stop()
 }
 
-// clock returns a request's own time, or one second per request in traces without times.
+// clock returns the time of request number i. In traces without times, requests are one second
+// apart.
 func clock(q *trace.Request, i int) time.Time {
 	if q.Time > 0 {
 		return time.Unix(0, 0).Add(q.Time)

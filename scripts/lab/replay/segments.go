@@ -11,9 +11,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/replay/trace"
 )
 
-// segmentPool is a public pool: segments that any prompt may use at any position. A request
-// first looks up all its segments, then publishes the missing ones; its segments cannot be
-// evicted meanwhile, as under a lease.
+// segmentPool is a pool of segments that any prompt may use at any position. A request first
+// looks up all its segments and then publishes the missing ones. During this time its segments
+// cannot be evicted, as if they were leased.
 type segmentPool struct {
 	shape    cost.Shape
 	prefill  cost.Prefill
@@ -51,7 +51,7 @@ func (p *segmentPool) serve(r *trace.Request, now time.Time) (input, hit int) {
 			p.order.Touch(id, now)
 			p.inUse[id] = true
 			hit += max(s.Tokens-2*p.seam, 0)
-		} else if s.Tokens > 2*p.seam { // a shorter one has no interior
+		} else if s.Tokens > 2*p.seam { // a shorter segment has no interior
 			missing = append(missing, s)
 		}
 	}
@@ -63,7 +63,8 @@ func (p *segmentPool) serve(r *trace.Request, now time.Time) (input, hit int) {
 	return input, hit
 }
 
-// publish adds a segment, or counts a refusal if the segments in use leave no room.
+// publish adds a segment. If the segments of the current request leave no room, it counts a
+// refusal.
 func (p *segmentPool) publish(s trace.Piece, now time.Time) {
 	bytes := p.shape.SegmentTotalBytes(s.Tokens - 2*p.seam)
 	for p.counts.UsedBytes+bytes > p.capacity {
@@ -97,15 +98,17 @@ func (p *segmentPool) evict(id policy.ID) {
 
 func (p *segmentPool) totals() Counts { return p.counts }
 
-// frontCache is the reuse of plain prefix caching for lists of segments: the longest run of
-// equal ones from the front that any earlier request had, with unlimited room.
+// frontCache simulates plain prefix caching of lists of segments, with unlimited room. A hit is
+// the longest run of segments from the start of the list that an earlier request also had at its
+// start.
 type frontCache struct {
 	system int
 	next   map[[2]uint32]uint32 // node and segment -> node
 	counts Counts
 }
 
-// maxFronts bounds the table; later entries are not remembered.
+// maxFronts bounds the number of entries in the table. When it is full, new entries are not
+// added.
 const maxFronts = 1 << 24
 
 func (p *frontCache) serve(r *trace.Request, _ time.Time) (input, hit int) {

@@ -10,7 +10,7 @@ import (
 // watch measures the CPU time of a piece of work, independent of other load.
 type watch struct{ began time.Duration }
 
-// startWatch binds the goroutine to its thread until stop.
+// startWatch starts a watch. It locks the goroutine to its thread until stop.
 func startWatch() watch {
 	runtime.LockOSThread()
 	return watch{threadTime()}

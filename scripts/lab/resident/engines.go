@@ -13,15 +13,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// Memory of the daemon that serves engines: segments of the larger model take 44 MiB each
-// at full sizes.
+// GPU memory of the daemon that serves engines. At full sizes, a segment of the larger model
+// takes 44 MiB.
 const (
 	engineRoom      = "2GiB"
 	engineRoomSmall = "64MiB"
 )
 
-// Engines returns the check of two transformers processes at a daemon with GPU memory.
-// model is the directory of a model, or "random"; more are flags of the script.
+// Engines returns a check with two transformers processes that use a daemon with GPU memory.
+// model is the directory of a model, or "random". more are additional flags of the script.
 func Engines(o Options, model, name string, limit time.Duration, more ...string) gpucheck.Part {
 	return gpucheck.Part{Name: name, Limit: limit, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		if o.Python == "" {
@@ -55,7 +55,7 @@ func Engines(o Options, model, name string, limit time.Duration, more ...string)
 // randomModel is the name of the larger model, with random weights.
 const randomModel = "random"
 
-// OfEngines returns the checks of engines: first the ones with a bar, last the ones that
+// OfEngines returns the checks of engines: first those with required figures, last those that
 // need external kernels.
 func OfEngines(o Options) []gpucheck.Part {
 	return []gpucheck.Part{

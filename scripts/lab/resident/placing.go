@@ -14,15 +14,15 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// placingShare is the largest permitted time to place a request's segments from the GPU,
-// relative to the same from memory.
+// placingShare is the largest permitted time to place a request's segments from GPU memory,
+// relative to the time to place them from host memory.
 const placingShare = 0.5
 
-// Placing returns the check of an engine's waiting time before the own rows of a spliced
-// request: leasing all of its segments, rotating their keys and copying them into the
-// engine's rows, and composing their transitions onto its states, all layers in one batch.
-// It runs with copies on the GPU, and from memory, from which they are copied to the GPU
-// first. The engine has no framework: it runs on any GPU.
+// Placing returns a check of the time that an engine waits before it can compute the own rows of
+// a spliced request. In this time it leases all segments, rotates their keys and copies them
+// into its rows, and composes their transitions onto its states, with all layers in one batch.
+// The check compares segments that are in GPU memory with segments in host memory, which are
+// first copied to the GPU. The engine of the check uses no framework, so it runs on any GPU.
 func Placing(o Options) gpucheck.Part {
 	return gpucheck.Part{Name: "segments put in place", Limit: 22 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
@@ -41,8 +41,8 @@ type engine struct {
 	keys    []profile.SegmentKey
 	memory  gpuipc.Region
 	states  gpuipc.Ref
-	rows    []gpuipc.Ref // by part of the layout, of all segments; absent for other parts
-	landing []gpuipc.Ref // by segment, in its layout
+	rows    []gpuipc.Ref // by part of the layout: rows of all segments; empty for parts that are not keys or values
+	landing []gpuipc.Ref // by segment: memory in the segment's layout, for segments copied from host memory
 }
 
 func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
@@ -57,7 +57,7 @@ func (e *engine) measure(ctx context.Context, r *gpucheck.Report) error {
 	}
 	ways := []func(context.Context) error{e.fromGPU, e.fromMemory}
 	var found [2][]byte
-	for i, run := range ways { // the first runs are not timed
+	for i, run := range ways { // these first runs are not timed
 		if err := run(ctx); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (e *engine) publish(ctx context.Context) error {
 		}
 		e.keys = append(e.keys, key)
 	}
-	// The daemon waits no longer for copies than for a disk, so it is asked again until all
+	// An acquire waits for copies no longer than for a disk, so it is repeated until all copies
 	// are there.
 	for end := time.Now().Add(patience); ; {
 		leases, err := e.lease(ctx, time.Second)
@@ -149,7 +149,7 @@ func (e *engine) close() error {
 
 func aligned(n int64) int64 { return (n + 255) / 256 * 256 }
 
-// results returns the states and all rows, as one run of extents.
+// results returns the memory of the states and of all rows.
 func (e *engine) results() gpuipc.Ref {
 	out := gpuipc.Ref{Region: e.memory, Extents: append([]gpuipc.Extent(nil), e.states.Extents...)}
 	for i := range e.rows {
@@ -216,7 +216,8 @@ func (e *engine) landed(segment, part int) gpuipc.Ref {
 	return e.landing[segment].Slice(e.layout.Parts[part].Off, e.layout.Parts[part].Len)
 }
 
-// place runs all layers in two batches over consecutive segments.
+// place composes and rotates all layers, in two batches, with the segments placed one after
+// another. at returns the memory of a part of a segment.
 func (e *engine) place(ctx context.Context, at func(segment, part int) gpuipc.Ref) error {
 	if err := e.device.ComposeAll(ctx, e.compositions(at)); err != nil {
 		return err

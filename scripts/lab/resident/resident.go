@@ -1,7 +1,7 @@
-// Package resident measures the use of a daemon with GPU memory by an engine: a temporary
-// daemon shares the memory, this process is the engine. A segment is published in memory,
-// copied to the GPU, leased there repeatedly, and composed by the daemon. All results are
-// compared.
+// Package resident measures how an engine uses a daemon with GPU memory. A temporary daemon
+// shares the memory; this process is the engine. It publishes a segment in host memory, has it
+// copied to the GPU, leases it there repeatedly, and lets the daemon compose it. It compares all
+// results with the published data and with the CPU.
 package resident
 
 import (
@@ -30,7 +30,7 @@ type Options struct {
 	Model                       string // directory of a small model
 }
 
-// Part returns the check, to be run with those of package gpucheck.
+// Part returns the check as a part that runs together with the parts of package gpucheck.
 func Part(o Options) gpucheck.Part {
 	return gpucheck.Part{Name: "a daemon with memory of the GPU", Limit: 10 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
@@ -71,7 +71,7 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 	}
 	b.segment = newSegment(p, o.Sizes.Rows, o.Seed)
 	room := fmt.Sprint(max(64<<20, int64(segments(o.Sizes)+2)*b.layout.Bytes))
-	states := fmt.Sprint(max(16<<20, 4*p.StatesLayout(profile.AllLayers, 0).Bytes)) // for a client's slots and inputs
+	states := fmt.Sprint(max(16<<20, 4*p.StatesLayout(profile.AllLayers, 0).Bytes)) // for a client's slots and the inputs of plans
 	b.daemon, err = child.Start(ctx, child.Options{Binary: o.Daemon, Args: []string{"-arena", room, "-private", "16MiB",
 		"-hbm-public", room, "-hbm-private", "16MiB", "-hbm-client", states, "-slots", states, "-hbm-library", o.Library, "-hbm-device", o.Device, "-hbm-timeout", patience.String()}})
 	if err != nil {
@@ -94,8 +94,8 @@ func open(ctx context.Context, o Options) (b *bench, err error) {
 	return b, b.model.WaitReady(ctx)
 }
 
-// close closes what open has started, the client before the device with which it maps
-// memory.
+// close closes everything that open has started. It closes the client before the device, because
+// the client maps memory with the device.
 func (b *bench) close() error {
 	var errs []error
 	if b.client != nil {
@@ -148,8 +148,8 @@ func (b *bench) publish(ctx context.Context, s segment) (key profile.SegmentKey,
 	return key, nil
 }
 
-// copies times first acquires of further segments: by then the daemon's streams and kernels
-// exist.
+// copies times the first acquire of each of some further segments, which copies the segment to
+// the GPU. The daemon's streams and kernels exist by then.
 func (b *bench) copies(ctx context.Context, r *gpucheck.Report) error {
 	var samples []float64
 	for i := range segments(b.Sizes) {
@@ -193,7 +193,7 @@ func (b *bench) acquire(ctx context.Context, key profile.SegmentKey, wait time.D
 	return rows[0].Lease, rows[0].Err
 }
 
-// acquires times leases of segments on the GPU, without the release.
+// acquires times acquires of a segment that is on the GPU. The release is not included.
 func (b *bench) acquires(ctx context.Context, r *gpucheck.Report) error {
 	const warm = 20
 	samples := make([]float64, 0, b.Sizes.Requests)

@@ -16,7 +16,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// segment is the published data: random parts of one layout.
+// segment is a segment to publish, with random bytes in each part.
 type segment struct {
 	profile *profile.Profile
 	spec    profile.SegmentSpec
@@ -27,8 +27,8 @@ type segment struct {
 }
 
 // modelOf returns a hybrid model of gated delta nets, with the given linear layers, and one
-// attention layer after every three of them. It has no convolutions, so that nothing has to
-// be computed between two segments.
+// attention layer after every three of them. It has no convolutions, so that no tokens must be
+// recomputed between two segments.
 func modelOf(z gpucheck.Sizes) (*profile.Profile, error) {
 	id := profile.Identity{Model: "gpu-check", Weights: sha256.Sum256([]byte("gpu-check")), Tokenizer: "none", TPSize: 1}
 	keys := max(1, z.Heads/2)
@@ -59,7 +59,8 @@ func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
 	for i := range s.layout.Parts {
 		part := &s.layout.Parts[i]
 		b := make([]byte, part.Len)
-		// Magnitudes below 2^-3: a transition of 128 of them neither grows nor vanishes.
+		// All magnitudes are below 2^-3, so that products of transitions with 128 columns
+		// neither grow nor vanish.
 		switch part.DType {
 		case profile.F32:
 			for at := 0; at+4 <= len(b); at += 4 {
@@ -81,7 +82,7 @@ func newSegment(p *profile.Profile, tokens int, seed uint64) segment {
 	return s
 }
 
-// same compares a lease, read by this process, with the published data.
+// same reads the memory of a lease in this process and compares it with the published data.
 func (b *bench) same(ctx context.Context, l *connector.DeviceLease) error {
 	for i, want := range b.parts {
 		got := make([]byte, len(want))
@@ -95,8 +96,8 @@ func (b *bench) same(ctx context.Context, l *connector.DeviceLease) error {
 	return nil
 }
 
-// composed lets the daemon compose the same segment twice, after a zero state of all linear
-// layers: on the GPU, and in memory on the CPU.
+// composed lets the daemon compose the same segment twice onto a zero state, for all linear
+// layers: once on the GPU and once on the CPU. It compares the results.
 func (b *bench) composed(ctx context.Context, resident *connector.DeviceLease) error {
 	rows, err := b.model.Acquire(ctx, []profile.SegmentKey{b.key}, connector.AcquireOptions{})
 	if err == nil {
@@ -146,7 +147,7 @@ func alike(got, want []byte) error {
 	if size == 0 {
 		return errors.New("the states are zero")
 	}
-	// Both round, so the bound is twice the error of each.
+	// Both results are rounded, so the bound is twice the error of one result.
 	if e := math.Sqrt(off / size); !(e <= 2e-6) {
 		return fmt.Errorf("relative error %.3g, want 2e-6 at most", e)
 	}

@@ -12,10 +12,10 @@ import (
 // node is one member: its segments, and when they changed.
 type node struct {
 	own  *index.Own
-	held []uint64 // origins of its segments, unordered
+	held []uint64 // origins of its segments (see tagOf), unordered
 	born uint64   // version of its set at the start of this incarnation
-	// changed records, for each version after born, its time and the number of steady
-	// sampled nodes that know it.
+	// changed has an entry for each version after born: the time of the change and the number of
+	// steady sampled nodes that know it.
 	changed []change
 	down    bool
 }
@@ -39,7 +39,7 @@ type cluster struct {
 	readers []*reader
 	counter uint32
 	next    time.Duration // time of the next change
-	gone    []departed    // recently removed segments, a ring
+	gone    []departed    // ring of recently removed segments
 	goneAt  int
 	count   bool // figures are being recorded
 	figures figures
@@ -50,8 +50,8 @@ type departed struct {
 	at  time.Duration
 }
 
-// tagOf returns the tag of the segment with this origin: the node that first made it, and
-// its number there.
+// tagOf returns the tag of the segment with the given origin. An origin is the number of the
+// node that first made the segment (upper 32 bits) and a counter (lower 32 bits).
 func (c *cluster) tagOf(origin uint64) uint64 {
 	z := origin + c.o.Seed*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -74,8 +74,8 @@ func newCluster(o Options) *cluster {
 	return c
 }
 
-// untilChange returns the time to the next change: all nodes' changes are one Poisson
-// process.
+// untilChange draws the time until the next change. The changes of all nodes together are one
+// Poisson process.
 func (c *cluster) untilChange() time.Duration {
 	perSecond := 2 * c.o.Churn / 60 * float64(c.o.Keys) * float64(c.o.Nodes)
 	if perSecond == 0 {
@@ -84,8 +84,8 @@ func (c *cluster) untilChange() time.Duration {
 	return time.Duration(c.rand.ExpFloat64() / perSecond * 1e9)
 }
 
-// change adds a segment to one node, or removes one from a node that has more than its
-// share.
+// change picks a node at random. It removes a segment if the node has more than Options.Keys
+// segments, and otherwise adds one. A node that is down does not change.
 func (c *cluster) change() {
 	i := c.rand.IntN(len(c.nodes))
 	if n := &c.nodes[i]; n.down {
@@ -122,7 +122,7 @@ func (c *cluster) drop(i, at int) {
 	if n.own.Remove(tag); n.own.Version() > before {
 		n.changed = append(n.changed, change{at: c.now, tag: tag})
 	}
-	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now} // at 17,000 per second, the last minute's
+	c.gone[c.goneAt%len(c.gone)] = departed{tag, c.now} // at 17,000 removals per second, the ring covers the last minute
 	c.goneAt++
 }
 
@@ -143,7 +143,7 @@ func (c *cluster) restart(i int) {
 	})
 }
 
-// holds is the oracle: it reports whether a segment can be read from a node now.
+// holds is the oracle. It reports whether a node really has a segment and can send it now.
 func (c *cluster) holds(n index.Node, tag uint64) bool {
 	return !c.nodes[n].down && c.nodes[n].own.Has(tag)
 }
@@ -176,8 +176,8 @@ func (c *cluster) after(d time.Duration, do func()) {
 	heap.Push(&c.events, event{c.now + d, c.seq, do})
 }
 
-// trip returns the one-way time through the network: log-normal with a tail of some ten
-// times the median at p99.9.
+// trip draws the one-way time through the network. It is log-normal; its p99.9 is about ten
+// times the median.
 func (c *cluster) trip() time.Duration {
 	return time.Duration(float64(c.o.Latency) * math.Exp(0.75*c.rand.NormFloat64()))
 }

@@ -15,28 +15,29 @@ import (
 type figures struct {
 	since      time.Duration
 	errors     int
-	visible    histogram // of a new segment, on one node
-	everywhere histogram // on the last of the sampled nodes
+	visible    histogram // time until one node knows a new segment
+	everywhere histogram // time until the last of the sampled nodes knows it
 	held       answers   // lookups of segments that a node has
-	recent     answers   // the same, of segments added in the last minute
-	absent     answers   // of segments that never existed
-	departed   answers   // of segments removed everywhere in the last minute
+	recent     answers   // lookups of segments that a node has and that were added in the last minute
+	absent     answers   // lookups of segments that never existed
+	departed   answers   // lookups of segments that were removed everywhere in the last minute
 	indexBytes int64     // the largest size of an index
 }
 
-// answers counts the results of lookups. Lost and vain are shares of asked.
+// answers counts the results of lookups.
 type answers struct {
 	asked int64
-	hits  int64 // the index named a node that has it
-	lost  int64 // the oracle had a holder, the index named none that has it
-	named int64 // holders were named
-	vain  int64 // none of them has it
+	hits  int64 // the index named a node that has the segment
+	lost  int64 // some node has the segment, but the index named none of those
+	named int64 // the index named at least one node
+	vain  int64 // the index named nodes, but none of them has the segment
 }
 
-// candidates is the maximum number of holders asked.
+// candidates is the maximum number of nodes that an index names as holders.
 const candidates = 4
 
-// look looks up a tag in a reader's index.
+// look looks up a tag in a reader's index and counts the result in a. oracle means that some
+// node has the segment.
 func (c *cluster) look(r *reader, a *answers, tag uint64, oracle bool) {
 	var dst [candidates]index.Node
 	n := min(r.index.Holders(tag, dst[:]), len(dst))
@@ -110,7 +111,7 @@ func (c *cluster) anyHeld(asks int, recent bool) (uint64, bool) {
 	return 0, false
 }
 
-// lately picks one of the segments added since a time.
+// lately picks one of a node's changes since a time; false if it is a removal or there is none.
 func (n *node) lately(since time.Duration, r *rand.Rand) (change, bool) {
 	first, _ := slices.BinarySearchFunc(n.changed, since, func(ch change, t time.Duration) int { return cmp.Compare(ch.at, t) })
 	if first == len(n.changed) {
@@ -120,7 +121,8 @@ func (n *node) lately(since time.Duration, r *rand.Rand) (change, bool) {
 	return ch, ch.added
 }
 
-// heldSomewhere looks for a copy with the oracle: a sample of nodes would miss it.
+// heldSomewhere reports whether any node has the segment. It asks the oracle about all nodes,
+// because a sample could miss the only copy.
 func (c *cluster) heldSomewhere(tag uint64) bool {
 	for i := range c.nodes {
 		if c.holds(index.Node(i), tag) {
@@ -130,7 +132,7 @@ func (c *cluster) heldSomewhere(tag uint64) bool {
 	return false
 }
 
-// histogram counts durations in steps of 1/16 of their size.
+// histogram counts durations in buckets whose width is 1/16 of the duration.
 type histogram struct {
 	buckets [64 * 16]int64
 	n       int64
@@ -152,7 +154,7 @@ func bucketOf(d time.Duration) int {
 	return (e+1)*16 + int(v>>e&15)
 }
 
-// at returns the upper end of the step that contains the share q.
+// at returns the upper end of the bucket with the quantile q.
 func (h *histogram) at(q float64) time.Duration {
 	want, sum := int64(math.Ceil(q*float64(h.n))), int64(0)
 	for i, n := range h.buckets {

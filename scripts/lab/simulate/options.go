@@ -1,6 +1,6 @@
-// Package simulate simulates a cluster in virtual time. Every node's own set and the
-// indexes of some nodes use the code of tiering/peer/index; the network between them is a
-// model. It opens no sockets, and a seed determines the result.
+// Package simulate simulates a cluster in virtual time. The set of each node, and the indexes
+// that some nodes have of the other nodes' sets, use the code of tiering/peer/index. The network
+// between the nodes is a model. The package opens no sockets, and a seed determines the result.
 package simulate
 
 import (
@@ -12,18 +12,18 @@ import (
 // ErrOptions means that options are out of range.
 var ErrOptions = errors.New("options are out of range")
 
-// Options describes a cluster. Zero fields get defaults.
+// Options describes a cluster. Zero fields get the defaults that the comments give.
 type Options struct {
 	Nodes    int           // 1,000
 	Keys     int           // segments on each node, 100,000
-	Sampled  int           // nodes that keep an index, 8; all nodes have sets, change them and answer
-	Duration time.Duration // of the measurement, 60 s, and again as long with restarts
+	Sampled  int           // number of nodes that keep an index, 8; all nodes have sets that change, and answer requests
+	Duration time.Duration // of each of two measurements, without and with restarts: 60 s
 	Churn    float64       // share of a node's segments that are added, and removed, per minute: 0.01
 	Shared   float64       // share of added segments that are copies of others': 0.2
 	Restart  float64       // share of nodes that restart in the second part: 0.1
 	Down     time.Duration // duration of a restart, 10 s
 	Lost     float64       // share of its segments that a node loses by a restart, 0.1
-	Latency  time.Duration // of the network, one way, median: 250 µs; a tail is modelled
+	Latency  time.Duration // median one-way time of the network: 250 µs, with a modelled tail
 	Loss     float64       // share of exchanges that lose a packet and take 200 ms more: 0.001
 	Link     float64       // bytes per second that a node reads for its index, 12e6
 	Parallel int           // requests in flight of a node that catches up, 8

@@ -12,14 +12,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// Other is the cost of another way to find out what peers have, in the same cluster,
-// implemented only as far as needed for the measurement. Bytes are per node.
+// Other is the cost of another way to find out which segments peers have, in the same cluster.
+// The ways are only implemented as far as the measurement needs. Bytes are per node.
 type Other struct {
 	Way            string  `json:"way"`
 	MemoryBytes    int64   `json:"memory_bytes"`
 	BytesPerSecond float64 `json:"bytes_per_second_each_way"`
-	// Lookup32 is the time of a lookup of 32 absent keys, measured on this machine; for
-	// owners, the time of the answers.
+	// Lookup32 is the time of a lookup of 32 absent keys, measured on this machine. For the way
+	// with owners, it is the modelled time until the owners' answers arrive.
 	Lookup32    float64 `json:"lookup_32_seconds"`
 	Lookup32P99 float64 `json:"lookup_32_p99_seconds"`
 	False       float64 `json:"false_peers"`
@@ -31,14 +31,14 @@ type Other struct {
 const (
 	rebuildEvery      = 10 * time.Minute // of a filter
 	owners            = 3                // nodes that know a key
-	matchesPerSecond  = 50               // of 32 keys that the node itself lacks
+	matchesPerSecond  = 50               // lookups of 32 keys that the node itself does not have
 	ownerBound        = 5 * time.Millisecond
-	retellAfter       = 2 * time.Second // after a restart, an owner has received its keys again
+	retellAfter       = 2 * time.Second // time after a restart until an owner has received its keys again
 	exchangeBytes     = requestBytes + responseBytes
 	ownerAnswersBytes = 16
 )
 
-// Others measures full sets, filters, and owners.
+// Others measures three other ways: full sets, filters, and owners.
 func Others(ctx context.Context, o Options) ([]Other, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -57,14 +57,15 @@ func Others(ctx context.Context, o Options) ([]Other, error) {
 	return all, nil
 }
 
-// rates returns the changes of all other nodes, and the exchanges in which a node learns of
-// them.
+// rates returns, per second, the changes of all other nodes, and the exchanges in which a node
+// learns of these changes.
 func rates(o Options) (changes, exchanges float64) {
 	peers := float64(o.Nodes - 1)
 	return 2 * o.Churn / 60 * float64(o.Keys) * peers, peers / index.Interval(o.Nodes-1).Seconds()
 }
 
-// fullSets keeps every node's names, whole and sorted, and updates them by deltas.
+// fullSets measures the way in which a node keeps a sorted list of all names of every other
+// node, and updates the lists by deltas.
 func fullSets(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	sets := make([][]uint64, o.Nodes-1)
@@ -89,8 +90,9 @@ func fullSets(o Options) (Other, error) {
 	}, nil
 }
 
-// filters keeps a filter of every node's set with 16 bits per key, and the keys added since
-// it was built. Removed keys stay in it until it is rebuilt.
+// filters measures the way in which a node keeps, for every other node, a filter with 16 bits
+// per key and a list of the keys added since the filter was built. Removed keys stay in a filter
+// until it is rebuilt.
 func filters(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 2))
 	built := make([]*xorfilter.BinaryFuse[uint16], o.Nodes-1)
@@ -104,7 +106,7 @@ func filters(o Options) (Other, error) {
 		bytes += 2 * int64(len(f.Fingerprints))
 	}
 	changes, exchanges := rates(o)
-	came := changes / 2 * rebuildEvery.Seconds() / 2 // newer keys, half way to the next rebuild
+	came := changes / 2 * rebuildEvery.Seconds() / 2 // keys newer than the filters, halfway between two rebuilds
 	median, p99, named := measureLookups(r, func(tag uint64) bool {
 		found := false
 		for i := range built {
@@ -120,12 +122,13 @@ func filters(o Options) (Other, error) {
 	}, nil
 }
 
-// owned asks three nodes chosen by a hash of the key, which receive each change.
+// owned measures the way in which each key has three owners: nodes chosen by a hash of the key,
+// which receive every change and answer lookups of the key.
 func owned(o Options) (Other, error) {
 	r := rand.New(rand.NewPCG(o.Seed, 3))
 	net := &cluster{o: o, rand: r}
-	// A restarting owner is down, and then knows nothing until it has received its keys
-	// again.
+	// A restarting owner is first down. After that it knows nothing until it has received its
+	// keys again.
 	away := o.Restart * float64(o.Nodes) * (o.Down + retellAfter).Seconds() / (o.Duration / 2).Seconds() / float64(o.Nodes)
 	down := make([]bool, o.Nodes)
 	for i := range down {
@@ -173,7 +176,7 @@ func owned(o Options) (Other, error) {
 	}, nil
 }
 
-// rendezvous returns the nodes with the highest hashes of a key and themselves.
+// rendezvous returns the owners of a key: the nodes with the highest hashes of key and node.
 func rendezvous(tag uint64, nodes int) [owners]int {
 	type ranked struct {
 		weight uint64
@@ -203,8 +206,8 @@ func randomTags(r *rand.Rand, n int) []uint64 {
 	return tags
 }
 
-// measureLookups times lookups of 32 absent keys, and returns the share for which a holder
-// was named.
+// measureLookups times lookups of 32 absent keys, and returns the median and p99 in seconds and
+// the share of keys for which held returned true.
 func measureLookups(r *rand.Rand, held func(tag uint64) bool) (median, p99, named float64) {
 	const looks = 100
 	took, found := make([]float64, looks), 0

@@ -6,10 +6,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/peer/index"
 )
 
-// The modelled cost of an exchange on the wire in addition to the delta: HTTP/1.1 with a
-// position as the body of the request, a TLS record and IP and TCP headers in each
-// direction, an acknowledgement, and beyond one packet another 52 bytes for each further
-// packet and an acknowledgement for every second one.
+// The modelled bytes of an exchange in addition to the delta. The request is HTTP/1.1 with a
+// position as its body. Each direction has a TLS record, IP and TCP headers, and an
+// acknowledgement. Beyond one packet, each further packet costs another 52 bytes and half an
+// acknowledgement.
 const (
 	requestBytes  = 260 + 22 + 52 + 52
 	responseBytes = 150 + 22 + 52 + 52
@@ -22,19 +22,19 @@ func responseSize(delta int) int64 {
 	return int64(responseBytes + delta + (delta+responseBytes)/segmentBytes*packetBytes)
 }
 
-// reader is a sampled node: it keeps an index of all others.
+// reader is a sampled node, which keeps an index of the sets of all other nodes.
 type reader struct {
 	c       *cluster
 	id      int
 	index   *index.Index
-	round   int           // answers to an earlier life of the node are ignored
-	steady  bool          // it counts for visibility everywhere
-	linkAt  time.Duration // its link is busy until then
+	round   int           // incremented at each start of the node; answers to earlier rounds are ignored
+	steady  bool          // it never restarts, and counts for figures.everywhere
+	linkAt  time.Duration // time until which its link is busy
 	active  int           // requests in flight while it catches up
-	waiting []int         // peers whose sets it has still to start or continue
+	waiting []int         // peers whose sets it has not read completely and is not reading now
 	catchUp catchUp
 	traffic traffic
-	apply   time.Duration // of this machine, in Apply
+	apply   time.Duration // time of this machine spent in Apply
 	changes int64         // applied
 }
 
@@ -47,7 +47,7 @@ type traffic struct {
 
 // catchUp is the progress of a node that started empty.
 type catchUp struct {
-	from, half, most, all time.Duration // 50 %, 99 % and all of the keys
+	from, half, most, all time.Duration // start, and the times after which 50 %, 99 % and all of the keys were known
 	startBytes, bytes     int64
 	goal                  int64
 	running               bool
@@ -60,8 +60,8 @@ func (c *cluster) addReader(id int, steady bool) *reader {
 	return r
 }
 
-// begin starts without an index: first all sets are read whole, some at a time, then each
-// peer is asked at every interval.
+// begin starts the node without an index. The node first reads all sets completely,
+// Options.Parallel at a time, and then asks each peer once per interval.
 func (r *reader) begin() {
 	c := r.c
 	r.round++
@@ -94,7 +94,8 @@ func (r *reader) interval() time.Duration {
 	return d - d/20 + time.Duration(r.c.rand.Int64N(int64(d)/10+1))
 }
 
-// ask sends one request: the peer's answer is made when it arrives there.
+// ask sends one request to peer p. The answer has the peer's state at the time when the request
+// arrives.
 func (r *reader) ask(p, round int, catching bool) {
 	c := r.c
 	if round != r.round || c.nodes[r.id].down {
@@ -139,7 +140,8 @@ func (r *reader) learn(p, round int, catching bool, delta []byte) {
 	r.again(p, round, catching, more)
 }
 
-// again asks the same peer at once if it has more data, otherwise after the interval.
+// again asks the same peer again: at once if the peer has more data, otherwise after the
+// interval.
 func (r *reader) again(p, round int, catching, more bool) {
 	if round != r.round {
 		return
@@ -155,7 +157,8 @@ func (r *reader) again(p, round int, catching, more bool) {
 	r.c.after(r.interval(), func() { r.ask(p, round, false) })
 }
 
-// noteVisible records when changes became known.
+// noteVisible records that the changes of peer p between the positions before and now have
+// become known.
 func (r *reader) noteVisible(p int, before index.Position) {
 	c, n := r.c, &r.c.nodes[p]
 	now := r.index.Position(index.Node(p))

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Report is the result of a run. Bytes are per node, the mean of the sampled ones.
+// Report is the result of a run. Bytes are per node: the mean of the sampled nodes.
 type Report struct {
 	Nodes     int     `json:"nodes"`
 	Segments  int     `json:"segments_per_node"`
@@ -22,29 +22,29 @@ type Report struct {
 // Part is one part of a run.
 type Part struct {
 	Name string `json:"name"`
-	// A node asks as much as it is asked: the bytes that it reads as it asks, it sends as
-	// it answers. Each direction has both.
+	// BytesPerSecond is the traffic of a node in each direction. A node asks as often as it is
+	// asked, so it receives as many answer bytes as it sends, and the same holds for requests.
 	BytesPerSecond     float64 `json:"bytes_per_second_each_way"`
-	ExchangesPerSecond float64 `json:"exchanges_per_second"`    // that it starts; it answers as many
-	AnswerBytes        float64 `json:"answer_bytes_per_second"` // the deltas of these, without protocol overhead
-	IndexBytes         int64   `json:"index_bytes"`             // the largest of all
+	ExchangesPerSecond float64 `json:"exchanges_per_second"`    // exchanges that a node starts; it answers the same number
+	AnswerBytes        float64 `json:"answer_bytes_per_second"` // bytes of the deltas in these exchanges, without protocol overhead
+	IndexBytes         int64   `json:"index_bytes"`             // largest index of all sampled nodes
 	IndexKeys          int64   `json:"index_keys"`
 	BitsPerKey         float64 `json:"index_bits_per_key"`
 
-	VisibleP50    float64 `json:"visible_p50_seconds"` // on one node
+	VisibleP50    float64 `json:"visible_p50_seconds"` // time until one node knows a new segment
 	VisibleP99    float64 `json:"visible_p99_seconds"`
-	EverywhereP99 float64 `json:"everywhere_p99_seconds"` // on the last of the sampled nodes
+	EverywhereP99 float64 `json:"everywhere_p99_seconds"` // time until the last of the sampled nodes knows it
 	EverywhereMax float64 `json:"everywhere_max_seconds"`
 	NewSegments   int64   `json:"new_segments"`
 
-	HitsLost       float64 `json:"hits_lost"`        // share of the oracle's hits, of existing segments
+	HitsLost       float64 `json:"hits_lost"`        // share of lookups of existing segments for which the index named no node that has it
 	RecentHitsLost float64 `json:"recent_hits_lost"` // the same, of segments added in the last minute
-	Vain           float64 `json:"vain"`             // share of lookups of existing segments that named holders, none of which has it
-	False          float64 `json:"false_peers"`      // share of absent keys with a named holder
+	Vain           float64 `json:"vain"`             // share of lookups of existing segments for which the index named nodes, but none that has it
+	False          float64 `json:"false_peers"`      // share of absent keys for which the index named a node
 	Departed       float64 `json:"departed_named"`   // the same, of keys removed everywhere in the last minute
 	Lookups        int64   `json:"lookups"`
 
-	// Of 32 absent keys, measured on this machine.
+	// Time of a lookup of 32 absent keys, measured on this machine.
 	Lookup32    float64 `json:"lookup_32_seconds"`
 	Lookup32P99 float64 `json:"lookup_32_p99_seconds"`
 
@@ -61,10 +61,10 @@ type CatchUp struct {
 	BytesPerSecond float64 `json:"bytes_per_second"`
 }
 
-// Use is the share of hits that a node that started empty finds after some seconds.
+// Use is the share of hits that a node finds some seconds after it started with an empty index.
 type Use struct {
 	Seconds   float64 `json:"seconds"`
-	Alone     float64 `json:"hits_alone"` // share of the oracle's hits
+	Alone     float64 `json:"hits_alone"` // share of existing segments for which its index names a holder
 	Neighbour float64 `json:"hits_with_a_neighbour"`
 }
 

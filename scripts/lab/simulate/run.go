@@ -10,10 +10,10 @@ import (
 // perSecond is the number of lookups of each kind by a sampled node per second.
 const perSecond = 400
 
-// Run simulates a cluster: the sampled nodes start empty and read all sets, then there is
-// churn, then churn with a share of the nodes restarting, including one with an index. It
-// uses one core, and memory for all sets and the sampled nodes' indexes: some 2.5 MB per
-// node and 3.3 bytes for each key of each index.
+// Run simulates a cluster in three parts. First, the sampled nodes start without an index and
+// read all sets. Then segments are added and removed. Then this continues while a share of the
+// nodes restart, including one with an index. Run uses one core, and memory for all sets and
+// indexes: about 2.5 MB per node, and 3.3 bytes for each key of each index.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (c *cluster) part(ctx context.Context, name string, first func()) (Part, er
 	return c.summary(name, before), nil
 }
 
-// restarts restarts nodes one after the other over half of the duration, so that the last
-// are back before the end. The first of them is the reader that does not count as steady.
+// restarts restarts nodes one after another during half of the duration, so that the last ones
+// are back before the end. The first of them is the reader that is not steady.
 func (c *cluster) restarts(report *Report) {
 	n := min(int(math.Ceil(c.o.Restart*float64(c.o.Nodes))), c.o.Nodes-c.o.Sampled)
 	if n == 0 {
@@ -109,7 +109,7 @@ func (c *cluster) restarts(report *Report) {
 		c.after(span*time.Duration(i)/time.Duration(n), func() { c.restart(id) })
 	}
 	r := c.readers[c.o.Sampled]
-	// After the event that restarts it.
+	// This event comes just after the one that restarts the node.
 	c.after(c.o.Down+time.Microsecond, func() {
 		r.begin()
 		for _, s := range []int{0, 1, 2, 5, 10, 15, 20, 30, 45, 60} {
@@ -120,8 +120,8 @@ func (c *cluster) restarts(report *Report) {
 	})
 }
 
-// use returns the share of the oracle's hits that a node that started empty finds, by
-// itself, and if it asks one neighbour for holders that it does not know.
+// use returns the share of existing segments for which a reader that started empty finds a
+// holder: in its own index, and if it also asks one neighbour for holders that it does not know.
 func (c *cluster) use(r *reader, seconds float64) Use {
 	var alone, neighbour answers
 	for range 2000 {

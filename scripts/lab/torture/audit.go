@@ -12,8 +12,8 @@ import (
 type cache interface {
 	// found returns which items a lookup finds.
 	found(ctx context.Context, items []*item) ([]bool, error)
-	// read serves an item in runs of bytes that begin at multiples of 8. It returns false
-	// if the item is absent.
+	// read calls see with the bytes of an item, in runs that begin at multiples of 8. It returns
+	// false if the item is absent.
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
 	// list returns the names of all objects.
 	list(ctx context.Context) ([]tier.Name, error)
@@ -24,9 +24,9 @@ type reader interface {
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
 }
 
-// Findings are the faults found by audits and reads, and the amount that they checked.
+// Findings are the faults that audits and reads found, and how much they checked.
 type Findings struct {
-	Corrupt int      `json:"corrupt"` // reads that returned other bytes than were submitted
+	Corrupt int      `json:"corrupt"` // reads that returned other bytes than the submitted ones
 	Phantom int      `json:"phantom"` // names listed or served that were never submitted
 	Looked  int      `json:"looked_up"`
 	Read    int      `json:"read_back"`
@@ -87,14 +87,14 @@ type audit struct {
 	ledger    *ledger
 	cache     cache
 	rng       *rand.Rand
-	older     int64      // bytes to read back of items of earlier rounds; the others are only looked up. Negative = all
-	first     int        // added to the ledger's rounds in notes
+	older     int64      // bytes of items of earlier rounds to read back; other items are only looked up. Negative = read all
+	first     int        // added to the ledger's round numbers in notes
 	must      tier.Level // lost items that were acknowledged at this level or above get a note
 	strangers []*item    // never submitted
 }
 
-// run checks all records. Items of the round that just ended are all read back; of earlier
-// rounds a random sample.
+// run checks all records. It reads back all items of the round that just ended, and a random
+// sample of the items of earlier rounds.
 func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	if err := a.names(ctx, &f); err != nil {
 		return f, err
@@ -110,7 +110,7 @@ func (a *audit) run(ctx context.Context) (f Findings, err error) {
 	}
 	f.Looked += len(items)
 	left := a.older
-	for _, i := range a.rng.Perm(len(records)) { // so that old and new items meet in memory
+	for _, i := range a.rng.Perm(len(records)) { // random order, so that old and new items are in memory together
 		r, intact := records[i], found[i]
 		whole := r.round == a.ledger.round || a.older < 0
 		if intact && (whole || left > 0) {

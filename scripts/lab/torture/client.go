@@ -15,14 +15,14 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Timeouts of clients: a busy machine must not turn a hit into a miss.
+// Timeouts of clients. They are long, so that a busy machine does not turn a hit into a miss.
 const (
 	patience  = 30 * time.Second
-	readTries = 20 // of an item that a lookup finds
+	readTries = 20 // tries to read an item that a lookup finds
 	readPause = 20 * time.Millisecond
 )
 
-// client is one engine's connection, which outlives daemons, and the admin client.
+// client is one engine's connection, which survives restarts of the daemon, and an admin client.
 type client struct {
 	conn   *connector.Client
 	admin  *api.Client
@@ -30,7 +30,7 @@ type client struct {
 	models map[*shape][]*connector.Model // by rank
 }
 
-// openClient registers the shapes, whose salt it sets. admin and device may be nil.
+// openClient connects, registers the shapes and sets their salts. admin and device may be nil.
 func openClient(ctx context.Context, socket string, admin *api.Client, device gpuipc.Accelerator, shapes []*shape) (*client, error) {
 	o := connector.Options{
 		Socket: socket, Name: "splicectl torture", StagingBytes: stagingBytes, Device: device,
@@ -78,8 +78,8 @@ func (c *client) wait(ctx context.Context) error {
 	return nil
 }
 
-// put writes all ranks of an item and returns the level of the last rank's reply. seen is
-// called before each run of bytes is filled.
+// put writes all ranks of an item and returns the level in the reply to the last rank. It calls
+// seen before it fills each run of bytes.
 func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
 	return c.putFrom(ctx, i, level, func(fill filler) filler {
 		return func(p profile.Part, part int, off int64, dst []byte) error {
@@ -92,7 +92,7 @@ func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()
 // filler is connector.Source.Fill.
 type filler func(p profile.Part, part int, off int64, dst []byte) error
 
-// putFrom is put with the source of each rank wrapped by from.
+// putFrom is put with a function that wraps the source of each rank.
 func (c *client) putFrom(ctx context.Context, i *item, level tier.Level, from func(filler) filler) (tier.Level, error) {
 	var stored connector.Stored
 	var err error
@@ -119,8 +119,7 @@ func (c *client) putFrom(ctx context.Context, i *item, level tier.Level, from fu
 	return tier.Level(stored.Level), nil
 }
 
-// found implements cache. A match covers many segments at once, but only one checkpoint:
-// the longest.
+// found implements cache. One match covers many segments, but only one checkpoint, the longest.
 func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
 	out := make([]bool, len(items))
 	segments := map[*shape][]int{}
@@ -153,8 +152,8 @@ func (c *client) found(ctx context.Context, items []*item) ([]bool, error) {
 	return out, nil
 }
 
-// read implements cache. If a lookup finds an item that is then not served, it tries again:
-// the item may be in flight from the disk.
+// read implements cache. If a lookup finds an item but the read misses it, read tries again,
+// because the item may still be on its way from the disk.
 func (c *client) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
 	for rank := range i.shape.ranks() {
 		for try := 1; ; try++ {
@@ -224,7 +223,7 @@ func readSegment(ctx context.Context, m *connector.Model, i *item, rank int, see
 	}()
 	begin, n := i.spec.Interior()
 	if l.Begin != begin || l.Tokens != n {
-		return true, nil // no bytes were seen: that counts as other bytes
+		return true, nil // see was not called, which counts as wrong bytes
 	}
 	return true, readParts(l, i, rank, see)
 }
@@ -248,7 +247,8 @@ type parts interface {
 	Read(i int, dst []byte) error
 }
 
-// readParts reads without digests, so that only the comparison decides.
+// readParts reads all parts without checking digests, so that only the comparison of bytes
+// decides.
 func readParts(p parts, i *item, rank int, see func(rank, part int, off int64, b []byte)) error {
 	if p.Layout().Bytes != i.layout.Bytes {
 		return nil
@@ -263,8 +263,8 @@ func readParts(p parts, i *item, rank int, see func(rank, part int, off int64, b
 	return nil
 }
 
-// unlessAbsent drops the errors that mean that an object is absent, or temporarily not
-// available.
+// unlessAbsent returns nil for errors that mean that an object is absent or temporarily not
+// available. It returns other errors unchanged.
 func unlessAbsent(err error) error {
 	for _, absent := range []error{connector.ErrMiss, connector.ErrBusy, connector.ErrFull} {
 		if errors.Is(err, absent) {
@@ -296,8 +296,7 @@ func (c *client) list(ctx context.Context) ([]tier.Name, error) {
 	return out, nil
 }
 
-// remove requests the removal of a segment; it ignores that the segment is absent or in
-// use.
+// remove requests the removal of a segment. It is no error if the segment is absent or in use.
 func (c *client) remove(ctx context.Context, i *item) error {
 	_, err := c.admin.Remove(ctx, api.Digest(i.Key), false)
 	var p *api.Problem

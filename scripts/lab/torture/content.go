@@ -2,9 +2,9 @@ package torture
 
 import "encoding/binary"
 
-// content is the bytes of one part of one rank's share of an item: a function of the seed
-// and of the position of the bytes, so that they are never stored. Every other 16 bits are
-// a bf16 number of ordinary size, so that a codec has something to compress.
+// content is the bytes of one part of one rank's share of an item. The bytes are computed from
+// the seed and their position, so they need not be stored. Each 16 bits are a number of ordinary
+// magnitude, as F16 and as BF16, so that a codec has something to compress.
 type content struct{ base uint64 }
 
 // contentOf returns the content of a part. Item numbers are never reused for different

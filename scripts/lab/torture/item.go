@@ -10,15 +10,15 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of items. A row of keys and values is 1 KiB over all ranks, so that items have from
-// 50 KiB to some MiB.
+// Sizes of items in tokens. A row of keys and values has 1 KiB over all ranks, so items have 50
+// KiB to some MiB.
 const (
-	headTokens  = 8  // excluded on either side of a segment in the middle
+	headTokens  = 8  // tokens excluded from storage on each side of a segment that is not the first
 	blockTokens = 64 // of prefix hashes
 )
 
-// shape is the model of an item. There are models with one and with several ranks, since
-// the ranks of a segment are stored in different places.
+// shape is the model of an item. Some models have several ranks, because the ranks of a segment
+// are stored in different places.
 type shape struct {
 	profile *profile.Profile
 	tenant  string
@@ -52,18 +52,18 @@ func (s *shape) ranks() int { return s.profile.TPSize() }
 // item is a segment or a checkpoint that may be submitted. It is immutable.
 type item struct {
 	tier.Name
-	number uint64 // determines its bytes
+	number uint64 // determines the item's bytes
 	seed   uint64
 	shape  *shape
 	spec   profile.SegmentSpec // segments
-	begin  int                 // checkpoints: rows stored here
+	begin  int                 // checkpoints: first token whose rows are in this item
 	end    int
 	parent *item
 	prompt uint64         // checkpoints: determines the tokens of the chain
 	layout profile.Layout // of one rank
 }
 
-// newSegment returns a segment of at most most tokens.
+// newSegment returns a random segment of 1 to most tokens.
 func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	n := between(rng, 1, most)
 	spec, ok := s.profile.MidSpec(n, headTokens)
@@ -79,7 +79,8 @@ func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	return i
 }
 
-// newCheckpoint returns a checkpoint after parent, nil = the first of a prompt.
+// newCheckpoint returns a random checkpoint that extends parent; nil = the first checkpoint of a
+// prompt.
 func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tier.CheckpointKind, rng *rand.Rand, most int) *item {
 	i := &item{number: number, seed: seed, shape: s, prompt: number, parent: parent}
 	i.Kind = kind
@@ -92,8 +93,8 @@ func newCheckpoint(s *shape, seed, number uint64, parent *item, kind tier.Checkp
 	return i
 }
 
-// between draws a number in [low, high] whose logarithm is uniform: most are small, and the
-// large ones have most of the bytes.
+// between draws a number in [low, high] whose logarithm is uniformly distributed. Most items are
+// therefore small, and the few large items have most of the bytes.
 func between(rng *rand.Rand, low, high int) int {
 	n := float64(low) * math.Exp(rng.Float64()*math.Log(float64(high)/float64(low)))
 	return min(max(int(n), low), high)
@@ -102,7 +103,8 @@ func between(rng *rand.Rand, low, high int) int {
 // tokens returns a segment's token ids.
 func (i *item) tokens() []uint32 { return tokensOf(i.seed, i.number, i.spec.Tokens) }
 
-// tokensOf returns n token ids that differ from those of all other numbers.
+// tokensOf returns the n token ids of an item number. Different numbers have different token
+// ids.
 func tokensOf(seed, number uint64, n int) []uint32 {
 	c := contentOf(seed, number, -1, -1)
 	out := make([]uint32, n)
@@ -123,7 +125,7 @@ func (i *item) fill(rank int) func(p profile.Part, part int, off int64, dst []by
 	}
 }
 
-// bytes returns its size over all ranks.
+// bytes returns the item's size over all ranks.
 func (i *item) bytes() int64 { return i.layout.Bytes * int64(i.shape.ranks()) }
 
 func (i *item) isSegment() bool { return i.Kind == 0 }

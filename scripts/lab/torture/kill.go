@@ -12,7 +12,7 @@ import (
 type event uint8
 
 const (
-	atTime       event = iota // no event: some time after the start
+	atTime       event = iota // no event: the daemon is killed some time after the start of the round
 	inFill                    // half of an item is written
 	afterAck                  // a reply has just arrived
 	afterRead                 // a read was requested, which may promote and evict
@@ -20,17 +20,18 @@ const (
 	events
 )
 
-// The moment of a kill is drawn from these.
+// Bounds of the random moment of a kill.
 const (
 	earliest = 20 * time.Millisecond
 	latest   = 900 * time.Millisecond
-	jitter   = 1500 * time.Microsecond // after an event; the requested work takes about this long
+	jitter   = 1500 * time.Microsecond // largest delay after an event; the requested work takes about this long
 )
 
-// turns is the largest number of events to wait for: about as many as occur in one round.
+// turns is the largest number of events before a kill: about as many as occur in one round.
 var turns = [events]int64{inFill: 800, afterAck: 120, afterRead: 120, afterRemoval: 12}
 
-// moment is the time of a kill: the n-th event plus a delay, at the latest after limit.
+// moment is the time of a kill: delay after the n-th event of a kind, but at the latest limit
+// after the start of the round.
 type moment struct {
 	event event
 	n     int64
@@ -56,17 +57,17 @@ func (m moment) String() string {
 	return fmt.Sprintf("%s %d + %d µs", what, m.n, m.delay.Microseconds())
 }
 
-// fuse kills once, at its moment.
+// fuse calls kill once, at its moment.
 type fuse struct {
 	moment moment
 	kill   func()
 	count  [events]atomic.Int64
 	once   sync.Once
 	lit    chan struct{} // closed just before the kill
-	burnt  chan struct{} // closed after it
+	burnt  chan struct{} // closed after the kill
 }
 
-// light starts the clock.
+// light returns a fuse and starts its clock.
 func light(m moment, kill func()) *fuse {
 	f := &fuse{moment: m, kill: kill, lit: make(chan struct{}), burnt: make(chan struct{})}
 	time.AfterFunc(m.limit, f.blow) // does nothing if it has already blown
@@ -99,7 +100,7 @@ func (f *fuse) over() bool {
 	}
 }
 
-// out waits for the end of the kill; if the workers ended before it, it kills now.
+// out waits until the kill has ended. If the workers ended before the moment, it kills now.
 func (f *fuse) out() {
 	f.blow()
 	<-f.burnt

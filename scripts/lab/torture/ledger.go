@@ -23,7 +23,8 @@ func levelText(l tier.Level) string {
 	return "none"
 }
 
-// Tally counts items of one level: acknowledged, and found intact by every audit since.
+// Tally counts the items that were acknowledged at one level, and those of them that every audit
+// since has found intact.
 type Tally struct {
 	Acked    int `json:"acked"`
 	Survived int `json:"survived"`
@@ -67,16 +68,16 @@ func (t *Tallies) add(o Tallies) {
 //	    └── no reply: may be present or not, but only with its own bytes
 type record struct {
 	item    *item
-	round   int        // of the last submission
-	acked   tier.Level // level of its reply; 0 = no reply
-	audited bool       // by the audit after its round
+	round   int        // round of the last submission
+	acked   tier.Level // level in the reply; 0 = no reply
+	audited bool       // the audit after its round has checked it
 	missing bool       // an audit did not find it
 	removed bool       // its removal was requested
-	gone    bool       // the removal is over: it was answered, or its daemon is dead
+	gone    bool       // the removal has ended: the daemon has answered it, or is dead
 }
 
 // ledger is the log of submissions and acknowledgements. A round is the time between two
-// crashes. Acknowledgements are written to log after their reply has arrived, never before.
+// crashes. An acknowledgement is written to log only after its reply has arrived.
 type ledger struct {
 	mu      sync.Mutex
 	log     io.Writer
@@ -103,7 +104,8 @@ func (l *ledger) begin() {
 	l.rounds = append(l.rounds, Tallies{})
 }
 
-// close ends a round: later acknowledged items may have been lost.
+// close ends a round. Acknowledgements after close do not count, because the crash may have lost
+// the items.
 func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +147,8 @@ func (l *ledger) acknowledge(i *item, reached tier.Level) error {
 	return err
 }
 
-// remove records that an item will be removed: it may be present afterwards or not.
+// remove records that the removal of an item is about to be requested. From then on the item may
+// be present or absent.
 func (l *ledger) remove(i *item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,8 +170,8 @@ func (l *ledger) submitted(n tier.Name) bool {
 	return l.records[n] != nil
 }
 
-// audited records the result of an audit. intact: the item was present, and the bytes read
-// were right.
+// audited records the result of an audit for one item. intact means that the item was present
+// and all bytes that were read were right.
 func (l *ledger) audited(r *record, intact bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

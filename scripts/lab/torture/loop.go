@@ -21,9 +21,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of the data. The daemon's memory (see daemonArgs) holds a small part of it, so that
-// nearly every read promotes and every promotion evicts. Its disk holds all of it, so that
-// no acknowledged object is evicted for lack of room.
+// Sizes of the data. The daemon's memory (see daemonArgs) has room for a small part of the data,
+// so that nearly every read promotes an object from disk, and every promotion evicts others. Its
+// disk has room for all data, so that no acknowledged object is evicted for lack of room.
 const (
 	liveBytes    = 768 << 20
 	itemTokens   = 4000
@@ -37,16 +37,16 @@ const (
 	idlePause      = 500 * time.Microsecond // of a worker without work
 	stumbleOneIn   = 4                      // restarts
 	longestStumble = 80 * time.Millisecond
-	olderBytes     = 96 << 20 // of earlier rounds, read back by each audit
-	strangerRows   = 256      // names that were never submitted, looked up by each audit
-	brokenOffOneIn = 8        // puts are followed by one that is broken off
+	olderBytes     = 96 << 20 // bytes of items of earlier rounds that each audit reads back
+	strangerRows   = 256      // names that were never submitted and that each audit looks up
+	brokenOffOneIn = 8        // one in this number of puts is followed by a put that is broken off
 )
 
 var daemonArgs = []string{"-arena", "32MiB", "-private", "16MiB", "-slots", "8MiB",
 	"-disk-size", "4GiB", "-disk-private", "2GiB", "-disk-slab", "64MiB", "-disk-reserve", "256MiB"}
 
-// Variants of the daemon, one after another on the same directory: each reads what the one
-// before wrote.
+// Variants of the daemon's settings. The rounds use them in turn on the same directory, so that
+// each variant reads what the previous one wrote.
 var variants = []struct {
 	name string
 	args []string
@@ -57,11 +57,11 @@ var variants = []struct {
 	{"no write-behind", []string{"-disk-codec", "none", "-write-behind", "off"}},
 }
 
-// deviceArgs gives a daemon with a GPU less HBM than the segments need.
+// deviceArgs gives a daemon with a GPU less GPU memory than the segments need.
 var deviceArgs = []string{"-hbm-public", "16MiB", "-hbm-client", "4MiB"}
 
-// tenants of the engines, one of them with a separate salt. The file declares them to the
-// daemon.
+// tenants are the tenants of the engines. One of them has its own salt. tenantsFile declares
+// them to the daemon.
 var tenants = []string{"default", "other"}
 
 const tenantsFile = "tenants:\n  - name: default\n  - name: other\n    salt: torture\n"
@@ -72,7 +72,7 @@ type loops struct {
 	first   int        // loops of earlier chapters
 	all     int        // loops of the whole run
 	rng     *rand.Rand // of audits
-	moments *rand.Rand // of kills: the same for a seed, whatever happens in between
+	moments *rand.Rand // for moments of kills; separate, so that they depend on the seed only
 	work    *workload
 	ledger  *ledger
 	daemon  *child.Daemon
@@ -111,7 +111,7 @@ func (t *loops) chapter(ctx context.Context) error {
 	return t.last(ctx)
 }
 
-// check reads the whole directory without a daemon.
+// check reads and checks the whole directory after the daemon has ended.
 func (t *loops) check(ctx context.Context) error {
 	found, err := offline.Check(ctx, t.options.disk(), offline.CheckOptions{Deep: true})
 	if err != nil {
@@ -227,7 +227,8 @@ func (t *loops) stumble(ctx context.Context, n int) error {
 	start, cancel := context.WithTimeout(ctx, time.Duration(1+t.moments.Int64N(int64(longestStumble))))
 	defer cancel()
 	if err := t.daemon.Restart(start, t.args(n)...); err != nil {
-		// It was killed at the end of its time; other errors would recur.
+		// Restart killed the daemon when start ended. Other errors would occur again at the next
+		// restart.
 		return ctx.Err()
 	}
 	return t.daemon.Kill()
@@ -277,7 +278,7 @@ func (t *loops) restart(ctx context.Context, n int) error {
 	return nil
 }
 
-// audit ends a round and adds its row.
+// audit audits the daemon after a round, and adds the round's row to the report.
 func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	began := time.Now()
 	a := audit{ledger: t.ledger, cache: t.clients[0], rng: t.rng, older: older,
@@ -295,7 +296,7 @@ func (t *loops) audit(ctx context.Context, row *Round, older int64) error {
 	return nil
 }
 
-// last reads everything back once more, after a clean stop.
+// last stops the daemon cleanly, restarts it, and reads everything back once more.
 func (t *loops) last(ctx context.Context) error {
 	rounds := len(t.report.Rounds) - t.options.Loops // of earlier chapters
 	t.work.begin()
@@ -355,9 +356,9 @@ func (w *worker) run(ctx context.Context) error {
 				w.ledger.removal(op.item)
 			}
 		case doNothing:
-			time.Sleep(idlePause) // all items are written and none can be read
+			time.Sleep(idlePause) // all items of the round are written, and none can be read
 		}
-		// Clients of a dying daemon see all kinds of errors, but none before the kill.
+		// After the kill, clients may get any error. Before the kill, an error is a fault.
 		if err != nil && !w.fuse.over() && ctx.Err() == nil {
 			return fmt.Errorf("%s: %w", op.item, err)
 		}
@@ -365,8 +366,8 @@ func (w *worker) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// read compares an item with the submitted bytes: in memory, on the GPU, or joined to
-// another.
+// read compares an item with the submitted bytes. At random, it reads the item in memory or on
+// the GPU, or joins it to another segment.
 func (w *worker) read(ctx context.Context, i *item) error {
 	if !i.isSegment() || w.rng.IntN(2) == 0 {
 		_, err := w.findings.check(ctx, once{w.client, nil}, i)
@@ -393,7 +394,7 @@ func (w *worker) read(ctx context.Context, i *item) error {
 // errBrokenOff is the error of a source that has no more bytes.
 var errBrokenOff = errors.New("broken off")
 
-// breakOff begins to write an item that must never become visible.
+// breakOff begins to put an item and stops before its end. The item must never become visible.
 func (w *worker) breakOff(ctx context.Context) error {
 	i := w.work.unfinished()
 	left := w.rng.IntN(len(i.layout.Parts)) // runs of bytes
@@ -435,8 +436,8 @@ func (w *worker) put(ctx context.Context, op operation) error {
 	return err
 }
 
-// refused reports whether an error is no fault: memory is full at the moment, the segment
-// already exists, or the checkpoint's parent does not.
+// refused reports whether an error is not a fault: memory is full at the moment, the item
+// already exists, or the checkpoint's parent no longer exists.
 func refused(i *item, err error) bool {
 	for _, fine := range []error{connector.ErrFull, connector.ErrBusy, connector.ErrExists} {
 		if errors.Is(err, fine) {
@@ -446,7 +447,8 @@ func refused(i *item, err error) bool {
 	return i.parent != nil && (errors.Is(err, connector.ErrGone) || errors.Is(err, connector.ErrInvalid))
 }
 
-// once is a client that does not retry reads: other workers evict meanwhile.
+// once is a client that does not retry reads. A miss is no fault here, because other workers
+// cause evictions.
 type once struct {
 	*client
 	tell timed

@@ -16,8 +16,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of the store in this process: memory holds a part of the data, the disk all of it.
-// Slabs are small since the in-memory file system copies a whole file at each sync.
+// Sizes of the store in this process. Memory has room for a part of the data, the disk for all
+// of it. Slab files are small, because the in-memory file system copies a whole file at each
+// sync.
 const (
 	machineTenant    = tier.TenantID(1)
 	machinePublic    = 6 << 20
@@ -45,8 +46,8 @@ var setups = []setup{
 	{name: "no write-behind, sync 20 ms", syncEvery: 20 * time.Millisecond},
 }
 
-// machine is a store and its disk tier on an in-memory file system, from power on to power
-// off.
+// machine is a store with a disk tier on an in-memory file system, from its start to a loss of
+// power.
 type machine struct {
 	dev     gpuipc.Device
 	tier    *disk.Tier
@@ -98,7 +99,7 @@ func boot(files vfs.FS, shapes []*shape, s *setup) (m *machine, err error) {
 	return m, nil
 }
 
-// off ends a machine without writing pending data: its power is gone.
+// off ends a machine as a loss of power does: without writing pending data.
 func (m *machine) off() error {
 	m.halt()
 	err := errors.Join(<-m.ended, <-m.ended)
@@ -239,8 +240,8 @@ func (m *machine) read(ctx context.Context, i *item, see func(rank, part int, of
 	return true, nil
 }
 
-// lease leases one rank's share for reading; it returns 0 if it is absent. Bytes outside
-// the item's share have no extents, so that reading them fails.
+// lease leases one rank's share of an item for reading; it returns lease 0 if the item is
+// absent. The extents cover only the item's share, so reading other bytes fails.
 func (m *machine) lease(ctx context.Context, i *item, rank int) (tier.LeaseID, []gpuipc.Extent, error) {
 	if i.isSegment() {
 		q := tiering.AcquireQuery{Profile: m.ids[i.shape], Tenant: machineTenant, Rank: rank, Keys: [][32]byte{i.Key}}

@@ -9,7 +9,7 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// onDevice reads segments in place on the GPU, after loading them there if necessary.
+// onDevice reads segments in GPU memory. If necessary, the daemon first copies them there.
 type onDevice struct{ *client }
 
 func (c onDevice) read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error) {
@@ -53,8 +53,9 @@ func (p *joinPlan) compute(n int) {
 	}
 }
 
-// checkJoin places two segments one after another, and compares the values of a layer,
-// which rotation does not change. It reports whether both were present.
+// checkJoin lets the daemon place two segments one after another, and compares the values (V) of
+// one layer, which the rotation does not change, with the submitted bytes. It reports whether
+// both segments were present.
 func (f *Findings) checkJoin(ctx context.Context, c *client, pair ...*item) (there bool, err error) {
 	m := c.models[pair[0].shape][0]
 	keys := make([]profile.SegmentKey, len(pair))
@@ -71,7 +72,7 @@ func (f *Findings) checkJoin(ctx context.Context, c *client, pair ...*item) (the
 		defer r.Lease.Release()
 		if r.Err != nil {
 			all = false
-			if !errors.Is(r.Err, connector.ErrCanceled) { // because the other one is missing
+			if !errors.Is(r.Err, connector.ErrCanceled) { // ErrCanceled: the other segment is missing
 				err = r.Err
 			}
 			continue

@@ -13,7 +13,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Sizes of a life, from an empty file system through some losses of power.
+// Sizes of a life. A life starts with an empty file system and goes through crashesOfLife losses
+// of power.
 const (
 	crashesOfLife = 6
 	powerItems    = 60
@@ -23,8 +24,8 @@ const (
 	powerLatest   = 400 * time.Millisecond
 )
 
-// keptPercents are the shares of unsynced data that survive a loss of power, block by block
-// and name by name.
+// keptPercents are the percentages of unsynced data that survive a loss of power. The file
+// system decides for each block and each file name separately.
 var keptPercents = []int{0, 30, 100}
 
 // powerCuts simulates losses of power on stores in this process.
@@ -85,7 +86,8 @@ func (p *powerCuts) life(ctx context.Context, number int) (err error) {
 	return nil
 }
 
-// crash runs one round: write, lose power, start on the surviving files, audit.
+// crash runs one round: it writes, loses power, starts a machine on the surviving files, and
+// audits it.
 func (l *life) crash(ctx context.Context) error {
 	percent := keptPercents[l.rounds%len(keptPercents)]
 	l.rounds++
@@ -96,7 +98,7 @@ func (l *life) crash(ctx context.Context) error {
 	var after *vfs.MemFS
 	seed := l.rng.Uint64()
 	fuse := light(m, func() {
-		l.ledger.close() // first: items acknowledged during the copy may be missing in it
+		l.ledger.close() // close first, because items acknowledged during the copy may be missing in the copy
 		after = l.files.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(seed, 3))})
 	})
 	err := l.write(ctx, fuse, &row)
@@ -141,8 +143,8 @@ func (l *life) stumble(files *vfs.MemFS, percent int) (*vfs.MemFS, error) {
 	return after, m.off()
 }
 
-// restart ends the machine, which has been running on files that are no longer used, and
-// starts one on the files that survived the loss of power.
+// restart starts a machine on the files that survived the loss of power, and ends the former
+// machine, whose files are no longer used.
 func (l *life) restart(after *vfs.MemFS) (err error) {
 	former := l.machine
 	l.files = after
@@ -214,7 +216,7 @@ func (l *life) worker(ctx context.Context, n int, fuse *fuse, f *Findings) (refu
 	return refused, ctx.Err()
 }
 
-// inMemoryRefused is refused for a store in this process.
+// inMemoryRefused is the function refused for a store in this process.
 func inMemoryRefused(i *item, err error) bool {
 	for _, fine := range []error{tier.ErrFull, tier.ErrBusy, tier.ErrExists} {
 		if errors.Is(err, fine) {

@@ -22,7 +22,7 @@ type Report struct {
 	Corrupt        int `json:"corrupt"`
 	Phantom        int `json:"phantom"`
 
-	// The same for copies of a file system that lost power.
+	// The same counts for stores that lost power.
 	PowerCrashes        int `json:"power_crashes"`
 	PowerSyncedAcked    int `json:"power_synced_acked"`
 	PowerSyncedSurvived int `json:"power_synced_survived"`
@@ -37,9 +37,9 @@ type Report struct {
 	Version   string  `json:"version"`
 	Commit    string  `json:"commit"`
 	Duration  float64 `json:"duration_s"`
-	PutPerS   float64 `json:"put_per_s"` // acknowledged, while writers ran
+	PutPerS   float64 `json:"put_per_s"` // acknowledged puts per second, while writers ran
 	PutMiBPS  float64 `json:"put_mib_per_s"`
-	RestartMs float64 `json:"restart_p50_ms"` // from start of the process to the first answer
+	RestartMs float64 `json:"restart_p50_ms"` // from the start of the process to the first answer
 	RestartTo float64 `json:"restart_max_ms"`
 	Refused   int     `json:"refused"`   // puts answered with full or busy
 	Removed   int     `json:"removed"`   // segments removed on purpose
@@ -49,10 +49,10 @@ type Report struct {
 	OnDevice  int     `json:"on_device"`  // segments read on the GPU
 	BrokenOff int     `json:"broken_off"` // puts whose source ended early
 	Reads     int     `json:"read_back"`
-	SyncedHit int     `json:"read_back_synced"` // audits' reads of items acknowledged as synced that were intact
+	SyncedHit int     `json:"read_back_synced"` // intact reads, by audits, of items acknowledged as synced
 	ReadBack  int64   `json:"read_back_bytes"`
 	Checked   int     `json:"checked"`       // entries of the directory read by a deep check after the daemon's end
-	Damaged   int     `json:"damaged"`       // problems found by it
+	Damaged   int     `json:"damaged"`       // problems that the deep check found
 	Dir       string  `json:"dir,omitempty"` // path of the disk directory and the log of acknowledgements, if they were kept
 
 	Rounds []Round  `json:"rounds"`
@@ -76,8 +76,8 @@ func (r *Report) rates() {
 	r.PutMiBPS = float64(r.bytes) / (1 << 20) / r.writing.Seconds()
 }
 
-// Round is one row of the ledger: the items acknowledged between two crashes, and how many
-// of them the audit after the crash, and later ones, found.
+// Round is one row of the report: the items that were acknowledged between two crashes, and how
+// many of them all audits since the second crash have found intact.
 type Round struct {
 	Round   int    `json:"round"`
 	Crash   string `json:"crash"`
@@ -113,7 +113,7 @@ func (r *Report) addPowerLosses(t Tallies) {
 	r.PowerMemorySurvived += t.Memory.Survived
 }
 
-// close adds a row, and its notes to the report's.
+// close adds a row to rows, and moves its notes to the report.
 func (r *Report) close(rows *[]Round, row *Round) {
 	for _, n := range row.Notes {
 		if len(r.Notes) < maxNotes {
@@ -128,12 +128,12 @@ func (r *Report) close(rows *[]Round, row *Round) {
 	*rows = append(*rows, *row)
 }
 
-// leastLogged is the share of items acknowledged as logged that must survive a killed
-// process.
+// leastLogged is the share of items acknowledged as logged that must survive kills of the
+// daemon.
 const leastLogged = 0.99
 
-// Failures lists the faults of the run, nil if there are none. A run without acknowledged
-// items at a level has proved nothing about it, which is a fault.
+// Failures lists the faults of the run, nil if there are none. If no item was acknowledged at a
+// level, the run has proved nothing about that level, which counts as a fault.
 func (r *Report) Failures() []string {
 	var bad []string
 	add := func(wrong bool, format string, a ...any) {
@@ -219,7 +219,7 @@ func ledgerTable(b *strings.Builder, rounds []Round) {
 	b.WriteByte('\n')
 }
 
-// powerTable sums up rounds with the same parameters: there are many.
+// powerTable writes one line for all rounds with equal parameters: there are many rounds.
 func powerTable(b *strings.Builder, rounds []Round) {
 	type group struct {
 		variant string

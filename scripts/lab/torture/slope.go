@@ -10,16 +10,16 @@ const (
 	short = "too short" // too few samples for an interval
 )
 
-// Slope is the trend of a measured value: the least squares line through its samples, with
-// a 95 % confidence interval that gives less weight to samples that resemble their
-// neighbours.
+// Slope is the trend of a measured value: the slope of the least squares line through its
+// samples, with a 95 % confidence interval. The interval allows for correlation: samples that
+// resemble their neighbours count less.
 type Slope struct {
 	Name    string  `json:"name"`
 	Unit    string  `json:"unit"`
 	Samples int     `json:"samples"`
 	Mean    float64 `json:"mean"`
 	PerHour float64 `json:"per_hour"`
-	Low     float64 `json:"low_per_hour"` // of the interval
+	Low     float64 `json:"low_per_hour"` // lower end of the interval
 	High    float64 `json:"high_per_hour"`
 	Bound   float64 `json:"bound_percent_per_hour"` // of the mean
 	Verdict string  `json:"verdict"`
@@ -28,7 +28,8 @@ type Slope struct {
 // leastSamples is the minimum number of samples for an interval.
 const leastSamples = 8
 
-// slopeOf fits y over times in hours. bound is in percent of the mean per hour.
+// slopeOf fits a line to the values y at the times hours. bound is in percent of the mean per
+// hour.
 func slopeOf(hours, y []float64, bound float64) Slope {
 	n := float64(len(y))
 	s := Slope{Samples: len(y), Bound: bound, Verdict: short}
@@ -77,8 +78,9 @@ func slopeOf(hours, y []float64, bound float64) Slope {
 	return s
 }
 
-// student returns the 97.5 % quantile of Student's distribution with v >= 1 degrees of
-// freedom: exact at 1 and 2, from there on Cornish and Fisher's expansion, within 1 %.
+// student returns the 97.5 % quantile of Student's t-distribution with v >= 1 degrees of
+// freedom. It is exact for 1 and 2. From there on it uses the Cornish-Fisher expansion, which is
+// within 1 %.
 func student(v float64) float64 {
 	const z = 1.959964
 	switch {

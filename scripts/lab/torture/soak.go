@@ -29,41 +29,44 @@ type Soak struct {
 	Every  time.Duration // between samples
 	Load   float64       // share of the measured maximum, above 0 and at most 1; unused with a Rate
 	Rate   float64       // steps per second; 0 = Load of the measured maximum
-	Bound  float64       // on slopes of memory, descriptors and goroutines: percent of the mean per hour
+	Bound  float64       // largest slope of memory, descriptors and goroutines: percent of the mean per hour
 	Seed   uint64
 	Binary string // path of spliced; empty = child.Find
-	// Visitor is a command that starts a process of a role: its arguments are appended.
+	// Visitor is the command that starts a visitor process. Its role, the socket and a seed are
+	// appended as arguments.
 	Visitor  []string
 	Progress func(line string) // nil = silent
 }
 
-// The work of a soak. The arena holds a part of what the mills read, and the disk only a
-// part of what is put, so that every object is evicted in time.
+// The work of a soak. A mill is a worker that puts and reads. The arena has room for a part of
+// the data that mills read, and the disk only for a part of the data that they put, so that
+// every object is evicted at some time.
 const (
 	soakClients = 2
 	soakMills   = 4
 	soakTokens  = 1000
 
-	calibrateShare = 20 // of the time; once to fill the tiers, and once to count
+	calibrateShare = 20 // 1/20 of the time to fill the tiers, and the same to count steps
 	leastCalibrate = time.Second
 	mostCalibrate  = 20 * time.Second
-	restart        = 500 * time.Millisecond // at most, between two visitors of a role
+	restart        = 500 * time.Millisecond // longest pause between two visitors of a role
 	shortestLife   = 200 * time.Millisecond // of a visitor that is killed
 	longestLife    = 3 * time.Second
 
-	// Before that a daemon's heap, its catalogue's tables and the disk's files grow to the
-	// size that the load requires: slopes are reported, and do not fail.
+	// In shorter runs, slopes are reported but are no failures: the daemon's heap, its catalog
+	// and the disk's files are still growing to the size that the load requires.
 	leastJudged = 10 * time.Minute
 
-	latencyBound = 5 // times Bound: on slopes of latencies
-	// settled is the share of the time before samples count: slopes cover the last third.
+	latencyBound = 5 // slopes of latencies may be this many times Bound
+	// settled is the share of the time after which samples count, so slopes cover the last
+	// third.
 	settled = 2.0 / 3
 )
 
 var soakArgs = []string{"-arena", "48MiB", "-private", "16MiB", "-slots", "1MiB", "-disk-size", "192MiB", "-disk-private", "48MiB",
 	"-disk-slab", "4MiB", "-disk-reserve", "0B"}
 
-// Sample is one observation. Latencies are of the calls since the previous one.
+// Sample is one observation. Latencies are those of calls since the previous sample.
 type Sample struct {
 	Seconds     float64            `json:"seconds"` // since the load began
 	RSS         float64            `json:"rss_bytes"`
@@ -111,8 +114,8 @@ type soak struct {
 	report    *SoakReport
 }
 
-// RunSoak keeps a daemon that it starts under load. An error means that it could not, or
-// that a well-behaved client got an error; other faults are in the report.
+// RunSoak starts a daemon and keeps it under load. An error means that this was not possible, or
+// that a well-behaved client got an error. Other faults are in the report.
 func RunSoak(ctx context.Context, o Soak) (_ *SoakReport, err error) {
 	dir, err := os.MkdirTemp("", "spliced-soak-")
 	if err != nil {
@@ -220,8 +223,7 @@ func (s *soak) steps() (n int) {
 	return n
 }
 
-// grind runs the mills until the end of ctx, each at a number of steps per second; 0 =
-// without pauses.
+// grind runs the mills until ctx ends, each with rate steps per second; 0 = without pauses.
 func (s *soak) grind(ctx context.Context, rate float64) error {
 	failed := make([]error, len(s.mills))
 	var all sync.WaitGroup
@@ -229,7 +231,8 @@ func (s *soak) grind(ctx context.Context, rate float64) error {
 		all.Go(func() {
 			next := time.Now()
 			for ctx.Err() == nil {
-				// Calls have their own bounds and are not interrupted: only pauses are.
+				// ctx ends only pauses between steps. Calls have their own timeouts and are not
+				// interrupted.
 				if failed[n] = m.step(context.WithoutCancel(ctx), s.tell); failed[n] != nil {
 					return
 				}
@@ -237,7 +240,7 @@ func (s *soak) grind(ctx context.Context, rate float64) error {
 					continue
 				}
 				if next = next.Add(time.Duration(float64(time.Second) / rate)); time.Until(next) < -time.Second {
-					next = time.Now() // it fell behind: missed steps are not made up for
+					next = time.Now() // the mill fell behind; do not make up for the missed steps
 				}
 				select {
 				case <-ctx.Done():
@@ -256,7 +259,7 @@ func (s *soak) tell(call string, took time.Duration) {
 	s.mu.Unlock()
 }
 
-// visits starts one process of a role after another.
+// visits starts processes of one role, one after another.
 func (s *soak) visits(ctx context.Context, role string, rng *rand.Rand) error {
 	for {
 		if err := s.visit(ctx, role, rng); err != nil {
@@ -279,7 +282,7 @@ func (s *soak) visit(ctx context.Context, role string, rng *rand.Rand) error {
 		defer cancel()
 	}
 	args := slices.Concat(s.Visitor[1:], []string{role, s.daemon.Socket, strconv.FormatUint(rng.Uint64(), 10)})
-	command := exec.CommandContext(life, s.Visitor[0], args...) // which kills with SIGKILL
+	command := exec.CommandContext(life, s.Visitor[0], args...) // the end of life kills the process with SIGKILL
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said, failed strings.Builder
 	command.Stdout, command.Stderr = &said, &failed
@@ -338,7 +341,8 @@ func (s *soak) sample(ctx context.Context, began time.Time) error {
 	}
 }
 
-// look reads the kernel's and the daemon's figures for its process.
+// look takes a sample: it reads the figures of the daemon's process from the kernel and from the
+// daemon.
 func (s *soak) look(ctx context.Context) (one Sample, err error) {
 	one.Latency = map[string]float64{}
 	memory, err := proc.ResidentOf(s.daemon.PID())

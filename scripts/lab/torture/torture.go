@@ -16,9 +16,10 @@ type Options struct {
 	Seed     uint64 // of the data and the moments of kills
 	Segments int    // items, including checkpoints, submitted between two kills
 	Binary   string // of spliced; empty = child.Find
-	Driver   string // of a GPU, for copies on it as well; empty = none
-	// Dir receives the daemon's disk directory and the log of acknowledgements, and keeps
-	// them. Empty = a temporary one, which is kept only if the run found a fault.
+	Driver   string // GPU driver library, to test copies in GPU memory too; empty = none
+	// Dir is the directory for the daemon's disk directory and the log of acknowledgements,
+	// which are kept. Empty = a temporary directory, which is kept only if the run found a
+	// fault.
 	Dir      string
 	Progress func(line string) // nil = silent
 }
@@ -29,12 +30,13 @@ func (o *Options) progress(format string, a ...any) {
 	}
 }
 
-// chapterLoops is the number of loops on one directory, before a new one is used:
-// checkpoints are never removed, and each audit looks up all of them.
+// chapterLoops is the number of loops before the run continues with a new directory. Checkpoints
+// are never removed and each audit looks up all of them, so audits on one directory take longer
+// and longer.
 const chapterLoops = 100
 
-// Run tortures a daemon that it starts and a store in this process. An error means that it
-// could not; faults are in the report.
+// Run tortures a daemon, which it starts, and a store in this process. An error means that this
+// was not possible; faults that it found are in the report.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	began := time.Now()
 	r := &Report{Seed: o.Seed}
@@ -66,7 +68,7 @@ func (o Options) run(ctx context.Context, r *Report) error {
 		chapter := o
 		chapter.Loops, chapter.Seed = min(left, chapterLoops), seed
 		left -= chapter.Loops
-		if err := os.RemoveAll(o.disk()); err != nil { // of the previous chapter, which had no faults
+		if err := os.RemoveAll(o.disk()); err != nil { // the previous chapter's directory; it had no faults
 			return err
 		}
 		t := loops{options: chapter, first: r.Loops, all: o.Loops, rng: rand.New(rand.NewPCG(seed, 2)), moments: rand.New(rand.NewPCG(seed, 5)), report: r}
@@ -82,8 +84,8 @@ func (o Options) run(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// emptyDir creates a directory, or refuses one that is not empty: the data of an earlier
-// run would count as never submitted.
+// emptyDir creates a directory if necessary. It returns an error if the directory is not empty,
+// because data of an earlier run would count as never submitted.
 func emptyDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

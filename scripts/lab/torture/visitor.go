@@ -20,12 +20,12 @@ import (
 // Roles of the processes that visit a daemon in a soak.
 const (
 	comes  = "come"  // works for a while and ends cleanly
-	dies   = "die"   // is killed while it works, with leases and fills
+	dies   = "die"   // is killed while it works, and then has leases and unfinished puts
 	stalls = "stall" // holds leases and sends requests without reading answers, until it is killed
 	lies   = "lie"   // sends invalid frames, and wrong digests
 )
 
-// visit is a process's report at its end.
+// visit is the report that a visitor process writes at its end.
 type visit struct {
 	Reads    int `json:"reads"`
 	Corrupt  int `json:"corrupt"`
@@ -40,7 +40,7 @@ const (
 	visitStaging = 4 << 20
 )
 
-// Visit runs such a process: args are its role, the socket and a seed.
+// Visit runs a visitor process. args are its role, the socket and a seed.
 func Visit(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) != 3 {
 		return fmt.Errorf("a client is started with its role, a socket and a seed, got %q", args)
@@ -73,7 +73,7 @@ type visitor struct {
 	rng    *rand.Rand
 }
 
-// mill returns a mill with a separate connection.
+// mill returns a mill with its own connection.
 func (v *visitor) mill(ctx context.Context) (*mill, error) {
 	shapes, err := newShapes()
 	if err != nil {
@@ -109,8 +109,8 @@ func (v *visitor) work(ctx context.Context) error {
 	return m.client.conn.Close()
 }
 
-// stall works a little, keeps leases permanently, and sends requests whose answers it does
-// not read. It does not return.
+// stall works a little, keeps leases, and sends requests whose answers it does not read. It
+// returns only when ctx ends or after an error.
 func (v *visitor) stall(ctx context.Context) error {
 	m, err := v.mill(ctx)
 	if err != nil {
@@ -129,13 +129,13 @@ func (v *visitor) stall(ctx context.Context) error {
 	if err := l.conn.SetSendTimeout(time.Second); err != nil {
 		return err
 	}
-	for l.send(wire.OpStats, &wire.StatsRequest{}) == nil { // until the queue is full, or the connection dropped
+	for l.send(wire.OpStats, &wire.StatsRequest{}) == nil { // until the queue is full or the daemon drops the connection
 	}
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// lie sends false data on one connection after another.
+// lie sends invalid frames and wrong digests, each on a new connection.
 func (v *visitor) lie() error {
 	shapes, err := newShapes()
 	if err != nil {
@@ -184,7 +184,7 @@ func (v *visitor) garbage() error {
 	return nil
 }
 
-// wrongDigest reserves a segment and commits bytes with the digest of others.
+// wrongDigest reserves a segment and commits its bytes with a wrong digest.
 func (v *visitor) wrongDigest(s *shape) error {
 	l, err := v.dial()
 	if err != nil {
@@ -207,7 +207,7 @@ func (v *visitor) wrongDigest(s *shape) error {
 		Tokens: []uint32{uint32(spec.Tokens)}, TokenOff: []uint64{0},
 	}, &room)
 	if err != nil || code != wire.OK || wire.Code(room.Codes[0]) != wire.OK {
-		return err // no room at the moment, or another liar has this one
+		return err // no room at the moment, or another visitor has reserved the segment
 	}
 	v.Lies++
 	var done wire.CommitReply
@@ -273,7 +273,7 @@ func (l *frames) receive() ([]byte, wire.Code, error) {
 	}
 	buf := make([]byte, wire.MaxFrame)
 	n, fds, err := l.conn.Recv(buf)
-	for begun := time.Now(); errors.Is(err, seqpacket.ErrTimeout) && time.Since(begun) < patience; { // a signal ends it early
+	for begun := time.Now(); errors.Is(err, seqpacket.ErrTimeout) && time.Since(begun) < patience; { // a signal may end a wait early
 		n, fds, err = l.conn.Recv(buf)
 	}
 	if err != nil {
@@ -284,7 +284,7 @@ func (l *frames) receive() ([]byte, wire.Code, error) {
 	return body, h.Code, err
 }
 
-// ask sends a request and decodes its answer if that is OK.
+// ask sends a request and waits for its answer. If the code is OK, it decodes the answer.
 func (l *frames) ask(op wire.Op, m wire.Message, into interface{ Decode([]byte) error }) (wire.Code, error) {
 	err := l.send(op, m)
 	if err != nil {
@@ -300,8 +300,8 @@ func (l *frames) ask(op wire.Op, m wire.Message, into interface{ Decode([]byte) 
 	return code, nil
 }
 
-// mill is one worker with its own client: it puts new items, and reads back the last ones,
-// comparing each byte.
+// mill is one worker with its own client. It puts new items, reads back the most recent ones,
+// and compares each byte.
 type mill struct {
 	client   *client
 	shapes   []*shape
@@ -327,7 +327,7 @@ func newMill(c *client, shapes []*shape, seed uint64, tokens int) *mill {
 	return &mill{client: c, shapes: shapes, seed: seed, tokens: tokens, rng: rand.New(rand.NewPCG(seed, 6))}
 }
 
-// step does one operation.
+// step does one operation, a put or a read.
 func (m *mill) step(ctx context.Context, tell timed) error {
 	m.steps++
 	if len(m.recent) == 0 || m.rng.IntN(100) < millPut {
@@ -364,7 +364,7 @@ func (m *mill) put(ctx context.Context) error {
 	return err
 }
 
-// read matches, acquires, compares and releases, and reports how long each call took.
+// read matches, acquires, compares and releases an item, and reports each call's time to tell.
 func (m *mill) read(ctx context.Context, i *item, tell timed) error {
 	begun := time.Now()
 	found, err := m.client.found(ctx, []*item{i})

@@ -27,19 +27,19 @@ type operation struct {
 
 // Frequencies of operations.
 const (
-	putPercent      = 55 // of steps, while there are items left to put
-	againPercent    = 20 // of puts: removed or lost items are submitted again
+	putPercent      = 55 // percent of steps, while there are items left to put
+	againPercent    = 20 // percent of puts that submit a removed or lost item again
 	checkpointOneIn = 4  // puts
 	removeOneIn     = 25 // steps
 	removeTries     = 8  // draws until one is old enough
 	mostBroken      = 256
 
-	chains      = 6 // prompts that grow checkpoint by checkpoint at a time
+	chains      = 6 // number of prompts whose checkpoints are being saved, one after another
 	chainLength = 8
 )
 
-// workload draws operations. Everything it draws follows from its seed; the assignment to
-// workers, and the times, do not.
+// workload draws operations. The seed determines what it draws, but not which worker does an
+// operation, nor when.
 type workload struct {
 	ledger *ledger
 	shapes []*shape
@@ -57,9 +57,9 @@ type workload struct {
 	broken []*item       // the last items that were broken off
 }
 
-// growth is a prompt whose checkpoints are saved one after another.
+// growth is the progress of a prompt whose checkpoints are saved one after another.
 type growth struct {
-	tip  *item // last acknowledged one
+	tip  *item // last acknowledged checkpoint; nil = none
 	busy bool
 	n    int
 }
@@ -67,7 +67,7 @@ type growth struct {
 // Limits bounds the data, so that nothing is evicted from the disk for lack of room.
 type Limits struct {
 	Items     int   // submitted in one round
-	LiveBytes int64 // of segments not removed; above it, old ones are removed
+	LiveBytes int64 // bytes of segments that are not removed; above this limit, old segments are removed
 	Tokens    int   // of the largest item
 }
 
@@ -78,7 +78,7 @@ func newWorkload(l *ledger, shapes []*shape, seed uint64, limits Limits) *worklo
 	}
 }
 
-// begin starts a round: chains whose last checkpoint is lost start again.
+// begin starts a round. Chains whose last checkpoint was lost start again with a new prompt.
 func (w *workload) begin() {
 	w.ledger.begin()
 	gone := map[*item]bool{}
@@ -167,9 +167,9 @@ func (w *workload) grow(at int) *item {
 	return i
 }
 
-// former selects a segment that was removed or lost: its bytes are written a second time,
-// perhaps where others were stored meanwhile. A removal still in flight could remove the
-// new one, so that case is excluded.
+// former selects a segment that was removed or lost, to submit it again. Its bytes may be
+// written where other segments were stored in the meantime. It excludes segments whose removal
+// is still in flight, because the removal could remove the new copy.
 func (w *workload) former() *item {
 	gone := w.ledger.sift(func(r *record) bool {
 		return r.item.isSegment() && r.round < w.ledger.round && (r.gone || r.missing && !r.removed)
@@ -180,8 +180,8 @@ func (w *workload) former() *item {
 	return gone[w.rng.IntN(len(gone))].item
 }
 
-// removal selects a segment of an earlier round, so that what is acknowledged in this one
-// is always audited. Its space can be reused once it is removed.
+// removal selects a segment of an earlier round to remove, so that all items acknowledged in
+// this round are audited. The disk can reuse the segment's space.
 func (w *workload) removal() (operation, bool) {
 	if len(w.live) == 0 {
 		return operation{}, false
@@ -220,7 +220,7 @@ func (w *workload) put(i *item, acknowledged bool) {
 	}
 }
 
-// partner returns a segment to place after i; nil = none at the moment.
+// partner returns a segment to place after segment i; nil if none was found.
 func (w *workload) partner(i *item) *item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,8 +243,8 @@ func (w *workload) unfinished() *item {
 	return i
 }
 
-// strangers returns items of the same models that are never submitted: n new ones, and
-// those broken off.
+// strangers returns items that must not be found: n new items of the same models that are never
+// submitted, and the items whose puts were broken off.
 func (w *workload) strangers(n int) []*item {
 	const never = 1 << 62 // numbers above are not given to items
 	w.mu.Lock()

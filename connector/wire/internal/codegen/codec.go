@@ -146,8 +146,8 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 		return err
 	}
 	for _, sec := range m.Sections {
-		// Data of an earlier frame is cleared only if there is any: most frames have no
-		// section, and their path is hot.
+		// The section of an earlier frame is cleared only if there was one: most frames have no
+		// section, and decoding them must be fast.
 		s.line("if m.%s.Present { m.%s = %s{} }", sec.Name, sec.Name, sec.Struct)
 		s.line("if r.more() && r.section(%d) {", featureBit(p, sec.Feature))
 		s.line("m.%s.Present = true", sec.Name)
@@ -163,8 +163,8 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 	return d.end()
 }
 
-// decoding generates the code that reads one body into the fields of in. Rows may be in
-// outer, the body of the message that a section belongs to.
+// decoding generates the code that reads one body into the fields of the variable in. A
+// section's rows may be columns of outer, the body of the message that the section belongs to.
 type decoding struct {
 	*source
 	outer  []schema.Item
@@ -174,7 +174,7 @@ type decoding struct {
 
 func (d *decoding) items(items []schema.Item) error {
 	size := 0
-	var group []schema.Field // columns of one struct, whose rows are checked after its last
+	var group []schema.Field // columns of one struct; their rows are checked after the struct's last column
 	for _, it := range items {
 		if f, ok := it.(schema.Field); len(group) > 0 && (!ok || structOf(&f) != structOf(&group[0])) {
 			d.rows(group)
@@ -226,8 +226,8 @@ func (d *decoding) items(items []schema.Item) error {
 	return nil
 }
 
-// structOf returns the name of the struct that a field is part of; "" for a message's own
-// fields and those of tables.
+// structOf returns the name of the struct that a field belongs to; "" for fields of the message
+// itself and of tables.
 func structOf(f *schema.Field) string {
 	if _, _, ok := table(f.Name); ok {
 		return ""
@@ -248,7 +248,7 @@ func (d *decoding) rows(group []schema.Field) {
 	}
 }
 
-// column returns the call that reads one.
+// column returns the Go call that reads a column.
 func column(f *schema.Field, name string) string {
 	switch f.Kind {
 	case schema.Text:
@@ -277,8 +277,9 @@ func (d *decoding) length(items []schema.Item, name string) (string, error) {
 	return fmt.Sprintf("len(m.%s)", name), nil
 }
 
-// counts generates the remaining checks of rows and divisions: all rows first, optional ones
-// together with their division.
+// counts generates the remaining checks of Rows and Divides: first the rows of all columns that
+// must be present, then the divisions, and the rows of optional columns together with their
+// divisions.
 func (d *decoding) counts(items []schema.Item) error {
 	fields := fieldsOf(items)
 	for _, f := range fields {

@@ -10,8 +10,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/schema"
 )
 
-// File is one generated file, or one with generated parts. Path is relative to the
-// repository's root.
+// File is a generated file, or a file with generated parts. Path is relative to the repository's
+// root.
 type File struct {
 	Path string
 	Data []byte

@@ -124,7 +124,7 @@ func (s *source) names(e *schema.Enum) {
 	s.line("}")
 }
 
-// goOperations generates the ops and the table that the daemon dispatches by.
+// goOperations generates the ops and the table by which the daemon dispatches requests.
 func goOperations(p *schema.Protocol) ([]byte, error) {
 	s := newSource()
 	s.line("// Op is an operation code.")

@@ -87,7 +87,7 @@ func fieldsOf(items []schema.Item) []schema.Field {
 	return fields
 }
 
-// table splits a name like Memory[].Layer.
+// table splits a name like Memory[].Layer into Memory and Layer; ok is false for other names.
 func table(name string) (field, part string, ok bool) { return strings.Cut(name, "[].") }
 
 // enum returns an enum of the description, which must exist.
@@ -109,7 +109,7 @@ func message(p *schema.Protocol, name string) *schema.Message {
 	panic("codegen: no message " + name)
 }
 
-// body returns the items of a message, its own or those of the message that it is like.
+// body returns the items of a message: its own items, or those of the message named by Like.
 func body(p *schema.Protocol, m *schema.Message) []schema.Item {
 	if m.Like != "" {
 		return message(p, m.Like).Body

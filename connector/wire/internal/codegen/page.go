@@ -155,8 +155,8 @@ type row struct {
 	lines [][]string // scalars, then columns
 }
 
-// layouts draws the messages of some operations. A reply that is drawn elsewhere for another
-// operation is repeated here.
+// layouts draws the messages of some operations. If the page has drawn the same reply elsewhere,
+// for another operation, layouts draws it again.
 func layouts(p *schema.Protocol, ops []string) ([]string, error) {
 	var rows []row
 	drawn := map[string]int{} // replies: index in rows

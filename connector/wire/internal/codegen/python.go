@@ -9,7 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire/schema"
 )
 
-// Generated Python is formatted as `ruff format` does it, in lines of pythonColumns.
+// pythonColumns is the line length of generated Python, which is formatted as `ruff format`
+// does.
 const pythonColumns = 100
 
 func newPython(doc string) *source {
@@ -21,7 +22,7 @@ func newPython(doc string) *source {
 	return s
 }
 
-// docstring writes text, on one line if it fits.
+// docstring writes text as a Python docstring, on one line if it fits.
 func (s *source) docstring(indent, text string) {
 	if line := indent + `"""` + text + `"""`; len([]rune(line)) <= pythonColumns {
 		s.line("%s", line)

@@ -1,5 +1,5 @@
-// Command wiregen rewrites what is generated from package schema, below the root
-// of the repository that it is given.
+// Command wiregen rewrites all files and parts of files that are generated from package schema.
+// Its argument is the root of the repository.
 package main
 
 import (

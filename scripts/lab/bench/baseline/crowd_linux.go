@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CrowdCommand is the argument that makes the program run ServeCrowd with a number of
-// connections.
+// CrowdCommand is the argument that makes the program run ServeCrowd; the number of connections
+// follows it.
 const CrowdCommand = "bench-crowd"
 
 // firstExtra is the descriptor of the first of exec.Cmd's ExtraFiles.
 const firstExtra = 3
 
-// Crowd is a process that echoes messages of many connections: the lower bound for a server
-// with as many clients. Like RoundTripBare it makes its system calls without notifying Go's
-// scheduler, as a C program would.
+// Crowd is a process that echoes messages of many connections. Its time is the lower bound for a
+// server with as many clients. Like RoundTripBare it makes its system calls without notifying
+// Go's scheduler, as a C program would.
 type Crowd struct {
 	clients []*os.File
 	cmd     *exec.Cmd
@@ -108,7 +108,8 @@ func ServeCrowd(n int) error {
 	return nil
 }
 
-// RoundTripBare sends b and receives as many bytes into b.
+// RoundTripBare sends b and receives the same number of bytes into b, without notifying Go's
+// scheduler.
 func RoundTripBare(fd int, b []byte) error {
 	if _, errno := bare(unix.SYS_WRITE, fd, unsafe.Pointer(&b[0]), len(b), 0); errno != 0 {
 		return fmt.Errorf("crowd send: %w", errno)
@@ -120,7 +121,8 @@ func RoundTripBare(fd int, b []byte) error {
 	return nil
 }
 
-// bare makes a system call that keeps the scheduler's processor while it blocks.
+// bare makes a system call without notifying Go's scheduler: the goroutine keeps its processor
+// while the call blocks.
 func bare(call uintptr, fd int, p unsafe.Pointer, n, timeout int) (int, unix.Errno) {
 	for {
 		got, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(p), uintptr(n), uintptr(timeout), 0, 0)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run does the pass with plain system calls on goroutines: the limit of any Go program
-// here, and the only limit without fio. Each block has its own memory, as in the tier; fio
-// reuses as much memory as it has blocks in flight, which fits in caches. memory is
-// page-aligned and as long as the pass.
+// Run does the pass with plain system calls on goroutines. Its rate is the limit of any Go
+// program on this disk, and the only limit if fio is not installed. Each block has its own
+// memory, as in the disk tier; fio reuses the memory of its few blocks in flight, which fits in
+// caches. memory must be page-aligned and have t.Bytes bytes.
 func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	flags := unix.O_RDONLY
 	if t.Write {
@@ -38,8 +38,8 @@ func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	return Pass{Seconds: time.Since(begin).Seconds(), Bytes: t.Bytes, CPU: machine.OwnUsage().Since(before).CPU}, errors.Join(failed...)
 }
 
-// worker transfers blocks: all blocks of its part, or the next ones of the shared
-// front.
+// worker transfers blocks: with Apart all blocks of its own part of the file, otherwise the next
+// blocks of the shared front.
 func (t Transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, memory []byte) error {
 	var base int64
 	if t.Apart {

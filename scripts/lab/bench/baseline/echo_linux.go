@@ -12,8 +12,8 @@ import (
 // EchoCommand is the argument that makes the program run ServeEcho.
 const EchoCommand = "bench-echo"
 
-// Echo is a bare SOCK_SEQPACKET conversation with another process: the lower bound of every
-// request. Blocking descriptors on both sides, no protocol.
+// Echo is another process that echoes SOCK_SEQPACKET messages, with blocking descriptors on both
+// sides and no protocol. The time of a round trip is the lower bound of every request.
 type Echo struct {
 	fd  int
 	cmd *exec.Cmd
@@ -40,7 +40,7 @@ func StartEcho() (*Echo, error) {
 	return &Echo{fd: pair[0], cmd: cmd}, nil
 }
 
-// RoundTrip sends b and receives as many bytes into b.
+// RoundTrip sends b and receives the same number of bytes into b.
 func (e *Echo) RoundTrip(b []byte) error {
 	if _, err := unix.Write(e.fd, b); err != nil {
 		return fmt.Errorf("echo send: %w", err)

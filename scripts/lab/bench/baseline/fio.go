@@ -12,10 +12,11 @@ import (
 	"syscall"
 )
 
-// Transfer is one pass over a file with O_DIRECT, by fio or by our own loop, with Workers
-// blocks in flight at any time. All workers share one front that moves through the file
-// from its beginning, as the tier does with a large object. With Apart, each worker has its
-// own part of the file and waits for its own syncs, as writers of small objects do.
+// Transfer is one pass over a file with O_DIRECT, by fio or by our own loop, with Workers blocks
+// in flight at any time. All workers take the next block from one shared position, the front,
+// that moves through the file, as the disk tier does with a large object. With Apart, each
+// worker has its own part of the file and waits for its own syncs, as writers of small objects
+// do.
 type Transfer struct {
 	Path      string
 	Write     bool
@@ -35,8 +36,8 @@ func (t Transfer) share() int64 {
 	return t.Bytes
 }
 
-// Fio is the fio program. It only provides a limit: without it rows keep the limit of our
-// own loop.
+// Fio is the fio program. It only provides a limit for rows; without fio, the limit is the rate
+// of our own loop.
 type Fio struct{ program string }
 
 // FindFio looks for fio in PATH.

@@ -13,16 +13,17 @@ import (
 	"syscall"
 )
 
-// OpenBLAS runs scripts/openblas/compose.c: the same dense job, one round for each line
-// that it reads, answered with the CPU seconds of that round.
+// OpenBLAS is a running helper, scripts/openblas/compose.c, that does the benchmark's dense job
+// with OpenBLAS. It does one round for each line that it reads, and answers with the CPU seconds
+// of that round.
 type OpenBLAS struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// StartOpenBLAS runs the helper found next to our program or in PATH. missing says why it
-// cannot.
+// StartOpenBLAS starts the helper found next to our program or in PATH. If it cannot, missing
+// says why.
 func StartOpenBLAS() (b *OpenBLAS, missing string) {
 	const name = "openblas-compose"
 	path, err := exec.LookPath(name)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Effort is the cost of processes so far, finer than Usage.
+// Effort is the cost of processes so far, in finer units than Usage.
 type Effort struct {
 	CPU      float64 // seconds, user and system
 	Switches float64 // context switches, of live threads

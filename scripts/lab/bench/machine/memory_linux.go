@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageAligned returns memory for direct transfers, of the same kind as an arena's and
-// filled with noise; Unmap frees it.
+// PageAligned returns n bytes of page-aligned memory for direct transfers, of the same kind as
+// an arena and full of noise. Unmap frees it.
 func PageAligned(n int64) ([]byte, error) {
 	fd, err := unix.MemfdCreate("spliced-bench", unix.MFD_CLOEXEC)
 	if err != nil {

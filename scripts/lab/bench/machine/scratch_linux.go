@@ -41,8 +41,8 @@ func NewScratch(parent string) (*Scratch, error) {
 // Remove deletes the directory and its contents.
 func (d *Scratch) Remove() error { return os.RemoveAll(d.Dir) }
 
-// Sync waits until the file system has done the deferred work of removing files: on some
-// disks as much as writing them.
+// Sync waits until the file system has done the deferred work of removing files. On some disks
+// this is as much work as writing them.
 func (d *Scratch) Sync() error {
 	f, err := os.Open(d.Dir)
 	if err != nil {

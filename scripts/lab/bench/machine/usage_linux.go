@@ -25,8 +25,8 @@ func (u Usage) CPUPerGB(payload int64) float64 { return u.CPU / (float64(payload
 // Amplification returns the bytes written per byte of payload.
 func (u Usage) Amplification(payload int64) float64 { return float64(u.Written) / float64(payload) }
 
-// OwnUsage returns the usage of this process. If the kernel does not account bytes, Written
-// stays 0 and WritesCounted reports it.
+// OwnUsage returns the usage of this process. If the kernel does not count bytes, Written stays
+// 0 and WritesCounted returns an error.
 func OwnUsage() Usage {
 	var r unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail for this process
@@ -58,7 +58,8 @@ func UsageOf(pid int) (Usage, error) {
 	return u, err
 }
 
-// WritesCounted reports why write_bytes is not available here.
+// WritesCounted returns an error that says why the kernel does not report write_bytes, or nil if
+// it does.
 func WritesCounted() error {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
@@ -80,8 +81,8 @@ func writeBytes(text string) (int64, error) {
 	return 0, fmt.Errorf("no write_bytes in %q", text)
 }
 
-// clockTicks per second is the unit of times in /proc, on all architectures that Go
-// supports.
+// clockTicks is the number of ticks per second; /proc reports times in ticks. It is the same on
+// all architectures that Go supports.
 const clockTicks = 100
 
 // cpuSeconds reads /proc/PID/stat: user and system time, fields 14 and 15. The name in

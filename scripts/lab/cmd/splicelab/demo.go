@@ -107,8 +107,8 @@ func (f *demoFlags) run(ctx context.Context, c *cli.Call) (err error) {
 // scenarios lists the demo's scenarios in the order in which they run.
 var scenarios = cli.List{"questions", "rag", "chat"}
 
-// demoDisk is many times the data that the demo publishes, with small slabs, since each is
-// allocated whole.
+// demoDisk sets a disk size that is many times the data of the demo, and small slab files,
+// because the daemon allocates each slab file whole.
 var demoDisk = []string{"-disk-size", "2GiB", "-disk-slab", "64MiB"}
 
 // start starts a daemon with a disk directory next to its sockets.

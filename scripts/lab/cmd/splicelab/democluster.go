@@ -105,8 +105,8 @@ func printStep(w io.Writer, s peerdemo.Step) {
 
 var demoNodes = []string{"a", "b", "c"}
 
-// start starts a daemon for each node, all of one cluster. The caller owns the started
-// ones, also if there is an error.
+// start starts one daemon per node, all in one cluster. The caller must stop the returned
+// daemons, also after an error.
 func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer) ([]*child.Daemon, error) {
 	o := child.Options{Binary: f.daemon, Disk: true, Args: demoDisk}
 	if f.log {
@@ -115,8 +115,8 @@ func (f *demoClusterFlags) start(ctx context.Context, dir string, log io.Writer)
 	return startCluster(ctx, dir, demoNodes, o)
 }
 
-// startCluster starts a daemon for each name, all of one cluster whose key is in dir. The
-// caller owns the started ones, also if there is an error.
+// startCluster starts one daemon per name, all in one cluster, and writes the cluster's key to
+// dir. The caller must stop the returned daemons, also after an error.
 func startCluster(ctx context.Context, dir string, names []string, o child.Options) ([]*child.Daemon, error) {
 	keyring := filepath.Join(dir, "keyring")
 	key := make([]byte, 32)

@@ -20,8 +20,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/gpucheck"
 )
 
-// The hidden commands of a check's processes: the second one of a part, and one for each
-// part.
+// The hidden commands that a check starts as processes: gpuCheckPart runs one part, and
+// gpuCheckChild is the second process of a part.
 const (
 	gpuCheckChild = "gpu-check-child"
 	gpuCheckPart  = "gpu-check-part"
@@ -191,8 +191,9 @@ func gpuCheckChildCommand() cli.Command {
 	}
 }
 
-// gpuCheckPartCommand returns the process of one part, or of several parts without separate
-// time limits: options on standard input, rows on standard output.
+// gpuCheckPartCommand returns the command of the process that runs one part, or several parts
+// without separate time limits. It reads options from standard input and writes rows to standard
+// output.
 func gpuCheckPartCommand() cli.Command {
 	return cli.Command{
 		Name: gpuCheckPart, Summary: "Parts of a check (started by gpu-check)", Hidden: true,

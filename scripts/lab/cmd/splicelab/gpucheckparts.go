@@ -17,8 +17,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/resident"
 )
 
-// parts returns the parts of this program: with a daemon, with engines, with external
-// tools.
+// parts returns the parts that package gpucheck does not have: those with a daemon, with
+// engines, and with external tools.
 func (f *gpuCheckFlags) parts() []gpucheck.Part {
 	o := resident.Options{Daemon: f.Daemon, Library: f.Library, Device: f.Device, Seed: f.Seed, Sizes: f.Sizes,
 		Python: f.Python, PythonPath: f.PythonPath, Scripts: f.Scripts, Model: f.Model}
@@ -31,8 +31,8 @@ func (f *gpuCheckFlags) parts() []gpucheck.Part {
 	return out
 }
 
-// manyCores adds the rows of the suite scale: machines with GPUs have more cores than
-// others.
+// manyCores adds the rows of the benchmark suite scale, because machines with GPUs have more
+// cores than most.
 func (f *gpuCheckFlags) manyCores(ctx context.Context, r *gpucheck.Report) error {
 	suite := "scale"
 	if f.Sizes == gpucheck.Small() {
@@ -79,7 +79,7 @@ func (f *gpuCheckFlags) sanitize(ctx context.Context, r *gpucheck.Report, tool s
 	cmd := exec.CommandContext(ctx, path, append(args, gpucheck.KernelParts()...)...)
 	cmd.Stdin, cmd.WaitDelay = bytes.NewReader(options), time.Second
 	out, err := cmd.CombinedOutput()
-	ran := bytes.Contains(out, []byte(`"name"`)) // a row: the kernels have run under it
+	ran := bytes.Contains(out, []byte(`"name"`)) // a row in the output: kernels have run under the sanitizer
 	switch words := summary(out); {
 	case err == nil && ran:
 		r.Holds(name, nil)
@@ -108,8 +108,8 @@ func sanitizer() string {
 	return ""
 }
 
-// summary returns the sanitizer's output without the rows of the program under it: its
-// first lines, which name the error and the kernel, and its last.
+// summary returns the sanitizer's own output, without the rows of the inspected program: the
+// first lines, which name the error and the kernel, and the last line.
 func summary(out []byte) string {
 	const most = 6
 	var said []string

@@ -1,6 +1,6 @@
-// Command splicelab contains the commands of splicectl that demonstrate and measure.
-// Splicectl starts it with the arguments after its own name, so that help and messages say
-// splicectl. Each command is one file here; its work is in the packages of this module.
+// Command splicelab contains the commands of splicectl that demonstrate and measure. Splicectl
+// starts this program with its own arguments. Help and messages therefore say splicectl. Each
+// command is one file here; its work is in the packages of this module.
 package main
 
 import (

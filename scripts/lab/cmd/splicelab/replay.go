@@ -175,7 +175,7 @@ func (f *replayFlags) chooseModel() error {
 		return fmt.Errorf("-profile %s is neither %s, %s nor a file: %w", f.model, replay.PresetMarconi, replay.PresetGDN, err)
 	}
 	f.Model, err = replay.FromConfig(text, profile.ConfigOptions{
-		// Sizes depend on neither, but a profile without them is rejected.
+		// Sizes depend on neither Weights nor Slopes, but a profile without them is rejected.
 		Weights: sha256.Sum256(text), Slopes: func(_, heads int) []float64 { return make([]float64, heads) },
 	})
 	if err != nil {

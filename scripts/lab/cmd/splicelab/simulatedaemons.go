@@ -18,7 +18,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/simulate"
 )
 
-// maxDaemons is the number that a small machine can run at once.
+// maxDaemons is the number of daemons that a small machine can run at once.
 const maxDaemons = 32
 
 // compared is a simulation and a run of daemons with the same parameters.
@@ -104,8 +104,8 @@ func (f *simulateFlags) clusterOfDaemons(ctx context.Context, c *cli.Call, s *si
 	return clustercheck.Run(ctx, o)
 }
 
-// exchangesOf returns a function that reads a daemon's counters of its requests for others'
-// sets.
+// exchangesOf returns a function that reads a daemon's counters of requests for other nodes'
+// sets (see clustercheck.Node).
 func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64, err error) {
 	return func(ctx context.Context) (asked, bytes float64, err error) {
 		cluster, err := client.Cluster(ctx)
@@ -121,8 +121,8 @@ func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64
 	}
 }
 
-// versionsOf returns a function that reads the version of a daemon's own set, and those of
-// the other members' sets that it has read completely.
+// versionsOf returns a function that reads the version of a daemon's own set, and the versions
+// of the other members' sets that it has read completely.
 func versionsOf(client *api.Client) func(context.Context) (uint64, map[string]uint64, error) {
 	return func(ctx context.Context) (uint64, map[string]uint64, error) {
 		cluster, err := client.Cluster(ctx)
@@ -136,7 +136,7 @@ func versionsOf(client *api.Client) func(context.Context) (uint64, map[string]ui
 	}
 }
 
-// littleProfile returns an invented model whose segments take one page.
+// littleProfile returns the profile of a made-up model whose segments take one page.
 func littleProfile() (*profile.Profile, error) {
 	return profile.New(profile.Identity{
 		Model: "splicectl simulate", Weights: sha256.Sum256([]byte("splicectl simulate")), Tokenizer: "none", TPSize: 1,

@@ -22,8 +22,8 @@ type tortureFlags struct {
 // mostLoops bounds a run: a loop takes about two seconds.
 const mostLoops = 100_000
 
-// mostRate bounds the steps per second of a soak: shorter pauses than a microsecond have no
-// effect.
+// mostRate bounds the steps per second of a soak. At higher rates the pauses would be shorter
+// than a microsecond, which has no effect.
 const mostRate = 1_000_000
 
 func tortureCommand() cli.Command {

@@ -1,7 +1,7 @@
-// Command table runs every attack of the hostile suite against a daemon built from this
-// tree, and prints one row for each: the attempt, what the attacker got and how others were
-// affected. It fails if an attack succeeded, or if one of those that may not be skipped was
-// skipped or is missing.
+// Command table runs every attack of the hostile suite against a daemon built from this tree. It
+// prints one row per attack: the attempt, what the attacker got, and how other clients were
+// affected. It fails if an attack succeeded, or if an attack listed in mustRun was skipped or is
+// missing.
 package main
 
 import (
@@ -29,7 +29,7 @@ type attack struct {
 const hostile, disk, trust = "scripts/lab/hostile", "tiering/disk", "connector/trust"
 
 var attacks = []attack{
-	{"none", hostile, "TestHostileNothingButOnTheSameProcessors", ""}, // for comparison with the others
+	{"none", hostile, "TestHostileNothingButOnTheSameProcessors", ""}, // not an attack: shows the effect of sharing processors
 	{"H1", hostile, "TestHostileSparseMemoryDoesNotTakeAllAddresses", ""},
 	{"H2", hostile, "TestHostileHolesAreNotFilledAtOurCost", ""},
 	{"H3", hostile, "TestHostileMemberOfTheGroupCannotSeizeTheSocket", ""},
@@ -95,7 +95,7 @@ var attacks = []attack{
 	{"held", disk, "TestReadOnlyStart", "a start on a file system that is read-only"},
 }
 
-// mustRun lists the ids of which no test may be skipped or missing.
+// mustRun lists the ids of attacks whose tests must not be skipped or missing.
 var mustRun = []string{"H1", "H2", "H3", "H4", "M1", "M2", "M3", "M4", "M5", "M8", "M9", "M10", "M11"}
 
 // python is the package name of the Python client's tests.
@@ -167,7 +167,7 @@ func (r results) read(events io.Reader) error {
 // row is one row of the table.
 type row struct{ id, test, outcome, tried, got, felt string }
 
-// judge makes rows of results, and lists the reasons for which the suite fails.
+// judge turns results into rows. bad lists the reasons why the suite fails; empty = it passes.
 func judge(attacks []attack, r results) (rows []row, bad []string) {
 	wrong := func(format string, a ...any) { bad = append(bad, fmt.Sprintf(format, a...)) }
 	known := map[[2]string]bool{}
@@ -288,8 +288,8 @@ func (r results) goTests() error {
 			packages[module] = append(packages[module], path)
 		}
 	}
-	// The whole suite, so that tests without a row are noticed; of other packages only the
-	// named tests.
+	// The pattern selects all tests of the hostile suite, so that tests without a row are
+	// noticed, and only the named tests of other packages.
 	pattern := "^(TestHostile.*|" + strings.Join(names, "|") + ")$"
 	return errors.Join(r.testModule(".", packages["."], pattern), r.testModule(root, packages[root], pattern))
 }

@@ -6,10 +6,11 @@
 //	namespace ── TAP ── port ─┼─ Hub: learns addresses; each pair of ports has a link
 //	namespace ── TAP ── port ─┘  in each direction, and each link a Rule
 //
-// Link decides whether and when a frame arrives, given the time; Hub moves frames. A
-// process is put into a namespace by Namespace.Start, a socket by opening it within
-// Namespace.Do. Nothing has a name outside this process, so nothing outlives it.
+// Link decides whether and when a frame arrives, given the current time; Hub moves frames.
+// Namespace.Start runs a process in a namespace. A socket that is opened within Namespace.Do
+// belongs to the namespace. Nothing has a name outside this process, so nothing remains after it
+// ends.
 //
-// It needs Linux, CAP_NET_ADMIN, CAP_SYS_ADMIN and /dev/net/tun: Available reports missing
-// ones. All calls are safe for concurrent use.
+// The package needs Linux, CAP_NET_ADMIN, CAP_SYS_ADMIN and /dev/net/tun; Available reports
+// which of these is missing. All calls are safe for concurrent use.
 package hub

@@ -23,7 +23,8 @@ type frame struct {
 	bytes []byte
 }
 
-// add queues a frame until it arrives, and reports whether it is now the next one.
+// add queues a frame that arrives at the time at, and reports whether it is now the next frame
+// to arrive. Without room it drops the frame.
 func (f *flight) add(at time.Time, bytes []byte) (next bool) {
 	if f.bytes+len(bytes) > maxFlight {
 		f.full++
@@ -35,8 +36,8 @@ func (f *flight) add(at time.Time, bytes []byte) (next bool) {
 	return f.frames[0].seq == f.seq
 }
 
-// due removes and returns the next frame if it has arrived. If not, wait is the time until
-// it does, 0 = no frame.
+// due removes and returns the next frame if it has arrived. Otherwise bytes is nil and wait is
+// the time until the next frame arrives; 0 = the queue is empty.
 func (f *flight) due(now time.Time) (bytes []byte, wait time.Duration) {
 	if len(f.frames) == 0 {
 		return nil, 0

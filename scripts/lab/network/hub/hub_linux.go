@@ -38,8 +38,8 @@ type port struct {
 	flight flight
 }
 
-// New returns a hub without ports. Its losses are determined by the seed and the order of
-// frames.
+// New returns a hub without ports. The seed and the order of frames determine which frames are
+// lost.
 func New(seed uint64) *Hub {
 	return &Hub{seed: seed, table: table{}, links: map[[2]Port]*Link{}}
 }
@@ -110,8 +110,8 @@ func (h *Hub) Counters(from, to Port) Counters {
 	return Counters{}
 }
 
-// Close removes the interfaces and waits until no frames move. It returns the first error
-// of an interface. It is called once.
+// Close removes the interfaces and waits until no frames move. It returns the first error of an
+// interface. It may be called only once.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	h.closed = true
@@ -182,8 +182,8 @@ func (p *port) receive(self Port) error {
 	}
 }
 
-// write passes a frame to the interface. If the system refuses it, because the interface is
-// down or its queue is full, it is lost as on a wire.
+// write passes a frame to the interface. If the kernel refuses the frame, because the interface
+// is down or its queue is full, the frame is lost, and write returns no error.
 func (p *port) write(frame []byte) error {
 	if _, err := p.tap.Write(frame); errors.Is(err, os.ErrClosed) {
 		return err

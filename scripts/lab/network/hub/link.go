@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Rule describes the treatment of frames by a link. The zero value passes all of them at
-// once.
+// Rule describes how a link treats frames. The zero value passes all frames without delay.
 type Rule struct {
 	Delay  time.Duration // added to each frame
 	Jitter time.Duration // largest deviation of a frame's delay in either direction; order is kept
 	Loss   float64       // share of lost frames, 0 to 1
 	Cut    bool          // all frames are lost
-	// BytesPerSecond is the rate at which frames leave; 0 = unlimited. Up to QueueBytes
-	// wait, more is dropped; 0 = DefaultQueue.
+	// BytesPerSecond is the rate at which frames leave; 0 = unlimited. Up to QueueBytes wait to
+	// leave, and further frames are dropped; 0 = DefaultQueue.
 	BytesPerSecond int64
 	QueueBytes     int64
 }
@@ -37,8 +36,8 @@ type Counters struct {
 	Bytes             uint64 // of passed frames
 }
 
-// Link is one direction between two ports. The zero value has the zero Rule and its own
-// random numbers. It has no clock and no lock: calls must not be concurrent.
+// Link is one direction between two ports. The zero value has the zero Rule and a random
+// generator of its own. It has no clock and no lock: calls must not be concurrent.
 type Link struct {
 	rule   Rule
 	random *rand.Rand
@@ -56,8 +55,9 @@ func (l *Link) Set(r Rule) { l.rule = r }
 // Counters returns a snapshot.
 func (l *Link) Counters() Counters { return l.counts }
 
-// Take decides about a frame passed to the link now: it returns its arrival time, or false
-// if it is lost. Frames arrive in the order in which they were passed.
+// Take decides what happens to a frame that is passed to the link now. It returns the frame's
+// arrival time, or false if the frame is lost. Frames arrive in the order in which they were
+// passed.
 func (l *Link) Take(now time.Time, bytes int) (arrives time.Time, ok bool) {
 	r := &l.rule
 	if r.Cut {

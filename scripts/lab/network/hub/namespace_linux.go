@@ -29,7 +29,7 @@ func Available() error {
 	return tap.Close()
 }
 
-// NewNamespace creates a namespace. It has to be closed.
+// NewNamespace creates a namespace. The caller closes it.
 func NewNamespace() (ns *Namespace, err error) {
 	enter := func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -55,12 +55,12 @@ func NewNamespace() (ns *Namespace, err error) {
 // Close closes the namespace.
 func (ns *Namespace) Close() { _ = ns.file.Close() }
 
-// Path returns a name of the namespace for other programs, such as ip link set netns, valid
-// while this process runs.
+// Path returns a path of the namespace for other programs, such as ip link set netns. It is
+// valid while this process runs.
 func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
 
-// Do calls f on a thread in the namespace. Sockets that f opens itself, not on another
-// goroutine, belong to it permanently; so do processes that it starts.
+// Do calls f on a thread in the namespace. Sockets that f opens and processes that f starts
+// belong to the namespace permanently, unless f does so on another goroutine.
 func (ns *Namespace) Do(f func() error) error {
 	enter := func() error {
 		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -71,9 +71,9 @@ func (ns *Namespace) Do(f func() error) error {
 	return away(enter, f)
 }
 
-// away calls f on a thread that has entered another namespace, and then returns it to its
-// own. The thread must not end: its end would kill processes that were started on it with a
-// signal for the death of their parent, because for Linux the parent is the thread.
+// away calls f on a thread that has entered another namespace, and then moves the thread back to
+// its own namespace. The thread must not end: for Linux, the parent of a process is the thread
+// that started it, so its end would kill processes that were started with Pdeathsig.
 func away(enter, f func() error) error {
 	done := make(chan error)
 	go func() { done <- awayHere(enter, f) }()
@@ -94,7 +94,7 @@ func awayHere(enter, f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		return errors.Join(err, fmt.Errorf("hub: leave a network namespace: %w", back)) // and the thread ends
+		return errors.Join(err, fmt.Errorf("hub: leave a network namespace: %w", back)) // the goroutine ends with a locked thread, so the thread ends
 	}
 	runtime.UnlockOSThread()
 	return err
@@ -106,8 +106,8 @@ func (ns *Namespace) Start(c *exec.Cmd) error { return ns.Do(c.Start) }
 // interfaceName is the name of a port in its namespace.
 const interfaceName = "eth0"
 
-// openTAP creates an interface in the namespace, up and with an address, and returns the
-// end from which its frames are read and to which they are written.
+// openTAP creates an interface in the namespace, sets its address and brings it up. Reading tap
+// returns the frames that the interface sends; writing to tap delivers a frame to it.
 func (ns *Namespace) openTAP(addr netip.Prefix) (tap *os.File, err error) {
 	err = ns.Do(func() (err error) {
 		tap, err = openTAP(addr)
@@ -130,7 +130,7 @@ func openTAP(addr netip.Prefix) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("hub: interface %s: %w", interfaceName, err)
 	}
-	// It can be polled from here on.
+	// os.NewFile comes after TUNSETIFF, because only an attached TAP can be polled.
 	tap := os.NewFile(uintptr(fd), "tap")
 	if err := configure(addr); err != nil {
 		_ = tap.Close()
@@ -139,7 +139,7 @@ func openTAP(addr netip.Prefix) (*os.File, error) {
 	return tap, nil
 }
 
-// queueFrames is the number of a sender's frames that wait for the hub: a TCP window.
+// queueFrames is the number of frames of a sender that can wait for the hub. It is a TCP window.
 const queueFrames = 4096
 
 // configure sets up the interface of the calling thread's namespace.
@@ -167,7 +167,7 @@ func up(name string) error {
 	return change(name, unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP); return nil })
 }
 
-// change makes one call about an interface of the calling thread's namespace.
+// change makes one ioctl call, what, on an interface of the calling thread's namespace.
 func change(name string, what uint, set func(*unix.Ifreq) error) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -16,8 +16,8 @@ const maxAddresses = 1024
 // table maps an address to its port.
 type table map[address]int
 
-// learn records the source of a frame, and returns its destination port; -1 = all others.
-// For frames shorter than a header ok is false.
+// learn records the port of a frame's source address, and returns the port of its destination;
+// -1 = all other ports. ok is false if the frame is shorter than a header.
 func (t table) learn(port int, frame []byte) (to int, ok bool) {
 	if len(frame) < headerBytes {
 		return 0, false

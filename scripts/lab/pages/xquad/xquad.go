@@ -1,6 +1,6 @@
-// Package xquad contains lists of requests over the passages of XQuAD (English) as numbers,
-// with which block tables are measured. Lengths are at four characters per token, rounded
-// up. The text is not included.
+// Package xquad contains lists of requests over the passages of XQuAD (English), for
+// measurements of block tables. It has only the numbers and lengths of passages and questions,
+// not their text. Lengths are in tokens, at four characters per token, rounded up.
 package xquad
 
 import (
@@ -43,7 +43,8 @@ func Passages() (tokens []int, questions [][]int) {
 // Uniform returns 300 requests of 11 distinct passages each, all equally likely.
 func Uniform() []Asked { return list(uniform) }
 
-// Zipf returns the same with passages whose popularity falls as 1/rank.
+// Zipf returns 300 requests of 11 distinct passages each, where the popularity of a passage is
+// proportional to 1/rank.
 func Zipf() []Asked { return list(zipf) }
 
 func list(text string) (out []Asked) {
@@ -53,8 +54,8 @@ func list(text string) (out []Asked) {
 	return out
 }
 
-// lines reads lines of numbers; text after a # is a comment. The files are ours: a word
-// that is no number panics.
+// lines reads lines of numbers; text after a # is a comment. It panics on a word that is not a
+// number, because the files are part of this package.
 func lines(text string) (out [][]int) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")

@@ -13,13 +13,13 @@ import (
 // State is a running state of the reference engine.
 type State = refengine.State[float32]
 
-// Store saves states by the tokens before them and advises positions for states: the
-// daemon, or memory in tests.
+// Store saves states under the tokens that precede them, and advises at which positions to save
+// states. The daemon is a Store; tests use memory.
 type Store interface {
 	refengine.Prefixes
-	// Advise returns the positions where a state is worth saving, given that the last saved
-	// one is at from, and the number of the prompt's tokens that were seen before. The last
-	// output tokens were generated.
+	// Advise returns the positions at which a state is worth saving, and the number of leading
+	// tokens of all that were seen before. from is the position of the last saved state. The
+	// last output tokens of all were generated.
 	Advise(all []uint32, from, output int, cuts []int, took []Sample) (positions []int, seen int, err error)
 	// Kept counts the states that Save has stored so far.
 	Kept() (states int, bytes int64)
@@ -28,12 +28,12 @@ type Store interface {
 // Sample is a measured prefill.
 type Sample = connector.Sample
 
-// adviseBlock divides the positions of the advised way: an engine saves states at block
-// boundaries, and has to ask for each of them.
+// adviseBlock is the block size of the advised way: all its positions are multiples of it. An
+// engine saves states at block boundaries, and looks for states at each of them.
 const adviseBlock = 16
 
-// adviseMost is the number of states to save for a prompt, and for an answer: as many as
-// the way with a state at every message saves per turn.
+// adviseMost is the number of states to save per prompt, and per answer. The way with a state at
+// every message saves the same number per turn.
 const adviseMost = 1
 
 // store is the daemon's store for one way.

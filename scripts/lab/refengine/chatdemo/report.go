@@ -13,7 +13,7 @@ type Report struct {
 	Model    string  `json:"model"`
 	Chats    int     `json:"chats"`
 	Prompts  int     `json:"prompts"`
-	Answers  int     `json:"answer_tokens"` // of each
+	Answers  int     `json:"answer_tokens"` // tokens per answer
 	Seconds  float64 `json:"seconds"`
 	Ways     []Way   `json:"ways"`
 	Sentence string  `json:"sentence"`
@@ -29,7 +29,7 @@ type Way struct {
 	TTFTp95          float64 `json:"ttft_p95_ms"`
 	CheckpointsSaved int     `json:"checkpoints_saved"`
 	CheckpointBytes  int64   `json:"checkpoint_bytes"`
-	SameAnswers      int     `json:"same_answers"` // bit for bit equal to those without a cache
+	SameAnswers      int     `json:"same_answers"` // number of answers that are bit for bit equal to those without a cache
 	Kinds            []Group `json:"kinds"`
 }
 
@@ -107,7 +107,7 @@ func (r *Report) Way(name string) *Way {
 	return nil
 }
 
-// Failed returns ErrChanged if an answer differs from that of computing everything.
+// Failed returns ErrChanged if an answer differs from the answer without a cache.
 func (r *Report) Failed() error {
 	for _, w := range r.Ways {
 		if w.SameAnswers != r.Prompts {

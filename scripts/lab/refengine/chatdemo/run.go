@@ -62,7 +62,7 @@ type runner struct {
 	o       Options
 }
 
-// served is the part of a step's outcome in one way that is kept.
+// served is the part of the outcome of a step, in one way, that the report needs.
 type served struct {
 	kind             Kind
 	ttft             time.Duration
@@ -114,8 +114,8 @@ func (r *runner) warmUp(s *Script) error {
 	return err
 }
 
-// step serves one prompt in every way, one after another, so that drift of the machine
-// affects all alike. It returns the answer.
+// step serves one prompt in every way, one way after another, so that changes in the machine's
+// speed affect all ways equally. It returns the answer.
 func (r *runner) step(ctx context.Context, i int, kind Kind, c *chat) ([]uint32, error) {
 	prompt, cuts := c.prompt()
 	var truth *outcome
@@ -144,5 +144,5 @@ func (r *runner) step(ctx context.Context, i int, kind Kind, c *chat) ([]uint32,
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
-// ErrChanged means that an answer differs from that of computing everything.
+// ErrChanged means that an answer differs from the answer without a cache.
 var ErrChanged = errors.New("chatdemo: reuse changed an answer")

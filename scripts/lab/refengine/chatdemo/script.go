@@ -60,7 +60,8 @@ func asked(who, text string) message {
 	return message{tokens: tokens("\n<" + who + ">\n" + text + "\n<assistant>\n")}
 }
 
-// prompt returns all tokens and the ends of all spans but the last, ascending.
+// prompt returns all tokens of the conversation, and the positions at which messages begin,
+// ascending.
 func (c *chat) prompt() (all []uint32, cuts []int) {
 	all = append(all, c.system...)
 	for _, m := range c.messages {
@@ -70,7 +71,7 @@ func (c *chat) prompt() (all []uint32, cuts []int) {
 	return all, cuts
 }
 
-// apply adds a step's message to its conversation, which it returns.
+// apply adds a step's message to the step's conversation and returns the conversation.
 func (s *Script) apply(chats map[string]*chat, step Step) (*chat, error) {
 	c := chats[step.Chat]
 	switch step.Kind {

@@ -19,8 +19,8 @@ type outcome struct {
 	answer           []uint32
 }
 
-// engine serves prompts in one way. Its states and answers equal those of computing
-// everything bit for bit, wherever it resumes.
+// engine serves prompts in one way. Wherever it resumes, its states and answers are bit for bit
+// equal to those computed without a cache.
 type engine struct {
 	m     *refengine.Model[float32]
 	store Store
@@ -30,12 +30,12 @@ type engine struct {
 
 // planner implements a way: the positions at which to look for states, and to save them.
 type planner interface {
-	// lookAt returns the positions, ascending, where a state may be saved.
+	// lookAt returns the positions, ascending, at which to look for saved states.
 	lookAt(all []uint32, cuts []int) []int
 	// keepOf returns the positions after from at which to save states of a prompt.
 	keepOf(e *engine, all []uint32, cuts []int, from int) ([]int, error)
-	// keepBehind does the same for the answer, of a number of tokens, when the last saved
-	// state is at from.
+	// keepBehind returns the positions at which to save states of the last answer tokens of all.
+	// from is the position of the last saved state.
 	keepBehind(e *engine, all []uint32, cuts []int, answer, from int) ([]int, error)
 }
 
@@ -44,7 +44,8 @@ type teller interface {
 	ServedPrefix(tokens, reused int, first time.Duration) error
 }
 
-// serve answers a prompt; variant 0 takes the most likely first token, 1 the next one.
+// serve answers a prompt. Variant 0 starts the answer with the most likely token, variant 1 with
+// the second most likely.
 func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, error) {
 	out := &outcome{}
 	began := time.Now()
@@ -56,7 +57,7 @@ func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, erro
 	out.computed = len(prompt) - st.Tokens
 	var kept []*State
 	if st.Tokens > 0 {
-		kept = append(kept, st.Clone()) // later ones extend it
+		kept = append(kept, st.Clone()) // states that are saved later extend this one
 	}
 	keep, err := e.plan.keepOf(e, prompt, cuts, st.Tokens)
 	if err != nil {
@@ -86,7 +87,7 @@ func (e *engine) serve(prompt []uint32, cuts []int, variant int) (*outcome, erro
 	return out, e.answer(out, st, prompt, cuts, variant, kept)
 }
 
-// resume loads the longest saved state and leaves at least one token to compute.
+// resume loads the saved state with the most tokens, but leaves at least one token to compute.
 func (e *engine) resume(prompt []uint32, cuts []int) (*State, error) {
 	positions := e.plan.lookAt(prompt, cuts)
 	for len(positions) > 0 && positions[len(positions)-1] >= len(prompt) {
@@ -107,8 +108,8 @@ func (e *engine) prefill(st *State, tokens []uint32) ([]float32, error) {
 	return logits, err
 }
 
-// answer generates an answer, and saves states of prompt and answer. The first token does
-// not wait for that.
+// answer generates an answer, and saves states of the prompt and the answer. The time to the
+// first token, measured before, does not include that.
 func (e *engine) answer(out *outcome, st *State, prompt []uint32, cuts []int, variant int, kept []*State) error {
 	out.answer = append(out.answer, ranked(out.logits, variant))
 	all := slices.Clone(prompt)
@@ -154,8 +155,8 @@ func (e *engine) keep(all []uint32, kept []*State) error {
 	return e.store.Save(all, positions, kept)
 }
 
-// ranked returns the token with the n-th largest logit, counted from zero; of equals the
-// lowest comes first.
+// ranked returns the token with the n-th largest logit, counted from zero. Of tokens with equal
+// logits, the lowest id comes first.
 func ranked(logits []float32, n int) uint32 {
 	order := make([]uint32, len(logits))
 	for i := range order {
@@ -200,11 +201,11 @@ func (everyMessage) keepBehind(_ *engine, all []uint32, _ []int, _, _ int) ([]in
 	return []int{len(all)}, nil
 }
 
-// everyBlock saves a state at the end of every block of that many tokens, as a cache of
-// blocks would.
+// everyBlock saves a state at the end of every block, as a block-based prefix cache does. Its
+// value is the block size in tokens.
 type everyBlock int
 
-// blockTokens is the block size of that way.
+// blockTokens is the block size of everyBlock in this demo.
 const blockTokens everyBlock = 64
 
 func (b everyBlock) lookAt(all []uint32, _ []int) []int { return multiples(0, len(all), int(b)) }

@@ -35,8 +35,8 @@ type LinearConfig struct {
 	ValueDim   int
 	Kernel     int          // causal convolution over q|k|v; 0 = none
 	Rope       profile.Rope // inside the layer; RetNet and Lightning only
-	// Separate means that the weights of q|k|v, z, b and a are in separate tensors with
-	// heads in order, as in Qwen3.5; otherwise as in Qwen3-Next, see tensors. GDN only.
+	// Separate means that the weights of q|k|v, z, b and a are in separate tensors with heads in
+	// order, as in Qwen3.5. Otherwise tensors are as in Qwen3-Next, see tensors. For GDN only.
 	Separate bool
 }
 
@@ -49,8 +49,8 @@ type AttentionConfig struct {
 	Gate    bool // sigmoid output gate, as in Qwen3-Next
 }
 
-// Storage is the set of element types in which captured segments and checkpoints are
-// stored. Transitions of scalar families and running states are always F32.
+// Storage has the element types in which captured segments and checkpoints are stored.
+// Transitions of scalar families and running states are always F32.
 type Storage struct {
 	State      profile.DType
 	Transition profile.DType
@@ -68,15 +68,16 @@ func Exact() Storage {
 // ConvChannels returns the width of q|k|v, the input of the convolution.
 func (c LinearConfig) ConvChannels() int { return 2*c.KeyHeads*c.KeyDim + c.ValueHeads*c.ValueDim }
 
-// Delta reports whether writes correct the content of the state: the dense families.
+// Delta reports whether the family uses the delta rule: a write subtracts what the state already
+// holds for the key. These are the families with dense transitions.
 func (c LinearConfig) Delta() bool { return c.Family.Transition() == profile.Dense }
 
-// Erases reports whether gates are per channel: erasing per key channel, writing per value
-// channel.
+// Erases reports whether the layer has gates per channel: an erase gate per key channel and a
+// write gate per value channel.
 func (c LinearConfig) Erases() bool { return c.Family == profile.GDN2 }
 
-// Betas returns the numbers per token of the projection of write gates. For gates per
-// channel, those that erase come first, then those that write, heads in order.
+// Betas returns how many numbers per token the projection of write gates has. With gates per
+// channel, all erase gates come first, then all write gates, each with heads in order.
 func (c LinearConfig) Betas() int {
 	switch {
 	case c.Erases():
@@ -87,7 +88,8 @@ func (c LinearConfig) Betas() int {
 	return 0
 }
 
-// Gates returns the numbers per token of the projection of decay gates.
+// Gates returns how many numbers per token the projection of decay gates has; 0 if decays are
+// fixed.
 func (c LinearConfig) Gates() int {
 	switch c.Family.Decay() {
 	case profile.DecayPerHead:

@@ -1,4 +1,4 @@
-// Package modelfile holds the source of a reference engine's model: its configuration, also
-// read from a Hugging Face config.json, and its weights, drawn from a seed or read from
-// safetensors under the names of Qwen3-Next. It computes nothing.
+// Package modelfile has the configuration and the weights of a reference engine's model. A
+// configuration may be read from a Hugging Face config.json. Weights are drawn from a seed, or
+// read from a safetensors file with the tensor names of Qwen3-Next. It computes nothing.
 package modelfile

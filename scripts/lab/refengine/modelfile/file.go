@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/safetensors"
 )
 
-// Save writes the weights as a safetensors file with the names of tensors, in
-// the given element type.
+// Save writes the weights as a safetensors file in the element type d. Tensors have the names
+// that Config.tensors lists.
 func (w *Weights) Save(out io.Writer, d safetensors.DType) error {
 	f := &safetensors.File{Metadata: map[string]string{"format": "pt"}}
 	for _, t := range w.tensors {
@@ -25,10 +25,10 @@ func (w *Weights) Save(out io.Writer, d safetensors.DType) error {
 	return f.Write(out)
 }
 
-// Load reads weights for a configuration from a safetensors file. Every tensor must be
-// present with its shape and no others, except those of multi-token prediction (mtp.*) and
-// of images (model.visual.*), which are not part of the model. A missing lm_head.weight
-// means tied embeddings.
+// Load reads weights for a configuration from a safetensors file. The file must have every
+// tensor of the model, with the right shape, and no other tensors. Tensors of multi-token
+// prediction (mtp.*) and of images (model.visual.*) are allowed and ignored. A missing
+// lm_head.weight means tied embeddings.
 func Load(c Config, file []byte) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -70,8 +70,9 @@ func Load(c Config, file []byte) (*Weights, error) {
 	return w, nil
 }
 
-// ofText returns a tensor's name in a text-only model; false if such a model does not have
-// it. In a model with a vision part the text part is nested.
+// ofText converts the name of a tensor in the file to its name in a text-only model. It returns
+// false if a text-only model has no such tensor. In a model with a vision part, names of the
+// text part have an additional prefix.
 func ofText(name string) (string, bool) {
 	if strings.HasPrefix(name, "mtp.") || strings.HasPrefix(name, "model.visual.") {
 		return "", false
@@ -113,8 +114,8 @@ type hfConfig struct {
 	Nested json.RawMessage `json:"text_config"`
 }
 
-// ConfigFromHF reads the shape of a dense Qwen3-Next or Qwen3.5 model from its config.json.
-// Models with experts are rejected: the engine has dense MLPs only.
+// ConfigFromHF reads the shape of a dense Qwen3-Next or Qwen3.5 model from its config.json. It
+// rejects models with experts, because the engine has only dense MLPs.
 func ConfigFromHF(name string, configJSON []byte, storage Storage) (Config, error) {
 	h := hfConfig{FullEvery: 4, Eps: 1e-6, Theta: 10000, PartialRotary: 0.25}
 	if err := profile.DecodeConfig(configJSON, &h); err != nil {

@@ -3,9 +3,9 @@ package modelfile
 import "github.com/spliced-kv/spliced/policy/profile"
 
 // Small returns a small version of Qwen3-Next's shape, the model of the demos: six gated
-// delta-rule layers and two of attention; tokens are bytes. A prompt of 5,300 tokens takes
-// about half a second on two cores: long enough for savings to show, short enough to run it
-// several ways.
+// delta-rule layers and two of attention; tokens are bytes. A prompt of 5,300 tokens takes about
+// half a second on two cores. That is long enough to show savings, and short enough to run each
+// prompt in several ways.
 func Small(name string) Config {
 	c := Config{
 		Name: name, Vocab: 260, Dim: 128, Hidden: 256, Eps: 1e-6,

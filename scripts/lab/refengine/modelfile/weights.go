@@ -19,8 +19,8 @@ type Tensor struct {
 	Data  []float32
 }
 
-// Weights is the set of tensors of one model. Names and shapes follow Qwen3-Next (see
-// tensors). The values are float32 in any arithmetic.
+// Weights is the set of tensors of one model. Names and shapes follow Qwen3-Next (see tensors).
+// The values are float32, also for a float64 model.
 type Weights struct {
 	Config  Config
 	tensors []Tensor
@@ -49,12 +49,11 @@ type spec struct {
 	role  role
 }
 
-// tensors lists the model's tensors in file order. They are named as in Qwen3-Next with dense
-// MLPs; all families but GDN use the separate in_proj_b / in_proj_a of Qwen3.5, and fixed
-// decays are linear_attn.slopes. In in_proj_qkvz and in_proj_ba rows are grouped by key
-// head, as in Qwen3-Next: q, k, then v and z of its value heads; b, then a. With
-// LinearConfig.Separate, in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 replace
-// them.
+// tensors lists the model's tensors in file order. Names are those of Qwen3-Next with dense
+// MLPs. In in_proj_qkvz and in_proj_ba, rows are grouped by key head, as in Qwen3-Next: per key
+// head q, k, then v and z of its value heads; and b, then a. With LinearConfig.Separate,
+// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 replace these two. All families
+// except GDN use the separate in_proj_b and in_proj_a. Fixed decays are in linear_attn.slopes.
 func (c Config) tensors() []spec {
 	list := []spec{{"model.embed_tokens.weight", []int{c.Vocab, c.Dim}, roleEmbedding}}
 	for i, kind := range c.Layers {
@@ -158,8 +157,8 @@ func (w *Weights) Identity() profile.Identity { return w.Config.identity(w.Diges
 // Data returns the values of a tensor, which must exist.
 func (w *Weights) Data(name string) []float32 { return w.tensors[w.index[name]].Data }
 
-// Seeded draws weights from a seed. Every tensor has a separate stream, so adding a layer
-// does not change the others. Decays per token are between 0.9 and 0.999.
+// Seeded draws weights from a seed. Every tensor has its own random stream, so adding a layer
+// does not change the tensors of other layers. Decays per token are between 0.9 and 0.999.
 func Seeded(c Config, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -205,8 +204,8 @@ func (s spec) draw(rng *rand.Rand, layers int) []float32 {
 	return out
 }
 
-// drawDecays spreads typical decay exponents over 0.003 to 0.035 per token. The gate
-// changes an exponent by a factor e^±1 at four standard deviations, so that exp(-exponent)
+// drawDecays draws typical decay exponents between 0.003 and 0.035 per token. At four standard
+// deviations, the gate changes an exponent by a factor e^±1. A decay, exp(-exponent), therefore
 // stays between 0.9 and 0.999.
 func (s spec) drawDecays(rng *rand.Rand, out []float32) []float32 {
 	for i := range out {
@@ -251,8 +250,8 @@ func (w *Weights) Digest() [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// slopes returns each linear layer's fixed decay exponents, nil if decays depend on the
-// token.
+// slopes returns the fixed decay exponents of each layer; nil for attention layers, and for all
+// layers if decays depend on the token.
 func (w *Weights) slopes() [][]float64 {
 	out := make([][]float64, len(w.Config.Layers))
 	if !w.Config.Linear.Slopes() {

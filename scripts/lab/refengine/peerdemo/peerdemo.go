@@ -1,6 +1,7 @@
-// Package peerdemo shows how engines on several nodes share segments: documents computed on
-// one node are placed on another, in another order, while nodes are killed and restarted.
-// Every answer is compared with that of a cache in this process.
+// Package peerdemo shows how engines on several nodes share segments. Documents that were
+// computed on one node are placed in prompts on another node, in another order, while nodes are
+// killed and restarted. Every answer is compared with the answer that uses a cache in this
+// process.
 package peerdemo
 
 import (
@@ -40,7 +41,7 @@ type Options struct {
 	Step    func(Step)                      // called at the end of each step; may be nil
 }
 
-// Step is one request, or one event between two.
+// Step is one request, or one event between requests.
 type Step struct {
 	Node     string         `json:"node"`
 	What     string         `json:"what"`
@@ -49,11 +50,11 @@ type Step struct {
 	Computed int            `json:"computed_tokens,omitempty"`
 	Seconds  float64        `json:"seconds"`         // to the first token, or of the event
 	Tiers    map[string]int `json:"tiers,omitempty"` // segments that were cached, by tier
-	Same     *bool          `json:"same,omitempty"`  // equal to the answer of a cache in this process
+	Same     *bool          `json:"same,omitempty"`  // the answer equals the one with a cache in this process; nil for events
 }
 
-// Run runs all steps: warm on A, placed on B, A killed, B continues, A restarted. It fails
-// if an answer is wrong, or if no segment came from a peer.
+// Run runs all steps: segments are computed on A, reused on B, A is killed, B continues, A is
+// restarted. It fails if an answer is wrong, or if no segment came from a peer.
 func Run(ctx context.Context, o Options) ([]Step, error) {
 	sample, err := ragdemo.Embedded()
 	if err != nil {
@@ -221,7 +222,8 @@ func (d *demo) tell(s Step) {
 	}
 }
 
-// until polls: neither a peer's index nor the end of a daemon can be waited for.
+// until polls done until it returns true. Polling is necessary, because nothing signals that a
+// peer's index has arrived or that a daemon has ended.
 func (d *demo) until(done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(d.ctx, visible)
 	defer cancel()

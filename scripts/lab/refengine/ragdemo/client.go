@@ -11,13 +11,12 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine/remote"
 )
 
-// modelSeed is the seed of the demo's weights, equal in every run, so that a daemon with
-// segments of an earlier run is a warm one.
+// modelSeed is the seed of the demo's weights. It is the same in every run, so that a daemon
+// with segments of an earlier run gives hits.
 const modelSeed = 1
 
-// RunClient runs the demo against the daemon that client is attached to; it waits for one
-// until ctx ends. Everything is published at level logged, so that a daemon with a disk
-// still has it after a kill.
+// RunClient runs the demo against the client's daemon. It waits for a daemon until ctx ends. It
+// publishes everything at level logged, so that a daemon with a disk still has it after a kill.
 func RunClient(ctx context.Context, client *connector.Client, o Options) (*Report, error) {
 	m, err := o.model()
 	if err != nil {
@@ -45,7 +44,8 @@ func RunClient(ctx context.Context, client *connector.Client, o Options) (*Repor
 	return Run(ctx, m, s, o)
 }
 
-// attachedAgain waits for another daemon than the former one.
+// attachedAgain waits until the client is attached to another daemon than the one with the epoch
+// former, and the model is registered there.
 func attachedAgain(ctx context.Context, client *connector.Client, model *connector.Model, former uint64) error {
 	tick := time.NewTicker(time.Millisecond) // the loss of a daemon can only be polled
 	defer tick.Stop()
@@ -72,7 +72,7 @@ type store struct {
 
 type segment struct {
 	bytes int64
-	lost  bool // it was published again
+	lost  bool // it had to be published again
 }
 
 type checkpoint struct {

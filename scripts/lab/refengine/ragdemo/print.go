@@ -31,7 +31,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// print writes the cost of the kill.
+// print writes what survived the kill of the daemon, and the time until it answered again.
 func (r *Restart) print(b *strings.Builder) {
 	if r == nil {
 		return
@@ -50,7 +50,8 @@ func (r *Restart) print(b *strings.Builder) {
 // String returns the hits for display.
 func (h Hits) String() string { return fmt.Sprintf("%d in memory, %d on disk", h.Memory, h.Disk) }
 
-// row is one line of a table; naive addition has no time.
+// row is one line of a table. added means that the line has a value for naive addition, which
+// has no times.
 type row struct {
 	name  string
 	added bool

@@ -30,7 +30,7 @@ type Way struct {
 	Name      string `json:"name"`
 	Cold      Group  `json:"cold"`
 	Warm      Group  `json:"warm"`
-	HeldBytes int64  `json:"held_bytes"` // in the daemon for this way, at the end
+	HeldBytes int64  `json:"held_bytes"` // bytes in the daemon for this way, at the end of the run
 }
 
 // Group is the results of one way for the cold or the warm requests.
@@ -45,12 +45,12 @@ type Group struct {
 	OverPrefix      float64 `json:"speedup_over_prefix_p50"`
 	First           Error   `json:"state_error_first_linear_layer"`
 	Deepest         Error   `json:"state_error_deepest_linear_layer"`
-	NextTokenAgrees float64 `json:"next_token_agreement"` // share; with random weights no measure of quality
+	NextTokenAgrees float64 `json:"next_token_agreement"` // share of requests; with random weights it says nothing about quality
 	Right           int     `json:"answers_right,omitempty"`
 	Same            int     `json:"answers_as_full_recompute,omitempty"`
 }
 
-// Error is a mean distance of the state after the prompt from full recompute.
+// Error is the mean distance between the state after the prompt and the state of full recompute.
 type Error struct {
 	Relative float64 `json:"relative"` // Frobenius
 	Degrees  float64 `json:"degrees"`
@@ -62,7 +62,7 @@ const (
 	splitMeans = "warm: all of them were; cold and warm are the same requests in every way"
 )
 
-// deviation is one state's distance from the true one.
+// deviation is the distance of one state from the state of full recompute.
 type deviation struct{ relative, degrees float64 }
 
 func deviate(got, want []float32) deviation {
@@ -77,8 +77,8 @@ func deviate(got, want []float32) deviation {
 	if gg == 0 || ww == 0 {
 		return deviation{math.Sqrt(dd), 0}
 	}
-	// The sine comes from the part of got that is orthogonal to want: the cosine would lose
-	// angles below 1e-4 degrees to rounding.
+	// The angle is computed from its sine, the part of got that is orthogonal to want. With the
+	// cosine, angles below 1e-4 degrees would be lost to rounding.
 	across := math.Sqrt(max(0, gg-gw*gw/ww))
 	return deviation{math.Sqrt(dd / ww), math.Atan2(across, gw/math.Sqrt(ww)) * 180 / math.Pi}
 }

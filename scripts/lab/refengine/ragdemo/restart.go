@@ -18,8 +18,8 @@ var ErrChanged = errors.New("ragdemo: a crash of the store changed what it serve
 // Durable is a Store that may be killed and restarted during a run.
 type Durable interface {
 	Store
-	// Holdings looks up every segment and every checkpoint published so far. A segment that
-	// had to be published twice does not count: it was lost.
+	// Holdings looks up every segment and every checkpoint published so far, and counts the
+	// hits. A segment that had to be published twice does not count, because it was lost.
 	Holdings() (Holdings, error)
 	// Hits counts the segments found since the run began, by tier.
 	Hits() Hits
@@ -41,18 +41,18 @@ type Hits struct {
 
 func (h Hits) minus(o Hits) Hits { return Hits{h.Memory - o.Memory, h.Disk - o.Disk} }
 
-// Restart is the state of the store and of the answers after its process was killed during
-// the run.
+// Restart describes what the store had, and whether answers stayed the same, after its process
+// was killed during the run.
 type Restart struct {
 	AfterRequest int      `json:"after_request"`
 	Published    Holdings `json:"held_before"`
 	Back         Holdings `json:"back_after"`
-	BackMs       float64  `json:"back_ms"` // from the kill to the next lookup
+	BackMs       float64  `json:"back_ms"` // time from the kill until the next lookup succeeds
 	Replayed     int      `json:"requests_replayed"`
-	Same         int      `json:"answers_same"` // bit for bit, in both ways with reuse
+	Same         int      `json:"answers_same"` // answers that are bit for bit equal, in both ways with reuse
 	Before       Hits     `json:"hits_before"`
 	Replay       Hits     `json:"hits_of_replay"` // after the kill
-	After        Hits     `json:"hits_after"`     // to the end of the run, the replay included
+	After        Hits     `json:"hits_after"`     // from the kill to the end of the run, including the replay
 }
 
 // Failed returns why a run with a crash failed, or nil.
@@ -71,8 +71,8 @@ func (r *Restart) Failed() error {
 	return nil
 }
 
-// replayed is the number of last requests that are served again just before and just after
-// the crash.
+// replayed is the number of most recent requests that are served again just before and just
+// after the crash.
 const replayed = 3
 
 // recall is a served request with the result of full recompute.
@@ -109,7 +109,8 @@ func (r *runner) crash(ctx context.Context, after int) error {
 		return fmt.Errorf("crash: %w", err)
 	}
 	out.BackMs = float64(time.Since(began)) / float64(time.Millisecond)
-	// Replay first: looking up everything would make the daemon prefetch it.
+	// The replay comes before Holdings, because looking up everything would make the daemon read
+	// it ahead.
 	again, err := r.replay(ctx)
 	if err != nil {
 		return fmt.Errorf("after the crash: %w", err)
@@ -173,8 +174,8 @@ func (r *runner) given(logits []float32, st *refengine.State[float32], reused in
 	return given{logits, st, reused, r.measure(outcome{reused: reused}, logits, st, truth)}
 }
 
-// same reports whether the answers are equal bit for bit and reused as much: a recomputed
-// answer is right, but it is a cost that the crash should not have.
+// same reports whether the answers are equal bit for bit and reused the same number of tokens.
+// If more was recomputed, the answer is right, but the crash has lost data.
 func (a answer) same(b answer) bool { return a.spliced.same(b.spliced) && a.prefix.same(b.prefix) }
 
 func (g given) same(o given) bool {

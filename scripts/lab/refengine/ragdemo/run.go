@@ -24,16 +24,16 @@ type Store interface {
 type Options struct {
 	Requests int // number of requests; 0 = all
 	Seam     int // w; 0 = 8
-	// Tolerance of the model's identity, see profile.Identity; 0 = segments are
-	// stored exactly. A trained model has its own.
+	// Tolerance of the model's identity, see profile.Identity; 0 = segments are stored exactly.
+	// It is ignored for a trained model, which has its own tolerance.
 	Tolerance float64
 	Sample    *Sample // nil = the embedded one
-	// Trained, if set, answers its own questions; the sample and the model passed to Run
-	// are not used then.
+	// Trained, if set, is a trained model that answers its own questions. The sample and the
+	// model passed to Run are then not used.
 	Trained *Trained
-	// Crash, if set, kills the store's process and returns after its restart. It is called
-	// once, in the middle of the run, with the last requests served again before and after;
-	// the store has to be Durable.
+	// Crash, if set, kills the store's process and returns after its restart. Run calls it once,
+	// in the middle of the run, and serves the last requests again just before and just after
+	// the call. The store must be Durable.
 	Crash func(ctx context.Context) error
 	// Progress, when set, is called before each step from the running goroutine.
 	Progress func(Progress)
@@ -63,11 +63,12 @@ type outcome struct {
 	first, deepest   deviation // from full recompute
 	agrees           bool      // next token
 	answer           string    // of a trained model, decoded greedily
-	right, same      bool      // the answer equals the expected one, and that of full recompute
+	right, same      bool      // the answer equals the expected one; it equals the one of full recompute
 }
 
-// Run measures all requests in all ways, one request after another, so that drift of the
-// machine affects all ways alike. It stops between steps when ctx ends.
+// Run measures all requests in all ways. It serves each request in every way before the next
+// request, so that changes in the machine's speed affect all ways equally. When ctx ends, it
+// stops before the next step.
 func Run(ctx context.Context, m *refengine.Model[float32], store Store, o Options) (*Report, error) {
 	load, err := o.workload(m)
 	if err != nil {

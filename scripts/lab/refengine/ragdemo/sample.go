@@ -10,7 +10,7 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// made by scripts/lab/ragsample from MuSiQue, CC BY 4.0; see testdata/ATTRIBUTION.
+// embedded was made by scripts/lab/ragsample from MuSiQue, CC BY 4.0; see testdata/ATTRIBUTION.
 //
 //go:embed testdata/musique.json.zst
 var embedded []byte
@@ -79,8 +79,8 @@ func (s *Sample) prompt(i int) prompt {
 	return p
 }
 
-// Request returns one of the sample's requests in the form that an engine serves. seam:
-// tokens recomputed on either side of a join.
+// Request returns request i of the sample in the form that an engine serves. seam is the number
+// of tokens to recompute on each side of a join.
 func (s *Sample) Request(i, seam int) refengine.Request {
 	p := s.prompt(i)
 	return refengine.Request{First: p.first, Mid: p.passages, Query: p.query, Seam: seam}

@@ -43,8 +43,8 @@ const (
 // maxAnswer is the largest number of decoded tokens of an answer.
 const maxAnswer = 6
 
-// LoadTrained reads a model directory in the form that transformers reads, and
-// questions.jsonl next to the weights. The tokenizer's words are needed for printing only.
+// LoadTrained reads a model directory in the format of transformers, and the file
+// questions.jsonl in it. The tokenizer's words are only needed for printing.
 func LoadTrained(dir string, tolerance float64) (*Trained, error) {
 	var failed []error
 	read := func(name string) []byte {
@@ -69,7 +69,8 @@ func LoadTrained(dir string, tolerance float64) (*Trained, error) {
 	return t, nil
 }
 
-// storage returns the defaults of engines: states in full precision, large parts in half.
+// storage returns the element types that engines use by default: states in F32, large parts in
+// 16 bits.
 func storage(tolerance float64) modelfile.Storage {
 	return modelfile.Storage{State: profile.F32, Transition: profile.F16, Conv: profile.F32, KV: profile.BF16, Tolerance: tolerance}
 }

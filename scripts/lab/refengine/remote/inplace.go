@@ -11,8 +11,8 @@ import (
 
 var _ refengine.InPlace = (*leases)(nil)
 
-// Rows implements refengine.InPlace: a view of the arena, or a copy of keys or values that
-// are not contiguous there.
+// Rows implements refengine.InPlace. It returns views of the arena, or copies of keys or values
+// that are not contiguous there.
 func (l *leases) Rows(i, layer int) ([]kernel.Run, int64, error) {
 	lease := l.held[i]
 	if l.store.InPlace <= 0 {
@@ -54,8 +54,8 @@ func (l *leases) Intact() error {
 	return nil
 }
 
-// Extend implements refengine.InPlace: when half of their time is over, the leases are
-// renewed. Leased segments are not moved, so the rows stay the same.
+// Extend implements refengine.InPlace. It renews the leases once half of their duration is over.
+// Leased segments are not moved, so the rows stay at the same addresses.
 func (l *leases) Extend() error {
 	now := l.store.now()
 	if now.Sub(l.taken) < l.store.InPlace/2 {

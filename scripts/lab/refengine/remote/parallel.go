@@ -12,19 +12,19 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// watchWait bounds one watch; pieceWait bounds the wait for a first piece that the daemon
-// has just reported as present.
+// watchWait bounds one WatchPlan or WatchJobs call. pieceWait bounds the wait for a first piece
+// that the daemon has just reported as present.
 const (
 	watchWait = 2 * time.Second
 	pieceWait = 2 * time.Second
 )
 
-// Parallel is a Store whose missing segments may also be computed by other engines, of
-// other nodes and of this one.
+// Parallel is a Store whose missing segments may also be computed by other engines, on other
+// nodes or on this node.
 type Parallel struct {
 	*Store
-	// Pieces allows cutting a segment in two: the result then differs by the rounding of
-	// the first one in storage.
+	// Pieces allows cutting a segment into two pieces. The result then differs by the rounding
+	// of the first piece in storage.
 	Pieces bool
 	// Last describes the last Compute.
 	Last Shared
@@ -33,13 +33,14 @@ type Parallel struct {
 // Shared is the outcome of a plan.
 type Shared struct {
 	Plan connector.Parallel
-	Rows []uint8 // wire.Progress… of each; 0 = computed by this engine
+	Rows []uint8 // wire.Progress… of each row; 0 = computed by this engine
 }
 
 var _ refengine.Helped = (*Parallel)(nil)
 
-// Compute implements refengine.Helped: it plans, computes its own share and whatever the
-// others do not deliver. Without a plan this engine computes everything.
+// Compute implements refengine.Helped. It requests a plan, computes this engine's share, and
+// then computes the rows that other engines do not deliver. Without a plan this engine computes
+// everything.
 func (p *Parallel) Compute(m *refengine.Model[float32], missing []refengine.Missing) (captured int, err error) {
 	c := computing{p: p, m: m, missing: missing, here: map[int]bool{}}
 	q := connector.ParallelQuery{Pieces: p.Pieces}
@@ -71,7 +72,7 @@ type computing struct {
 }
 
 func (c *computing) run() error {
-	c.open = 1 // until the plan reports it
+	c.open = 1 // assumed until WatchPlan reports the number
 	if c.plan.ID == 0 {
 		c.open = 0
 	}
@@ -109,7 +110,7 @@ func (c *computing) own(o connector.OwnSegment) error {
 		}
 	}
 	if !c.here[o.Row] {
-		return nil // it is in todo
+		return nil // watch or the end of the plan has put the row in todo
 	}
 	s := c.missing[o.Row]
 	spec := connector.LeftPiece(s.Spec, o.Begin)
@@ -140,8 +141,9 @@ func (c *computing) whole(row, end int) error {
 	return c.p.Publish(s.Key, s.Tokens, captured)
 }
 
-// watch receives the progress of rows. If the daemon does not answer, or no longer knows
-// the plan, this engine computes the remaining rows.
+// watch receives the progress of rows. Once no more progress is expected, watch computes the
+// rows that were not delivered. If the daemon does not answer or no longer knows the plan, these
+// are all remaining rows.
 func (c *computing) watch(wait time.Duration) error {
 	if c.open == 0 {
 		return nil
@@ -189,8 +191,8 @@ func (c *computing) rest() error {
 	return nil
 }
 
-// errRounded means that a piece was packed: its continuation would have its errors in
-// addition to the errors reported for the whole.
+// errRounded means that a piece was packed with errors. A segment that continues from it would
+// have these errors in addition to the errors that are reported for the whole segment.
 var errRounded = errors.New("remote: a piece is not as it was computed")
 
 // piece returns the values of a cached segment, or errRounded if they differ from the
@@ -227,9 +229,10 @@ func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait tim
 	return out, nil
 }
 
-// Work computes segments for others until the store's context ends: each in isolation, or
-// after its first piece, published like any segment. Jobs that it cannot do are declined.
-// An error comes from the daemon, which may be temporarily absent.
+// Work computes segments for other engines until the store's context ends. It computes each
+// segment in isolation, or continues from its first piece, and publishes it like any segment. It
+// declines jobs that it cannot do. An error that it returns comes from the daemon, which may be
+// temporarily absent.
 func (s *Store) Work(m *refengine.Model[float32]) error {
 	q := connector.WorkerQuery{Jobs: 2, Pieces: true, Wait: watchWait}
 	for {
@@ -237,7 +240,7 @@ func (s *Store) Work(m *refengine.Model[float32]) error {
 		if s.ctx.Err() != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), time.Second)
 			defer cancel()
-			_ = s.model.EndWork(ctx) // it also ends by itself
+			_ = s.model.EndWork(ctx) // without it, the role as a worker ends after some seconds
 			return nil
 		}
 		if err != nil {

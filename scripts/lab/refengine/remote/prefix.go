@@ -36,8 +36,9 @@ func (s *Store) Load(prompt []uint32, positions []int) (*refengine.State[float32
 	return s.unfold(c)
 }
 
-// unfold copies a checkpoint into a state: rows from every node of its chain, the remaining
-// parts from the last, or rebuilt from rows.
+// unfold copies a checkpoint into a state. Attention rows come from every node of the chain.
+// States and convolution tails come from the last node, or are rebuilt if the checkpoint is
+// stored as rows.
 func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], error) {
 	st := &refengine.State[float32]{Tokens: c.Tokens, Layers: make([]refengine.LayerState[float32], s.prof.Layers())}
 	layout, read := c.Last().Layout(), c.Last().Read
@@ -83,9 +84,9 @@ func (s *Store) unfold(c *connector.Checkpoint) (*refengine.State[float32], erro
 	return st, nil
 }
 
-// Save implements refengine.Prefixes: each state extends the one before it, so rows are
-// stored once. Spliced states are marked as such. A state for which the daemon has no room
-// ends the chain.
+// Save implements refengine.Prefixes. Each state extends the one before it, so rows are stored
+// once. Spliced states are saved as checkpoints of kind Spliced. If the daemon has no room for a
+// state, Save does not save later ones.
 func (s *Store) Save(prompt []uint32, positions []int, states []*refengine.State[float32]) error {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, positions)
 	if !ok {
@@ -131,10 +132,10 @@ func (s *Store) checkpointFill(st *refengine.State[float32], parent int) func(p 
 	}
 }
 
-// SaveRows saves the tokens after parent at the ascending positions as rows, each after the
-// one before it: a later Load rebuilds the states of any of them. A checkpoint must be
-// saved at parent, with states or as rows; 0 = the start. st has the keys and values of
-// attention.
+// SaveRows saves checkpoints of kind Rows at the ascending positions, each as an extension of
+// the previous one. A later Load can rebuild the states at any of these positions. A checkpoint
+// must already be saved at parent, with states or as rows; 0 = the start of the prompt. st has
+// the keys and values of attention layers.
 func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *refengine.Rows, st *refengine.State[float32]) error {
 	hashes, ok := s.model.PrefixHashes(BlockTokens, prompt, append([]int{parent}, positions...))
 	if !ok {
@@ -162,9 +163,10 @@ func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *ref
 	return nil
 }
 
-// SaveBehind saves what a decoder with Keep has computed after a saved parent (0 = the
-// start), the last of these tokens: as rows at every step-th token while they take fewer
-// bytes than the states at its end (profile.RowBytes), otherwise with these states.
+// SaveBehind saves the tokens of all after parent, which a decoder with the option Keep has
+// computed. parent is a position with a saved checkpoint; 0 = the start. If rows take fewer
+// bytes than the states at the end (profile.RowBytes), SaveBehind saves a checkpoint of kind
+// Rows at every step-th token; otherwise it saves the states at the end.
 func (s *Store) SaveBehind(all []uint32, parent, step int, d *refengine.Decoder) error {
 	rows, st := d.Kept(), d.Settle()
 	if st.Tokens != len(all) || parent < 0 || parent >= len(all) || step < 1 {

@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// ServedPrefix reports to the daemon a prompt of a number of tokens that was served from
-// the last loaded checkpoint, which covers the first reused ones, 0 = none. first is the
-// time to its first token.
+// ServedPrefix reports to the daemon how a prompt of the given number of tokens was served: the
+// first reused tokens came from the last loaded checkpoint; 0 = no checkpoint. first is the time
+// to the first token.
 func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Prefix: reused, PrefixReason: s.found.PrefixReason, First: first}
 	if reused > 0 {
@@ -20,9 +20,9 @@ func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	return err
 }
 
-// ServedSplice reports to the daemon a prompt of a number of tokens whose segments were
-// matched last. first is the time to its first token. The engine computed the tokens before
-// the segments itself.
+// ServedSplice reports to the daemon how a prompt of the given number of tokens was served,
+// whose segments are those of the last Match. first is the time to the first token. The tokens
+// before the segments count as reused from the engine's own cache.
 func (s *Store) ServedSplice(tokens int, r *refengine.Result, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Engine: r.Plan.Begin, First: first}
 	for i, p := range r.Parts {

@@ -22,8 +22,8 @@ type leases struct {
 	src   *source
 }
 
-// Packed implements refengine.Leases: a copy of the published bytes, empty if the lease has
-// ended.
+// Packed implements refengine.Leases. It returns a copy of the published bytes; empty if the
+// lease has ended.
 func (l *leases) Packed(i int) refengine.PackedSegment {
 	lease := l.held[i]
 	if lease == nil {
@@ -74,17 +74,18 @@ type source struct {
 	model  *refengine.Model[float32]
 	shape  refengine.Plan
 	from   *refengine.State[float32]
-	saved  *connector.Checkpoint // has the states of from; nil = none does
+	saved  *connector.Checkpoint // checkpoint with the states of from; nil = none
 	own    bool                  // from is included as a separate span
 	plan   connector.Plan
 	states *connector.Slot
 	rows   *connector.Slot
 }
 
-// begin selects the start of the plan. The daemon composes from a saved checkpoint by
-// reference if that has exactly the states of the request: convolution tails and rows come
-// from the request, and must belong to the same state. Any other prefix enters as one more
-// computed span: with T = 0 and S = its state, any state becomes that state.
+// begin selects how the plan starts. If a saved checkpoint has exactly the states of the
+// request's prefix, the daemon composes from it by reference. The states must be identical,
+// because convolution tails and rows come from the request. Otherwise the prefix enters the plan
+// as an additional computed span with T = 0 and S = its state, which turns any state into that
+// state.
 func (s *source) begin(prefix []uint32) error {
 	if s.from == nil {
 		return nil
@@ -118,8 +119,8 @@ func (s *source) begin(prefix []uint32) error {
 	return nil
 }
 
-// holds reports whether a checkpoint's running states equal those of from, bit for bit.
-// Equal tokens do not suffice: from may be the state after a splice.
+// holds reports whether a checkpoint's running states equal those of from, bit for bit. A
+// comparison of tokens does not suffice, because from may be the state after a splice.
 func (s *source) holds(c *connector.Checkpoint) (bool, error) {
 	last := c.Last()
 	for _, i := range s.store.prof.LinearLayers() {
@@ -142,8 +143,8 @@ func (s *source) release() {
 	s.saved.Release()
 }
 
-// Left implements refengine.Source: the tail of the segment before the span, or of the
-// prefix.
+// Left implements refengine.Source. It returns the convolution tail of the segment before the
+// span, or of the prefix.
 func (s *source) Left(layer, span int) ([]float32, error) {
 	var before *connector.Lease
 	for i, p := range s.shape.Spans {
@@ -165,8 +166,8 @@ func (s *source) Left(layer, span int) ([]float32, error) {
 	return s.model.NewState().Layers[layer].Conv, nil
 }
 
-// elements returns the values of one part of an object, read by its Read: if a lease ends
-// meanwhile, it returns an error, never other bytes.
+// elements returns the values of one part of an object. read is the object's Read, which returns
+// an error, and never wrong bytes, if the lease ends during the call.
 func elements(layout profile.Layout, layer int, kind profile.PartKind, read func(i int, dst []byte) error) ([]float32, error) {
 	i := layout.Find(layer, kind)
 	if i < 0 {
@@ -223,7 +224,7 @@ func (s *source) States(layer int, own []refengine.Tuple[float32]) ([][]float32,
 	return states, err
 }
 
-// before copies the states before the n computed spans out of the slot.
+// before returns copies of the states before the n computed spans, from the slot.
 func (s *source) before(layer, n int) ([][]float32, error) {
 	layout := s.store.prof.StatesLayout(layer, n)
 	b := s.states.Bytes()
@@ -239,7 +240,8 @@ func (s *source) before(layer, n int) ([][]float32, error) {
 	return out, stillHeld(s.states)
 }
 
-// stillHeld is called after the last use of a slot's bytes.
+// stillHeld returns an error if a slot's bytes may have changed. It is called after the last use
+// of the bytes.
 func stillHeld(slot *connector.Slot) error {
 	if !slot.Valid() {
 		return fmt.Errorf("slot ended while it was read: %w", connector.ErrGone)

@@ -21,7 +21,7 @@ type Store struct {
 	// daemon.
 	Level wire.Level
 	// InPlace is the duration of leases whose rows are read in place, at most the daemon's
-	// max-lease-ttl. They are renewed before it is over. 0: rows are copied.
+	// max-lease-ttl. The store renews them before they expire. 0 = rows are copied.
 	InPlace time.Duration
 
 	ctx    context.Context
@@ -37,8 +37,8 @@ func New(ctx context.Context, client *connector.Client, model *connector.Model) 
 	return &Store{ctx: ctx, client: client, model: model, prof: model.Profile(), now: time.Now}
 }
 
-// Key implements refengine.Cache. Until a daemon has been attached there is no salt and so
-// no key; no cache contains the zero key.
+// Key implements refengine.Cache. Until a daemon has been attached, there is no salt, and Key
+// returns the zero key, which no cache contains.
 func (s *Store) Key(spec profile.SegmentSpec, tokens []uint32) profile.SegmentKey {
 	key, _ := s.model.SegmentKey(spec, tokens)
 	return key
@@ -56,8 +56,8 @@ func (s *Store) Match(keys []profile.SegmentKey) ([]bool, error) {
 	return held, nil
 }
 
-// Found returns the full answer to the last match of segments or of a prefix, until the
-// next one.
+// Found returns the full answer to the last match of segments or of a prefix. It is valid until
+// the next match.
 func (s *Store) Found() *connector.Found { return &s.found }
 
 // Publish implements refengine.Cache. Values are rounded to their element types on the way
@@ -83,8 +83,9 @@ func fill(dst []byte, values []float32, d profile.DType, off int64) error {
 	return nil
 }
 
-// unlessRefused drops the errors that mean that nothing was stored and nothing is wrong:
-// another client stores it, or there is no room for it now.
+// unlessRefused returns nil for errors that mean that nothing was stored but nothing is wrong:
+// another client stores the object, or there is no room for it now. It returns other errors
+// unchanged.
 func unlessRefused(err error) error {
 	for _, fine := range []error{connector.ErrExists, connector.ErrFull, connector.ErrQuota, connector.ErrBusy} {
 		if errors.Is(err, fine) {
@@ -121,8 +122,8 @@ func (s *Store) Acquire(keys []profile.SegmentKey, specs []profile.SegmentSpec) 
 	return l, held, nil
 }
 
-// fetchWait bounds the wait for an object on disk or at a peer: computing it would take
-// longer.
+// fetchWait bounds the wait for an object on disk or at a peer. Computing the object would take
+// longer than this.
 const fetchWait = time.Second
 
 // wait returns the bound of an acquire after the last match; 0 = the client's.

@@ -3,10 +3,10 @@
 //	u64 little-endian header length | JSON header | tensor bytes
 //
 // The header maps each name to its element type, shape and byte range, and may have string
-// metadata. The reader is strict, because a file that is only nearly right computes
-// plausible nonsense: ranges must cover the bytes exactly once, sizes must follow from
-// shapes, names must be unique, and only the element types F32, F16 and BF16 are accepted.
-// The result refers to the input as views; the writer's output is a function of its input.
+// metadata. The reader is strict, because a model with a slightly wrong file computes plausible
+// but wrong results. Ranges must cover the bytes exactly once, sizes must follow from shapes,
+// names must be unique, and only the element types F32, F16 and BF16 are accepted. Tensors that
+// the reader returns are views of its input. The writer's output depends only on its input.
 package safetensors
 
 import (
@@ -60,7 +60,7 @@ const (
 	lengthBytes = 8
 	// maxHeader is the bound in the format's own library.
 	maxHeader = 100 << 20
-	// maxRank exceeds the rank of any weight; it bounds work on a hostile header.
+	// maxRank is larger than the rank of any weight. It bounds the work on a hostile header.
 	maxRank     = 8
 	metadataKey = "__metadata__"
 )

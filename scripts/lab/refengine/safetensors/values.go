@@ -75,7 +75,7 @@ func toHalf(v float32) uint16 {
 	case mag >= 65520: // halfway between the largest half and the next step
 		return sign | 0x7c00
 	case mag < 1.0/(1<<14):
-		// In [0.5, 1) the last float32 bit weighs 2^-24, the subnormal step.
+		// In [0.5, 1) the last bit of a float32 is 2^-24, the distance of F16 subnormals.
 		return sign | uint16(math.Float32bits(mag+0.5)&0xffff)
 	}
 	b &^= 1 << 31

@@ -1,41 +1,40 @@
-// Package bound computes an upper bound of the hits of a cache of a given size on a given
-// trace, for any admission and eviction, even with knowledge of the future.
+// Package bound computes an upper bound of the hits that a cache of a given size can have on a
+// given trace. The bound holds for any admission and eviction policy, even one that knows the
+// future.
 //
 // # What a hit needs
 //
-// Requests are numbered in order; slot j is the time between request j and
-// request j+1. Let request r be served from a prefix of p tokens (p = 0: from
-// no prefix), and let since(r, i) be the last request before r whose sequence,
-// input and output, had the same first i tokens. Then in every slot from
-// since(r, i) up to r the cache held
+// Requests are numbered in order. Slot j is the time between request j and request j+1. Let
+// request r be served from a prefix of p tokens; p = 0 means without a prefix. Let since(r, i)
+// be the last request before r whose sequence (input and output) had the same first i tokens.
+// Then in every slot from since(r, i) up to r, the cache held
 //
-//   - keys and values of token i, for each i ≤ p: they were made or loaded by
-//     request since(r, i) at the latest, and by no request after it;
-//   - the recurrent states at p, in every slot from since(r, p): no later request
-//     passed p and could have saved them.
+//   - the keys and values of token i, for each i ≤ p: request since(r, i) is the last request
+//     that could have computed or loaded them;
+//   - the recurrent states at p, in every slot from since(r, p): no later request passed p, so
+//     none could have saved them.
 //
 // # The bound
 //
-// For one prefix of i tokens the spans [since(r, i), r) of different requests do
-// not overlap, since each begins where the one before ended at the earliest. So
-// the bytes that all hits need in slot j, added up, are bytes that the cache held
-// in slot j, and are at most its capacity C. For any prices λ(j) ≥ 0 of a byte in
-// slot j therefore
+// For one prefix of i tokens, the spans [since(r, i), r) of different requests do not overlap,
+// because a span begins at the end of the previous span or later. The bytes that all hits need
+// in slot j, added up, are therefore bytes that the cache held in slot j, and are at most its
+// capacity C. For any prices λ(j) ≥ 0 of a byte in slot j, it follows that
 //
 //	hits ≤ Σ_r max_p [ p − Σ_{i≤p} token bytes·Λ(since(r,i), r) − state bytes·Λ(since(r,p), r) ] + C·Σ_j λ(j)
 //
-// with Λ(a, b) = λ(a)+…+λ(b−1): the choice of p that the cache made is one of
-// those in the maximum, and the price charged for all choices is at most the price
-// of C. Every λ gives a valid bound. Trace.Tokens searches for a low one: one price
-// for all slots first (a knapsack over byte-time), then steps along the subgradient,
-// C minus the bytes in use. The bound is loose only by the relaxation: the maximum
-// may combine prefixes that cannot be cached together in one slot.
+// with Λ(a, b) = λ(a)+…+λ(b−1). This holds because the maximum includes the choice of p that the
+// cache made, and the price of all choices together is at most the price of C. Every λ gives a
+// valid bound. Trace.Tokens searches for a low bound: it first finds the best single price for
+// all slots (a knapsack over byte-time), and then takes steps along the subgradient, which is C
+// minus the bytes in use. The bound is not tight, because the maximum may combine prefixes that
+// do not fit into the cache together in one slot.
 //
-// With Options.Boundaries p is limited to positions where a cache with Marconi's
-// admission can have states: at ends of earlier sequences and at branch points
-// between them. A smaller cache knows a subset of these positions.
+// With Options.Boundaries, p is limited to positions where a cache with Marconi's admission can
+// have states: at ends of earlier sequences, and at branch points between them. A cache that has
+// evicted sequences knows only a subset of these positions.
 //
-// A Trace has no lock.
+// A Trace is not safe for concurrent use.
 package bound
 
 import "math"
@@ -46,12 +45,12 @@ type Options struct {
 	TokenBytes float64 // keys and values of one token
 	Unit       int     // tokens per symbol; 0 = 1
 	Boundaries bool    // states only at ends of sequences and at branch points
-	Steps      int     // of the subgradient; 0 = 400
+	Steps      int     // number of subgradient steps; 0 = 400
 }
 
-// Trace records which prefixes each request could reuse. It takes 16 bytes for each edge
-// that a request passes, and the tree of all sequences, which keeps the slices passed to
-// it.
+// Trace records which prefixes each request could reuse. It uses 16 bytes for each edge of the
+// prefix tree that a request passes, and memory for the tree of all sequences, which keeps the
+// slices passed to Add.
 type Trace struct {
 	o     Options
 	tree  tree
@@ -60,11 +59,12 @@ type Trace struct {
 	input float64 // tokens
 }
 
-// span is a run of tokens of a request that were last seen in the same request.
+// span is a run of tokens of a request. The last earlier request with these tokens is since, for
+// all tokens of the span.
 type span struct {
 	since  int32
 	tokens int32
-	stop   bool // states at its end can exist
+	stop   bool // states can exist at the end of the span
 }
 
 // New returns an empty trace.
@@ -110,7 +110,7 @@ func (t *Trace) Rate(capacityBytes float64) float64 {
 type solver struct {
 	t        *Trace
 	capacity float64
-	price    []float64 // of a byte in a slot, tokens
+	price    []float64 // price of a byte in each slot, in tokens
 	sum      []float64 // sum[j] = price[0]+...+price[j-1]
 	use      []float64 // bytes in a slot under the choices of the last evaluation
 	best     float64
@@ -140,7 +140,7 @@ func (t *Trace) of(r int) []span {
 	return t.spans[t.first[r]:]
 }
 
-// evaluate returns the bound at the current prices; it fills use.
+// evaluate returns the bound at the current prices, and sets use.
 func (s *solver) evaluate() float64 {
 	n := len(s.price)
 	s.sum[0] = 0
@@ -152,7 +152,7 @@ func (s *solver) evaluate() float64 {
 	for r := range s.t.first {
 		total += s.choose(r)
 	}
-	// So far use has the changes from slot to slot.
+	// Until here, use has the differences between successive slots.
 	for j := 1; j < n; j++ {
 		s.use[j] += s.use[j-1]
 	}
@@ -187,7 +187,8 @@ func (s *solver) choose(r int) float64 {
 	return best
 }
 
-// flat finds the best single price by golden section: the bound is convex in it.
+// flat finds the best single price for all slots by golden-section search: the bound is a convex
+// function of the price.
 func (s *solver) flat() {
 	n := len(s.t.first)
 	s.price, s.sum = make([]float64, n), make([]float64, n+1)
@@ -199,7 +200,8 @@ func (s *solver) flat() {
 		}
 		return s.evaluate()
 	}
-	// From a negligible price to one at which a single token is too expensive in one slot.
+	// The search range goes from a negligible price to a price at which a single token costs
+	// more than it saves in one slot.
 	low, high := -80.0, 1.0
 	const golden = 0.6180339887498949
 	a, b := high-golden*(high-low), low+golden*(high-low)
@@ -218,8 +220,9 @@ func (s *solver) flat() {
 	copy(s.price, s.bestAt)
 }
 
-// descend follows the subgradient. A step aims at a target a little below the best bound so
-// far (Polyak), which moves closer when steps stop improving the bound.
+// descend improves the prices along the subgradient. A step aims at a target a little below the
+// best bound so far (Polyak). When steps stop improving the bound, the target moves closer to
+// the best bound.
 func (s *solver) descend() {
 	ambition := 0.1
 	since, start := 0, s.best

@@ -19,8 +19,8 @@ type branch struct {
 
 func newTree() tree { return tree{nodes: make([]node, 1), child: map[branch]int32{}} }
 
-// pass calls tell for the runs of symbols of a sequence that were seen before, each with
-// the last request that saw it. end means that a node is there.
+// pass calls tell for each run of symbols of a sequence that was seen before, with the last
+// request, since, that had the run. end means that the run ends at a node of the tree.
 func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bool)) {
 	at := int32(0)
 	for len(symbols) > 0 {
@@ -38,7 +38,8 @@ func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bo
 	}
 }
 
-// insert adds a sequence in two pieces and records the pass.
+// insert adds the sequence input, output to the tree, and records request now at each edge that
+// the sequence passes.
 func (t *tree) insert(input, output []uint32, now int32) {
 	symbols := input
 	if len(output) > 0 {

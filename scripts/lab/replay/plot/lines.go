@@ -42,7 +42,7 @@ func (c *Chart) lines(d *drawing, xs map[float64]bool) {
 	for i, at := range spread(ends, 17, top, height-bottom) {
 		s := c.Series[i]
 		colour := colours[i%len(colours)]
-		if math.Abs(at-ends[i]) > 1 { // lead from the line to its name
+		if math.Abs(at-ends[i]) > 1 { // connect the line to its name, which was moved
 			d.add(`<path d="M%d %.1f L%d %.1f" stroke="%s" stroke-opacity=".5" fill="none"/>`, width-right+5, ends[i], width-right+17, at, colour)
 		}
 		d.label(width-right+21, at+4.5, "start", fmt.Sprintf(` fill="%s" font-weight="600"`, colour), s.Name+" "+c.Y.text(last(s)))

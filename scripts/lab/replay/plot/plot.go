@@ -1,6 +1,6 @@
-// Package plot draws small charts as SVG: lines over a few values of x, or bars for a
-// single one. Axes have units, every series is named next to its line or bar, and the text
-// suffices to read the figures.
+// Package plot draws small charts as SVG: lines over a few values of x, or bars for a single
+// one. Axes have units, and every series is named next to its line or bar. A reader can get all
+// figures from the text.
 package plot
 
 import (
@@ -42,8 +42,8 @@ const (
 	barHeight     = 26
 )
 
-// Colours that differ for all kinds of colour vision (Okabe and Ito), with a dash or a
-// marker, so that a grey print is readable.
+// Colours that people with any kind of colour vision can distinguish (Okabe and Ito). Dashes and
+// markers keep a grey print readable.
 var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#7f7f7f"}
 
 // Write draws the chart.
@@ -146,8 +146,8 @@ func (c *Chart) highest() float64 {
 	return most
 }
 
-// spread moves positions apart to at least gap, keeping their order and, as far
-// as that allows, between lo and hi.
+// spread moves positions apart until they are at least gap apart. It keeps their order and, if
+// possible, keeps them between lo and hi.
 func spread(at []float64, gap, lo, hi float64) []float64 {
 	order := make([]int, len(at))
 	for i := range order {

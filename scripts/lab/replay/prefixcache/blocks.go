@@ -4,16 +4,16 @@ import "slices"
 
 // BlockOptions sets the granularity of a block cache.
 type BlockOptions struct {
-	Symbols int // of a block; 0 = 32
-	States  int // per block, if a symbol stands for several blocks; 0 = 1
+	Symbols int // symbols per block; 0 = 32
+	States  int // states per block, if a symbol stands for several blocks of tokens; 0 = 1
 }
 
-// Blocks is vLLM's prefix cache with a state for every block (vLLM+ in Marconi's
-// evaluation, by the rules of its simulator): a tree of blocks, the last one of a sequence
-// possibly short and filled up by its extensions. It evicts the least recently used block
+// Blocks is vLLM's prefix cache with a state for every block: vLLM+ in Marconi's evaluation,
+// with the rules of Marconi's simulator. It is a tree of blocks. The last block of a sequence
+// may be short; a longer sequence fills it up. Blocks evicts the least recently used block
 // without children.
 //
-// As in the simulator, the space for an insert is estimated, one block too low, so that the
+// As in the simulator, the estimate of the space for an insert is one block too low, so the
 // cached bytes may exceed the capacity.
 type Blocks struct {
 	Config
@@ -27,11 +27,10 @@ type Blocks struct {
 	whole   []uint32
 }
 
-// blockNode is a block. All of them are in a ring through the root, in order of use; those
-// used at once with the deepest first.
+// blockNode is a block. All blocks are in a ring through the root, in order of their last use.
+// Of blocks with the same last use, the deepest comes first.
 //
-// Invariant: a block's children are before it in the ring, so that the first block is a
-// leaf.
+// Invariant: a block's children come before it in the ring, so the first block is a leaf.
 type blockNode struct {
 	symbols      []uint32
 	parent       int32
@@ -41,8 +40,9 @@ type blockNode struct {
 	partial      int32 // children that are short
 }
 
-// blockKey identifies a full block below another. If two collide, their symbols are
-// compared: the younger one is found by walking.
+// blockKey identifies a full block below its parent. Two blocks may have the same key, so
+// symbols are compared. The map has only the older of two such blocks; the younger is found by
+// walking the siblings.
 type blockKey struct {
 	parent int32
 	hash   uint64
@@ -77,8 +77,8 @@ func (b *Blocks) Serve(r Request) Hit {
 	return h
 }
 
-// match returns the cached symbols and their number of blocks. Of matching short blocks the
-// oldest is used, not the longest.
+// match returns the number of cached symbols and of the blocks that hold them. If several short
+// blocks match, it uses the oldest, not the longest.
 func (b *Blocks) match(symbols []uint32) (hit, blocks int) {
 	n, size := int32(0), b.options.Symbols
 	for len(symbols) >= size {
@@ -154,8 +154,8 @@ func (b *Blocks) leave(n int32) {
 	b.nodes[d.newer].older = d.older
 }
 
-// extended returns the child that is a whole prefix of symbols, unless another child shares
-// more of them; otherwise 0.
+// extended returns the child whose symbols are all a prefix of symbols. It returns 0 if there is
+// none, or if another child shares a longer prefix.
 func (b *Blocks) extended(n int32, symbols []uint32) int32 {
 	size := b.options.Symbols
 	if len(symbols) >= size {
@@ -197,7 +197,7 @@ func (b *Blocks) newBlock(parent int32, symbols []uint32) int32 {
 	return n
 }
 
-// fill extends a short block, which makes it the youngest of its siblings.
+// fill appends symbols to a short block. The block then becomes the youngest of its siblings.
 func (b *Blocks) fill(n int32, symbols []uint32) {
 	b.unlink(n)
 	d := &b.nodes[n]

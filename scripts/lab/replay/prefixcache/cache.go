@@ -1,21 +1,20 @@
-// Package prefixcache simulates the prefix cache of a model whose layers save states and
-// rows of attention: the tokens that requests would hit in a memory of a given size. A
-// request is looked up, then its prompt and its answer are cached. Three caches share the
-// package:
+// Package prefixcache simulates the prefix cache of a hybrid model, which caches states and
+// attention rows. It computes how many tokens of each request would be hits in a memory of a
+// given size. A simulation looks up a request, and then caches its prompt and its answer. The
+// package has three kinds of cache:
 //
 //   - NewBlocks (vLLM+ in Marconi's evaluation): a state for every block of tokens
 //     and eviction of the least recent block without children.
-//   - NewPathLRU (SGLang+) and NewMarconi: a radix tree with a state at every node,
-//     where prompts end and branch, with the released rules of Marconi's
-//     simulator, including its bugs as options (Quirks). They agree with its numbers
-//     and serve as references.
-//   - New: the same tree and admission under any policy.Eviction. Nodes with at most
-//     one child can be evicted: a leaf frees its state and the rows of its edge, a
-//     node in the middle its state only, and its rows pass to the child. The cached
-//     bytes never exceed the capacity.
+//   - NewPathLRU (SGLang+) and NewMarconi: a radix tree with a state at every node, that is,
+//     where prompts end and branch. They have the rules of Marconi's released simulator, and its
+//     bugs as options (Quirks). They reproduce its numbers and serve as references.
+//   - New: the same tree and admission under any policy.Eviction. Nodes with at most one child
+//     can be evicted. Evicting a leaf frees its state and the rows of its edge. Evicting a node
+//     with one child frees only its state, and its rows pass to the child. The cached bytes
+//     never exceed the capacity.
 //
-// A simulation moves no data: nodes hold byte counts. It is pure, takes the time from its
-// caller, and belongs to one goroutine.
+// A simulation moves no data: nodes hold byte counts. It has no clock and no I/O, takes the time
+// from its caller, and must be used by one goroutine at a time.
 package prefixcache
 
 import (
@@ -34,7 +33,7 @@ type Request struct {
 // Hit is the cached part of a request's input.
 type Hit struct {
 	Input  int // tokens
-	Tokens int // of these, the ones that need no prefill
+	Tokens int // tokens of the input that need no prefill
 }
 
 // Cache is a simulated prefix cache.
@@ -81,8 +80,8 @@ func (s Stats) HitRate() float64 {
 	return float64(s.HitTokens) / float64(s.InputTokens)
 }
 
-// serve counts a lookup of symbols of which hit were cached, found in a number of steps
-// along edges.
+// serve counts a lookup of a number of symbols, of which hit were cached. steps is the number of
+// edges that the lookup followed.
 func (s *Stats) serve(c Config, symbols, hit, steps int) Hit {
 	h := Hit{symbols * c.symbolTokens(), hit * c.symbolTokens()}
 	s.Requests++

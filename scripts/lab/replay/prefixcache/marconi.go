@@ -6,15 +6,17 @@ import (
 	"github.com/spliced-kv/spliced/policy/radix"
 )
 
-// Quirks are bugs of the simulator that Marconi's authors released, each of them needed to
-// reproduce its numbers. The zero value has none of them.
+// Quirks are bugs of the simulator that Marconi's authors released. All of them are needed to
+// reproduce its numbers. The zero value has no bugs.
 type Quirks struct {
-	// ParentMLP subtracts from the MLPs' work up to a node, instead of their work up to its
-	// parent, a multiple of the work of the attention layers: the number of MLP layers per
-	// attention layer (7 in the paper's model). 0 = off.
+	// ParentMLP changes how the MLPs' work between a node's parent and the node is computed.
+	// Correct is the MLPs' work up to the node minus their work up to the parent. The bug
+	// subtracts ParentMLP times the work of the attention layers up to the parent instead.
+	// ParentMLP is the number of MLP layers per attention layer (7 in the paper's model); 0 = no
+	// bug.
 	ParentMLP float64
-	// LastCandidate counts the rows of the last candidate in depth-first order as freed by
-	// the eviction of a leaf.
+	// LastCandidate is a bug in the bytes that evicting a leaf frees: it counts the rows of the
+	// last candidate in depth-first order instead of the leaf's rows.
 	LastCandidate bool
 	// WalkOn lets a lookup that ends inside an edge continue at the children below that
 	// edge.
@@ -24,20 +26,20 @@ type Quirks struct {
 // AsReleased returns the quirks of the released code for the paper's 7B model.
 func AsReleased() Quirks { return Quirks{ParentMLP: 7, LastCandidate: true, WalkOn: true} }
 
-// MarconiOptions sets the balance of Marconi and how it is found.
+// MarconiOptions sets the weight Alpha of Marconi's utility and how it is tuned.
 type MarconiOptions struct {
-	Alpha float64 // weight of efficiency relative to recency; with tuning, the initial one
-	// Bootstrap tunes Alpha once (the simulator's V2): after this multiple of the number of
-	// requests before the first eviction, they are replayed for each alpha of 0, 0.1 … 2,
-	// and the one that saved the most work over the last 500 requests is used. 5 in the
-	// paper; 0 = Alpha is static (V3).
+	Alpha float64 // weight of efficiency relative to recency; with Bootstrap, the initial weight
+	// Bootstrap tunes Alpha once (the simulator's V2). If the first eviction comes after n
+	// requests, tuning runs after Bootstrap*n requests. It replays these requests with each
+	// alpha of 0, 0.1 … 2, and selects the alpha that saved the most work over the last 500
+	// requests. The paper uses 5; 0 = Alpha is not tuned (V3).
 	Bootstrap int
 	Quirks    Quirks
-	// OwnBytes divides a node's savings by the bytes that its eviction frees, not by the
-	// state and rows of its whole prefix. It performs worse.
+	// OwnBytes divides a node's savings by the bytes that its eviction frees, instead of by the
+	// bytes of the state and rows of its whole prefix. This gives fewer hits.
 	OwnBytes bool
-	// LogRecency scales -log(age) instead of 1/age, which is so skewed that useful alphas
-	// are below the first step of the grid.
+	// LogRecency uses -log(age) as recency instead of 1/age. With 1/age, useful alphas are
+	// smaller than the first step of the grid, because its distribution is very skewed.
 	LogRecency bool
 }
 
@@ -46,11 +48,12 @@ const (
 	tunedOver   = 500 // requests, the last ones of a replay
 )
 
-// Marconi evicts, among nodes with at most one child, the one with the lowest utility:
-// recency + alpha × efficiency, each scaled to 0..1 over the candidates. Recency is 1/age
-// by the clock; efficiency is the work that the node saves compared with its parent, per
-// byte of its state and of the rows of its whole prefix. Of equal ones the first in
-// depth-first order is evicted. Only the node at which a lookup ends counts as used.
+// Marconi evicts the node with the lowest utility among nodes with at most one child. Utility is
+// recency + alpha × efficiency, each scaled to 0..1 over the candidates. Recency is 1/age by the
+// simulator's clock. Efficiency is the work that a hit at the node saves compared with a hit at
+// its parent, per byte of the node's state and of the rows of its whole prefix. Of nodes with
+// equal utility, the first in depth-first order is evicted. A lookup counts as a use only of the
+// node at which it ends.
 type Marconi struct {
 	released
 	options    MarconiOptions
@@ -82,7 +85,7 @@ func (c *Marconi) Alpha() (alpha float64, tuned bool) { return c.options.Alpha, 
 // Serve looks up a request's input, then caches its input and output.
 func (c *Marconi) Serve(r Request) Hit { return c.serve(c, c.join(r), len(r.Input)) }
 
-// next remembers requests until alpha is tuned, and tunes it when it is time.
+// next records requests until alpha is tuned, and tunes alpha at the end of the window.
 func (c *Marconi) next(whole []uint32, input int) {
 	if c.options.Bootstrap == 0 || c.tuned {
 		return
@@ -97,7 +100,8 @@ func (c *Marconi) follow(p radix.Path, symbols []uint32) radix.Path {
 	if !c.options.Quirks.WalkOn {
 		return p
 	}
-	// The symbols after the shared part of an edge are looked up below that edge.
+	// This is the quirk WalkOn: symbols after the shared part of an edge are looked up below
+	// that edge.
 	for p.Into != radix.None && p.Matched < len(symbols) {
 		n := c.Child(p.Into, symbols[p.Matched])
 		if n == radix.None {
@@ -124,8 +128,8 @@ func (c *Marconi) touchInsert(in radix.Insertion) {
 	}
 }
 
-// measure computes the efficiency of a node that is new or has a different parent or
-// different children.
+// measure computes the efficiency of a node. It is called when a node is new, and when its
+// parent or its children have changed.
 func (c *Marconi) measure(n radix.Node) {
 	if n == radix.Root {
 		return

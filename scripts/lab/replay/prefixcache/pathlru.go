@@ -6,8 +6,8 @@ import (
 	"github.com/spliced-kv/spliced/policy/radix"
 )
 
-// PathLRU is SGLang's policy with states at branches and ends (SGLang+, the simulator's
-// V1): a use refreshes every node on its path, and the least recent leaf is evicted.
+// PathLRU is SGLang's policy with states at branches and ends (SGLang+, the simulator's V1). A
+// lookup counts as a use of every node on its path, and the least recently used leaf is evicted.
 type PathLRU struct{ released }
 
 // NewPathLRU returns an empty cache.
@@ -22,7 +22,8 @@ func (c *PathLRU) follow(p radix.Path, _ []uint32) radix.Path { return p }
 
 func (c *PathLRU) next([]uint32, int) {}
 
-// touch refreshes the path, and the node inside whose edge it ended.
+// touch records a use of all nodes on the path and, if the path ends inside an edge, of the node
+// at the end of that edge.
 func (c *PathLRU) touch(p radix.Path) {
 	if p.Into != radix.None {
 		c.used[p.Into] = c.clock

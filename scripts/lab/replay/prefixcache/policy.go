@@ -13,7 +13,7 @@ type Options struct {
 	// Saved returns the milliseconds saved by a hit on the tokens [begin, end) of a prompt.
 	// nil = the work of Shape at 10^12 FLOPs per millisecond.
 	Saved func(begin, end int) float64
-	// Item describes a node to the policy. nil = by Saved, as documented at Policy.
+	// Item describes a node to the policy. nil = use Saved, as described at Policy.
 	Item func(Place) policy.Item
 	// OnEvict is called before each eviction of a node. May be nil.
 	OnEvict func(Place)
@@ -28,18 +28,19 @@ type Place struct {
 	Extends    policy.ID
 }
 
-// flopsPerMilli converts work to time without measurements: an order of magnitude for one
-// accelerator. Policies compare values with one another, so that the factor does not
-// matter.
+// flopsPerMilli converts work to time if there are no measurements. It has the order of
+// magnitude of one accelerator. Its value does not matter, because policies only compare values
+// with each other.
 const flopsPerMilli = 1e12
 
-// Policy is a radix tree of states under a policy.Eviction. The policy knows every node;
-// those with two or more children are suspended, as is the node at which the current
-// request ends.
+// Policy is a radix tree of states from which a policy.Eviction evicts. The policy knows every
+// node. Nodes with two or more children, and the node at which the current request ends, are
+// suspended: they cannot be evicted.
 //
-// Item.Saved of a node is the saving of a hit there compared with a hit at its parent,
-// which Item.Extends names; Item.Key identifies its prefix. When nodes above or below it
-// are added or removed, saving, parent and bytes change: the policy is notified by Update.
+// For a node, Item.Saved is the saving of a hit at the node compared with a hit at its parent.
+// Item.Extends names the parent, and Item.Key identifies the node's prefix. When neighbouring
+// nodes are added or removed, these values change, and Update passes the new values to the
+// policy.
 type Policy struct {
 	tree
 	options Options
@@ -90,8 +91,8 @@ func (c *Policy) touch(n radix.Node) {
 	}
 }
 
-// insert makes room and caches a sequence whose path is p, unless it cannot fit together
-// with the node that it extends.
+// insert makes room for a sequence whose cached path is p, and caches it. It caches nothing if
+// the sequence does not fit into the capacity together with the node that it extends.
 func (c *Policy) insert(p radix.Path, whole []uint32) {
 	end := p.Node
 	if c.least(p, len(whole)) > c.CapacityBytes {
@@ -139,7 +140,8 @@ func (c *Policy) need(p radix.Path, n int) int64 {
 	return c.bytes(states, n-p.Matched)
 }
 
-// least returns the bytes of path and sequence after all other nodes are evicted.
+// least returns the bytes that are needed for the path and the sequence if all other nodes are
+// evicted.
 func (c *Policy) least(p radix.Path, n int) int64 {
 	states := 0
 	if p.End > 0 {
@@ -151,8 +153,8 @@ func (c *Policy) least(p radix.Path, n int) int64 {
 	return c.bytes(states, n)
 }
 
-// evict drops a node and updates the policy about its neighbours. It returns the changed
-// path p, which does not end at the node; but the path may end inside the node's edge.
+// evict drops a node and updates the policy about the node's neighbours. It returns p as it is
+// after the change. p must not end at the node, but may end inside the node's edge.
 func (c *Policy) evict(n radix.Node, p radix.Path) radix.Path {
 	if c.options.OnEvict != nil {
 		c.options.OnEvict(c.place(n))
@@ -174,7 +176,7 @@ func (c *Policy) evict(n radix.Node, p radix.Path) radix.Path {
 	return p
 }
 
-// add adds a new node, on the path of the sequence, to the policy.
+// add adds a new node to the policy. The node is on the path of the sequence whole.
 func (c *Policy) add(n radix.Node, whole []uint32) {
 	c.nodes = grown(c.nodes, n)
 	c.serial++
@@ -197,7 +199,7 @@ func (c *Policy) suspend(n radix.Node) {
 	}
 }
 
-// resume makes a node evictable again, if possible.
+// resume makes a node evictable again, unless another reason forbids it.
 func (c *Policy) resume(n radix.Node) {
 	if n != radix.Root && n != c.serving && c.Children(n) <= 1 {
 		c.policy.Resume(c.nodes[n].id)
@@ -227,8 +229,8 @@ func (c *Policy) place(n radix.Node) Place {
 
 func (c *Policy) item(n radix.Node) policy.Item { return c.options.Item(c.place(n)) }
 
-// running continues a hash of a sequence from any point: a polynomial in k modulo 2^64,
-// four symbols per step.
+// running continues the hash h of a sequence with further symbols. The hash is a polynomial in k
+// modulo 2^64; the loop handles four symbols per step.
 func running(h uint64, symbols []uint32) uint64 {
 	const (
 		k  = 0xd1342543de82ef95

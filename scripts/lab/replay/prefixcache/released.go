@@ -2,11 +2,11 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// released is the common part of the two tree caches of Marconi's simulator: a clock that
-// each lookup, insert and eviction advances by one, the space that an insert requests
-// before it knows the effect of evictions on its path, and two lookups per request.
+// released is the common part of the two tree caches of Marconi's simulator. Each lookup, insert
+// and eviction advances its clock by one. An insert computes the space that it needs before
+// evictions, although they may change its path. Each request makes two lookups.
 //
-// So the cached bytes may exceed the capacity a little, and a path that is about to be
+// The cached bytes may therefore exceed the capacity a little, and a path that is about to be
 // extended may be evicted.
 type released struct {
 	tree
@@ -14,18 +14,18 @@ type released struct {
 	used  []uint64 // by node: the clock at its last use
 }
 
-// rules are the differences between the two.
+// rules are the differences between the two caches.
 type rules interface {
 	// follow returns the path that a lookup uses, given the path of its symbols.
 	follow(p radix.Path, symbols []uint32) radix.Path
 	touch(p radix.Path)             // called by a lookup
 	touchInsert(in radix.Insertion) // called by an insert, for nodes other than new ones
-	evict(bytes int64)              // at least this much, if there is enough
+	evict(bytes int64)              // evicts nodes until at least this many bytes are freed or none is left
 	// next is called between the lookup of a request and its insert.
 	next(whole []uint32, input int)
 }
 
-// serve handles a request; its first input symbols are looked up.
+// serve looks up the first input symbols of whole, and then caches whole.
 func (c *released) serve(o rules, whole []uint32, input int) Hit {
 	c.clock++
 	p := c.Match(whole[:input])

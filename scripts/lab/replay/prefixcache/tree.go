@@ -2,8 +2,7 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// tree is the radix tree of a cache with a state at every node, and the bytes that it
-// represents.
+// tree is the radix tree of a cache with a state at every node. It counts the cached bytes.
 type tree struct {
 	Config
 	*radix.Tree
@@ -30,7 +29,7 @@ func (t *tree) join(r Request) []uint32 {
 	return t.whole
 }
 
-// lookup counts a request as served.
+// lookup looks up a request's input and counts the request.
 func (t *tree) lookup(input []uint32) (radix.Path, Hit) {
 	p := t.Match(input)
 	return p, t.stats.serve(t.Config, len(input), p.End, p.Depth)
@@ -45,8 +44,8 @@ func (t *tree) keep(p radix.Path, sequence []uint32) radix.Insertion {
 	return in
 }
 
-// drop evicts a node with at most one child and returns its replacement: the child that
-// took over its edge, or None.
+// drop evicts a node with at most one child. It returns the child, which takes over the node's
+// edge, or None.
 func (t *tree) drop(n radix.Node) radix.Node {
 	t.stats.Evictions++
 	if t.Children(n) == 1 {

@@ -2,7 +2,7 @@ package prefixcache
 
 import "github.com/spliced-kv/spliced/policy/radix"
 
-// history remembers whole requests, with shared parts stored once.
+// history records whole requests and stores their shared prefixes once.
 type history struct {
 	tokens *radix.Tree
 	served []served
@@ -28,8 +28,8 @@ func (h *history) each(do func(whole []uint32, input int)) {
 	}
 }
 
-// tune replays the bootstrap window for each alpha, only once, and selects the alpha that
-// saved the most work over the last requests; of equal ones the lowest.
+// tune replays the recorded requests once with each alpha, and selects the alpha that saved the
+// most work over the last tunedOver requests. Of equally good alphas it selects the lowest.
 func (c *Marconi) tune() {
 	var caches [tunedAlphas]*Marconi
 	var saved [tunedAlphas]float64

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// errNoTexts reports a session line that can only be checked with its texts.
+// errNoTexts is the error of a session line that cannot be checked without the texts of the
+// sessions.
 var errNoTexts = errors.New("no texts")
 
-// companion opens the file that a trace refers to: the named one, or the only one of that
-// shape in the trace's directory. Of several, it is the one whose name shares the longest
-// prefix with the trace's.
+// companion opens the file that a trace refers to. If named is set, it opens that file.
+// Otherwise it opens the file of the wanted shape in the trace's directory. If there are
+// several, it opens the file whose name has the longest common prefix with the trace's name.
 func companion(of *stream, named string, want shape) (*stream, error) {
 	what := map[shape]string{shapeTrajectories: "texts of sessions", shapeLengths: "lengths of passages"}[want]
 	if named != "" {
@@ -41,7 +42,7 @@ func companion(of *stream, named string, want shape) (*stream, error) {
 		}
 		s, err := openStream(dir+e.Name(), "")
 		if err != nil {
-			continue // archives and unreadable files
+			continue // skip archives and unreadable files
 		}
 		n := commonPrefix(e.Name(), base)
 		if s.shape() != want || n < common {
@@ -63,7 +64,7 @@ func companion(of *stream, named string, want shape) (*stream, error) {
 	return best, nil
 }
 
-// shape peeks at the first line without consuming it. A line longer than the peek is
+// shape peeks at the first line without consuming it. A line that is longer than 64 KiB is
 // classified by its beginning.
 func (s *stream) shape() shape {
 	in := bufio.NewReaderSize(s.Reader, 1<<16)

@@ -5,7 +5,7 @@ import "fmt"
 // depthsHead is the first line of a file of overlap depths.
 const depthsHead = "req,group,entry_len_L,app_boundary,best_entry_req,overlap_depth_t,best_entry_len"
 
-// depths reads the lines after it.
+// depths reads the lines after the head.
 type depths struct{ requests int }
 
 func (d *depths) decode(line []byte, r *Request) error {

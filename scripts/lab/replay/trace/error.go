@@ -10,10 +10,10 @@ const (
 	BadLine       Code = "bad_line"       // a line that its format does not allow
 	UnknownFormat Code = "unknown_format" // the format is not recognised
 	NoContent     Code = "no_content"     // a trace of lengths only: reuse is unknown
-	NotATrace     Code = "not_a_trace"    // recognised, but it is a companion of a trace
+	NotATrace     Code = "not_a_trace"    // the file is recognised, but it is only the companion of a trace
 	NoCompanion   Code = "no_companion"   // texts or lengths that the trace refers to are missing
 	Mismatch      Code = "mismatch"       // the trace and its companion contradict each other
-	NoMember      Code = "no_member"      // the file in the archive is not given or not found
+	NoMember      Code = "no_member"      // the file in the archive is not named or not found
 	Empty         Code = "empty"          // no requests
 	Unreadable    Code = "unreadable"     // the file or its compression
 )

@@ -20,8 +20,8 @@ func newLines(file string, in io.Reader) *lines {
 	return &lines{file: file, in: bufio.NewReaderSize(in, 1<<16)}
 }
 
-// next returns a line without its end, valid until the next call; io.EOF after the last.
-// Empty lines are allowed only at the end of the file.
+// next returns the next line without its line end; io.EOF after the last line. The line is valid
+// until the next call. Empty lines are allowed only at the end of the file.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.read()
 	if err != nil || len(line) > 0 {

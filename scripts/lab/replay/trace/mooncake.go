@@ -39,14 +39,14 @@ func mooncake(line []byte, r *Request) error {
 	return err
 }
 
-// numbers is a JSON array of numbers below 2^32, read into an existing slice: prompts are
-// long, and a replay spends most of its reading here.
+// numbers is a JSON array of numbers below 2^32, which is decoded into an existing slice. It has
+// its own decoder, because prompts are long and a replay spends most of its reading time here.
 type numbers struct {
 	into []uint32
 	set  bool
 }
 
-// UnmarshalJSON requires valid JSON.
+// UnmarshalJSON decodes the array. text must be valid JSON.
 func (n *numbers) UnmarshalJSON(text []byte) error {
 	n.into, n.set = n.into[:0], true
 	if len(text) < 2 || text[0] != '[' {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// integers reads a comma-separated line of whole numbers from 0 to most into out, and
-// returns it.
+// integers reads a comma-separated line of whole numbers from 0 to most. It appends them to out
+// and returns out.
 func integers(out []int, line []byte, most int) ([]int, error) {
 	for i := 0; ; i++ {
 		field, rest, more := bytes.Cut(line, []byte{','})
@@ -50,10 +50,10 @@ func signedFields(line []byte, n int) ([]int, error) {
 	return out, nil
 }
 
-// mostSeconds is some 30 years: larger values are not times since the start of a trace.
+// mostSeconds is about 30 years. Larger values cannot be times since the start of a trace.
 const mostSeconds = 1e9
 
-// seconds returns a time given in a fraction of a second.
+// seconds converts a time v, in units of unit seconds, to a duration.
 func seconds(v, unit float64) (time.Duration, error) {
 	s := v * unit
 	if !(s >= 0 && s <= mostSeconds) {

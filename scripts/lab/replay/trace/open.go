@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// stream is a file, decompressed, or one member of the archive in it.
+// stream reads a file, decompressed, or one member of an archive in the file.
 type stream struct {
 	io.Reader
 	name  string // for errors
@@ -31,8 +31,8 @@ func (s *stream) Close() error {
 	return s.file.Close()
 }
 
-// counted counts the bytes read from the file itself, so that progress is known with any
-// compression.
+// counted counts the bytes that are read from the file before decompression, so that progress is
+// known with any compression.
 type counted struct{ s *stream }
 
 func (c counted) Read(p []byte) (int, error) {
@@ -67,7 +67,7 @@ func openStream(path, member string) (*stream, error) {
 	return s, nil
 }
 
-// layers detects compression and archive by their first bytes.
+// layers detects compression and an archive by their first bytes, and sets up the reader.
 func (s *stream) layers(member string) error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *stream) layers(member string) error {
 	s.size = info.Size()
 	in := bufio.NewReaderSize(counted{s}, 1<<16)
 	if head, _ := in.Peek(len(zstdMagic)); bytes.Equal(head, zstdMagic) {
-		// Decoded in this goroutine: a replay times itself.
+		// Decode in this goroutine, because a replay measures its own time.
 		s.zstd, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
 		if err != nil {
 			return &Error{Unreadable, s.name, 0, err}
@@ -97,7 +97,7 @@ func (s *stream) layers(member string) error {
 	return nil
 }
 
-// enter skips to a member of a tar archive.
+// enter skips to the given member of a tar archive.
 func (s *stream) enter(in io.Reader, member string) error {
 	archive := tar.NewReader(in)
 	var names []string
@@ -128,8 +128,8 @@ func (s *stream) enter(in io.Reader, member string) error {
 	return &Error{NoMember, s.name, 0, fmt.Errorf("%s: it holds %s", what, some(names))}
 }
 
-// named reports whether name is a valid name for the member full: its path, without its
-// folders, or also without its extension.
+// named reports whether name names the member with the path full. name may be the path, the path
+// without folders, or that without its extension.
 func named(full, name string) bool {
 	base := full[strings.LastIndexByte(full, '/')+1:]
 	if full == name || base == name {

@@ -101,8 +101,8 @@ func (o *own) decode(line []byte, r *Request) error {
 	return o.rest(&l, r)
 }
 
-// oneKind returns an error if a request differs in kind from the first one: a simulation
-// is of tokens, of blocks or of segments.
+// oneKind returns an error if a request has another kind of content than the first request. A
+// simulation needs either tokens, blocks or segments in all requests.
 func (o *own) oneKind(prompt, hashed bool) error {
 	kind := ownSegments
 	switch {
@@ -248,7 +248,8 @@ func (o *own) symbols(out []uint32, hashes []json.RawMessage) ([]uint32, error) 
 	return out, nil
 }
 
-// number returns the number of a name, a JSON string or number; a new name gets the next one.
+// number returns the number of a name. A name is a JSON string or number; a new name gets the
+// next free number.
 func (o *own) number(name json.RawMessage) (uint32, error) {
 	if len(name) == 0 || name[0] != '"' && name[0] != '-' && (name[0] < '0' || name[0] > '9') {
 		return 0, fmt.Errorf("%.40q is neither a string nor a number", name)

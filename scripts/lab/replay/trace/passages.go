@@ -6,8 +6,9 @@ import (
 	"io"
 )
 
-// passages reads "id,…,id,query tokens": the passages retrieved for each question. Another
-// file has the lengths of passages.
+// passages reads lines of the form "id,…,id,query tokens": the ids of the passages that were
+// retrieved for a question, and the number of tokens of the question. Another file has the
+// lengths of passages.
 type passages struct {
 	lengths map[int]int
 	file    string // file with the lengths

@@ -10,8 +10,9 @@ import (
 // Options adds what a path alone does not specify.
 type Options struct {
 	Member string // of a tar archive; may also follow the path after a colon
-	// Texts is the file that the trace refers to: trajectories for an order of sessions,
-	// lengths for a list of passages. Empty = it is searched next to the trace, by content.
+	// Texts is the file that the trace refers to: the texts for an order of sessions, the
+	// lengths for a list of passages. Empty = Open searches the trace's directory for a file
+	// with such content.
 	Texts string
 }
 
@@ -21,12 +22,12 @@ type Reader struct {
 	in       *lines
 	from     *stream
 	beside   *stream // companion that is read in parallel; nil = none
-	first    []byte  // line that Open had to read; nil = consumed
+	first    []byte  // line that Open has read and Next has yet to return; nil = none
 	decode   func(line []byte, r *Request) error
 	requests int
 }
 
-// Open detects the format of path. The caller closes the Reader.
+// Open opens the trace at path and detects its format. The caller closes the Reader.
 func Open(path string, o Options) (*Reader, error) {
 	from, err := openStream(path, o.Member)
 	if err != nil {
@@ -127,8 +128,8 @@ func (r *Reader) beginOwn(head []byte) error {
 	return nil
 }
 
-// Next reads a request into q; io.EOF after the last. After any error the Reader is
-// unusable.
+// Next reads the next request into q; io.EOF after the last request. After any error the Reader
+// must not be used.
 func (r *Reader) Next(q *Request) error {
 	line := r.first
 	if r.first = nil; line == nil {
@@ -142,8 +143,8 @@ func (r *Reader) Next(q *Request) error {
 	}
 	q.reset(r.in.at)
 	if err := r.decode(line, q); err != nil {
-		// An error of a companion is reported as such, with the place in the trace that
-		// refers to it.
+		// An error in a companion file is returned as it is. For a contradiction, the error has
+		// the place in the trace that refers to the companion.
 		var e *Error
 		if errors.As(err, &e) {
 			if e.Code == Mismatch {

@@ -9,9 +9,9 @@ import (
 	"strconv"
 )
 
-// sessions reads "seconds,session,turn,input tokens,output tokens": the order in which
-// turns of recorded sessions arrive. Another file has their texts, and each line's counts
-// have to agree with them.
+// sessions reads lines of the form "seconds,session,turn,input tokens,output tokens": the order
+// in which turns of recorded sessions arrive. Another file has the texts of the sessions. The
+// counts in each line must agree with the texts.
 type sessions struct {
 	texts *trajectories
 	last  float64
@@ -60,19 +60,19 @@ func (s *sessions) decode(line []byte, r *Request) error {
 	return nil
 }
 
-// trajectory is a session in tokens: asks[i] is everything between answers[i-1] and
-// answers[i].
+// trajectory is a session as tokens. answers[i] is the model's answer of turn i, and asks[i] is
+// everything between answers[i-1] and answers[i].
 type trajectory struct {
 	asks, answers [][]uint32
 }
 
-// keptAsks is the number of latest asks that a prompt has in addition to the first one,
-// when older observations are omitted (the rule of SWE-agent as Marconi's generator applies
-// it).
+// keptAsks is the number of most recent asks in a prompt from which older observations are
+// omitted; the first ask is kept too. This is the rule of SWE-agent, as Marconi's generator
+// applies it.
 const keptAsks = 6
 
-// prompt appends the input of a turn: the whole session so far, or, if that does not have
-// the stated length, the session without old observations.
+// prompt appends the input of a turn, which must have want tokens. If the whole session so far
+// has another length, old observations are omitted.
 func (t *trajectory) prompt(out []uint32, turn, want int) []uint32 {
 	whole := t.length(turn, 0)
 	dropped := 0
@@ -99,8 +99,8 @@ func (t *trajectory) length(turn, dropped int) int {
 	return n
 }
 
-// trajectories reads sessions as they are needed, and keeps them: their turns are
-// interleaved.
+// trajectories reads sessions as they are needed, and keeps them in memory, because turns of
+// different sessions are interleaved.
 type trajectories struct {
 	in   *lines
 	read []*trajectory
@@ -130,8 +130,8 @@ func (s *trajectories) session(i int) (*trajectory, error) {
 	return s.read[i], nil
 }
 
-// decodeTrajectory reads {"msgs": [[role, text], …]} with roles s, u and a; a message's
-// tokens cover its role's line and its text.
+// decodeTrajectory reads {"msgs": [[role, text], …]}. Roles are s (system), u (user) and a
+// (assistant). The tokens of a message include a line with its role.
 func decodeTrajectory(line []byte) (*trajectory, error) {
 	var l struct {
 		Msgs [][]string `json:"msgs"`

@@ -1,9 +1,9 @@
-// Package trace reads recorded request streams, one request at a time: plain, compressed
-// with zstd, or a member of a tar archive. Formats are recognised by their first line,
-// never by a file's name.
+// Package trace reads recorded request streams, one request at a time. A trace is a plain file,
+// a file compressed with zstd, or a member of a tar archive. The package recognises formats by
+// the first line of the content, not by the file's name.
 //
-// A line that cannot be read ends the reading with an *Error with file, line and code;
-// nothing is skipped. A Reader belongs to one goroutine.
+// A line that cannot be read ends the reading with an *Error, which has the file, the line and a
+// code; no line is skipped. A Reader must be used by one goroutine at a time.
 package trace
 
 import "time"
@@ -42,12 +42,12 @@ type Request struct {
 	Line         int           // line number, from 1
 	Time         time.Duration // since the trace's start; 0 if it has none
 	Session      string        // empty when unknown
-	Input        []uint32      // symbols: a last incomplete block is left out
+	Input        []uint32      // symbols of the prompt, without an incomplete last block
 	Output       []uint32      // symbols generated; empty when unknown
 	InputTokens  int           // of the whole prompt
 	OutputTokens int           // 0 when unknown
 	Cuts         []int         // application boundaries in tokens, ascending
-	Pieces       []Piece       // in prompt order; the remaining prompt follows them
+	Pieces       []Piece       // in prompt order; tokens of the prompt that are in no piece follow them
 	Overlap      Overlap
 }
 
@@ -57,14 +57,14 @@ type Piece struct {
 	Tokens int
 }
 
-// Overlap describes the longest prefix that a prompt shares with an earlier one.
+// Overlap describes the longest prefix that a prompt shares with an earlier prompt.
 type Overlap struct {
 	Group    int // documents, as the trace numbers them
 	Tokens   int // length of this prompt
 	Boundary int // end of the application's shared part
 	Entry    int // request whose prompt shares the longest prefix; -1 = none
-	Depth    int // tokens shared with it
-	EntryLen int // its length
+	Depth    int // tokens shared with Entry's prompt
+	EntryLen int // length of Entry's prompt
 }
 
 func (r *Request) reset(line int) {
