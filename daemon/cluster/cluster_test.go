@@ -153,9 +153,10 @@ func TestWhoIsNotLetIn(t *testing.T) {
 			if said := d.Status().Join.Errors[0]; !strings.Contains(said, "without an answer: its keyring or cluster name differs") {
 				t.Errorf("d says %q", said)
 			}
-			if r := a.Status().Streams.Rejected; len(r) != 1 || r[0].Address != loopback.Addr() || !strings.Contains(r[0].Why, row.why) || r[0].Times == 0 {
-				t.Errorf("a says of d %+v", r)
-			}
+			eventually(t, "a says why", func() bool {
+				r := a.Status().Streams.Rejected
+				return len(r) == 1 && r[0].Address == loopback.Addr() && strings.Contains(r[0].Why, row.why) && r[0].Times > 0
+			})
 			if len(d.Members()) != 1 || len(a.Members()) != 1 {
 				t.Errorf("d knows %+v, a %+v", d.Members(), a.Members())
 			}
