@@ -14,6 +14,7 @@ from spliced_connector.client import Way
 from spliced_connector.client.terms import Progress
 from spliced_connector.model import Choice, divide
 from spliced_connector.serving.tally import EngineTally
+from spliced_connector.vllm.parallel.combiner import Combiner
 from spliced_connector.vllm.plans import Blocks, News, Outcome
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Parallel, Settings
@@ -113,7 +114,7 @@ def half(fake: FakeDaemon, scripted: Scripted, connect: Connect) -> Iterator[Hal
     yield make
     for one in made:
         one.close()
-        if one._combiner is not None:
+        if isinstance(one._combiner, Combiner):
             for thread in one._combiner._threads:
                 thread.join(30)
 
@@ -183,7 +184,7 @@ def test_what_comes_and_what_is_lost_is_the_workers_to_know(scripted: Scripted, 
     assert (told["elsewhere"], told["late"], told["captured"]) == (2, 1, 2)
     interiors = [SEGMENT, SEGMENT - 16]
     assert told["reused"] == sum(interiors), "the first and the last"
-    assert mode._combiner is not None
+    assert isinstance(mode._combiner, Combiner)
     assert not mode._combiner._requests
 
 
@@ -195,7 +196,7 @@ def test_what_is_known_before_the_claim_is_part_of_it(scripted: Scripted, half: 
     scripted.tell(Progress.COMMITTED, 0)
     scripted.tell(Progress.ABORTED, 2)
     combiner = mode._combiner
-    assert combiner is not None
+    assert isinstance(combiner, Combiner)
     wait_until(lambda: combiner.of("r").waiting == {d})
     plan = claim(mode, request)
     assert plan.loads[0].splice.choices == (HIT, ALONE, ALONE, HIT)
@@ -211,7 +212,7 @@ def test_a_segment_that_is_lost_between_match_and_blocks_is_captured(
     tokens, _ = mode.match(request, 0)
     scripted.tell(Progress.ABORTED, 3)
     combiner = mode._combiner
-    assert combiner is not None
+    assert isinstance(combiner, Combiner)
     wait_until(lambda: bool(combiner.of("r").lost))
     mode.allocated(request, BLOCKS, tokens or 0)
     load = planned(mode).loads[0]
@@ -224,7 +225,7 @@ def test_a_request_that_ends_waits_no_more(scripted: Scripted, half: Half) -> No
     claim(mode, request)
     mode.finished(request)
     combiner = mode._combiner
-    assert combiner is not None
+    assert isinstance(combiner, Combiner)
     wait_until(lambda: combiner._waiting == 0)
     assert planned(mode).news == ()
 

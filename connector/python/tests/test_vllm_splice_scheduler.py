@@ -41,6 +41,7 @@ from spliced_connector.serving.prices import Walked
 from spliced_connector.serving.tally import EngineTally
 from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.plans import Outcome
+from spliced_connector.vllm.prefix_scheduler import PrefixScheduler
 from spliced_connector.vllm.session import Session
 from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.splice_plans import Base, SplicePlan
@@ -187,7 +188,7 @@ def publish_numbers(half: SpliceScheduler, request: Request) -> None:
 
 def save(half: SpliceScheduler, request: Request, tokens: int) -> bytes:
     """Puts a prefix of a request into the daemon, with bytes that mean nothing. Its name."""
-    assert half._prefix is not None
+    assert isinstance(half._prefix, PrefixScheduler)
     prompt = half._prefix.open(request)
     assert prompt is not None
     half._prefix.finished(request)
@@ -866,7 +867,7 @@ def test_a_splice_begins_behind_what_the_daemon_has(connect: Connect, daemon: Da
     request = asked("r", [1, 2, 3, 4])
     publish(half, request)
     prefix = half._prefix
-    assert prefix is not None
+    assert isinstance(prefix, PrefixScheduler)
     name = save(half, request, 256)
     calls = questions_to(half._session.model)
     want = 4 * SEGMENT - 8
@@ -959,7 +960,7 @@ def test_what_was_predicted_of_an_exact_prefix_is_told(connect: Connect, daemon:
     save(half, request, 256)
     assert half.match(request, 0) == (256, True)
     half.allocated(request, BLOCKS, 256)
-    assert half._prefix is not None
+    assert isinstance(half._prefix, PrefixScheduler)
     prompt = half._prefix._prompts["r"]
     assert prompt.predicted and prompt.decided > 0
     told = half.served(Served("r", 620, 0))

@@ -30,6 +30,8 @@ if importlib.util.find_spec("vllm") is not None:
     from running import Daemon, cluster
     from spliced_connector.client import Following, Job, Missing, Model, WorkPlan
     from spliced_connector.model import choose, divide, make_plan
+    from spliced_connector.vllm.parallel.combiner import Combiner
+    from spliced_connector.vllm.parallel.jobs import Jobs
     from spliced_connector.vllm.plugin import Cores
     from spliced_connector.walk import Context, capture_all, rounded, splice
 
@@ -97,7 +99,7 @@ def nothing_left(engine: Engine) -> Iterator[None]:
     assert not scheduler_of(engine)._requests
     assert not engine.core.scheduler.requests
     combiner = scheduler_of(engine)._combiner
-    assert combiner is not None
+    assert isinstance(combiner, Combiner)
     wait_until(lambda: combiner._waiting == 0)
     pool = engine.core.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
@@ -187,7 +189,7 @@ def test_an_engine_helps_with_and_without_requests(
     assert "jobs_done" not in engine.counts(), "nobody steps it"
     monkeypatch.setattr(Cores, "running", True)  # the test does
     jobs = scheduler_of(engine)._jobs
-    assert jobs is not None
+    assert isinstance(jobs, Jobs)
     came: list[bytes] = []
 
     def learns() -> bool:

@@ -43,7 +43,7 @@ from spliced_connector.client import (
 from spliced_connector.model import PrefixNames, answer_starts, turn_ends
 from spliced_connector.serving.asking import match_and_advise
 from spliced_connector.serving.cuts import CutsError
-from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS
+from spliced_connector.serving.decider import MOST_POSITIONS, NEXT_TOKENS, Named
 from spliced_connector.serving.finding import cuts_of
 from spliced_connector.serving.telling import Served
 from spliced_connector.vllm.clock import PrefillClock, computed_before
@@ -110,9 +110,47 @@ class Prompt:
         return [p for p in self.before if p % self.block == 0]
 
 
+class NoPrefixes:
+    """Takes the place of a `PrefixScheduler` in mode splice, for an engine that has no recurrent
+    states at block boundaries: no prefix is found, and none is stored."""
+
+    advised = False
+
+    def __init__(self, pipelined: bool) -> None:
+        self.clock = PrefillClock(pipelined)
+
+    def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        return 0, False
+
+    def allocated(self, request: Request, blocks: Blocks, external: int) -> None: ...
+
+    def plan(self, step: SchedulerOutput) -> PrefixPlan | None:
+        return None
+
+    def settled(self, outcome: Outcome) -> None: ...
+
+    def served(self, report: Served) -> Served:
+        return report
+
+    def finished(self, request: Request) -> dict[str, object] | None:
+        return None
+
+    def replaced(self, request_id: str, held: int, spliced: bool) -> None: ...
+
+    def named(self, request: Request) -> Named:
+        return Named()
+
+    def computes(self, request: Request) -> bool:
+        return True
+
+    def tell(self, request: Request, found: Match, advice: Advice | None) -> None: ...
+
+
 class PrefixScheduler:
     """Finds prefixes and decides where to store new ones. Raises Inert for an engine that has no
     recurrent states at block boundaries."""
+
+    advised = True  # it counts what the daemon did not advise
 
     def __init__(self, session: Session, turns: bool = False) -> None:
         """turns: name the states after prompts as well, store them, and let `tell` find them."""
@@ -236,11 +274,26 @@ class PrefixScheduler:
         known = self._prompts.get(request.request_id)
         return self._open(request) if known is None else known
 
-    def tell(self, prompt: Prompt, found: Match, advice: Advice | None) -> None:
+    def named(self, request: Request) -> Named:
+        """Returns the prefixes of a request that can be reused."""
+        prompt = self.open(request)
+        if prompt is None:
+            return Named()
+        return Named(prompt.before, [prompt.names[p] for p in prompt.before])
+
+    def computes(self, request: Request) -> bool:
+        """Returns whether the engine computes the prefix of a request itself."""
+        prompt = self.open(request)
+        return prompt is None or prompt.compute
+
+    def tell(self, request: Request, found: Match, advice: Advice | None) -> None:
         """Sets the results of one query for prefixes and segments, instead of a separate query.
 
-        found: for `prompt.before`.
+        found: for the positions that `named` returned.
         """
+        prompt = self.open(request)
+        if prompt is None:
+            return
         prompt.asked = time.monotonic()
         prompt.found = found
         if found.prefix_kind == Accept.EXACT:  # later checkpoints of the engine extend nothing else

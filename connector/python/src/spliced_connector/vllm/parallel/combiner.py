@@ -49,8 +49,33 @@ class _Request:
     over: bool = False  # its result is no longer needed
 
 
-class Combiner:
+class Alone:
+    """The combiner of an engine that computes all segments itself."""
+
+    asks = False
+
+    def start(self) -> None: ...
+
+    def ask(self, request_id: str, missing: Sequence[Missing]) -> None: ...
+
+    def asking(self, request_id: str) -> bool:
+        return False
+
+    def of(self, request_id: str, claim: bool = False) -> Away:
+        return Away(planned=True)
+
+    def news(self) -> tuple[News, ...]:
+        return ()
+
+    def drop(self, request_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Combiner(Alone):
     """All methods are for the scheduler's thread, and do not wait. `start` is called first."""
+
+    asks = True
 
     def __init__(self, model: Model, tally: EngineTally) -> None:
         self._model = model

@@ -60,6 +60,21 @@ class Loop(Protocol):
         ...
 
 
+class NoJobs:
+    """The jobs of an engine that computes nothing for other nodes."""
+
+    pending = False
+
+    def start(self) -> None: ...
+
+    def next(self, alone: bool) -> tuple[Work, ...]:
+        return ()
+
+    def settled(self, worked: Iterable[Worked]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Jobs:
     """Methods are for the scheduler's thread, and do not wait. `start` is called first."""
 
