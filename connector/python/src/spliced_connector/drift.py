@@ -1,11 +1,11 @@
 """Checks whether an installed engine still has the interfaces that the adapters rely on.
 
-`python -m spliced_connector.drift vllm` imports the engine, describes everything named in
-`TARGETS` and compares it with `recorded/vllm.json`, a description of a release that the adapters
-were run with. Each difference is one line. The exit status is 0 without any, 1 with some, 2 if
-the engine cannot be imported. `--record` writes the description of the installed release instead
-of comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel,
-and imports nothing; that is a report, and its exit status is always 0.
+`python -m spliced_connector.drift vllm` imports the engine, describes everything named in `TARGETS`
+and compares it with `recorded/vllm.json`, a description of a release that the adapters were run
+with. Each difference is one line. The exit status is 0 without differences, 1 with some, 2 if the
+engine cannot be imported. `--record` writes the description of the installed release instead of
+comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel, and
+imports nothing. It only reports, so its exit status is always 0.
 
 An interface is described by what a caller or a subclass depends on: abstract methods, names and
 kinds of parameters, fields of records, members of enumerations, attributes that a constructor
@@ -40,7 +40,7 @@ MISSING = "missing"
 
 
 def describe(target: Target) -> dict[str, str]:
-    """Returns the facts of the installed engine about one target: name to text."""
+    """Returns the facts about one target in the installed engine, from names to descriptions."""
     name = f"{target.module}.{target.name}"
     try:
         value = getattr(importlib.import_module(target.module), target.name)
@@ -56,7 +56,8 @@ def describe(target: Target) -> dict[str, str]:
 
 
 def describe_class(cls: type, target: Target) -> dict[str, str]:
-    """Returns the facts of a class: its abstract methods, its records, and the named methods."""
+    """Returns the facts about a class: abstract methods, members, fields, named methods and
+    attributes."""
     facts: dict[str, str] = {}
     if abstract := getattr(cls, "__abstractmethods__", None):
         facts["abstract methods"] = ", ".join(sorted(abstract))
@@ -90,8 +91,8 @@ def wanted(name: str, members: Sequence[str]) -> bool:
 
 
 def fields(cls: type) -> list[str]:
-    """Returns the names of the fields of a dataclass, a named tuple or a msgspec record; else
-    none."""
+    """Returns the names of the fields of a dataclass, a named tuple or a msgspec record; an empty
+    list for other classes."""
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
     names: tuple[str, ...] = getattr(cls, "_fields", getattr(cls, "__struct_fields__", ()))
@@ -130,7 +131,8 @@ class Given:
 
 
 def run(value: object, call: Call) -> str:
-    """Returns the result of a function of the engine that gives a shape, or how it failed."""
+    """Calls a function of the engine that returns a shape. Returns the result, or the error's
+    type."""
     try:
         answer = getattr(value, call.method)(*call.arguments)
     except Exception as error:  # any failure of foreign code is a fact to compare

@@ -1,4 +1,4 @@
-"""Outcomes of the protocol, and the errors that carry them."""
+"""Errors that carry a code of the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SplicedError(Exception):
 
 
 class WireError(SplicedError):
-    """Bytes that break the layout, or a message that does not fit a frame."""
+    """Bytes that do not follow the wire format, or a message that does not fit into a frame."""
 
     def __init__(self, text: str, code: int = Code.INVALID) -> None:
         super().__init__(code, text)

@@ -1,6 +1,6 @@
-"""Packages whose names are imported at first use.
+"""Packages that import their names at first use.
 
-Importing such a package, or a module of it that needs neither, imports no torch and no engine.
+Importing such a package imports neither torch nor an engine, unless a module that is used needs it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from importlib import import_module
 
 
 def attribute(package: str, modules: Mapping[str, str], name: str) -> object:
-    """Implements `__getattr__` of a package; `modules` lists the names that each of its modules
-    defines."""
+    """Implements `__getattr__` of a package. `modules` maps each of its modules to the names that
+    it defines, separated by spaces."""
     for module, names in modules.items():
         if name in names.split():
             value: object = getattr(import_module(f"{package}.{module}"), name)

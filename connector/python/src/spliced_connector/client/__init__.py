@@ -1,8 +1,9 @@
-"""The client of the daemon: what an engine asks of it, and what it holds.
+"""The client of the daemon: requests that an engine sends, and the leases that it holds.
 
-`Client` is one connection that outlives daemons, `Client.model` a model at whatever daemon is
-there; `connection` below it is one connection to one start of a daemon, the modules `device_*` are
-memory of the daemon's GPU. Needs the standard library only.
+`Client` keeps a connection to the daemon and connects again after the daemon has restarted.
+`Client.model` returns a `Model`, which sends the requests for one model to whatever daemon is
+attached. The package `connection` is one connection to one start of a daemon. The modules
+`device_*` are about memory of the daemon's GPU. This package needs the standard library only.
 """
 
 from spliced_connector.client.advise import (

@@ -65,7 +65,8 @@ def acquire_device(
     digests: bool = False,
     life: float = 0.0,
 ) -> list[DeviceSegment | None]:
-    """`acquire` of copies on the GPU. Without `fetch` it does not wait for copies to be made."""
+    """Like `acquire`, for copies in GPU memory. Without `fetch` it does not wait until missing
+    copies are made."""
     device = memory_of(r)
     if together and len(keys) > MAX_KEYS:
         raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
@@ -132,7 +133,7 @@ def _rows(
 ) -> list[int]:
     """Converts the rows of a reply into segments. Returns the keys to ask for again.
 
-    Those are the busy ones if others succeeded, as happens when the reply is full.
+    Busy keys are asked for again if another key got an answer: then the reply may have been full.
     """
     again = []
     extent = digest = how = 0
@@ -195,7 +196,8 @@ def load(
 def load_device(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> DeviceCheckpoint:
-    """`load` of a copy on the GPU, which is made if there is none. The copy has states."""
+    """Like `load`, for a copy in GPU memory, which the daemon makes if there is none. The copy
+    always has states."""
     device = memory_of(r)
     accept &= ~Accept.ROWS
     request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
@@ -230,7 +232,8 @@ def _kinds(reply: LoadReply) -> bytes:
 def _nodes(
     r: Registration, reply: LoadReply, arena: int
 ) -> tuple[list[tuple[int, int]], list[Stored]]:
-    """Checks a chain: nodes must join to [0, tokens), each of its layout's size.
+    """Checks the nodes of a checkpoint: together they must cover [0, tokens), and each must have
+    the size of its layout.
 
     Raises ValueError.
     """
@@ -246,7 +249,7 @@ def _nodes(
         layout = (profile.edge_layout if rows else profile.checkpoint_layout)(end - begin)
         extents = slice(extent, extent + reply.extent_count[i])
         digests = slice(digest, digest + reply.digest_count[i])
-        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # the next needs its states
+        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # rows need these states
         offsets, lengths = reply.extent_off[extents], reply.extent_len[extents]
         where = runs(offsets, lengths, layout.nbytes, arena, holes=holes)
         _check_rows(layout, where)

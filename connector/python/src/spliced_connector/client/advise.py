@@ -1,4 +1,4 @@
-"""Asking what to use for a prompt and what to store of it."""
+"""Asking the daemon how to serve a prompt and what to store of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from spliced_connector.wire import AdviseMeasured, AdviseReply, AdviseRequest, O
 from spliced_connector.wire.numbers import MAX_KEYS, MAX_POSITIONS, MAX_SAMPLES
 
 UNADVISED = "the daemon gave no advice, so nothing new is stored"
-"""Reported to the caller of a request for which `Model.advise` returns None."""
+"""Reported to the caller of a request for which `Model.advise` has returned None."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """How long it took to compute tokens [begin, end) behind those before."""
+    """How long an engine took to compute tokens [begin, end) of a prompt, given the tokens
+    before."""
 
     begin: int
     end: int
@@ -37,8 +38,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class WalkTiming:
-    """How long it took to put segments in place: rows computed between them and rows placed, from
-    the first lease to the last row. What was waited for is not in it."""
+    """How long a splice took, from the first lease to the last row, without waits. `rows` were
+    computed between segments, `placed` rows were copied from segments."""
 
     rows: int
     placed: int
@@ -47,7 +48,7 @@ class WalkTiming:
 
 @dataclass(frozen=True)
 class CaptureTiming:
-    """The time taken to compute `tokens` tokens of segments in isolation."""
+    """How long an engine took to compute `tokens` tokens of segments in isolation."""
 
     tokens: int
     seconds: float
@@ -58,48 +59,48 @@ _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 @dataclass(frozen=True)
 class Query:
-    """A prompt. Ask when it arrives, with the result of match, and again when the answer is
-    complete: then with the answer appended to the prompt, and `output` set."""
+    """A prompt to ask advice for. Ask when it arrives, with the result of match. Ask again when the
+    answer is complete, with the answer appended to `tokens` and `output` set."""
 
     tokens: Sequence[int]
     output: int = 0
-    """Of these, generated tokens at the end."""
+    """How many of the last tokens were generated."""
     record: bool = True
     """The prompt is being served: the daemon remembers it."""
     block_tokens: int = 0
-    """What positions are multiples of; 0 = the model's."""
+    """Advised checkpoints are at multiples of this number of tokens; 0 = that of the model."""
     max_checkpoints: int = 0
-    """0 = the daemon's default."""
+    """The most checkpoints to advise; 0 = the daemon's default."""
     match: Match | None = None
-    """What was found for this prompt."""
+    """The result of match for this prompt."""
     lookup: Lookup | None = None
-    """Instead of `match`: the daemon looks this up first, with one key for each of `segments`. Only
-    where `Model.looks_up`."""
+    """Instead of `match`: what the daemon looks up first, with one key for each of `segments`. Only
+    allowed if `Model.looks_up`."""
     segments: Sequence[tuple[int, int]] = ()
-    """Where the segments begin and how many tokens they have, as the keys of `match`."""
+    """The first token and the length of each segment, in the order of the keys of `match`."""
     cuts: Sequence[int] = ()
     """Boundaries that the application knows, ascending."""
     seam_tokens: int = 0
-    """Computed again in all, when the segments are used: see `seam_tokens`. With `lookup`: when all
-    of them are used."""
+    """How many tokens of the segments are recomputed if those that were found are reused, from the
+    function `seam_tokens`. With `lookup`: if all are reused."""
     buffer_tokens: int = 0
     """End of a buffer over this prompt; 0 = none."""
     samples: Sequence[_Timing] = ()
-    """Measured since the last advice; the last 1,024 of each kind count."""
+    """Times measured since the last advice; the last 1,024 of each kind count."""
     limit: LossLimit | None = None
-    """The loss that the prompt's splice may have; None where nothing of it is spliced."""
+    """The loss that the prompt's splice may have; None if nothing of it is spliced."""
 
 
 @dataclass(frozen=True)
 class CheckpointAdvice:
-    """A position that is worth thinking of."""
+    """A position where a checkpoint could be saved, and whether to save it."""
 
     tokens: int
     save: bool
     why: int
-    """A `Why`: what makes it one."""
+    """A `Why`: what makes the position a candidate."""
     reason: int
-    """A `Verdict`: why it is to be saved, or not."""
+    """A `Verdict`: why to save it, or why not."""
     value: float
     """Expected milliseconds saved per MiB."""
 
@@ -115,30 +116,30 @@ class SegmentAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """A guess about what comes, never a promise."""
+    """How to serve a prompt and what to store of it, as the daemon estimates future requests."""
 
     seen_tokens: int
-    """Longest prefix of the prompt that was seen before, stored or not."""
+    """Tokens of the longest prefix of the prompt that was seen before, stored or not."""
     way: int
-    """A `Way`: how the prompt is served the quickest."""
+    """The `Way` to serve the prompt that takes the least time."""
     predicted: tuple[float, ...]
-    """Seconds that each way takes, at index `way - 1`; infinite for what is not possible."""
+    """Seconds that each way takes, at index `way - 1`; infinite for a way that is not possible."""
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
     splice: int | None = None
-    """Number of leading segments of the query that the splice of `predicted` takes, as far as they
-    are held or to be published. None: an older daemon, which does not report it."""
+    """How many leading segments of the query the splice in `predicted` includes; of these it reuses
+    those that are held and those to be published. None: the daemon is too old to report it."""
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
-    """How the prompt may be spliced. All else of the advice is about that."""
+    """How the prompt may be spliced within its limit. The other fields assume that."""
     found: Match | None = None
-    """What was found of the `lookup` of the query."""
+    """The result of the query's `lookup`; None without one."""
 
     def takes(self, wanted: bool, priced: bool = True) -> int | None:
-        """How many of the first segments of the query a prompt is to take: 0, where the daemon's
-        way is not to splice; None for all of them, where no price says how many.
+        """Returns how many leading segments of the query the prompt should reuse. 0: the daemon
+        advises against a splice. None: all of them, because no cost estimate says how many.
 
-        wanted: some are to be captured, of which an older daemon knows no price. priced: False to
-        leave prices aside, but not the limit of loss.
+        wanted: some segments are to be captured, for which an older daemon has no cost estimate.
+        priced: False ignores cost estimates, but not the loss limit.
         """
         if self.loss.splicing is Splicing.NONE:
             return 0
@@ -148,8 +149,8 @@ class Advice:
 
 
 def seam_tokens(pieces: Sequence[Piece], found: Match) -> int:
-    """Returns how many tokens are computed again where all segments that were found are reused, or
-    where none was found, all segments. pieces: those whose keys were matched, in order."""
+    """Returns how many tokens are recomputed if all segments that were found are reused; if none
+    was found, if all segments are reused. pieces: those whose keys were matched, in order."""
     hits = found.hits if any(found.hits) else [True] * len(pieces)
     return sum(piece.seam_tokens for piece, hit in zip(pieces, hits, strict=True) if hit)
 
@@ -197,7 +198,7 @@ def _check(query: Query) -> None:
 def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
     found, losses = query.match or Match(), r.attachment.greeting.losses
     known = bool(found.status)
-    kept = found.prefix_kind == Accept.ROWS  # from the states before them, or by a replay
+    kept = found.prefix_kind == Accept.ROWS  # by the states before the rows, or a replay
     good = [one for one in query.samples if _sensible(one)]
     samples = [one for one in good if isinstance(one, Sample)][-MAX_SAMPLES:]
     return AdviseRequest(
@@ -245,11 +246,12 @@ def _micros(sample: _Timing) -> int:
 
 
 def _sensible(sample: _Timing) -> bool:
-    """Whether the daemon would take a sample: one of no time or no tokens refuses them all."""
+    """Returns whether the daemon accepts a sample. A sample without time or tokens makes it refuse
+    the whole request."""
     if isinstance(sample, Sample):
         fits = 0 <= sample.begin < sample.end <= MAX_TOKENS
     elif isinstance(sample, WalkTiming):
-        most = MAX_TOKENS // 2  # rows of either kind together stay below what the daemon takes
+        most = MAX_TOKENS // 2  # so that the sum of both stays below the daemon's limit
         fits = 0 <= sample.rows <= most and 0 <= sample.placed <= most
         fits = fits and sample.rows + sample.placed > 0
     else:
@@ -258,7 +260,7 @@ def _sensible(sample: _Timing) -> bool:
 
 
 def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
-    """Check a reply: an engine would save a state of something else at a wrong position."""
+    """Checks and converts a reply. At a wrong position an engine would save another state."""
     tokens = len(query.tokens)
     if reply.seen_tokens > tokens or not 1 <= reply.way <= len(reply.way_micros):
         text = f"advise: {reply.seen_tokens} of {tokens} tokens seen, way {reply.way}"

@@ -1,4 +1,5 @@
-"""Rows of recent tokens that the daemon keeps next to a state: accepted tokens, then drafts."""
+"""Buffers: rows of recent tokens that the daemon keeps next to a state. First come the rows of
+accepted tokens, then those of drafts."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Buffer(Held):
     def __init__(self, held: tuple[Attachment, int, int, float], begin: int) -> None:
         super().__init__(*held)
         self.begin = self.accepted = self.end = begin
-        """Prompt positions: of the first row, after the last certain row, after the drafts."""
+        """Prompt positions: `begin` is that of the first row, `accepted` is after the last accepted
+        row, `end` is after the last draft."""
         self.lost = False
         """A failed request may have changed the buffer, so it can only be released."""
 
@@ -43,7 +45,8 @@ class Buffer(Held):
         return super().lease_on(attachment)
 
     def settle(self, err: SplicedError) -> None:
-        """Records that a request has failed."""
+        """Records that a request has failed. The buffer is lost, except for codes in
+        `_UNCHANGED`."""
         self.lost = self.lost or err.code not in _UNCHANGED
 
 
@@ -159,7 +162,7 @@ def accept(r: Registration, buffer: Buffer, n: int) -> None:
 def replay(
     r: Registration, buffer: Buffer, token: int, into: Slot | None, *, flush: bool
 ) -> Slot | None:
-    """Returns the states after an accepted token. Raises `SplicedError`."""
+    """Returns the states after the first `token` tokens, all accepted. Raises `SplicedError`."""
     if not buffer.begin <= token <= buffer.accepted:
         text = f"token {token} of a buffer of [{buffer.begin}, {buffer.accepted})"
         raise SplicedError(Code.INVALID, f"replay to {text}")
@@ -180,8 +183,8 @@ def replay(
 def replay_rows(
     r: Registration, checkpoint: Checkpoint, token: int, into: Slot | None
 ) -> Slot | None:
-    """Returns the states after a token of a checkpoint that is stored as rows. Raises
-    `SplicedError`."""
+    """Returns the states after the first `token` tokens, from a checkpoint that is stored as rows.
+    Raises `SplicedError`."""
     if checkpoint.kind != Accept.ROWS or not checkpoint.states <= token <= checkpoint.tokens:
         text = f"token {token} of [{checkpoint.states}, {checkpoint.tokens}] kept as rows"
         raise SplicedError(Code.INVALID, f"replay to {text}")
@@ -193,7 +196,7 @@ def replay_rows(
 
 
 def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply) -> None:
-    """Stores the state that a reply reports."""
+    """Stores the positions that a reply reports."""
     try:
         _check(r, reply, want)
     except SplicedError as err:
@@ -203,6 +206,6 @@ def _take(r: Registration, buffer: Buffer, reply: AppendReply, want: AppendReply
 
 
 def _check(r: Registration, reply: AppendReply, want: AppendReply) -> None:
-    """Checks the reported state of a buffer, which follows from the request."""
+    """Checks that a reply reports the positions that follow from the request."""
     if reply != want or reply.end > _MOST:
         raise r.exchange.garbage(f"a buffer as {reply}, want {want}")

@@ -1,9 +1,9 @@
 """The client of the daemon: one connection that survives restarts of the daemon.
 
-It is made to run inside an engine. Every call ends within a bound, a dead or slow daemon reads as
-a miss, and its failures are not raised. One thread attaches, and attaches again after a restart;
-until then calls fail at once. State changes are logged, one line each, to the logger "spliced";
-everything else is counted.
+The client runs inside an engine. Every call has a timeout. If the daemon is dead or slow, the call
+returns a miss and raises nothing. A background thread attaches to the daemon, and again after a
+restart; meanwhile calls fail at once. State changes are logged to the logger "spliced", one line
+each; everything else is only counted.
 
     client = Client(Options(socket=path, name="engine 1.0"))
     model = client.model(identity, block_tokens=16)
@@ -41,8 +41,8 @@ _MARGIN = 0.1  # seconds for the thread to report the result of the first attemp
 class Client:
     """A connection to the daemon. All methods may be called concurrently.
 
-    It makes one attempt to attach, bounded by `Options.attach_timeout`, and retries in the
-    background, so a missing daemon is not an error.
+    The constructor waits for one attempt to attach, at most `Options.attach_timeout`. Further
+    attempts run in the background, so a missing daemon is not an error.
     """
 
     def __init__(self, options: Options = Options()) -> None:  # noqa: B008
@@ -62,13 +62,13 @@ class Client:
         engine: str = "",
         memory: EngineMemory | DeviceEngineMemory | None = None,
     ) -> Model:
-        """Returns a model for one tenant and rank, registered at every daemon that is found.
+        """Returns a model for one tenant and rank, registered at every daemon that is attached.
 
-        `tenant` is one of `Options.tenants`. If it is empty and no tenant has the empty name, it
-        is the first one. `connector` and `engine` are names and versions, shown to people.
-        `Model.place` writes to `memory`; on a GPU it is registered once the daemon's
-        memory is attached. Raises `ProfileError` or ValueError for arguments that can never be
-        valid. A client has at most 64 models.
+        `tenant` is a name in `Options.tenants`. If it is empty and no tenant has the empty name,
+        the first tenant is used. `connector` and `engine` are names and versions, shown to people.
+        `Model.place` makes the daemon write to `memory`; memory on a GPU is registered once the
+        daemon's GPU memory is attached. Raises `ProfileError` or ValueError for arguments that can
+        never be valid. A client has at most 64 models.
         """
         profile = identity if isinstance(identity, Profile) else Profile(identity)
         enrolment = Enrolment(
@@ -100,8 +100,8 @@ class Client:
         return current is not None and not current.ended and not self._keeper.inert
 
     def wait_attached(self, timeout: float) -> bool:
-        """Waits until a daemon is attached. An engine calls without waiting and treats failures
-        as misses."""
+        """Waits at most `timeout` seconds until a daemon is attached. Returns whether one is. An
+        engine need not wait: without a daemon its calls return misses."""
         keeper = self._keeper
         if keeper.inert:
             return False
@@ -116,7 +116,8 @@ class Client:
         return device_of(current) if current is not None and self.attached else None
 
     def wait_device(self, timeout: float) -> DeviceMemory | None:
-        """Waits until memory of a GPU is attached, or it is known that there is none."""
+        """Waits at most `timeout` seconds until GPU memory is attached or is known to be
+        unavailable. Returns it, or None."""
         keeper = self._keeper
         if keeper.device is None or keeper.inert:
             return None
@@ -176,12 +177,10 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection. The daemon reclaims all resources of the client. Calls in progress
-        fail.
+        fail, and leases that are not released become invalid.
 
-        GPU memory is unmapped once all work that this process has queued there has run.
-
-        Leases that are not released become invalid. Waits at most `Options.transfer_timeout` for
-        the daemon to release engine memory.
+        The call waits at most `Options.transfer_timeout` for the daemon to release engine memory.
+        GPU memory is unmapped once all work that this process has queued on the GPU has run.
         """
         self._finalizer.detach()
         self._keeper.close()

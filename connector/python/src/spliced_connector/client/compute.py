@@ -1,4 +1,4 @@
-"""Requests that have the daemon compose states and place keys and values."""
+"""Requests that make the daemon compose states and place keys and values."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class PlanSpan:
     segment: Segment | DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: Bytes | Sequence[Bytes] | None = None
-    """(T, S) of a computed span in F32, by `Profile.seam_layout` of the requested layers, or its
-    parts one by one. Compose needs it for every computed span but the last. Not for segments on a
-    GPU, see `device_splice`."""
+    """(T, S) of a computed span in F32: one buffer laid out by `Profile.seam_layout(layer)` for the
+    requested layers, or one buffer per part. Compose needs it for every computed span but the last.
+    It cannot be used together with segments on a GPU, see `device_splice`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Covers the prompt tokens [begin, end) exactly once, in order."""
+    """The prompt tokens [begin, end), divided into spans in order, without gaps or overlaps."""
 
     begin: int
     end: int
@@ -62,8 +62,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Origin:
-    """The base of a plan: a zero state, a loaded checkpoint of `Plan.begin` tokens, or states
-    that an earlier call stored in a slot."""
+    """The states that a plan starts from: those of a loaded checkpoint of `Plan.begin` tokens,
+    states that an earlier call stored in a slot, or zero states if neither is given."""
 
     checkpoint: Checkpoint | DeviceCheckpoint | None = None
     slot: Slot | None = None
@@ -72,7 +72,7 @@ class Origin:
 
 
 class Placed(Write):
-    """The outcome of a placement in engine memory, and thereby of the blocks that it named."""
+    """The outcome of a request that writes rows into blocks of engine memory."""
 
     slot: Slot | None = None
     """States and convolution tails, if they were requested."""
@@ -86,8 +86,8 @@ def compose(
     into: Slot | None,
     wait: float | None = None,
 ) -> Slot | None:
-    """Moves a running state over a plan. wait: seconds, None as the client is configured. Raises
-    `SplicedError`."""
+    """Moves running states over a plan. wait: timeout in seconds, None is
+    `Options.transfer_timeout`. Raises `SplicedError`."""
     call = _call(r, Op.COMPOSE, into, wait)
     kind, lease, offset = encode_origin(r, origin)
     columns = _columns(r, plan)
@@ -103,7 +103,8 @@ def compose(
 
 
 def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> DeviceMemory | None:
-    """Returns the GPU's memory if the results of a plan are placed there."""
+    """Returns the GPU's memory if results are stored there: if any lease of a plan is on the
+    GPU."""
     named = [span.segment for span in plan.spans] + [origin.checkpoint, origin.slot, into]
     return device_of(r.attachment) if any(isinstance(held, DeviceHeld) for held in named) else None
 
@@ -239,8 +240,8 @@ def _stage_inputs(
 ) -> list[int]:
     """Copies the inputs of a plan into staging. Returns their offsets.
 
-    The daemon reads the length that the layers need, starting where an input begins. An input of
-    another length would be completed with unrelated bytes.
+    The daemon is told only where an input begins and reads as many bytes as the layers need. If an
+    input were shorter, the daemon would also read unrelated bytes, so lengths are checked here.
     """
     layout = r.enrolment.profile.seam_layout(layer)
     size = layout.nbytes
@@ -267,13 +268,14 @@ def _stage_inputs(
             memory[at + off : at + off + part.nbytes] = part
         offsets.append(room.offset + at)
         at += size
-    # The daemon's time starts when all inputs are in staging.
+    # The daemon's time starts only now, when all inputs are in staging.
     call.deadline = time.monotonic() + _seconds(r, wait)
     return offsets
 
 
 def _flat(span: PlanSpan, layout: Layout) -> list[tuple[int, memoryview]] | None:
-    """Returns the input of a span and its offsets: as a whole, or part by part."""
+    """Returns the input of a span as pairs of offset and bytes: one pair for the whole, or one per
+    part. None: the span has no input."""
     if span.input is None:
         return None
     whole = isinstance(span.input, Bytes)
@@ -322,7 +324,8 @@ def result_slot(
     into: Slot | None,
     device: DeviceMemory | None = None,
 ) -> Slot | None:
-    """Returns where the daemon says a result is; None if it is not in the slots."""
+    """Returns the slot that a reply names, or None if the result is not in a slot. Raises
+    `SplicedError` if the reply is invalid."""
     if lease == 0 and nbytes == 0:
         return None
     size = len(r.attachment.slots) if device is None else device.private.nbytes

@@ -27,7 +27,7 @@ from spliced_connector.wire import AttachDeviceReply, AttachDeviceRequest, Op, S
 from spliced_connector.wire.numbers import ATTACH_DESCRIPTORS, HANDLE_BYTES, ORDER_SLOT_BYTES
 
 _F_GET_SEALS = 1034
-_SEALS = 0x2 | 0x4 | 0x8  # of shrinking, growing and writing
+_SEALS = 0x2 | 0x4 | 0x8  # against shrinking, growing and writing
 _PTX_MOST = 16 << 20  # a guess, far above the kernels' size
 
 _SLOTS = 2

@@ -1,4 +1,4 @@
-"""Keeps memory of the engine's GPU attached, at the daemon that the client is attached to."""
+"""Keeps the daemon's memory on the engine's GPU attached, also after a restart of the daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("spliced")
 
 
 class DeviceKeeper:
-    """Attaches and re-attaches, in separate threads."""
+    """Attaches GPU memory after each attachment of the client, in separate threads."""
 
     def __init__(
         self,

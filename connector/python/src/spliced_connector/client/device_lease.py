@@ -1,7 +1,7 @@
 """Leases in the device arena: copies of segments and checkpoints on the GPU.
 
-Streams run later than the calls that fill them. So a lease ends by `release_after`, which ties it
-to the stream that reads it. `release` is for a stream that was synchronized.
+A stream runs its work later than the calls that queue it. So `release_after` releases a lease only
+once the stream has passed a point. `release` is for a stream that was synchronized.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class DeviceHeld(Held):
 def release_after(
     stream: Stream, objects: Sequence[DeviceHeld], *, signal: bool = False
 ) -> Passing | None:
-    """Returns leases of one client and tenant once a stream has passed this point.
+    """Releases leases of one client and tenant once a stream has passed this point.
 
-    They must not be used any more, except by work that is queued already. It does not wait;
-    `Passing.good` reports later whether the bytes were valid throughout. None for no leases.
-    Raises ValueError for leases of different clients, and `CudaError`, after which they are
-    unchanged.
+    The leases must not be used any more, except by work that is already queued. The call does not
+    wait; `Passing.good` reports later whether the bytes were valid throughout. It returns None if
+    there are no leases. Raises ValueError for leases of different clients, and `CudaError`; then
+    the leases are unchanged.
     """
     if not objects:
         return None
@@ -154,12 +154,12 @@ class DeviceSlot(DeviceHeld, Slot):
         self.device = device
 
     def view(self) -> memoryview:
-        """Raises: the bytes are on the GPU, at `address`."""
+        """Raises `SplicedError`: the bytes are on the GPU, at `address`."""
         raise SplicedError(Code.UNSUPPORTED, "a slot on a GPU has no host view")
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
-        """Returns the address of some of its bytes. Raises `SplicedError`: GONE after release,
-        INVALID outside."""
+        """Returns the GPU address of `nbytes` bytes at an offset of the slot. Raises
+        `SplicedError`: GONE after release, INVALID for bytes outside the slot."""
         self._memory()
         if self.corrupt:
             raise SplicedError(Code.GONE, f"slot {self._lease} is empty")

@@ -1,8 +1,8 @@
 """GPU memory that the daemon lends to this process: the device arena and private chunks.
 
-One `DeviceMemory` belongs to one connection. When that ends, it grants nothing more. It is
-unmapped when the last lease is released and all queued GPU work has run, because an access to
-unmapped memory would end the engine's context.
+One `DeviceMemory` belongs to one connection. When the connection ends, there are no new leases. The
+memory is unmapped once the last lease is released and all queued GPU work has run, because an
+access to unmapped memory would end the engine's CUDA context.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("spliced")
 
 
 class _Keep:
-    """A user of the mappings. It may be destroyed inside any function."""
+    """Keeps the mappings for as long as it lives. Its destructor may run inside any function."""
 
     def __init__(self, attachment: Attachment, thread: DeviceThread) -> None:
         self._thread: DeviceThread | None = None
@@ -56,7 +56,7 @@ class DeviceMemory:
         mapping: Mapping,
         timeout: float,
     ) -> None:
-        """`timeout` bounds one attempt to return leases to the daemon."""
+        """`timeout`: seconds for one attempt to return leases to the daemon."""
         self.gpu = gpu
         self.attachment = attachment
         self.arena = mapping.arena
@@ -85,13 +85,13 @@ class DeviceMemory:
 
     @property
     def has_kernels(self) -> bool:
-        """Returns whether `kernels` has them."""
+        """Returns whether the kernels are loaded."""
         return self._kernels is not None
 
     def load_kernels(self) -> None:
-        """Compiles them before an engine has to wait for it. The memory can be used without them.
+        """Compiles the kernels ahead of use. The memory can be used without them.
 
-        It takes seconds unless the driver has cached an earlier compilation: see docs/gpu.md.
+        Compilation takes seconds unless the driver has cached an earlier one: see docs/gpu.md.
         """
         try:
             self._kernels = Kernels(self.gpu.context, self.ptx)
@@ -100,12 +100,12 @@ class DeviceMemory:
             log.warning("the cache daemon's kernels cannot be used on this GPU: %s", err.text)
 
     def array(self, runs: Sequence[Run], shape: tuple[int, ...], dtype: DType) -> DeviceArray:
-        """Returns bytes that lie in one run, such as a part of a `DeviceSegment`, for
-        `torch.from_dlpack`.
+        """Returns an array for `torch.from_dlpack` over bytes that lie in one run, such as a part
+        of a `DeviceSegment`.
 
-        The array keeps the mapping, not the lease: its bytes are valid only while the lease
-        lasts. A consumer is not prevented from writing to it, which would corrupt what others
-        read. Raises `SplicedError(INVALID)`.
+        The array keeps the mapping, not the lease: its bytes are valid only while the lease lasts.
+        The consumer must not write to the array, which would corrupt data that others read; nothing
+        prevents it. Raises `SplicedError(INVALID)` for several runs or another size.
         """
         if len(runs) != 1:
             raise SplicedError(Code.INVALID, f"{len(runs)} runs, want one: gather them first")
@@ -123,7 +123,7 @@ class DeviceMemory:
         return _Keep(self.attachment, self._thread)
 
     def wait(self, stream: Stream, passing: Passing) -> None:
-        """Makes a stream wait until the daemon has the leases back, or is gone.
+        """Makes a stream wait until the daemon has taken the leases of `passing` back, or is gone.
 
         `release_after` must have been called with a signal. If the GPU has no memory operations
         on streams, or `gpu.most_waiting()` streams wait already, this waits on the host. Raises
@@ -134,11 +134,11 @@ class DeviceMemory:
     # The end.
 
     def ended(self) -> None:
-        """Ends the waits of streams for the daemon. It does not wait."""
+        """Ends the waits of streams for the daemon. The call itself does not wait."""
         self.releases.ended()
 
     def retire(self, then: Callable[[], None]) -> None:
-        """Unmaps it once all queued work has run, and calls `then`."""
+        """Unmaps the memory once all queued work has run, then calls `then`."""
         self._waiter.do(partial(self._retire, then))
 
     def _retire(self, then: Callable[[], None]) -> None:
@@ -150,7 +150,7 @@ class DeviceMemory:
             then()
 
     def close(self) -> None:
-        """Unmaps it. Raises `CudaError`."""
+        """Unmaps the memory. Raises `SplicedError` with all problems."""
         problems = list(filter(None, map(quiet, (self._unmap, self.gpu.context.close))))
         if problems:
             raise SplicedError(Code.UNAVAILABLE, "; ".join(problems))
@@ -168,5 +168,5 @@ class DeviceMemory:
 
 
 def device_of(attachment: Attachment) -> DeviceMemory | None:
-    """Returns the GPU memory of a connection, None without."""
+    """Returns the GPU memory of a connection, None if it has none."""
     return attachment.device if isinstance(attachment.device, DeviceMemory) else None

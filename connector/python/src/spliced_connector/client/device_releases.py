@@ -3,7 +3,7 @@
     MARKED --order--> TOLD                 the daemon sees on its page when the stream has passed
     MARKED --order refused, or no page--> WAITED --release--> TOLD   we wait on the host instead
 
-TOLD also covers a daemon that is gone and need not be notified.
+These are the stages of a release. It is also TOLD if the daemon is gone and need not be notified.
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ _ASK_AGAIN = {Code.LATE, Code.BUSY, Code.CANCELED, Code.UNAVAILABLE}
 
 
 class Passing:
-    """Leases that the daemon reclaims when a stream has passed a point."""
+    """Leases that the daemon takes back when a stream has passed a point."""
 
     def __init__(self, tenant: int, leases: Sequence[int], after: int, signal: int) -> None:
         self.tenant = tenant
         self.leases = leases
         self.after = after
         self.signal = signal
-        """What the daemon then writes into its slot, 0 for nothing."""
+        """The number that the daemon writes into its slot of the order page then; 0 for none."""
         self.event: Event | None = None
         self._done = threading.Event()
         self._good: tuple[bool, ...] = (False,) * len(leases)
 
     def wait(self, timeout: float) -> bool:
-        """Waits until the stream has passed and the daemon has answered, or is gone."""
+        """Waits until the daemon has answered, or is gone. Returns False after `timeout`
+        seconds."""
         return self._done.wait(timeout)
 
     @property
     def good(self) -> tuple[bool, ...]:
-        """For each lease whether its bytes were valid until the stream had passed; False before."""
+        """For each lease whether its bytes were valid until the stream had passed the point. All
+        are False until the answer is known."""
         return self._good
 
     def answer(self, good: Sequence[bool]) -> None:
@@ -70,7 +72,7 @@ class _RefusedError(Exception):
 
 
 class DeviceReleases:
-    """Releases of one connection. Any thread may use it."""
+    """The releases of one connection. Any thread may use this object."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class DeviceReleases:
         order: OrderPage | None,
         timeout: float,
     ) -> None:
-        """`timeout` bounds one attempt to notify the daemon."""
+        """`timeout`: seconds for one attempt to notify the daemon."""
         self._attachment = attachment
         self._context = context
         self._order = order
@@ -95,10 +97,10 @@ class DeviceReleases:
         self._most_waiting = most_waiting()
 
     def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
-        """Has leases released when a stream has passed this point. It does not wait.
+        """Releases leases once a stream has passed this point. The call does not wait.
 
-        The caller is a user of the mappings, which ends for each lease with its release. Raises
-        `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+        The caller holds one use of the mappings for each lease; the release of the lease ends it.
+        Raises `CudaError`, and `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         order = self._order
         if order is None:
@@ -115,7 +117,7 @@ class DeviceReleases:
         return passing
 
     def wait(self, stream: Stream, passing: Passing) -> None:
-        """As `DeviceMemory.wait`."""
+        """See `DeviceMemory.wait`."""
         if self._order is None:
             with self._context.current() as driver:
                 refuse_capture(driver, stream, "a wait for the daemon")
@@ -138,12 +140,12 @@ class DeviceReleases:
             return True
 
     def drop(self, tenant: int, lease: int) -> None:
-        """Releases a forgotten lease, after all queued work. Takes no lock."""
+        """Releases a lease that was dropped, after all queued work. Takes no lock."""
         self._dropped.append((tenant, lease))
         self._waiter.do(self._release_dropped)
 
     def ended(self) -> None:
-        """Ends the waits of streams for a daemon that is gone. It does not wait."""
+        """Ends the waits of streams for a daemon that is gone. The call itself does not wait."""
         self._ended.set()
         if self._order is not None:
             # In this thread: our other threads may be waiting for the very streams that wait.
@@ -153,7 +155,7 @@ class DeviceReleases:
     # Run by the thread that notifies the daemon. It waits for no stream.
 
     def _notify(self) -> None:
-        """Notifies the daemon of all points that were marked since."""
+        """Notifies the daemon of all points that were marked since the last call."""
         waiting: list[Passing] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -174,10 +176,10 @@ class DeviceReleases:
                 self._answer(batch, good)
 
     def _send_order(self, order: OrderPage, batch: list[Passing]) -> list[bool]:
-        """Asks until the stream has passed, or the connection has ended. Returns whether each
-        lease was valid.
+        """Repeats the request until the stream has passed or the connection has ended. Returns
+        whether each lease was valid.
 
-        Raises `_RefusedError`, `SplicedError`.
+        Raises `_RefusedError` if the daemon will never accept the request, and `SplicedError`.
         """
         # Two threads may have marked in one order and arrived here in the other.
         after = max(passing.after for passing in batch)
@@ -189,7 +191,8 @@ class DeviceReleases:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
             try:
                 exchange.start(call, request)
-                # If the stream has not passed by its deadline, the daemon answers that.
+                # If the stream has not passed by the first deadline, the daemon says so: wait for
+                # that.
                 call.deadline += self._timeout
                 codes = exchange.result(call, CodesReply).codes
             except SplicedError as err:
@@ -211,7 +214,7 @@ class DeviceReleases:
     # Run by the thread that waits for streams.
 
     def _release_after(self, batch: list[Passing]) -> None:
-        """Waits on the host for the streams, then releases."""
+        """Waits on the host until the streams have passed, then releases the leases."""
         ids = [lease for passing in batch for lease in passing.leases]
         good = [False] * len(ids)
         try:
@@ -261,10 +264,10 @@ def _leases(batch: Sequence[Passing]) -> int:
 
 
 def _together(waiting: Sequence[Passing]) -> int:
-    """Returns how many of the first ones go into one request.
+    """Returns how many of the first releases go into one request.
 
-    Nothing follows one that signals: its stream may be waiting for that signal before it reaches
-    the points that were marked later.
+    A release with a signal is the last one of its request: its stream may wait for that signal
+    before it reaches points that were marked later.
     """
     n, ids = 1, len(waiting[0].leases)
     while n < len(waiting) and not waiting[n - 1].signal:

@@ -1,7 +1,8 @@
 """Splicing segments on the GPU by kernels on the engine's own stream.
 
-Queued kernels read leased copies and write the engine's memory, without the daemon. The leases
-end by `release_after` on the same stream, and the results are valid if that reports so.
+Queued kernels read leased copies and write to the engine's memory, without the daemon. The leases
+are released with `release_after` on the same stream. The results are valid if all of `Passing.good`
+is True.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ class DeviceSpan:
     segment: DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: DevicePtr = _NOWHERE
-    """Address of (T, S) of a computed span, in F32, by `Profile.seam_layout` of the requested
-    layers, with S at the true positions. Compose needs it for every computed span but the last."""
+    """Address of (T, S) of a computed span in F32, laid out by `Profile.seam_layout(layer)` for the
+    requested layers, with S at the true positions. Compose needs it for every computed span but the
+    last."""
     before: DevicePtr = _NOWHERE
-    """Where compose writes the states before a computed span, by `Profile.states_layout(layer,
-    0)`; 0 = not wanted."""
+    """Address where compose writes the states before a computed span, laid out by
+    `Profile.states_layout(layer, 0)`; 0 = not wanted."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ def compose(
     layer: int = ALL_LAYERS,
     origin: DeviceCheckpoint | DevicePtr | None = None,
 ) -> None:
-    """Queues moving running states over spans.
+    """Queues kernels that move running states over spans.
 
-    `into` is the address of the last states, F32, by `Profile.states_layout(layer, 0)`. `origin`
-    is the address of the states before the first span, in the same layout, and may equal `into`;
-    None is zero states. Raises `SplicedError`: INVALID, GONE for a lease that ended, or of the
-    driver.
+    `into` is the address for the final states, in F32, laid out by `Profile.states_layout(layer,
+    0)`. `origin` has the states before the first span: a checkpoint, or an address with the same
+    layout, which may equal `into`. None is zero states. Raises `SplicedError`: INVALID, GONE for a
+    lease that has ended, or an error of the driver.
     """
     device = _checked(spans, origin if isinstance(origin, DeviceCheckpoint) else None)
     for i, span in enumerate(spans):
@@ -98,11 +100,11 @@ def place(
     layer: int = ALL_LAYERS,
     origin: DeviceCheckpoint | None = None,
 ) -> None:
-    """Queues copying keys and values into the engine's blocks, with keys rotated to their
+    """Queues kernels that copy keys and values into the engine's blocks, with keys rotated to their
     positions.
 
-    The rows of `origin` are placed too, without rotation. Rows of computed spans are left to the
-    engine. Raises as `compose`.
+    The rows of `origin` are placed too, without rotation. The engine writes the rows of computed
+    spans. Raises the same errors as `compose`.
     """
     device = _checked(spans, origin)
     operands = _Operands()
@@ -121,7 +123,8 @@ def place(
 
 
 class _Operands:
-    """Operands of launches: their addresses, and their indices in the list of addresses."""
+    """Collects the operands of launches. `add` returns an operand's index in their list of
+    addresses."""
 
     def __init__(self) -> None:
         self.runs: list[list[Run]] = []
@@ -134,7 +137,7 @@ class _Operands:
 def _checked(spans: Sequence[DeviceSpan], origin: DeviceCheckpoint | None) -> DeviceMemory:
     """Returns the device of all leases. Raises `SplicedError(INVALID)` for invalid spans."""
     at = origin.tokens if origin is not None else spans[0].start if spans else 0
-    behind = 0  # end of the segments so far
+    behind = 0  # position after the last segment so far
     devices = [origin.device] if origin is not None else []
     for i, span in enumerate(spans):
         if span.start != at or not 0 < span.count <= MAX_TOKENS - at:
@@ -169,7 +172,7 @@ def _part(layout: Layout, layer: int, kind: str) -> tuple[int, Part]:
 
 
 def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
-    """Returns the rotation of a layer's keys by a distance in tokens."""
+    """Returns the rotation of a layer's keys by a distance in tokens, None if none is needed."""
     rope = profile.rope(layer)
     if not rope.dims or not distance:
         return None
@@ -177,7 +180,7 @@ def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
 
 
 class _StateJob:
-    """The move of one layer's state, before the addresses of gathered operands are known."""
+    """Moves one layer's state over the spans. Made before the addresses of operands are known."""
 
     def __init__(
         self,
@@ -249,7 +252,7 @@ class _Rows:
     def job(
         self, blocks: Blocks, layer: DeviceLayer, operands: _Operands
     ) -> Callable[[list[DevicePtr]], RotateJob]:
-        """Returns the job, once the addresses of gathered operands are known."""
+        """Returns a function that builds the job, once the addresses of the operands are known."""
         rows, heads, dim = self.part.shape
         keys = self.part.kind == "K"
         target = RotateTarget(

@@ -14,10 +14,10 @@ _F_SEAL_SHRINK = 0x2
 
 @dataclass(frozen=True)
 class MemoryLayer:
-    """Where an attention layer's keys and values lie in engine memory; all in bytes.
+    """Where an attention layer's keys and values lie in engine memory. All numbers are in bytes.
 
-    The row of a key is at `k_base + block * block_stride + token * k_token_stride +
-    head * k_head_stride`, with the token counted in its block; values likewise.
+    The key row of one head is at `k_base + block * block_stride + token * k_token_stride + head *
+    k_head_stride`, where `token` counts from the start of its block. Values likewise.
     """
 
     layer: int
@@ -35,13 +35,13 @@ class EngineMemory:
     """Memory of the engine that the daemon may write rows into."""
 
     descriptor: int
-    """A memfd with F_SEAL_SHRINK and without holes. It is duplicated: the caller keeps it."""
+    """A memfd with F_SEAL_SHRINK and without holes. The client duplicates it."""
     nbytes: int
     layers: tuple[MemoryLayer, ...]
 
 
 def engine_memfd(nbytes: int, name: str = "engine-kv") -> int:
-    """Makes a memfd that the daemon accepts as engine memory, with all its pages. Raises
+    """Makes a memfd that the daemon accepts as engine memory, with all pages allocated. Raises
     OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

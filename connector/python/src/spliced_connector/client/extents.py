@@ -1,4 +1,4 @@
-"""Where the bytes of an object lie in a region: extents that the daemon names, cut to size."""
+"""Where the bytes of an object lie in a region: the extents that the daemon names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from spliced_connector.client.connection.staging import Extent
 from spliced_connector.client.terms import NONE64
 
 ABSENT = -1
-"""The offset of bytes that are not in memory: a node that others extend may have dropped its
-states."""
+"""The offset of bytes that are not in memory. A checkpoint node that other nodes extend may have
+dropped its states."""
 
 
 def runs(
@@ -17,7 +17,7 @@ def runs(
 ) -> list[Extent]:
     """Checks the extents of an object of `nbytes` and cuts off excess bytes.
 
-    With `holes` bytes may be absent. Raises ValueError.
+    With `holes`, some bytes may be absent from memory. Raises ValueError for invalid extents.
     """
     out = []
     left = nbytes

@@ -1,4 +1,4 @@
-"""The thread that keeps a client attached and does work without a waiting caller."""
+"""The thread that keeps a client attached and does the work for which no caller waits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from spliced_connector.errors import SplicedError
 
 log = logging.getLogger("spliced")
 
-# Delay between attempts to attach, doubled from the first to the last, so that a restarted daemon
-# is found within a second.
+# Seconds between attempts to attach. They double from the first to the highest value, so that a
+# restarted daemon is found within a second.
 _BACKOFF_FIRST = 0.01
 _BACKOFF_MOST = 0.5
 
 WRONG_SECONDS = 60.0
-"""Delay between two logged errors about invalid requests (a guess)."""
+"""Minimum seconds between two logged errors about invalid requests (a guess)."""
 
 _IDLE = 60.0  # every event that matters wakes the thread
 
@@ -40,8 +40,8 @@ _HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 class _Wakeup:
     """Wakes the thread.
 
-    It is closed when the last reference is gone. A thread that is about to set it has one, so its
-    descriptor cannot be reused by then.
+    The descriptor is closed when the last reference to this object is gone. A thread that is about
+    to call `set` has a reference, so the descriptor cannot belong to another file by then.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Keeper:
         self._logged = ""  # last logged
         self._now = time.monotonic
         self._full_until = 0.0
-        self._quiet_until, self._unlogged = 0.0, 0  # of invalid requests
+        self._quiet_until, self._unlogged = 0.0, 0  # for invalid requests
         self._complaints: dict[Enrolment, str] = {}  # last logged, by unregistered model
         self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
@@ -142,7 +142,7 @@ class Keeper:
         self._thread.join(self.options.transfer_timeout + self.options.attach_timeout)
 
     def abandon(self) -> None:
-        """`close` for a destructor: it waits for nothing and takes no lock."""
+        """Like `close`, for a destructor: it does not wait and takes no lock."""
         self.closing = True
         if not self.inert:
             self.wake()
@@ -162,8 +162,8 @@ class Keeper:
             enrolment.close()
 
     def log_wrong(self, text: str) -> None:
-        """Logs an invalid request, at most one per `WRONG_SECONDS`: texts contain numbers of
-        prompts, so equal ones cannot be recognized."""
+        """Logs an invalid request, at most one per `WRONG_SECONDS`. Repeated mistakes cannot be
+        recognized by their text, which contains numbers of the prompt."""
         now = self._now()
         if now < self._quiet_until:
             self._unlogged += 1
@@ -173,7 +173,7 @@ class Keeper:
         log.error("invalid request to the cache daemon: %s%s", text, more)
 
     def full_due(self) -> bool:
-        """Returns whether to log again that the daemon stores nothing more."""
+        """Returns whether to log that objects were not stored: once per `WRONG_SECONDS`."""
         now = self._now()
         due = now >= self._full_until
         if due:
@@ -246,8 +246,8 @@ class Keeper:
             self.changed.notify_all()
 
     def _register(self, attachment: Attachment) -> float:
-        """Registers models that are due. Returns when to try again, if no event wakes the thread
-        before."""
+        """Registers models that are due. Returns the time of the next attempt, as of
+        `time.monotonic`; an event may wake the thread earlier."""
         with self.changed:
             due = [e for e in self._enrolments if e.due(attachment)]
         now = time.monotonic()
@@ -309,10 +309,10 @@ class Keeper:
             if attachment.exchange.at_end and not attachment.gone:
                 again |= not attachment.finish()
         if again:
-            time.sleep(0.001)  # a caller reads, and finds the same
+            time.sleep(0.001)  # a caller is reading, and will see the same events
 
     def _shut_down(self) -> None:
-        """Ends everything, after requests that may still write into engine memory."""
+        """Ends all connections. First waits some time for requests that may write engine memory."""
         until = time.monotonic() + self.options.transfer_timeout
         for attachment in self._attachments:
             if not attachment.gone:
@@ -335,7 +335,7 @@ class Keeper:
             attachment.collect()
 
     def _daemon_may_access(self) -> bool:
-        """Returns whether a daemon that has not closed its side may touch engine memory."""
+        """Returns whether a daemon may still access engine memory: it has not closed its side."""
         there = [a for a in self._attachments if not a.gone]
         if any(a.exchange.flight.writing() for a in there):
             return True

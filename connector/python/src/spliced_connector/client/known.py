@@ -1,4 +1,4 @@
-"""Cached segments that occur anywhere in a prompt, found by its tokens."""
+"""Finding cached segments anywhere in a prompt by its token ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spliced_connector.model import NOTHING, token_bytes
 from spliced_connector.wire import MatchKnown, MatchKnownQuery, MatchPrimers, MatchPrompt, numbers
 
 MAX_PROMPT = numbers.MAX_PROMPT
-"""Number of tokens of a prompt that are searched."""
+"""The most tokens of a prompt that can be searched."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class KnownQuery:
     """A prompt in which cached segments are searched, at any position."""
 
     tokens: Sequence[int]
-    """At most `MAX_PROMPT`."""
+    """The prompt's token ids, at most `MAX_PROMPT`."""
     begin: int = 0
-    """Segments begin there at the earliest, and after the prefix that is found."""
+    """Only segments from this token on, and after the cached prefix, are found."""
     seam_tokens: int = 0
-    """Seam width of segments after token 0."""
+    """Seam width, in tokens, of segments that do not begin at token 0."""
     primer: bytes = b""
     """Digest of the primer that segments beginning at `primed_from` or later should have; empty =
     none. A segment at token 0 never has one."""

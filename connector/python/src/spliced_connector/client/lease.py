@@ -43,11 +43,11 @@ class Held:
         return not self._released and self._pid == os.getpid() and self._attachment.intact
 
     def release(self) -> bool:
-        """Releases it. Returns True if its bytes were valid for the whole lease.
+        """Releases the lease. Returns True if its bytes were valid for the whole lease.
 
-        Returns False after a restart of the connection to a living daemon, after a drop, if the
-        daemon does not answer in time, and in a forked child. What was read must not be used
-        then. Views stay readable but may hold other bytes.
+        Returns False if the connection to a living daemon has ended, if the daemon does not answer
+        in time, and in a forked child. Data that was read must not be used then. Views stay
+        readable but may hold other bytes.
         """
         return release_all([self])[0]
 
@@ -75,7 +75,7 @@ _once = threading.Lock()  # two threads may release the same lease
 
 
 def _forked() -> None:
-    """In a forked child, whose parent may have held the lock."""
+    """Makes a new lock in a forked child: its parent may have held the old one."""
     global _once
     _once = threading.Lock()
 
@@ -121,7 +121,7 @@ def _release(objects: Sequence[Held | None], rows: list[int], good: list[bool]) 
     ids = [held._lease for _, held in batch]
     codes = attachment.give_back(Return(Op.RELEASE, first._tenant), ids, first._timeout)
     if codes is None:
-        # Without the daemon's answer the outcome is known only if it is dead.
+        # Without the daemon's answer the outcome is known only if the daemon is dead.
         verdict = attachment.ended and attachment.intact
         answers = [verdict] * len(ids)
     else:
@@ -193,13 +193,13 @@ class Segment(Held):
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Returns bounds on the difference of T, and of S or keys and values, from the published
-        ones, as in `Layout.errors`; 0 if they are identical."""
+        """Returns `Layout.errors`: a bound on how much T differs from the published one, and a
+        bound for S, keys and values. 0 if they are identical."""
         return self._stored.layout.errors
 
     def part(self, i: int) -> memoryview:
-        """Returns the bytes of part i, read-only: a view if they lie in one run, else a copy. Of
-        a packed part they are the stored bytes; `walk.unpack` reads them.
+        """Returns the bytes of part i, read-only: a view if they lie in one run, else a copy. For a
+        packed part these are the packed bytes, which `walk.unpack` decodes.
 
         They are valid only if `release` returns True. Raises `SplicedError(GONE)` after release.
         """
@@ -239,7 +239,8 @@ class Checkpoint(Held):
         self.nodes = nodes
         """The tokens [begin, end) whose attention rows each node has."""
         self.kinds = kinds
-        """The kind of each node: one of `Accept.ROWS` has rows of linear layers, and no states."""
+        """The kind of each node. A node of kind `Accept.ROWS` has linear layers' rows, no
+        states."""
         self._nodes = stored
 
     @property
@@ -266,8 +267,8 @@ class Checkpoint(Held):
     def part(self, node: int, i: int) -> memoryview:
         """Returns the bytes of part i of a node, as `Segment.part`.
 
-        Only the states and convolution tails of the last node are used. Those of others may not
-        be in memory: `SplicedError(GONE)`.
+        Only the last node's states and convolution tails are needed. Those of the other nodes may
+        be absent from memory: then it raises `SplicedError(GONE)`.
         """
         return self._nodes[node].part(self._memory().arena, i)
 

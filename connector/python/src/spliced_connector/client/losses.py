@@ -1,6 +1,7 @@
-"""The loss of splicing: the share of requests whose first token is not that of a full prefill.
+"""The loss of splicing: the share of requests whose first token differs from that of a full
+prefill.
 
-It is counted by way of splicing, and a request states the most that it accepts.
+Losses are counted for each way of splicing. A request states the highest loss that it accepts.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from spliced_connector.errors import Code, SplicedError
 from spliced_connector.wire import AdviseLimit, AdviseLoss, ReportLosses
 
 ANY_LOSS = 1.0
-"""The max_loss of a request that accepts everything."""
+"""The `max_loss` of a request that accepts any loss."""
 
 BEYOND_MAX_LOSS = (
     "no splice is known to keep its loss within max_loss:"
     " set fidelity, refresh or a higher max_loss"
 )
-"""Reported to the caller of a request that is not spliced for its limit."""
+"""Reported to the caller of a request that is not spliced because of its `max_loss`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpliceWay:
-    """A way of splicing; losses are counted for each. primed: segments were captured after the
-    primer wherever it is preferred, and at least one was. refreshed: the last ones are computed in
+    """A way of splicing. primed: at least one segment was captured after the primer, and so was
+    every segment for which that variant is preferred. refreshed: the last segments are computed in
     context."""
 
     primed: bool = False
@@ -34,13 +35,13 @@ class SpliceWay:
 
 
 WAYS = tuple(SpliceWay(primed, last) for last in (False, True) for primed in (False, True))
-"""In the order of the protocol."""
+"""All ways, in the order of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """Requests that were spliced and computed in full, and of them those whose first token
-    changed."""
+    """Counts of requests that were both spliced and computed in full. `changed` counts those of
+    them whose first token differed."""
 
     compared: int = 0
     changed: int = 0
@@ -55,7 +56,7 @@ Losses = Mapping[SpliceWay, LossCounts]
 
 @dataclass(frozen=True, slots=True)
 class LossLimit:
-    """The loss that a request accepts, from 0 to 1, and how it would be spliced."""
+    """The highest loss that a request accepts, from 0 to 1, and the way it would be spliced."""
 
     max_loss: float = ANY_LOSS
     way: SpliceWay = SpliceWay()
@@ -63,29 +64,30 @@ class LossLimit:
 
 @dataclass(frozen=True, slots=True)
 class LossAdvice:
-    """How a request may be spliced within its limit, and the loss that the daemon expects of that,
-    None where it is not known."""
+    """How a request may be spliced within its limit, and the loss that the daemon then expects
+    (None if not known)."""
 
     splicing: Splicing = Splicing.ASKED
     expected: float | None = None
 
 
 def unanswered(limit: LossLimit) -> LossAdvice:
-    """Returns the advice that holds without an answer, or with a daemon that knows no losses."""
+    """Returns the advice to use if the daemon says nothing about losses: splice only if any loss is
+    accepted."""
     within = limit.max_loss >= ANY_LOSS
     return LossAdvice(Splicing.ASKED if within else Splicing.NONE)
 
 
 def limit_section(limit: LossLimit) -> AdviseLimit:
-    """Returns a request's section. Raises `SplicedError` for a max_loss outside of 0 to 1."""
+    """Returns the section of an advise request. Raises `SplicedError` for an invalid `max_loss`."""
     if not 0 <= limit.max_loss <= ANY_LOSS:
         raise SplicedError(Code.INVALID, f"advise: max_loss {limit.max_loss}, want 0 to 1")
     return AdviseLimit(limit.max_loss, int(limit.way.primed), int(limit.way.refreshed))
 
 
 def advice_of(section: AdviseLoss, segments: int) -> LossAdvice | None:
-    """Returns the daemon's answer for a prompt with this number of segments; None for an invalid
-    one."""
+    """Converts the daemon's answer for a prompt with this number of segments. None: the answer is
+    invalid."""
     known = section.splicing in list(Splicing)
     if not known or math.isnan(section.asked + section.refreshed):
         return None
@@ -98,7 +100,7 @@ def advice_of(section: AdviseLoss, segments: int) -> LossAdvice | None:
 
 
 def report_section(losses: Losses, offline: bool) -> ReportLosses:
-    """Returns the counts of all ways as a report has them."""
+    """Returns the section of a report, with the counts of all ways."""
     counts = [losses.get(way, LossCounts()) for way in WAYS]
     return ReportLosses(
         int(offline), [one.compared for one in counts], [one.changed for one in counts]

@@ -1,4 +1,4 @@
-"""Looking up a prompt: the longest saved prefix, and its segments."""
+"""Looking up a prompt: its longest saved prefix, and which of its segments are cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from spliced_connector.wire import (
     Op,
 )
 
-# Keys and prefixes in one request: with their positions they fill little more than half a frame.
+# The most keys, and the most prefixes, of one request. At this number both, with the positions,
+# fill little more than half a frame.
 _ROWS = 1024
 
 
@@ -31,31 +32,31 @@ class Match:
     prefix_tokens: int = 0
     """Tokens of the longest saved prefix, 0 = none."""
     prefix_index: int = -1
-    """Index of its position."""
+    """Index of this prefix in the query; -1 without one."""
     prefix_kind: Accept = Accept.NONE
     prefix_reason: int = Reason.NONE
-    """Why no longer prefix hit."""
+    """A `Reason`: why no longer prefix was a hit."""
     prefix_tier: int = Tier.NONE
     status: Sequence[int] = ()
-    """One `Status` for each key; the next three are parallel to it."""
+    """One `Status` for each key; `tier`, `reason` and `tokens` are parallel to it."""
     tier: Sequence[int] = ()
     reason: Sequence[int] = ()
     tokens: Sequence[int] = ()
-    """Interior tokens of a hit; 0 if not known, in tier PEER only."""
+    """Number of interior tokens (not recomputed) of a hit. 0 if unknown, in tier PEER only."""
     trouble: str = ""
-    """Why everything is a miss, empty if the daemon has answered."""
+    """Why everything is a miss; empty if the daemon has answered."""
     known: Sequence[KnownSegment] = ()
     """Cached segments in the given prompt, ascending and without overlaps."""
     known_reason: int = Reason.NONE
-    """`Reason.OFF`: none are reported, since splicing is switched off for the profile."""
+    """`Reason.OFF`: `known` is empty because splicing is switched off for the profile."""
     prefix_states: int = 0
     """Number of tokens that the prefix's states cover; later ones are rows, see `Accept.ROWS`."""
     error: Sequence[float] = ()
-    """Parallel to `status`: bounds the difference between the stored form of a hit and the
-    published one, relative to its norm (of transitions: to 1); 0 = identical."""
+    """Parallel to `status`: an upper bound on how much the stored form of a hit differs from the
+    published data, relative to the data's norm (for transitions: to 1). 0 = identical."""
     variant: Sequence[int] = ()
-    """Parallel to `status`: 0 = the row is about `keys[i]`, 1 = about `others[i]`: it is a hit
-    and `keys[i]` is not."""
+    """Parallel to `status`: 0 = row i is about `keys[i]`. 1 = row i is about `others[i]`, which is
+    a hit while `keys[i]` is not."""
 
     def hit(self, i: int) -> bool:
         """Returns whether the segment of key i can be acquired."""
@@ -73,7 +74,7 @@ class Match:
         return [hit and error <= most for hit, error in zip(self.hits, self.error, strict=True)]
 
     def near_variants(self, most: float | None) -> list[int]:
-        """Returns `variant`, with the first for keys that are not `within` the bound."""
+        """Returns `variant`, with 0 for keys that are not `within(most)`. Empty if all are 0."""
         if not any(self.variant):
             return []
         return [v if near else 0 for v, near in zip(self.variant, self.within(most), strict=True)]
@@ -81,7 +82,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What `Model.match` looks up of a prompt, for advice that looks it up first."""
+    """The arguments of `Model.match`, for an advise request that includes the lookup."""
 
     positions: Sequence[int] = ()
     prefixes: Sequence[bytes] = ()
@@ -89,21 +90,22 @@ class Lookup:
     accept: Accept = Accept.EXACT
     others: Sequence[bytes] = ()
     primed: bytes = b""
-    """Parallel to `keys`, bits PRIMED_KEY and PRIMED_DUE, about the variant of the key."""
+    """Parallel to `keys`: bits PRIMED_KEY and PRIMED_DUE of each key. Empty = no bits."""
 
     @property
     def fits(self) -> bool:
-        """Whether one request has room for it, and for all else of an advice."""
+        """Whether one advise request has room for this lookup and for its other fields."""
         hashes = len(self.keys) + len(self.others) + len(self.prefixes)
         return max(len(self.keys), len(self.prefixes)) <= _ROWS and hashes <= 2 * _ROWS
 
 
 PRIMED_KEY, PRIMED_DUE = 1, 2
-"""The variant was captured after the primer; such a variant is preferred at its place."""
+"""PRIMED_KEY: the key is that of the variant captured after the primer. PRIMED_DUE: that variant is
+preferred at the segment's place in the prompt."""
 
 
 def lookup_section(r: Registration, lookup: Lookup) -> AdviseMatch:
-    """Returns the section of an advise that has the daemon look a prompt up."""
+    """Returns the section of an advise request that makes the daemon look the prompt up."""
     return AdviseMatch(
         known_kinds(r, lookup.accept),
         lookup.positions,
@@ -115,7 +117,7 @@ def lookup_section(r: Registration, lookup: Lookup) -> AdviseMatch:
 
 
 def looked_up(r: Registration, lookup: Lookup, m: AdviseMatched | None) -> Match:
-    """Returns what the daemon has found. Raises `SplicedError` for an answer that cannot be."""
+    """Returns what the daemon has found. Raises `SplicedError` for an invalid answer."""
     if m is None:
         raise r.exchange.garbage("advise: no match, which was asked for")
     return _checked(
@@ -131,7 +133,7 @@ def looked_up(r: Registration, lookup: Lookup, m: AdviseMatched | None) -> Match
 
 
 def known_kinds(r: Registration, accept: Accept) -> Accept:
-    """Returns the kinds of checkpoints that the daemon supports."""
+    """Returns `accept` without the kinds of checkpoints that the daemon does not support."""
     return accept if r.attachment.greeting.rows else accept & ~Accept.ROWS
 
 
@@ -206,7 +208,7 @@ def _match(
     known: KnownQuery | None,
     others: Sequence[bytes],
 ) -> Match:
-    """Requests one part of a query, whose prefixes begin at `begin`."""
+    """Looks up one part of a query. `begin` is the index of its first prefix in the whole query."""
     call = r.call(Op.MATCH, r.options.timeout)
     request = MatchRequest(
         r.profile,
@@ -247,7 +249,7 @@ def _checked(
     states: int,
     has_others: bool,
 ) -> Match:
-    """Returns the rows of a reply about so many keys."""
+    """Converts a reply about `keys` keys. Raises `SplicedError` for an invalid one."""
     if len(m.status) != keys:
         raise r.exchange.garbage(f"match: {len(m.status)} rows, want {keys}")
     if any(v and not (has_others and m.status[i] == Status.HIT) for i, v in enumerate(variant)):
@@ -286,7 +288,8 @@ def _primers(
 
 
 def _errors(r: Registration, m: MatchReply) -> Sequence[float]:
-    """Returns the errors of the hits. For an older daemon these are bounded by the tolerances."""
+    """Returns the error of each hit. An older daemon does not report errors; then each is the
+    larger tolerance of the profile."""
     if m.estimates is not None:
         return m.estimates.error
     most = r.enrolment.profile.identity.most_error

@@ -1,4 +1,4 @@
-"""What an engine asks of the daemon for one model and tenant."""
+"""The requests that an engine sends to the daemon for one model and tenant."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ T = TypeVar("T")
 N = TypeVar("N")
 H = TypeVar("H", bound=Held)
 
-# After one of these the daemon is not asked for the rest of a batch: each would cost its time.
+# After one of these codes the remaining objects of a batch are not sent: they would fail too.
 _HOPELESS = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.DENIED, Code.UNSUPPORTED}
 
 _LOST = {Code.UNAVAILABLE, Code.LATE, Code.STALE, Code.CANCELED}  # the daemon has not answered
 
-_QUIET = {Code.MISS, Code.EXISTS, Code.UNAVAILABLE, Code.LATE}  # answers, or counted elsewhere
+_QUIET = {Code.MISS, Code.EXISTS, Code.UNAVAILABLE, Code.LATE}  # not failures, or counted elsewhere
 
 
 class Model:
-    """A profile registered for one tenant and rank. It stays good across restarts of the daemon.
+    """A profile registered for one tenant and rank. It stays usable across restarts of the daemon.
 
-    Trouble of the daemon is never raised: it reads as a miss. All methods may be called by
-    several threads at once, and each ends within its time-out.
+    If the daemon fails, a method raises nothing and returns the same as for a miss. Several threads
+    may call all methods at once. Each call has a timeout.
     """
 
     def __init__(self, keeper: Keeper, enrolment: Enrolment, owner: object) -> None:
@@ -61,19 +61,19 @@ class Model:
         self._enrolment = enrolment
         self._owner = owner  # keeps the client alive
         self._options = keeper.options
-        self._deaf: Attachment | None = None  # to a daemon that does not know `Op.SERVED`
+        self._deaf: Attachment | None = None  # its daemon does not know `Op.SERVED`
         self._canary_share: float | None = None
         self._offline: Losses = {}
-        self._offline_sent_to: Attachment | None = None  # of them
+        self._offline_sent_to: Attachment | None = None  # received `_offline`
 
     @property
     def profile(self) -> Profile:
-        """What the model was made of."""
+        """The profile that the model was made from."""
         return self._enrolment.profile
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of the blocks that prefixes are named by."""
+        """Tokens per block in the hashes of prefixes."""
         return self._enrolment.block_tokens
 
     @property
@@ -94,7 +94,8 @@ class Model:
 
     @property
     def keeps_turns(self) -> bool:
-        """Whether the daemon keeps rows of a buffer as checkpoints; False while none is there."""
+        """Whether the daemon can save rows of a buffer as a checkpoint; False before the first
+        registration at a daemon."""
         r = self._enrolment.registration
         if r is None:
             return False
@@ -103,20 +104,21 @@ class Model:
 
     @property
     def primers(self) -> bool:
-        """Whether the daemon knows segments that were captured after a primer; False while none is
-        there. Without it they are not published, and every lookup of one misses."""
+        """Whether the daemon supports segments that were captured after a primer; False before the
+        first registration at a daemon. Without this support such segments are not published, and
+        lookups of them miss."""
         r = self._enrolment.registration
         return r is not None and r.attachment.greeting.primers
 
     @property
     def looks_up(self) -> bool:
-        """Whether the daemon can look a prompt up before it advises, `Query.lookup`."""
+        """Whether an `advise` request may include the lookup of the prompt (`Query.lookup`)."""
         r = self._enrolment.registration
         return r is not None and r.attachment.greeting.lookup
 
     @property
     def silent(self) -> bool:
-        """Whether a call was not answered in time and the daemon was not heard of since."""
+        """Whether a call got no answer in time and the daemon has sent nothing since."""
         r = self._enrolment.registration
         return r is not None and r.exchange.stall.silent
 
@@ -127,8 +129,8 @@ class Model:
 
     @property
     def trouble(self) -> str:
-        """Why calls are not answered now, empty when they are: there is no daemon, or it has not
-        registered the profile, such as one of a connection that has as many as it may."""
+        """Why calls fail now; empty if they do not. Either no daemon is attached, or it has not
+        registered the profile, for example because the connection has too many profiles."""
         if self.attached:
             return ""
         return self._keeper.why or self._enrolment.trouble or "the profile is not registered yet"
@@ -144,9 +146,10 @@ class Model:
         return self._enrolment.memory_trouble or "the engine's memory is not registered yet"
 
     def wait_attached(self, timeout: float) -> bool:
-        """Wait until calls can be answered, or the daemon has refused the profile.
+        """Wait at most `timeout` seconds until calls can be answered or the daemon has refused the
+        profile. Returns `attached`.
 
-        An engine just calls and takes misses.
+        An engine need not wait: until then its calls return misses.
         """
         if self._keeper.inert:
             return False
@@ -159,7 +162,7 @@ class Model:
         return self.attached or bool(self.refused) or self._keeper.closing
 
     def segment_key(self, spec: SegmentSpec, tokens: Sequence[int]) -> bytes | None:
-        """The name of a segment of this model and tenant; None without a salt.
+        """The key of a segment for this model and tenant; None while `salt` is None.
 
         Raises `ProfileError` for tokens that do not fit the spec.
         """
@@ -169,9 +172,9 @@ class Model:
     def prefix_hashes(
         self, tokens: Sequence[int], positions: Sequence[int], block_tokens: int | None = None
     ) -> list[bytes] | None:
-        """Names of the leading tokens at each of the ascending positions; None without a salt.
+        """The hash of the tokens before each of the ascending positions; None while `salt` is None.
 
-        `block_tokens` is the model's unless given.
+        `block_tokens` None means the model's.
         """
         salt = self.salt
         if salt is None:
@@ -188,13 +191,15 @@ class Model:
         known: KnownQuery | None = None,
         others: Sequence[bytes] = (),
     ) -> Match:
-        """Look up a prompt: prefix hash i covers `positions[i]` tokens, which ascend.
+        """Look up a prompt. `prefixes[i]` is the hash of its first `positions[i]` tokens; positions
+        ascend.
 
-        `known` also asks which held segments the prompt contains (`Match.known`). `others` is
-        empty, or has for each key the key of the segment's other variant, after a primer or without
-        one. It is looked up where the key misses (`Match.variant`); `NOTHING` = there is none.
+        With `known` the daemon also searches the prompt for cached segments (`Match.known`). A
+        segment may be cached in two variants, captured after a primer or without one. `others` is
+        empty, or has for each key the key of the segment's other variant (`NOTHING` if there is
+        none). The other variant is looked up where the key misses (`Match.variant`).
 
-        All misses when anything is wrong; `Match.trouble` says what.
+        After any failure everything is a miss, and `Match.trouble` says why.
         """
         return self._ask(
             lambda r: matching.match(r, positions, prefixes, keys, accept, known, others),
@@ -211,9 +216,10 @@ class Model:
     ) -> list[Segment | None]:
         """Lease segments, one for each key; None is a miss.
 
-        With `all` every key is leased or none. `wait` bounds the wait for what
-        lies on disk or is fetched from another node. `life`: seconds that the leases are good for,
-        0 as the daemon is set; more than its max-lease-ttl is refused, and so a miss.
+        With `all` either every key is leased or none. `wait` is the timeout in seconds, which
+        includes reads from disk and fetches from other nodes; None is `Options.timeout`. `life` is
+        the lifetime of the leases in seconds, 0 is the daemon's setting. The daemon refuses a
+        lifetime above its max-lease-ttl, and then all keys miss.
         """
         seconds = self._options.timeout if wait is None else wait
         none: list[Segment | None] = [None] * len(keys)
@@ -239,11 +245,11 @@ class Model:
         digests: bool = False,
         life: float = 0.0,
     ) -> list[DeviceSegment | None]:
-        """Lease copies of segments on the GPU, as `acquire`.
+        """Like `acquire`, for copies of the segments in GPU memory.
 
-        Segments that are held but not on the GPU are copied there: with `fetch` this call waits for
-        the copy, without it they are a miss now. Without GPU memory all are a miss
-        (`Client.device_state`).
+        Segments that are cached but not on the GPU are copied there. With `fetch` this call waits
+        for the copy; without it they are misses for now. Without GPU memory all are misses
+        (`Client.device_state` says why).
         """
         seconds = self._options.timeout if wait is None else wait
         none: list[DeviceSegment | None] = [None] * len(keys)
@@ -262,7 +268,8 @@ class Model:
         wait: float | None = None,
         digests: bool = False,
     ) -> Checkpoint | None:
-        """Lease the checkpoint of a prefix; None when there is none of an accepted kind."""
+        """Lease the checkpoint of the prefix with this hash; None if none of these kinds is
+        cached."""
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
             lambda r: leasing.load(r, hash, accept, seconds, digests=digests), lambda _: None
@@ -275,7 +282,7 @@ class Model:
         wait: float | None = None,
         digests: bool = False,
     ) -> DeviceCheckpoint | None:
-        """`load` of a copy on the GPU."""
+        """Like `load`, for a copy in GPU memory."""
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
             lambda r: leasing.load_device(r, hash, accept, seconds, digests=digests),
@@ -285,17 +292,19 @@ class Model:
     def publish(
         self, segments: Sequence[NewSegment], level: Level = Level.DEFAULT
     ) -> list[Code | int]:
-        """Publish segments; for each its outcome. EXISTS means that nothing is to be done.
+        """Publish segments. Returns a code for each; EXISTS means that another client has published
+        the segment or is publishing it.
 
-        Each message is bounded by `Options.transfer_timeout`. Once the daemon does not answer the
-        rest is not tried.
+        Each message has the timeout `Options.transfer_timeout`. Once a segment fails because the
+        daemon does not answer, or would refuse all, the remaining ones are not sent and get the
+        same code.
         """
         return self._store(segments, lambda r, new: storing.publish(r, new, level))
 
     def save(
         self, checkpoints: Sequence[NewCheckpoint], level: Level = Level.DEFAULT
     ) -> list[Code | int]:
-        """Keep checkpoints, as `publish`."""
+        """Save checkpoints. Returns codes, and stops early, as `publish` does."""
         return self._store(checkpoints, lambda r, new: storing.save(r, new, level))
 
     def _store(
@@ -316,7 +325,8 @@ class Model:
         return codes
 
     def _log_full(self, code: Code) -> None:
-        """Logs why nothing is stored, with the daemon's own figures, one in `WRONG_SECONDS`."""
+        """Logs why objects were not stored, with the use of the daemon's pools; at most once per
+        `keeper.WRONG_SECONDS`."""
         if not self._keeper.full_due():
             return
         usage = self._ask(
@@ -326,7 +336,8 @@ class Model:
         log.warning("segments or checkpoints were not stored: %s%s", why, usage and f" ({usage})")
 
     def advise(self, query: Query) -> Advice | None:
-        """What to use for a prompt and what to store of it; None: use and store nothing."""
+        """Ask how to serve a prompt and what of it to store. None: use nothing and store nothing
+        new."""
 
         def ask(r: Registration) -> Advice:
             attached = r.attachment
@@ -339,8 +350,9 @@ class Model:
         return advice
 
     def _report_offline(self, r: Registration) -> None:
-        """A refusal is logged once for each daemon. Raises SplicedError without an answer: the next
-        advice tries again."""
+        """Reports the losses that were measured offline. If the daemon refuses them, this is logged
+        and not tried again at this daemon. Raises SplicedError if it does not answer; the next
+        `advise` tries again."""
         try:
             self._report(r, ReportRequest(r.profile), self._offline, offline=True)
         except SplicedError as err:
@@ -351,8 +363,9 @@ class Model:
         self._offline_sent_to = r.attachment
 
     def measured_offline(self, losses: Losses) -> None:
-        """Losses that were measured before anything was served. Each daemon is told before its
-        first advice, and takes them in the place of what it was told before."""
+        """Sets the losses that were measured before anything was served. They are reported to each
+        daemon before its first advice, and replace offline losses that were reported to it
+        earlier."""
         self._offline, self._offline_sent_to = losses, None
 
     def compose(
@@ -363,12 +376,13 @@ class Model:
         into: Slot | None = None,
         wait: float | None = None,
     ) -> Slot | None:
-        """The states by `Profile.states_layout(layer, computed spans)`: for each asked layer the
-        F32 state before each computed span, then the final one.
+        """Compose the states of a plan with n computed spans. Returns a slot that is laid out by
+        `Profile.states_layout(layer, n)`: for each requested layer the F32 state before each
+        computed span, then the final state.
 
-        A last span without input ends the walk: the final state is the one before it. `into` is a
-        slot to write into; after a failure it may hold nothing, and can only be released. `wait`
-        bounds the wait for the answer, None as `Options.transfer_timeout` does.
+        If the last span has no input, the final state is the state before that span. `into` is an
+        earlier slot to overwrite; after a failure its contents may be lost, and it can only be
+        released. `wait` is the timeout in seconds, None is `Options.transfer_timeout`.
         """
         return self._ask(
             lambda r: compute.compose(r, plan, layer, origin, into, wait), lambda _: None
@@ -381,9 +395,9 @@ class Model:
         into: Slot | None = None,
         wait: float | None = None,
     ) -> Slot | None:
-        """Keys and values of a plan's segments at their places in the prompt, packed into a slot
-        by `Profile.rows_layout(layer, rows)`. Inputs of the spans are not looked at. `wait` is as
-        in `compose`."""
+        """Returns a slot with the keys and values of a plan's segments, with keys rotated to their
+        positions in the prompt. It is laid out by `Profile.rows_layout(layer, rows)`. Inputs of
+        spans are ignored. `into` and `wait` are as in `compose`."""
         origin = Origin()
         return self._ask(
             lambda r: compute.rotate(r, Op.ROTATE, plan, layer, origin, into, wait), lambda _: None
@@ -396,9 +410,10 @@ class Model:
         into: Slot | None = None,
         wait: float | None = None,
     ) -> Slot | None:
-        """Compose and rotate of all layers, for plans whose only computed span is the last.
+        """Compose and rotate for all layers. Only the last span of the plan may be computed.
 
-        The slot is laid out by `Profile.checkpoint_layout(rows)`. `wait` is as in `compose`.
+        The slot is laid out by `Profile.checkpoint_layout(rows)`. `into` and `wait` are as in
+        `compose`.
         """
         return self._ask(
             lambda r: compute.rotate(r, Op.ASSEMBLE, plan, ALL_LAYERS, origin, into, wait),
@@ -413,12 +428,12 @@ class Model:
         origin: Origin = Origin(),  # noqa: B008
         states: bool = False,
     ) -> Placed:
-        """Rotate, or with `states` assemble, into the engine's memory by its block table of the
-        tokens [0, plan.end).
+        """Like `rotate`, or `assemble` with `states`, but writes keys and values into the engine's
+        memory. `blocks` is the engine's block table for the tokens [0, plan.end).
 
-        The rows count when `Placed.code` is OK. Until that is settled the daemon may be
-        writing to the blocks. With `states` `Placed.slot` has the states and convolution tails, by
-        `Profile.checkpoint_layout(0)`.
+        The rows are valid only if `Placed.code` is OK. Until `Placed.settled` the daemon may still
+        write to the blocks. With `states`, `Placed.slot` has the states and convolution tails, laid
+        out by `Profile.checkpoint_layout(0)`.
         """
         return self._ask(
             lambda r: compute.place(r, plan, blocks, layer, origin, states), _not_written
@@ -430,18 +445,19 @@ class Model:
         capacity: int,
         origin: Origin = Origin(),  # noqa: B008
     ) -> Buffer | None:
-        """A buffer for at most `capacity` rows of the tokens from `begin` on.
+        """Open a buffer for at most `capacity` rows, of the tokens from position `begin` on.
 
-        They move on what `origin` names: a checkpoint of `begin` tokens, a slot that begins with
-        `Profile.checkpoint_layout(0)`, which is copied, or zero states. That may be released then.
+        `origin` names the states before these tokens: a checkpoint of `begin` tokens, a slot that
+        begins with `Profile.checkpoint_layout(0)` (it is copied), or zero states. `origin` can be
+        released afterwards.
         """
         return self._ask(lambda r: buffers.open_buffer(r, origin, begin, capacity), lambda _: None)
 
     def append(self, buffer: Buffer, n: int, rows: bytes | bytearray | memoryview) -> Code | int:
         """Add the rows of the next n tokens as drafts, laid out by `Profile.buffer_layout(n)`.
 
-        FULL when they do not fit beside those there. After that, INVALID, BUSY and QUOTA the
-        buffer is as before; after any other failure it can only be released.
+        Returns FULL if the buffer has no room for n more rows. After FULL, INVALID, BUSY or QUOTA
+        the buffer is unchanged; after any other failure it can only be released.
         """
         return self._ask(
             partial(_done, partial(buffers.append, buffer=buffer, n=n, rows=rows)), _code
@@ -454,11 +470,12 @@ class Model:
         path: Sequence[int],
         rows: bytes | bytearray | memoryview,
     ) -> Code | int:
-        """Add the rows of one path of a tree of drafts, from its root down, as `append` does.
+        """Like `append`, for one path of a tree of drafts, from its root down.
 
-        `parents` has for each draft the number of an earlier one, or -1 for the buffer's end;
-        `rows` are the rows of all drafts. The other branches are not sent: the daemon cannot use a
-        token that follows none. INVALID when `path` is not a path of the tree.
+        `parents[i]` is the number of the earlier draft that draft i follows, or -1 if it follows
+        the buffer's end. `path` lists the drafts of the path. `rows` has the rows of all drafts;
+        only those of the path are sent, because each row of a buffer must follow the one before it.
+        Returns INVALID if `path` is not a path of the tree.
         """
         add = partial(buffers.append_path, buffer=buffer, parents=parents, path=path, rows=rows)
         return self._ask(partial(_done, add), _code)
@@ -470,11 +487,12 @@ class Model:
     def replay(
         self, buffer: Buffer, token: int, flush: bool = False, into: Slot | None = None
     ) -> Slot | None:
-        """States and convolution tails behind an accepted token, by
-        `Profile.checkpoint_layout(0)`: what decoding token by token gives, to the bit.
+        """Returns a slot with the states and convolution tails after the first `token` tokens, laid
+        out by `Profile.checkpoint_layout(0)`. They are bit-identical to those of decoding token by
+        token. `token` is a prompt position from `buffer.begin` to `buffer.accepted`.
 
-        With `flush` the rows before `token` become part of the base and leave the buffer; one
-        that fails is as in `append`.
+        With `flush` the rows before `token` become part of the buffer's base state and leave the
+        buffer. A failed call with `flush` affects the buffer as a failed `append` does.
         """
         return self._ask(
             lambda r: buffers.replay(r, buffer, token, into, flush=flush), lambda _: None
@@ -483,8 +501,8 @@ class Model:
     def replay_rows(
         self, checkpoint: Checkpoint, token: int, into: Slot | None = None
     ) -> Slot | None:
-        """States and convolution tails behind any token of a checkpoint that is kept as rows, from
-        where its states end, by `Profile.checkpoint_layout(0)`: as `replay`."""
+        """Like `replay`, for a checkpoint that is kept as rows. `token` is a position from
+        `checkpoint.states` to `checkpoint.tokens`."""
         return self._ask(lambda r: buffers.replay_rows(r, checkpoint, token, into), lambda _: None)
 
     def plan(
@@ -494,11 +512,12 @@ class Model:
         within: float = 0.0,
         wait: float | None = None,
     ) -> WorkPlan | None:
-        """Ask which engines, of other nodes too, compute the segments that a prompt misses, and
-        have the others begin. None: the engine computes them, as with a plan of id 0.
+        """Ask which engines compute the segments that a prompt misses, and have the other engines
+        begin. They may be on other nodes. None means the same as a plan with id 0: this engine
+        computes all of them.
 
-        `queued` is seconds of other work that this engine does first; what is not here `within`
-        seconds is late, 0 as the daemon is set. No two segments may be equal.
+        `queued` is how many seconds of other work this engine does first. A segment that is not
+        here `within` seconds is late; 0 is the daemon's setting. No segment may be named twice.
         """
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
@@ -508,8 +527,8 @@ class Model:
     def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None:
         """Wait at most `wait` seconds for news of a plan; None: the plan is over.
 
-        A client may have one waiting watch at a time, over all its plans. `end` abandons what
-        others still compute. `Following` is this with a bound.
+        Only one watch of a client may wait at a time, for all its plans together. `end` withdraws
+        the segments that other engines still compute. `Following` adds a time limit.
         """
         return self._ask(lambda r: parallel.watch(r, plan, wait, end=end), lambda _: None)
 
@@ -522,15 +541,15 @@ class Model:
         end: bool = False,
         primers: Collection[bytes] = (),
     ) -> JobNews | None:
-        """Wait at most `wait` seconds for segments that other engines want; None if the daemon does
-        not support this. The caller is a worker until it has no job and has not called for some
-        seconds.
+        """Wait at most `wait` seconds for jobs: segments that other engines need. None: the call
+        failed or the daemon does not support jobs. The caller counts as a worker until it has no
+        job and has not called for some seconds.
 
-        `most` jobs at once, those included that it has. `declined` are not done; `queued` is
-        seconds of other work that comes first; with `end` it is a worker no more. `primers` are
-        digests of those that it has, at most 16: it gets no segment after another one. A job is
-        done when its segment is held in all ranks, no matter which client of the node published
-        it. One call may wait at a time.
+        `most` is how many jobs the worker may have at once, including those it has. It will not do
+        the `declined` jobs. `queued` is how many seconds of other work it does first. With `end` it
+        stops being a worker. `primers` are the digests of the primers that it has, at most 16; it
+        gets no segment that needs another primer. A job is done when its segment is held in all
+        ranks, no matter which client of the node published it. Only one call may wait at a time.
         """
         return self._ask(
             lambda r: parallel.jobs(r, most, wait, declined, queued, end=end, primers=primers),
@@ -547,10 +566,11 @@ class Model:
         text: str = "",
         losses: Losses | None = None,
     ) -> bool | None:
-        """Report a canary's results since the last report: of the `compared` reuses that were
-        recomputed, `failed` exceeded `bound`, by up to `worst`; and the losses by way.
+        """Report the results of a canary since the last report. It has recomputed `compared`
+        reuses; `failed` of them differed by more than `bound`. `worst` is the largest difference.
+        `losses` are counted for each way of splicing.
 
-        `off` switches the profile off for splicing. True when it is off, None when not known.
+        `off` switches splicing off for the profile. Returns whether it is off, None if unknown.
         """
 
         def tell(r: Registration) -> bool | None:
@@ -576,15 +596,16 @@ class Model:
         return bool(r.exchange.request(call, request, ReportReply).off)
 
     def canary_share(self, own: float) -> float:
-        """What share of spliced requests a canary computes again: what an operator has told the
-        daemon, as of the last answer to `served`, else an engine's own."""
+        """Returns the share of spliced requests that a canary recomputes: the share that an
+        operator has set at the daemon, as of the last answer to `served`. If none is set, returns
+        `own`."""
         share = self._canary_share
         return own if share is None else share
 
     def served(self, report: Served) -> int | None:
         """Report how a prompt was served, after its first token. Returns the number under which the
-        daemon lists it; None if it was not reported. A daemon too old to know the request gets
-        it once at each attachment, as it counts every one as an error."""
+        daemon lists the request; None if it was not reported. A daemon that is too old for these
+        reports counts each as an error, so it gets only one per attachment."""
 
         def tell(r: Registration) -> int | None:
             if self._deaf is r.attachment:
@@ -600,7 +621,8 @@ class Model:
         return self._ask(tell, lambda _: None)
 
     def _ask(self, work: Callable[[Registration], T], failed: Callable[[SplicedError], T]) -> T:
-        """Do something with the registration; trouble is counted and reads as a failure."""
+        """Call `work` with the registration. Counts a failure, and returns the result of
+        `failed`."""
         keeper = self._keeper
         if keeper.inert:
             keeper.tally.add("inert")
@@ -626,7 +648,7 @@ class Model:
 
 
 def _every(out: list[H | None]) -> list[H | None]:
-    """All, or none of them: what was leased is given back."""
+    """Returns `out` if nothing is missing. Otherwise releases all leases and returns only None."""
     if None not in out:
         return out
     release_all(out)

@@ -1,10 +1,10 @@
 """Segments that the engines of several nodes compute for each other.
 
-A plan assigns the segments that a prompt misses to engines, and has the others begin. A watch
-reports their progress. An engine with time to spare watches for jobs. Each job is a segment that
-it computes in isolation and publishes, as if one of its requests had missed it.
+A plan assigns the segments that a prompt misses to engines, and makes the other engines begin. A
+watch reports their progress. An engine with time to spare waits for jobs. Each job is a segment
+that it computes in isolation and publishes, as if one of its own requests had missed it.
 
-Token ids leave the node for this, so both daemons must allow it for the tenant.
+Plans send token ids to other nodes, so both daemons must allow them for the tenant.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from spliced_connector.wire.numbers import (
 
 LATE_SHARE = 0.5
 LATE_LEAST = 0.2
-"""A plan is waited for until it is late by this share of its expected time, and at least by this
-many seconds (guesses, as the expected time is one)."""
+"""How long to wait for a plan beyond its expected time: LATE_SHARE of that time, but at least
+LATE_LEAST seconds. Both are guesses, as is the expected time."""
 
 _WAIT_MOST = 30.0
 _ANSWERED_IN = 8 / 7  # timeout over wait, so that the daemon can use the whole wait
@@ -56,7 +56,7 @@ class Missing:
 
 
 def plannable(missing: Iterable[Missing]) -> list[Missing]:
-    """Returns the first ones that one plan may name: the rest is not offered to other engines."""
+    """Returns as many leading segments as one plan may name. The others stay with this engine."""
     chosen: list[Missing] = []
     room = MAX_PROMPT
     for one in missing:
@@ -69,14 +69,13 @@ def plannable(missing: Iterable[Missing]) -> list[Missing]:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The engine that computes a segment, and in how many seconds it is expected to be available
-    here."""
+    """The engine that computes a segment, and in how many seconds the segment is expected here."""
 
     key: bytes
     worker: int
     """0 is the asking engine, other numbers are other engines of this plan."""
     own: bool
-    """That engine is to compute it. False with worker 0: it is present already."""
+    """The asking engine must compute it. False with worker 0: the segment is already here."""
     seconds: float
 
 
@@ -92,17 +91,17 @@ class WorkPlan:
     own: tuple[int, ...]
     """Indices of the rows that the engine computes itself, in the order of execution."""
     seconds: float
-    """Expected time of all of it."""
+    """Expected time until all segments are here."""
     alone_seconds: float
-    """Expected time if the engine computes all of it."""
+    """Expected time if the asking engine computes all segments."""
     combine: str
     """The node where all segments would be present earliest; empty for this one."""
     at: Attachment = field(repr=False, compare=False)
-    """The connection that it ends with."""
+    """The connection that the plan ends with."""
 
     @property
     def away(self) -> frozenset[bytes]:
-        """Returns keys of the segments that others compute."""
+        """Returns the keys of the segments that other engines compute."""
         return frozenset(row.key for row in self.rows if row.worker)
 
     @property
@@ -116,9 +115,9 @@ class PlanNews:
     """Events of a plan's segments since the last watch, by key."""
 
     committed: frozenset[bytes] = frozenset()
-    """They can be acquired."""
+    """Keys of segments that can be acquired now."""
     lost: frozenset[bytes] = frozenset()
-    """Their workers declined, are gone or late: the engine has to compute them."""
+    """Keys of segments whose workers declined, are gone or late: the engine must compute them."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,15 @@ class Job:
     key: bytes
     spec: SegmentSpec
     tokens: tuple[int, ...]
-    """All `spec.tokens` ids."""
+    """All `spec.tokens` token ids."""
     begin: int
-    """0: all of it is computed. Otherwise continue at this token from the segment `left` of the
-    tokens before; only workers that have announced this get such jobs."""
+    """0: compute the whole segment. Otherwise continue at this token, from the cached segment
+    `left`, which has the tokens before. Only workers that support this get such jobs."""
     left: bytes
     deadline: float
-    """When its result is no longer needed, a time of `time.monotonic`."""
+    """When the result is no longer needed, a time of `time.monotonic`."""
     at: Attachment = field(repr=False, compare=False)
-    """The connection that it ends with."""
+    """The connection that the job ends with."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +292,7 @@ def _stage(r: Registration, call: Call, ids: bytes) -> int:
 
 
 def _long(r: Registration, wait: float) -> tuple[Call, int]:
-    """Returns a call that the daemon answers within `wait` seconds, and these in milliseconds."""
+    """Returns a call that the daemon should answer within `wait` seconds, and the wait in ms."""
     wait = min(max(wait, 0.0), _WAIT_MOST)
     call = r.call(Op.WATCH, wait * _ANSWERED_IN + r.options.timeout, cancel=True)
     return call, math.ceil(wait * 1e3)
@@ -304,22 +303,22 @@ def _micros(seconds: float) -> int:
 
 
 class Watches(Protocol):
-    """Sends requests about a plan: the client's model."""
+    """An object that sends requests about a plan: the client's `Model`."""
 
     def watch(self, plan: WorkPlan, wait: float, end: bool = False) -> PlanNews | None: ...
 
 
 class Following:
-    """Progress of a plan's segments that others compute, with bounded waits.
+    """Follows the segments of a plan that other engines compute.
 
-    Each segment arrives or is lost within the plan's time plus a margin. If the daemon is gone,
-    all that are left are lost. Not for several threads at once.
+    Each segment arrives or counts as lost within the plan's expected time plus a margin. If the
+    daemon is gone, all segments without an event count as lost. For one thread at a time.
     """
 
     def __init__(self, model: Watches, plan: WorkPlan) -> None:
         self.plan = plan
         self.left = plan.away if plan.id else frozenset()
-        """Keys without an event so far."""
+        """Keys of the segments without an event so far."""
         self._model = model
         self._until = time.monotonic() + plan.seconds + max(LATE_LEAST, LATE_SHARE * plan.seconds)
 
@@ -336,7 +335,7 @@ class Following:
         return PlanNews(came, lost)
 
     def close(self) -> None:
-        """Withdraws what others still compute."""
+        """Withdraws the segments that other engines still compute."""
         if self.left:
             self.left = frozenset()
             self._model.watch(self.plan, 0.0, end=True)

@@ -43,8 +43,8 @@ destination."""
 Source: TypeAlias = bytes | bytearray | memoryview | Fill
 """The bytes of a part: anything C-contiguous with a buffer, or a function that writes them."""
 
-# One commit carries a quarter of an object, within these bounds: enough to hide the round trip,
-# little enough that filling one overlaps the daemon's copy of another.
+# One commit carries a quarter of an object, within these bounds in bytes. That is large enough to
+# hide the round trip, and small enough to fill one batch while the daemon copies another.
 _BATCH_LEAST = 512 << 10
 _BATCH_MOST = 2 << 20
 _AT_ONCE = 2  # while the daemon copies one batch the next is filled
@@ -56,9 +56,9 @@ class NewSegment:
 
     spec: SegmentSpec
     tokens: Sequence[int]
-    """All `spec.tokens` ids."""
+    """All `spec.tokens` token ids."""
     parts: Sequence[Source]
-    """As `Profile.segment_layout(spec)` lists them."""
+    """One source for each part of `Profile.segment_layout(spec)`, in its order."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,19 @@ class NewCheckpoint:
     """One rank's share of a checkpoint to store."""
 
     hash: bytes
-    """Of the first `tokens` tokens."""
+    """Hash of the first `tokens` tokens."""
     tokens: int
     parent_hash: bytes
-    """The checkpoint that this one extends, `keys.NOTHING` for none. Only rows after it are
+    """Hash of the checkpoint that this one extends, `keys.NOTHING` for none. Only rows after it are
     stored."""
     parent_tokens: int
     kind: Accept
     parts: Sequence[Source]
-    """As `Profile.checkpoint_layout(tokens - parent_tokens)` lists them, or `edge_layout` for
-    `Accept.ROWS`; with a buffer, only those parts that belong to attention layers."""
+    """One source for each part of `Profile.checkpoint_layout(tokens - parent_tokens)`, in its
+    order, or of `edge_layout` for `Accept.ROWS`. With a buffer, only those of attention layers."""
     buffer: Buffer | None = None
-    """Holds the accepted rows of linear layers of a checkpoint that is stored as `Accept.ROWS`."""
+    """For a checkpoint stored as `Accept.ROWS`: the buffer that already holds its accepted rows of
+    linear layers. None: they are in `parts`."""
 
 
 def publish(r: Registration, new: NewSegment, level: Level) -> None:
@@ -113,7 +114,7 @@ def publish(r: Registration, new: NewSegment, level: Level) -> None:
 
 
 def save(r: Registration, new: NewCheckpoint, level: Level) -> None:
-    """Stores a checkpoint. Raises `SplicedError`: BUSY also while its parent is read from disk."""
+    """Stores a checkpoint. Raises `SplicedError`; BUSY also while its parent is read from disk."""
     rows = new.tokens - new.parent_tokens
     if not 0 <= new.parent_tokens < new.tokens <= MAX_TOKENS:
         text = f"save: {new.tokens} tokens after parent_tokens of {new.parent_tokens}"
@@ -172,8 +173,8 @@ class _Writer:
         level: Level,
         copied: Collection[int] = (),
     ) -> None:
-        """copied: layers whose parts the daemon has. Raises `SplicedError(INVALID)` for parts
-        that do not fit the layout."""
+        """copied: layers whose parts are not sent, because the daemon copies them from a buffer.
+        Raises `SplicedError(INVALID)` for parts that do not fit the layout."""
         self._r = r
         self._layout = layout
         self._level = level
@@ -227,8 +228,8 @@ class _Writer:
         flying: deque[tuple[Call, int]] = deque()
         try:
             for batch in self._batches():
-                # While one batch is in flight, the next only uses staging that is free: waiting
-                # for more would mean waiting for itself.
+                # While a batch is in flight, the next one must not wait for staging: that batch may
+                # use it, and only this thread frees it.
                 call = self._fill(batch, wait=not flying)
                 while call is None:
                     self._await(*flying.popleft())
@@ -307,7 +308,7 @@ class _Writer:
             offsets,
             digests,
         )
-        # Time spent in a source does not count against the daemon.
+        # The timeout starts here, so that time spent in a source does not count against the daemon.
         call = r.call(Op.COMMIT, seconds, cancel=True)
         call.late.staged = [room]
         try:

@@ -33,7 +33,8 @@ from spliced_connector.wire.numbers import MAX_MEMORY_LAYERS
 _PROBE_TOKENS = 509
 
 _kept: list[DeviceEngineMemory] = []
-"""Memory that a daemon may still have open: freeing it could make the GPU fail for that daemon."""
+"""GPU memory that a daemon may still have open. It is never freed, because that could make the GPU
+fail for that daemon."""
 
 _NO_ANSWER = {Code.UNAVAILABLE, Code.LATE, Code.BUSY, Code.CANCELED, Code.STALE}
 
@@ -51,7 +52,7 @@ class Registration:
 
     @property
     def exchange(self) -> Exchange:
-        """Requests of its connection."""
+        """The requests and replies of the connection."""
         return self.attachment.exchange
 
     @property
@@ -62,14 +63,14 @@ class Registration:
     def call(
         self, op: int, seconds: float, *, gives_back: bool = False, cancel: bool = False
     ) -> Call:
-        """Returns a request of this model with this timeout."""
+        """Returns a request of this model with a timeout in seconds."""
         late = Late(self.tenant, gives_back=gives_back, cancel=cancel)
         return Call(op, time.monotonic() + seconds, late)
 
     def free_staging(self, call: Call) -> None:
         """Frees the staging of a call that was answered or never sent.
 
-        An abandoned call keeps its staging until its reply.
+        An abandoned call keeps its staging until its reply has arrived.
         """
         if not call.left:
             self.attachment.staging.free(call.late.staged)
@@ -104,23 +105,23 @@ class Enrolment:
         self.rank = rank
         self.block_tokens = block_tokens
         self.salt: bytes | None = None
-        """Of the last daemon that registered us."""
+        """The tenant's salt at the last daemon that registered the model."""
         self.registration: Registration | None = None
         self.refusal = ""
         """Why the daemon refuses the profile."""
         self.trouble = ""
-        """Why it is not registered, permanently or for now; empty if it is, or if it was not
-        tried."""
+        """Why the model is not registered, permanently or for now; empty if it is registered or no
+        attempt was made."""
         self.not_before = 0.0
-        """When to try again, after the daemon did not answer."""
+        """When to try again after the daemon did not answer, a time of `time.monotonic`."""
         self._refused_by: Attachment | None = None
         self._descriptor = -1
         self._exported: DeviceEngineMemory | None = None
         self._asked: DeviceMemory | None = None
         self._exports: list[Attachment] = []
         self.memory_trouble = ""
-        """Why the daemon has not accepted the engine's GPU memory; empty if it has, or was not
-        asked."""
+        """Why the daemon has not accepted the engine's GPU memory; empty if it has accepted it or
+        was not asked."""
         if isinstance(memory, DeviceEngineMemory):
             if memory.exported.epoch == 0:
                 raise ValueError("GPU memory that is not exported")
@@ -148,7 +149,7 @@ class Enrolment:
         )
 
     def due(self, attachment: Attachment) -> bool:
-        """Returns whether it must still be registered there."""
+        """Returns whether the model, or its GPU memory, must still be registered there."""
         if self._refused_by is attachment:
             return False
         if self.registration is None or self.registration.attachment is not attachment:
@@ -156,14 +157,16 @@ class Enrolment:
         return self._to_export(attachment) is not None
 
     def _to_export(self, attachment: Attachment) -> DeviceMemory | None:
-        """Returns the device at which the engine's memory must still be registered."""
+        """Returns the device at which the engine's GPU memory must still be registered, None if
+        there is none."""
         device = device_of(attachment)
         if self._exported is None or device is None or self._asked is device:
             return None
         return device
 
     def register(self, attachment: Attachment, options: Options) -> str | None:
-        """Registers the model. Returns None if the daemon accepted the profile, else why not.
+        """Registers the model. Returns None if the daemon accepted profile and memory, else why
+        not.
 
         Afterwards `due` returns whether to try again.
         """
@@ -194,7 +197,8 @@ class Enrolment:
         return self._export(self.registration)
 
     def _export(self, r: Registration) -> str | None:
-        """Registers the engine's device memory, once a device is attached."""
+        """Registers the engine's GPU memory, once a device is attached. Returns why that failed, or
+        None."""
         device = self._to_export(r.attachment)
         if device is None or self._exported is None:
             return None
@@ -231,7 +235,7 @@ class Enrolment:
         return any(not attachment.parted for attachment in self._exports)
 
     def close(self) -> None:
-        """Frees the engine's memory, except GPU memory that a daemon may have open."""
+        """Drops the engine's memory, except GPU memory that a daemon may have open."""
         if self._exported is not None and self.exporting:
             _kept.append(self._exported)
         self._exported = None

@@ -1,4 +1,4 @@
-"""Telling how a prompt was served."""
+"""Reporting to the daemon how a prompt was served."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NO_KEY = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class ServedSegment:
-    """Tokens [begin, begin + tokens) of a prompt, of which `reused` from `at` on came from the
-    segment of `key`, all after the prefix."""
+    """A segment of a prompt: its tokens [begin, begin + tokens). Of these, the `reused` tokens from
+    position `at` on came from the cached segment `key`; they lie after the reused prefix."""
 
     begin: int
     tokens: int
@@ -30,50 +30,50 @@ class ServedSegment:
     at: int = 0
     reused: int = 0
     tier: int = Tier.NONE
-    """Where match found it."""
+    """The `Tier` where match found the segment."""
     reason: int = Reason.NONE
-    """Why it is a miss."""
+    """The `Reason` why the segment is a miss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How one prompt was served. What is neither of the engine's, of the prefix nor of a segment
-    was computed. Times are in seconds, 0 = not measured."""
+    """How one prompt was served. Tokens that came neither from the engine's own cache, nor from a
+    checkpoint, nor from a segment were computed. Times are in seconds, 0 = not measured."""
 
     way: int
     """A `Way`."""
     tokens: int
-    """Of the prompt."""
+    """Number of tokens of the prompt."""
     engine: int = 0
-    """First tokens, from the engine's own cache."""
+    """Number of leading tokens that came from the engine's own cache."""
     prefix: int = 0
-    """More, from a checkpoint."""
+    """Number of tokens after these that came from a checkpoint."""
     prefix_tier: int = Tier.NONE
     prefix_reason: int = Reason.NONE
-    """Why no longer one was used, as match answered."""
+    """A `Reason`, from match: why no longer prefix was used."""
     segments: Sequence[ServedSegment] = ()
-    """That the prompt was cut into: ascending, apart."""
+    """The segments that the prompt was cut into: ascending, without overlaps."""
     read_bytes: int = 0
-    """Of states and rows that were read or composed."""
+    """Size of the states and rows that were read or composed."""
     decided: float = 0.0
-    """Until it was decided how."""
+    """Time taken to decide on the way."""
     waited: float = 0.0
-    """For bytes, from then on."""
+    """Time spent waiting for bytes after that decision."""
     first: float = 0.0
     """From the request's arrival to its first token."""
     predicted: Sequence[float] = ()
-    """Seconds by way minus one, as `Advice` has them."""
+    """`Advice.predicted`: the seconds that each way takes, at index `way - 1`."""
     loss: float | None = None
-    """Of what was spliced, as `Advice` has it."""
+    """The expected loss of what was spliced, from `Advice.loss`; None if not known."""
     request: str = ""
-    """The engine's name of it, for people; what is too long is cut."""
+    """The engine's id of the request, shown to people. A long one is cut."""
     trace: str = ""
     """A traceparent of W3C Trace Context; empty = none."""
 
 
 def served(r: Registration, report: Served) -> tuple[int, float | None]:
-    """Tell the daemon; answers the number that the request is listed under, and what share of
-    spliced requests a canary is to compute again, None for its own. Raises `SplicedError`."""
+    """Reports to the daemon. Returns the number that the request is listed under, and the share of
+    spliced requests that a canary should recompute (None: its own). Raises `SplicedError`."""
     counts = [report.engine, report.prefix, report.read_bytes]
     counts += [n for s in report.segments for n in (s.begin, s.tokens, s.at, s.reused)]
     if not 1 <= report.tokens <= MAX_TOKENS or min(counts) < 0:
@@ -116,10 +116,10 @@ def served(r: Registration, report: Served) -> tuple[int, float | None]:
 def served_segments(
     prompt: Prompt, match: Match, reused: Mapping[int, tuple[int, int]]
 ) -> tuple[ServedSegment, ...]:
-    """What became of the segments of a prompt that have a key.
+    """Returns how each segment of a prompt that has a key was served.
 
-    match: of these keys, in order, or of none. reused: `at` and `reused` of those that came from
-    the daemon, by index.
+    match: the lookup of exactly these keys, in order, or of no keys. reused: the fields `at` and
+    `reused` of the segments that came from the daemon, by the index of their piece.
     """
     answers = chain(zip(match.tier, match.reason, strict=True), repeat((Tier.NONE, Reason.NONE)))
     rows = []
@@ -131,22 +131,22 @@ def served_segments(
 
 
 def served_bytes(profile: Profile, prefix: int, segments: Sequence[ServedSegment]) -> int:
-    """Bytes of states and rows that were read or composed: from a checkpoint of `prefix` tokens
-    beyond the engine's own, and from segments."""
+    """Returns the bytes of states and rows that were read or composed: of a checkpoint with
+    `prefix` tokens beyond those in the engine's own cache, and of segments."""
     read = profile.checkpoint_bytes(prefix) if prefix else 0
     return read + sum(profile.segment_bytes(row.reused) for row in segments if row.reused)
 
 
 def way_of(prefix: int, reused: int) -> Way:
-    """The way a prompt was served, by its tokens from a checkpoint and from segments."""
+    """Returns the way a prompt was served, given its tokens from a checkpoint and from segments."""
     if reused:
         return Way.SPLICE
     return Way.PREFIX if prefix else Way.RECOMPUTE
 
 
 def _micros(seconds: float) -> int:
-    """At least 1 of what took any time."""
-    if not seconds > 0:  # nor of what is no number
+    """Converts seconds to microseconds: at least 1 for any positive time."""
+    if not seconds > 0:  # also NaN
         return 0
     return min(max(math.ceil(min(seconds, 1e6) * 1e6), 1), _MOST_MICROS)
 

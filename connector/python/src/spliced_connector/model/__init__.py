@@ -1,7 +1,7 @@
-"""What a model's state is: identities, sizes and layouts, the names of segments, plans.
+"""The state of a model: identities, sizes and layouts, keys of segments, and plans for prompts.
 
-Needs the standard library only. Most uses begin with `Profile`; `from_config` reads the identity of
-a model from its `config.json`, `plan` divides a prompt into segments and spans.
+Most uses begin with `Profile`. `from_config` reads the identity of a model from its `config.json`.
+The module `plan` divides a prompt into segments and spans. Needs the standard library only.
 """
 
 from spliced_connector.model.config import from_config

@@ -13,7 +13,7 @@
     rope: u32 dims | f64 theta | u8 interleaved | u32 n, n x f64
     str:  u32 length | bytes
 
-Two identities are equal exactly if their canonical bytes are.
+Two identities are equal exactly if their canonical bytes are equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a Hugging Face `config.json` into an `Identity`, with the rules of Go's `policy/profile`.
 
-Every adapter names models through this module: with different names they would share nothing.
-`config_models.py` has the architectures.
+Every adapter makes identities with this module, because adapters with different identities would
+share nothing. `config_models.py` has a reader for each architecture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from spliced_connector.model.identity import MAX_HEADS, MAX_LAYERS, DType, Ident
 from spliced_connector.model.validate import Problems
 
 Slopes = Callable[[int, int], Sequence[float]]
-"""Decay exponents of a Lightning layer, one per head: from layer and heads."""
+"""A function from the index of a Lightning layer and its number of heads to the layer's decay
+exponents, one per head."""
 
 
 def from_config(
@@ -38,9 +39,9 @@ def from_config(
 ) -> Identity:
     """Returns the identity of a model from its config and the digest of its weights.
 
-    `model` is the config's model_type by default. Scalar transitions are F32 whatever
-    `transition` is. Engines derive the slopes of Lightning layers by different formulas, so there
-    is no default for them. Raises `ProfileError`, naming every field that is missing or unusable.
+    `model` is the config's model_type by default. Scalar transitions are always F32, whatever
+    `transition` is. `slopes` has no default, because engines compute the slopes of Lightning layers
+    by different formulas. Raises `ProfileError`, naming every field that is missing or unusable.
     """
     problems = Problems()
     fields = Fields(config, problems)

@@ -1,8 +1,8 @@
 """Mixes a config into the digest of the weights.
 
-The same weights with another config, such as another epsilon or number of experts, give other
-values. An identity only has the layers' shapes, so all other settings are mixed in here, except
-those that are known not to change the values.
+The same weights with another config, such as another epsilon or number of experts, compute other
+states. An identity has only the shapes of layers, so all other settings are mixed into the digest
+here, except those that are known not to change the states.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADER = b"spliced weights and config\0"
 
 _OF_NO_EFFECT = frozenset(
     {
-        # Where a model is from and how it is loaded. Element types are mixed in separately.
+        # The origin of a model and how it is loaded. Element types are mixed in separately.
         "architectures",
         "attn_implementation",
         "auto_map",
@@ -51,15 +51,15 @@ def identity_digest(
 ) -> bytes:
     """Returns `Identity.weights`: the digest of the weights, the config and the computed types.
 
-    `config` is a config.json, or the form that transformers makes of one. Only equal forms give
-    equal digests, and the second form includes the defaults. Of a multimodal model only the text
-    part counts. `computed` is the element type of hidden rows, `state` that of running states, as
-    "bfloat16". Settings that are None count as absent, 1.0 as 1.
+    `config` is the content of a config.json, or the dictionary that transformers makes of it. The
+    two give different digests, because the second one includes defaults. Of a multimodal model only
+    the text part counts. `computed` is the element type of hidden rows and `state` that of running
+    states, such as "bfloat16". A setting that is None counts as absent, and 1.0 as 1.
 
         SHA-256("spliced weights and config\\0" | weights | computed | 0 | state | 0 | JSON)
 
-    An unknown digest (32 zeros, or of another length) is returned unchanged, so that it is
-    refused. Raises `ProfileError` for a value that is not plain data.
+    If `weights` is not a digest (32 zeros, or another length), it is returned unchanged, and
+    `Profile` refuses it. Raises `ProfileError` for a config value that is not plain data.
     """
     if len(weights) != 32 or not any(weights):
         return weights
@@ -75,7 +75,7 @@ def identity_digest(
 
 
 def _plain(value: object, name: str, *, top: bool = False) -> object:
-    """Returns the value in its only form here."""
+    """Returns the value in a canonical form: equal settings give equal JSON."""
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):

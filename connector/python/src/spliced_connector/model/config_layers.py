@@ -1,4 +1,4 @@
-"""Shared by the readers of configs: element types, and layers as most architectures have them."""
+"""Helpers of the config readers: element types, and layers that architectures share."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Types:
     tp_size: int
 
     def spread(self, heads: int) -> int:
-        """Returns the key heads or groups of all ranks together: fewer than ranks are
-        replicated."""
+        """Returns the number of key heads or groups over all ranks. If there are fewer heads than
+        ranks, they are replicated, one per rank."""
         return max(heads, self.tp_size)
 
 
 def attention(f: Fields, t: Types, dim: int, rope: Rope) -> Layer:
-    """Plain grouped-query attention."""
+    """Returns a layer with plain grouped-query attention."""
     heads = f.number_else("num_key_value_heads", lambda: f.number("num_attention_heads"))
     return Layer(Kind.FULL, Attention(heads, dim, dim, t.kv, KeyMode.AT_ZERO, rope))
 
 
 def layer_names(linear: Layer, full: Layer) -> dict[str, Layer]:
-    """Returns layers by their names in configs; the shorter names are from before
-    transformers 5."""
+    """Maps the names of layers in configs to layers. The shorter names are from before transformers
+    5."""
     return {
         "linear_attention": linear,
         "mamba": linear,
@@ -65,7 +65,7 @@ def delta(
     value_dim: int,
     kernel: int,
 ) -> Layer:
-    """A delta rule after convolutions over q, k and v."""
+    """Returns a layer with a delta rule after convolutions over q, k and v."""
     keys = t.spread(key_heads) * key_dim
     conv = Conv(kernel, (keys, keys, value_heads * value_dim), t.conv)
     sizes = (key_heads, value_heads, key_dim, value_dim)
@@ -73,7 +73,7 @@ def delta(
 
 
 def mamba1(t: Types, *, channels: int, state: int, kernel: int) -> Layer:
-    """Mamba1, with a head for every channel."""
+    """Returns a Mamba1 layer, with a head for every channel."""
     conv = Conv(kernel, (channels,), t.conv)
     return linear_layer(
         Linear(Family.MAMBA1, channels, channels, state, 1, t.state, t.transition, conv)
@@ -81,8 +81,8 @@ def mamba1(t: Types, *, channels: int, state: int, kernel: int) -> Layer:
 
 
 def mamba2(t: Types, *, heads: int, dim: int, state: int, groups: int, kernel: int) -> Layer:
-    """Mamba2 as keys and values: B is the key of size `state`, x the value of size `dim`, and the
-    convolution runs over [x | B | C]."""
+    """Returns a Mamba2 layer in terms of keys and values: B is the key of size `state`, x is the
+    value of size `dim`, and the convolution runs over [x | B | C]."""
     inputs = t.spread(groups) * state
     conv = Conv(kernel, (heads * dim, inputs, inputs), t.conv)
     return linear_layer(Linear(Family.MAMBA2, groups, heads, state, dim, t.state, DType.F32, conv))

@@ -1,4 +1,4 @@
-"""Readers of the configs of state-space models and hybrids of them."""
+"""Config readers of state-space models, and of hybrids with such layers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from spliced_connector.model.identity import Layer, Rope
 
 
 def read_nemotron_h(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Nemotron-H: M is Mamba2, * attention without positions, - and E layers without state.
+    """Nemotron-H. In `hybrid_override_pattern` M is a Mamba2 layer, * is attention without
+    positions, - and E are layers without state.
 
-    Files of transformers name the layers.
+    Configs that transformers writes have the layers' names instead.
     """
     linear = mamba2(
         t,
@@ -51,7 +52,7 @@ def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
     """Bamba: Mamba2, and attention with rope on half of each head.
 
-    Given rope_parameters alone, transformers uses another share.
+    transformers reads another share only from rope_parameters, not from a top-level field.
     """
     linear = _mamba2_of_fields(f, t, _expanded)
     dim = f.head_dim()
@@ -99,10 +100,10 @@ def read_mamba2(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def read_falcon_h1(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Falcon-H1: Mamba2 and attention side by side, so that each decoder layer is two layers of the
-    profile, in this order.
+    """Falcon-H1: each decoder layer has Mamba2 and attention side by side. It becomes two layers of
+    the profile, in this order.
 
-    Engines differ in the base of the rope where a config has none.
+    The config must have rope_theta, because engines differ in the default.
     """
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(f.number_or("attn_rotary_emb", dim), theta=MUST_SAY))
@@ -110,14 +111,14 @@ def read_falcon_h1(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def read_zamba(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Zamba: Mamba1, in some layers after an attention block."""
+    """Zamba: all layers are Mamba1, some of them after an attention block."""
     channels = f.number("mamba_expand") * f.number("hidden_size")
     state, kernel = f.number("mamba_d_state"), f.number("mamba_d_conv")
     return _after_shared(f, t, n, mamba1(t, channels=channels, state=state, kernel=kernel))
 
 
 def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Zamba2: the same with Mamba2."""
+    """Zamba2: like Zamba, with Mamba2."""
     heads = f.number("n_mamba_heads")
     dim = f.number_else(
         "mamba_headdim",
@@ -135,10 +136,11 @@ def read_zamba2(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _after_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
-    """Returns the linear layers, some of them after an attention block.
+    """Returns `n` linear layers, some of them after an attention block.
 
-    Blocks share their weights but not their keys, so such a layer is two layers of the profile,
-    attention first. The block reads rows twice as wide as the hidden size.
+    The attention blocks share their weights but not their keys and values. So a layer after such a
+    block becomes two layers of the profile, attention first. The block's input rows are twice as
+    wide as the hidden size.
     """
     dim = f.number_else(
         "attention_head_dim",
@@ -153,9 +155,10 @@ def _after_shared(f: Fields, t: Types, n: int, linear: Layer) -> list[Layer]:
 
 
 def _mamba2_of_fields(f: Fields, t: Types, channels: Callable[[Fields], int]) -> Layer:
-    """Reads Mamba2 by the field names of Granite, Bamba and Falcon-H1.
+    """Reads a Mamba2 layer from the fields that Granite, Bamba and Falcon-H1 have.
 
-    A head size of "auto", the default, is computed from the channels of all heads.
+    If the head size is "auto", the default, it is the number of channels divided by the heads.
+    `channels` returns that number.
     """
     heads = f.number("mamba_n_heads")
     if f.values.get("mamba_d_head", "auto") != "auto":
@@ -182,13 +185,13 @@ def _share(f: Fields, channels: int, heads: int) -> int:
 
 
 def _expanded(f: Fields) -> int:
-    """Returns the channels of Mamba2 over all heads."""
+    """Returns the number of Mamba2 channels, over all heads."""
     return f.number_or("mamba_expand", 2) * f.number("hidden_size")
 
 
 def _falcon_channels(f: Fields) -> int:
-    """Returns the channels of Falcon-H1: None means the expanded size, and a missing field means
-    the default of its class."""
+    """Returns the number of Mamba2 channels of Falcon-H1. If mamba_d_ssm is None, it is the
+    expanded size. If the field is missing, it is the default of the config's class, 1024."""
     if "mamba_d_ssm" not in f.values:
         return 1024
     return f.number_else("mamba_d_ssm", lambda: _expanded(f))

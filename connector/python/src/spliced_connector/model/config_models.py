@@ -1,4 +1,4 @@
-"""Readers of the configs of known architectures, by model_type."""
+"""Config readers of all known architectures, by model_type."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def read_qwen3_next(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
     """Kimi-Linear: KDA with three convolutions, and MLA that usually has no positions.
 
-    The published files list the linear layers separately, counted from one. Files that
-    transformers writes name the layers, and never have positions.
+    Published configs list the numbers of the KDA and of the MLA layers, counted from 1. Configs
+    that transformers writes have a name for each layer; their MLA never has positions.
     """
     listed = f.section("linear_attn_config")
     names = ("num_heads", "head_dim", "short_conv_kernel_size")
@@ -78,7 +78,8 @@ def read_kimi_linear(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _mla(f: Fields, t: Types, *, turned: bool) -> Layer:
-    """Latent attention, with rope on the whole shared key, in pairs."""
+    """Returns a layer with latent attention. turned: rope rotates the whole shared key,
+    interleaved."""
     dim, rank = f.number("qk_rope_head_dim"), f.number("kv_lora_rank")
     rope = replace(f.rope_over(dim), interleaved=True) if turned else Rope()
     return Layer(Kind.MLA, Attention(1, dim, rank, t.kv, KeyMode.AT_ZERO, rope))
@@ -96,19 +97,19 @@ def _kimi_layers(f: Fields, n: int, linear: Layer, mla: Layer) -> list[Layer]:
 
 
 def read_bailing_linear(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Ring and Ling linear models: Lightning attention with rope inside, every
-    layer_group_size-th layer full."""
+    """Ring and Ling linear models: Lightning attention with rope inside. The last layer of each
+    group of layer_group_size is full attention."""
     dim = f.head_dim()
     return _bailing_layers(f, n, _turned(f, t, dim), attention(f, t, dim, f.rope(dim)))
 
 
 def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
-    """Ring and Ling from 2.5 on, whose full layers are MLA.
+    """Ring and Ling from version 2.5 on, whose full layers are MLA.
 
-    Linear layers are Lightning attention in 2.5 and KDA in 3, which is recognized by its
-    convolution. transformers only has a class for 3. Files of either version that it writes name
-    the layers, give the head size as linear_head_dim and always have a convolution, so 2.5 is
-    recognized by its architecture there.
+    Linear layers are Lightning attention in version 2.5 and KDA in version 3, which has a field for
+    its convolution. Configs that transformers writes have that field for both versions, so there
+    version 2.5 is recognized by `architectures`. They also name each layer and have the head size
+    in linear_head_dim.
     """
     heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
     dim = f.number_else("linear_head_dim", f.head_dim)
@@ -137,7 +138,7 @@ def _turned(f: Fields, t: Types, dim: int) -> Layer:
 
 
 def _bailing_layers(f: Fields, n: int, linear: Layer, full: Layer) -> list[Layer]:
-    """An incomplete last group is full attention."""
+    """Returns the layers in groups. All layers of an incomplete last group are full attention."""
     group = f.number("layer_group_size")
     layers = f.every_nth(n, "layer_group_size", group, linear, full)
     whole = n - n % max(group, 1)
@@ -145,10 +146,11 @@ def _bailing_layers(f: Fields, n: int, linear: Layer, full: Layer) -> list[Layer
 
 
 def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
-    """MiniMax-Text-01 and M1: Lightning attention without rope, and full attention as listed.
+    """MiniMax-Text-01 and M1: Lightning attention without rope, and full attention in listed
+    layers.
 
-    Files of transformers name the layers; it applies rope to whole heads, regardless of
-    rotary_dim.
+    Configs that transformers writes name each layer. transformers applies rope to whole heads,
+    regardless of rotary_dim.
     """
     named = f.has("layer_types")
     if named:
@@ -171,7 +173,7 @@ def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """OLMo hybrids: gated delta rule, and attention with or without positions.
 
-    Missing sizes default to the attention's.
+    Missing head counts of linear layers default to that of attention.
     """
     key_heads, value_heads = (
         f.number_else(f"linear_num_{of}_heads", lambda: f.number("num_attention_heads"))
@@ -197,9 +199,9 @@ def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 
 
 def _olmo_rope(f: Fields, dim: int) -> Rope:
-    """Returns the rope; a base of None switches it off.
+    """Returns the rope of OLMo hybrids. A rope_theta of None switches rope off.
 
-    Without any base it has the usual one, also if rope_parameters is None.
+    If rope_theta is absent, the usual base applies, also if rope_parameters is None.
     """
     nested = f.section("rope_parameters")
     for values in (nested.values if nested else {}, f.values):
@@ -222,8 +224,9 @@ def read_lfm2(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_plain(f: Fields, t: Types, n: int) -> list[Layer]:
     """Models without linear layers.
 
-    sliding_window makes window layers of those that layer_types names, of those from
-    max_window_layers on, or of all. The Qwen models ignore it unless use_sliding_window is set.
+    If sliding_window is set, some layers are window layers: those that layer_types names, or else
+    those from max_window_layers on, or else all. The Qwen models ignore sliding_window unless
+    use_sliding_window is set.
     """
     dim = f.head_dim()
     full = attention(f, t, dim, f.rope(dim))

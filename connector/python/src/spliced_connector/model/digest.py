@@ -1,7 +1,7 @@
 """The digest of a model's weights, which names them in an identity.
 
-Two engines may share segments only if they computed them with the same weights, so the digest
-covers all their bytes and is never guessed from a name.
+Two engines may share segments only if they compute them with the same weights. So the digest covers
+all bytes of the weights and is never guessed from a name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def weights_digest(
     cache: str | os.PathLike[str] = "",
     names: Sequence[str] | None = None,
 ) -> bytes:
-    """Returns the SHA-256 over the safetensors of a model directory, or of one such file.
+    """Returns a digest of all safetensors files of a model directory, or of one such file:
 
         SHA-256("spliced weights\\0" | for each file by name: name | 0 | SHA-256 of its bytes)
 
-    `cache` is a directory for the digests of files, by path, size, time and inode; without one
-    all files are read each time. `names`: the files of the directory that count; all of them if
-    None. Raises `ProfileError` if there are no weights or they cannot be read: an unknown digest
-    is an error, not a default.
+    `cache` is a directory that keeps the digests of files, checked by path, size, time and inode;
+    without it all files are read each time. `names` are the files of the directory to include; None
+    includes all. Raises `ProfileError` if there are no weights or they cannot be read: there is no
+    default digest.
     """
     path = Path(source)
     try:
@@ -74,8 +74,8 @@ def _state(info: os.stat_result) -> list[int]:
 
 
 class _Remembered:
-    """The cached digest of one file. If the cache cannot be used, the weights are read again;
-    nothing else is lost."""
+    """The cached digest of one file. If the cache cannot be read or written, the file is simply
+    read again next time."""
 
     def __init__(self, cache: Path, file: Path, info: os.stat_result) -> None:
         where = str(file.resolve())

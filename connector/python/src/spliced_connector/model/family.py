@@ -1,4 +1,4 @@
-"""The variants of linear attention. An identity needs only the properties listed here for each."""
+"""The variants of linear attention, with the two properties of each that an identity needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Transition(IntEnum):
-    """The form of a linear layer's transition, and what T stores per value head."""
+    """The form of a linear layer's transition. The comments say what T stores per value head."""
 
     NONE = 0
     SCALAR = 1  # one number
@@ -15,7 +15,7 @@ class Transition(IntEnum):
 
 
 class Decay(IntEnum):
-    """The granularity of a family's decay, per value head."""
+    """The granularity of a family's decay. The comments say what each value head has."""
 
     NONE = 0
     FIXED = 1  # a rate that the model fixes, see `Linear.slopes`
@@ -48,5 +48,5 @@ class Family(IntEnum):
     DELTANET = 6, Transition.DENSE, Decay.NONE
     GDN = 7, Transition.DENSE, Decay.PER_HEAD
     KDA = 8, Transition.DENSE, Decay.PER_KEY
-    # KDA with gates per channel: one for what is erased, one for what is written.
+    # KDA with two gates per channel: one for erasing, one for writing.
     GDN2 = 9, Transition.DENSE, Decay.PER_KEY

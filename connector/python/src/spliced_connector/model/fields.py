@@ -1,4 +1,4 @@
-"""Named values of a config, with a record of each that is missing or of another type."""
+"""Reads named values of a config, and records each one that is missing or has another type."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from spliced_connector.model.validate import Problems
 T = TypeVar("T")
 
 FLOAT_TAG = "__float__"
-"""The only key of an object by which newer files write an infinity or NaN."""
+"""Newer config files write an infinity or NaN as an object with only this key."""
 
 MUST_SAY = 0.0
-"""Marks a rope base that a config must set."""
+"""The default of `rope` and `rope_over` for a base that the config must set."""
 
 
 class Fields:
-    """Reads one JSON object. A value that cannot be read gives zero and a problem."""
+    """Reads one JSON object. For a value that cannot be read, methods return zero and add a
+    problem."""
 
     def __init__(self, values: Mapping[str, object], problems: Problems) -> None:
         self.values = dict(values)
@@ -37,7 +38,7 @@ class Fields:
         return self.number(name) if self.has(name) else default
 
     def number_else(self, name: str, otherwise: Callable[[], int]) -> int:
-        """Returns a number, or `otherwise` if it is missing or 0."""
+        """Returns a number, or the result of `otherwise` if the number is missing or 0."""
         return self.number_or(name, 0) or otherwise()
 
     def real(self, name: str) -> float:
@@ -83,9 +84,10 @@ class Fields:
         return self._wrong(name, value, "an object", None)
 
     def text_model(self, model_type: str) -> tuple[Fields, str]:
-        """Returns the config of the text model within a wrapper's, and its type.
+        """Returns the text model's config inside that of a multimodal model, and its model_type.
 
-        The type is the wrapper's if the text model has none, or if nothing is nested.
+        If the text model has no type, the type is `model_type`. If nothing is nested, both are
+        those of the whole config.
         """
         text = self.section("text_config") or self.section("llm_config")
         return (
@@ -95,14 +97,14 @@ class Fields:
     def layers(self) -> int:
         """Returns the number of decoder layers.
 
-        Files of Nemotron-H that transformers 5 wrote only have it as the length of a list.
+        Nemotron-H configs that transformers 5 writes only have a list with a name per layer.
         """
         if not self.has("num_hidden_layers") and self.has("layers_block_type"):
             return len(self.texts("layers_block_type"))
         return self.number("num_hidden_layers")
 
     def head_dim(self) -> int:
-        """Returns the size of a head, or the hidden size over the heads if it is missing."""
+        """Returns the size of a head. If it is missing, it is hidden size / heads."""
         if self.has("head_dim"):
             return self.number("head_dim")
         hidden, heads = self.number("hidden_size"), self.number("num_attention_heads")
@@ -114,16 +116,16 @@ class Fields:
         return hidden // heads
 
     def rope(self, dim: int, theta: float = 1e4, factor: float = 1.0) -> Rope:
-        """Returns NeoX rotary embedding over a share of `dim`.
+        """Returns the rotary embedding (NeoX order) over a share of `dim`.
 
-        It is read from rope_parameters or the older fields next to it; base and share default to
-        those of the architecture.
+        Base and share are read from rope_parameters or from the older top-level fields. `theta` and
+        `factor` are their defaults, which depend on the architecture.
         """
         dims = cut_off(dim * self._rope_real("partial_rotary_factor", factor))
         return self.rope_over(self.number("rotary_dim") if self.has("rotary_dim") else dims, theta)
 
     def rope_over(self, dims: float, theta: float = 1e4) -> Rope:
-        """Returns rotary embedding over `dims` dimensions, regardless of the share in the
+        """Returns the rotary embedding over `dims` dimensions, regardless of the share in the
         config."""
         theta = self._rope_real("rope_theta", theta)
         if theta == MUST_SAY:
@@ -137,13 +139,13 @@ class Fields:
         return source._scaled(Rope(int(dims), theta))
 
     def _rope_real(self, name: str, default: float) -> float:
-        """Returns a value of rope_parameters, or of the older fields next to it."""
+        """Returns a value of rope_parameters, else the older top-level field, else the default."""
         nested = self.section("rope_parameters")
         value = self.real_or(name, default)
         return value if nested is None else nested.real_or(name, value)
 
     def _scaled(self, rope: Rope) -> Rope:
-        """Applies the scalings that only change frequencies."""
+        """Applies a scaling that only changes frequencies; any other scaling is a problem."""
         kind = self.text_or("rope_type", self.text_or("type", "default"))
         if kind == "default":
             return rope
@@ -161,8 +163,8 @@ class Fields:
         return rope
 
     def _rescaled(self, rope: Rope, turn: Callable[[float], float]) -> Rope:
-        # Rounded to F32, as engines store them: libraries differ in the last bits of a power, and
-        # identities must not.
+        # Frequencies are rounded to F32, as engines store them. Math libraries differ in the last
+        # bits of a power, and identities must not.
         if self.problems.texts:
             return rope  # its scaling parameters may be missing
         try:
@@ -184,14 +186,14 @@ class Fields:
         return [kinds.get(name, Layer()) for name in names]
 
     def every_nth(self, layers: int, field: str, n: int, linear: Layer, full: Layer) -> list[Layer]:
-        """Returns layers of which the last in each group of n is full and the others are linear."""
+        """Returns layers in groups of n: the last of each group is full, the others are linear."""
         if n < 1:
             self.problems.add(f"{field}: {n}, want at least 1")
             return []
         return [full if (i + 1) % n == 0 else linear for i in range(layers)]
 
     def layers_at(self, layers: int, field: str, linear: Layer, full: Layer) -> list[Layer]:
-        """Returns layers of which those in a list are full and the others are linear."""
+        """Returns layers: those with indices listed in a field are full, the others are linear."""
         out = [linear] * layers
         for i in self.numbers(field):
             if not 0 <= i < layers:
@@ -210,7 +212,8 @@ class Fields:
 
 
 def llama3_freq(freq: float, factor: float, low: float, high: float, context: float) -> float:
-    """Keeps short wavelengths, divides long ones and interpolates those between."""
+    """Scales a rope frequency as Llama 3 does: it keeps frequencies of short wavelengths, divides
+    those of long wavelengths by `factor`, and interpolates between."""
     turns = context * freq / (2 * math.pi)
     if turns < low:
         return freq / factor
@@ -225,5 +228,5 @@ def _is_number(value: object) -> TypeGuard[int]:
 
 
 def cut_off(value: float) -> float:
-    """Truncates a value, as engines do with a share of a head."""
+    """Truncates a value, as engines do with a share of a head. Keeps infinity and NaN."""
     return float(math.trunc(value)) if math.isfinite(value) else value

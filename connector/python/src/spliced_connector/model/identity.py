@@ -1,9 +1,8 @@
 """Everything that defines the values of a model's cached state.
 
-The same as Go's `policy/profile`: an `Identity` lists which layers keep which tensors, and its
-canonical bytes (`canonical.py`) are hashed into the fingerprint. Numbers of the enums are part of
-those bytes and of the protocol. Properties of the families of linear attention are in
-`family.py`.
+It mirrors Go's `policy/profile`. An `Identity` lists which layers keep which tensors. Its canonical
+bytes (`canonical.py`) are hashed into the fingerprint. The numbers of the enums are part of these
+bytes and of the protocol. `family.py` has the families of linear attention.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Kind(IntEnum):
 class DType(IntEnum):
     """An element type of stored tensors."""
 
-    NONE = 0  # of a convolution that a layer does not have
+    NONE = 0  # for a convolution that a layer does not have
     F32 = 1
     F16 = 2
     BF16 = 3
@@ -48,7 +47,7 @@ class DType(IntEnum):
 class KeyMode(IntEnum):
     """The position to which stored keys are rotated."""
 
-    AT_ZERO = 1  # their position in the segment: one rotation by its start places them
+    AT_ZERO = 1  # the position within the segment; one rotation by the segment's start moves them
     UNROTATED = 2
 
 
@@ -66,11 +65,11 @@ class Rope:
     dims: int = 0  # leading dimensions of a head that are rotated
     theta: float = 0.0  # frequency i is theta ** (-2 i / dims); 0 with inv_freq
     interleaved: bool = False  # pairs (2i, 2i+1); else (i, i + dims/2)
-    inv_freq: tuple[float, ...] = ()  # of scaled rope, dims/2 of them; () = from theta
+    inv_freq: tuple[float, ...] = ()  # for scaled rope, dims/2 numbers; () = computed from theta
 
     @property
     def frequencies(self) -> tuple[float, ...]:
-        """Returns the angle per position of each rotated pair, dims/2 of them; () without rope."""
+        """Returns the angle per position of each rotated pair: dims/2 numbers, () without rope."""
         if self.inv_freq:
             return self.inv_freq
         return _geometric(self.theta, self.dims)
@@ -83,7 +82,7 @@ def _geometric(theta: float, dims: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Rows per token of a full, window or MLA layer; the default is none.
+    """The rows that a full, window or MLA layer keeps per token. The default value means no rows.
 
     MLA has kv_heads 1, key_dim the size of the rope key, value_dim the rank of the latent.
     """
@@ -99,13 +98,13 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """The causal convolution before a linear layer; the default is none.
+    """The causal convolution before a linear layer. The default value means no convolution.
 
     Its tail is the last kernel-1 inputs, [kernel-1, sum(channels)].
     """
 
     kernel: int = 0
-    channels: tuple[int, ...] = ()  # of the groups that ranks split one by one, such as q, k, v
+    channels: tuple[int, ...] = ()  # per group, such as q, k, v; ranks split each group
     dtype: DType = DType.NONE
 
     @property
@@ -116,9 +115,10 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A linear-attention layer; the default is none.
+    """A linear-attention layer. The default value means no such layer.
 
-    S is [value_heads, key_dim, value_dim], T by the family's transition, acting from the left.
+    S has the shape [value_heads, key_dim, value_dim]. The shape of T depends on the family's
+    transition; T acts on S from the left.
     """
 
     family: Family = Family.NONE
@@ -129,17 +129,17 @@ class Linear:
     state_dtype: DType = DType.NONE  # S of segments; running states are always F32
     transition_dtype: DType = DType.NONE  # scalar T is always F32
     conv: Conv = Conv()
-    rope: Rope = Rope()  # inside the layer; scalar families only
-    slopes: tuple[float, ...] = ()  # of a fixed decay: exponents, one per value head
+    rope: Rope = Rope()  # inside the layer; only for families with scalar transitions
+    slopes: tuple[float, ...] = ()  # exponents of a fixed decay, one per value head
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer. Only the fields that its kind uses count."""
+    """One decoder layer. Fields that its kind does not use are ignored."""
 
     kind: Kind = Kind.NONE
     attention: Attention = Attention()
-    linear: Linear = Linear()  # LINEAR; of CONV its conv alone
+    linear: Linear = Linear()  # for LINEAR; CONV uses only its conv
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,13 @@ class Identity:
     tokenizer: str = ""
     tp_size: int = 1  # tensor-parallel ranks
     tolerance: float = 0.0
-    """Maximum difference of stored T and S of segments from the original ones, which lets them
-    take fewer bytes: the spectral norm of a head's difference in T, and the Frobenius norm of the
-    difference in S relative to S. 0 = they are stored unchanged. Checkpoints and leading segments
-    are always stored unchanged."""
+    """Maximum error of a segment's stored T and S, which allows the daemon to pack them into fewer
+    bytes. The error of T is the spectral norm of a head's difference; that of S is the Frobenius
+    norm of the difference relative to that of S. 0 = they are stored unchanged. Checkpoints and
+    leading segments are always stored unchanged."""
     row_tolerance: float = 0.0
-    """The same for keys and values: the Frobenius norm of the difference in a layer's keys, or
-    values, relative to theirs."""
+    """The same for keys and values: the Frobenius norm of the difference in a layer's keys (or
+    values), relative to that of these keys (or values)."""
 
     @property
     def most_error(self) -> float:
@@ -172,14 +172,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """Geometry of a segment, in tokens, and the primer after which it was captured."""
+    """The geometry of a segment, in tokens, and the primer after which it was captured."""
 
     role: Role
-    head: int  # left out at the start, 0 for FIRST
-    tail: int  # left out at the end, 0 for FIRST
-    tokens: int  # whole length, without the primer
+    head: int  # tokens not stored at the start, 0 for FIRST
+    tail: int  # tokens not stored at the end, 0 for FIRST
+    tokens: int  # length of the whole segment, without the primer
     primer: bytes = b""
-    """`keys.primer_digest` of the passage's tokens, 32 bytes; empty for FIRST, and for segments
+    """`keys.primer_digest` of the primer's tokens, 32 bytes; empty for FIRST, and for segments
     captured from an empty state."""
 
     @property
@@ -195,7 +195,7 @@ MAX_TP_SIZE = 1024
 MAX_TOKENS = 1 << 24
 MAX_CANONICAL_BYTES = 96 << 10
 MAX_TOLERANCE = 0.05
-"""With a difference above a twentieth it is no longer the state of the same text."""
+"""With an error above a twentieth the state no longer describes the same text."""
 DEFAULT_TOLERANCE = 0.02
 """The default of engines: T and S in a quarter of the bytes. For the trained models it changes
 one or two first tokens in 1,000 compared with a splice of unrounded tuples, and no score

@@ -20,8 +20,7 @@ _PRIMED_ROLE = 0x80  # the bit of a key's role that marks a primer
 
 
 def primer_digest(tokens: Sequence[int]) -> bytes:
-    """Returns the name of the primer with these token ids: SHA-256 over them as little-endian
-    u32.
+    """Returns the digest that names a primer: SHA-256 over its token ids as little-endian u32.
 
     Raises `ProfileError` for an invalid id.
     """
@@ -29,13 +28,13 @@ def primer_digest(tokens: Sequence[int]) -> bytes:
 
 
 def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequence[int]) -> bytes:
-    """Returns the SHA-256 over fingerprint, salt, role, head, tail and the token ids,
+    """Returns the key of a segment: SHA-256 over fingerprint, salt, role, head, tail and token ids,
     little-endian.
 
-    With a primer, bit 7 of the role is set and the digest precedes the token ids, so that no
-    input without a primer equals one with it: roles are 1 and 2.
+    With a primer, bit 7 of the role is set, and the primer's digest comes before the token ids.
+    Roles are 1 and 2, so no input with a primer equals one without.
 
-    `tokens` are all of the segment, `spec.tokens` of them. Raises `ProfileError` otherwise.
+    `tokens` are all `spec.tokens` token ids of the segment. Else raises `ProfileError`.
     """
     if len(tokens) != spec.tokens:
         raise ProfileError(f"{len(tokens)} tokens for a segment of {spec.tokens}")
@@ -48,13 +47,13 @@ def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequen
 
 
 class PrefixNames:
-    """Hashes of the leading tokens of a prompt, or of a growing prompt, at ascending positions.
+    """Computes the hashes of a prompt's prefixes at ascending positions; the prompt may grow.
 
         H(0)   = SHA-256("spliced prefix\\0" | fingerprint | u32 salt length | salt | u32 block)
         H(i+1) = SHA-256(H(i) | token ids of block i)
         first p tokens = SHA-256(H(p // block) | token ids after that block | u32 p)
 
-    Each token is hashed once, whatever the number of calls.
+    Each token is hashed into the chain H only once, whatever the number of calls.
     """
 
     def __init__(self, profile: Profile, salt: bytes, block_tokens: int) -> None:
@@ -65,10 +64,10 @@ class PrefixNames:
         self._last = -1  # last hashed position
 
     def name(self, tokens: Sequence[int], positions: Sequence[int]) -> list[bytes]:
-        """Returns hashes of the first tokens at each of the positions, in one pass.
+        """Returns for each position p the hash of the first p tokens, in one pass.
 
-        tokens: the whole prompt, which may only grow from call to call. Positions that do not
-        ascend, also from call to call, or that exceed the tokens get `NOTHING`.
+        tokens: the whole prompt, which may only grow from call to call. Positions must ascend, also
+        from call to call. One that does not ascend, or that exceeds the tokens, gets `NOTHING`.
         """
         begin = self._done
         ids = memoryview(token_bytes(tokens[begin:]))
@@ -95,7 +94,8 @@ def prefix_hashes(
     tokens: Sequence[int],
     positions: Sequence[int],
 ) -> list[bytes]:
-    """`PrefixNames` of a whole prompt."""
+    """Returns the hashes of a prompt's prefixes, as `PrefixNames.name` does. All are `NOTHING` if
+    `block_tokens` is invalid."""
     if not 1 <= block_tokens <= MAX_TOKENS:
         return [NOTHING] * len(positions)
     return PrefixNames(profile, salt, block_tokens).name(tokens, positions)

@@ -10,7 +10,7 @@ PART_ALIGN = 64
 """Alignment of every part, in bytes: a cache line and the widest vector."""
 
 ALL_LAYERS = -1
-"""Selects the layouts of all layers at once."""
+"""As the `layer` argument: all layers at once."""
 
 
 def aligned(nbytes: int) -> int:
@@ -20,7 +20,7 @@ def aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor in the linear bytes of an object, of one rank."""
+    """One tensor of an object, at an offset in the bytes of one rank's share."""
 
     kind: str  # "T", "S", "conv", "K" or "V"
     layer: int
@@ -29,7 +29,7 @@ class Part:
     dtype: DType
     shape: tuple[int, ...]
     packed: bool = False
-    """Its heads are stored in forms of fewer bytes; dtype and shape are the original ones."""
+    """The part is stored packed, in fewer bytes. dtype and shape are the original ones."""
 
     @property
     def is_rows(self) -> bool:
@@ -38,8 +38,8 @@ class Part:
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
-        """The shape [heads, rows, cols] for packing: keys and values are one head, with a row for
-        each of their heads at each token."""
+        """The shape [heads, rows, cols] that packing uses. Keys, and values, count as one head that
+        has a row for each of their heads at each token."""
         heads, rows, cols = self.shape
         return (1, heads * rows, cols) if self.is_rows else (heads, rows, cols)
 
@@ -54,17 +54,18 @@ PART_KINDS = ("T", "S", "conv", "K", "V")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parts of one rank's share, ordered by layer and kind, and never overlapping."""
+    """The parts of one rank's share of an object, ordered by layer and kind, without overlaps."""
 
     parts: tuple[Part, ...]
     nbytes: int  # a multiple of PART_ALIGN
     errors: tuple[float, float] = (0.0, 0.0)
-    """Maximum difference of packed parts from the original: the largest bound on the spectral
-    norm of any head's difference in T, and the largest Frobenius norm of a difference in S, or in
-    a layer's keys or values, relative to theirs."""
+    """Maximum errors of packed parts. First the largest bound on the spectral norm of a head's
+    difference in T. Then the largest Frobenius norm of a difference in S, or in a layer's keys or
+    values, relative to that of the original."""
 
     def within(self, most: float) -> bool:
-        """Returns whether the errors of packed parts are at most `most`; errors were rounded up."""
+        """Returns whether the errors of packed parts are at most `most`. A small excess is allowed,
+        because errors were rounded up."""
         return max(self.errors) <= most * (1 + 1e-6)
 
     def find(self, layer: int, kind: str) -> int | None:
@@ -89,7 +90,7 @@ class LayoutBuilder:
         self._place(Part(kind, layer, self._end, nbytes, dtype, shape))
 
     def put(self, part: Part) -> None:
-        """Places a part of another layout."""
+        """Places a part of another layout at the end of this one."""
         self._place(replace(part, offset=self._end))
 
     def _place(self, part: Part) -> None:

@@ -1,18 +1,19 @@
-"""Offsets of a segment's packed parts and of the heads in them; lengths depend on the content.
+"""Finds a segment's packed parts and the heads in them. Their lengths depend on the content.
 
-A segment of a profile with a tolerance may have its dense transitions and its end-states in fewer
-bytes. They are described by two F32, the largest error of any head's transition and end-state,
-and for each part that may be packed, in the order of the layout, its length in units of
-PART_ALIGN as a varint; 0 = that part is stored unchanged.
+A segment of a profile with a tolerance may have its dense transitions and its end-states packed
+into fewer bytes; with a row tolerance, also its keys and values. A description says which. It has
+two F32: the largest error of a transition, and that of the other packed parts. Then it has, for
+each part that may be packed, in the order of the layout, its length in units of PART_ALIGN as a
+varint; 0 = the part is stored unchanged.
 
 A packed part of [heads, rows, cols] numbers is, little-endian,
 
     heads x u8 form | heads x F32 error | heads x F32 norm, padded to PART_ALIGN
     head after head, each padded to PART_ALIGN
 
-and zeros if another rank's part is longer. For a transition, error and norm bound spectral norms:
-of the original minus the stored matrix, and of the stored one. For an end-state they are
-Frobenius norms: of that difference, and of the original.
+and zeros at the end if another rank's part is longer. Each head has an error and a norm. For a
+transition they are bounds on spectral norms: of the original minus the stored matrix, and of the
+stored matrix. For an end-state they are Frobenius norms: of that difference, and of the original.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spliced_connector.model.identity import DType
 from spliced_connector.model.layout import PART_ALIGN, Layout, LayoutBuilder, Part, aligned
 
 _ERRORS = struct.Struct("<2f")
-_MOST_VARINT = 5  # bytes of any number below 1 << 32, and somewhat more: no part is so long
+_MOST_VARINT = 5  # enough bytes for any number below 1 << 32; no part is longer
 
 
 class PackedForm(IntEnum):
@@ -34,37 +35,37 @@ class PackedForm(IntEnum):
 
         F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
 
-    and its number [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i == j. Integers of
-    12 bits are stored in pairs of three bytes, lower bits first; an odd last one takes two bytes.
-    A head of rank r, whose form is RANK + r - 1, is
+    With q the integers, the number at [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i
+    == j. Two integers of 12 bits take three bytes, lower bits first; an odd last one takes two
+    bytes. A low-rank head of rank r has the form RANK + r - 1, and its bytes are
 
         r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
 
-    and its number [i, j] the sum of scale[k] * left[k, i] * right[k, j]: a scale has ten bits at
-    most, so that these products are exact in F32.
+    With right, left and scale these arrays, the number at [i, j] is the sum over k of scale[k] *
+    left[k, i] * right[k, j]. A scale has at most ten bits, so these products are exact in F32.
     """
 
     PLAIN = 0  # unchanged, row-major
-    ZERO = 1  # nothing is stored: all zeros
+    ZERO = 1  # nothing is stored; the matrix is zero
     INT8 = 2
     INT12 = 3
     INT16 = 4
     RANK = 16
 
     def row_bytes(self, cols: int) -> int:
-        """Returns the size of a row of integers."""
+        """Returns the bytes of a row of `cols` integers."""
         bits = {PackedForm.INT8: 8, PackedForm.INT12: 12, PackedForm.INT16: 16}[self]
         return (cols * bits + 7) // 8
 
 
 def packed_rank(number: int) -> int:
-    """Returns the rank of heads in a form, 0 for forms without rank."""
+    """Returns the rank of heads whose form has this number, 0 for forms that are not low-rank."""
     return max(number - PackedForm.RANK + 1, 0)
 
 
 def packed_bytes(number: int, dtype: DType, rows: int, cols: int) -> int:
-    """Returns the size of a head in a form, without padding. Raises ValueError for an unknown
-    form."""
+    """Returns the bytes of a head whose form has this number, without padding. Raises ValueError
+    for an unknown form."""
     if rank := packed_rank(number):
         return rank * (cols + rows + 4)
     form = PackedForm(number)
@@ -74,20 +75,20 @@ def packed_bytes(number: int, dtype: DType, rows: int, cols: int) -> int:
 
 
 def packed_header(heads: int) -> int:
-    """Returns the size of the header of a packed part."""
+    """Returns the bytes of the header of a packed part."""
     return aligned(9 * heads)
 
 
 def packed_most(part: Part) -> int:
-    """Returns the length of a packed part with every head stored unchanged."""
+    """Returns the maximum bytes of a packed part: those with every head stored unchanged."""
     heads, rows, cols = part.packed_shape
     return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
 
 
 def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]], int]:
-    """Returns for each form's number the heads of a packed part that have it and the offsets
-    of their bytes, and the end of the last one. Raises ValueError for bytes that are no
-    packed part."""
+    """Returns the heads of a packed part, and the offset after the last one. The heads are grouped
+    by the number of their form: form -> head -> offset of its bytes. Raises ValueError if `raw` is
+    not a packed part."""
     heads, rows, cols = part.packed_shape
     end = packed_header(heads)
     if raw.nbytes < end:
@@ -104,9 +105,9 @@ def packed_heads(part: Part, raw: memoryview) -> tuple[dict[int, dict[int, int]]
 
 
 def packed_layout(plain: Layout, packs: tuple[bool, ...], packed: bytes) -> Layout:
-    """Returns the layout that `packed` describes of a segment with the unpacked layout `plain`;
-    `packs` has for each part whether it may be packed. Raises ValueError for lengths that no such
-    segment has."""
+    """Returns the layout of a packed segment. `plain` is its layout if nothing is packed. `packs`
+    says for each part whether it may be packed. `packed` is the description that this module's
+    docstring explains. Raises ValueError for lengths that no such segment can have."""
     if len(packed) < _ERRORS.size:
         raise ValueError(f"packed parts: {len(packed)} bytes, want {_ERRORS.size} at least")
     transition, state = _ERRORS.unpack_from(packed)
@@ -128,7 +129,7 @@ class _Lengths:
         self._at = _ERRORS.size
 
     def of(self, part: Part) -> Part:
-        """Returns a part with the next length."""
+        """Returns the part with the next length in the description, or unchanged if that is 0."""
         nbytes, most = self._varint() * PART_ALIGN, packed_most(part)
         if not nbytes:
             return part

@@ -1,12 +1,12 @@
-"""From a prompt's cuts and what the cache holds to the spans of a request.
+"""Divides a prompt into segments at its cuts, and makes the plan of a request.
 
     prompt     [0 ........ c0)[c0 .. c1)[c1 .. c2) ... [ck ..... N)
     is         in context     segment   segment        query
 
-A segment keeps its interior; its ends are computed again at the joins. So a plan is a list of
-spans, each either one segment's interior or a run of recomputed tokens, that covers [begin, N)
-exactly once. Needs the standard library only: the scheduler half of an engine adapter and the
-worker half make the same plan from the same inputs.
+Only the interior of a segment is stored; its ends are recomputed at the joins. So a plan is a list
+of spans that covers [begin, N) exactly once. Each span is either one segment's interior or a run of
+recomputed tokens. Both halves of an engine adapter, scheduler and worker, make the same plan from
+the same inputs. This module needs the standard library only.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ from spliced_connector.model.keys import NOTHING, segment_key
 from spliced_connector.model.profile import Profile
 
 MOST_CUTS = 2048
-"""Cuts of one prompt: the daemon is asked about no more segments at once."""
+"""The most cuts of one prompt, because a request to the daemon has no more segments."""
 
 LAST_SEGMENT = 0.01
-"""A refresh that computes the last segment in context, unless it has fewer tokens than that."""
+"""A value of `refresh` that computes only the last segment in context. If that segment has less
+than this share of the tokens between the cuts, segments before it are computed too."""
 
 
 class PlanError(ValueError):
-    """A prompt's cuts or a plan's spans can never be right."""
+    """A prompt's cuts or a plan's spans are invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A primer, by its digest, and the token of a prompt from which segments are captured after it:
-    one that stands further in front is nearly the first passage of its prompt."""
+    """A primer, named by its digest, and the position in a prompt from which segments are captured
+    after it. A segment before that position is nearly the first passage of its prompt, so it is
+    captured without the primer."""
 
     digest: bytes
     begin: int
 
     def preferred(self, start: int) -> bool:
-        """Whether a segment that begins at a token should be captured after the primer. The first
-        of a prompt has no variant that is."""
+        """Returns whether a segment that begins at token `start` should be captured after the
+        primer. A segment at token 0 has no such variant."""
         return start >= max(self.begin, 1)
 
 
 class Choice(Enum):
-    """What becomes of a segment in one request."""
+    """How a request treats a segment."""
 
-    PREFIX = "prefix"  # before the tokens that the request begins from
+    PREFIX = "prefix"  # inside the prefix that the request begins from
     HIT = "hit"  # its interior is reused
-    ISOLATED = "isolated"  # run alone, published, then reused like a hit
+    ISOLATED = "isolated"  # computed in isolation and published, then reused like a hit
     CONTEXT = "context"  # recomputed in context, never published
 
 
@@ -65,8 +67,9 @@ class SpanKind(Enum):
 class Piece:
     """A segment of a prompt: tokens [start, start + tokens).
 
-    spec and key are None when nothing worth keeping is left between its ends. other: the second
-    variant, captured after the primer where this one is not, and without where this one is.
+    spec and key are None if the segment is too short to have an interior. other: spec and key of
+    the second variant. If the first variant is captured after the primer, the second is captured
+    without, and the reverse.
     """
 
     index: int
@@ -82,13 +85,12 @@ class Piece:
 
     @property
     def seam_tokens(self) -> int:
-        """Tokens that are computed again where the segment is reused."""
+        """Number of tokens that are recomputed if the segment is reused."""
         return 0 if self.spec is None else self.tokens - self.spec.interior[1]
 
     @property
     def exchanged(self) -> Piece:
-        """The piece with its second variant in the place of the first. Raises PlanError without
-        one."""
+        """The piece with its two variants exchanged. Raises PlanError if it has only one."""
         if self.other is None or self.spec is None or self.key is None:
             raise PlanError(f"segment {self.index} has one variant")
         spec, key = self.other
@@ -97,7 +99,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's segments; tokens before the first and after the last belong to none."""
+    """A prompt's segments. Tokens before the first and after the last belong to none."""
 
     tokens: int
     pieces: tuple[Piece, ...]
@@ -109,15 +111,16 @@ class Prompt:
 
     @property
     def others(self) -> list[bytes]:
-        """Parallel to `keys`: those of second variants, NOTHING for none; empty without any."""
+        """Parallel to `keys`: the keys of the second variants, NOTHING for a piece that has none.
+        Empty if no piece has one."""
         named = [
             NOTHING if p.other is None else p.other[1] for p in self.pieces if p.key is not None
         ]
         return named if any(p.other for p in self.pieces) else []
 
     def resolved(self, variants: Sequence[int]) -> Prompt:
-        """The prompt with the variants that a match answered: one for each key, 1 for the second.
-        No variants: the first of all."""
+        """Returns the prompt with the variants that a match has found. `variants` has a number for
+        each key: 1 exchanges the variants of its piece. Empty: the prompt is unchanged."""
         if not any(variants):
             return self
         flags = iter(variants)
@@ -131,7 +134,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens [start, start + length). segment is the piece's index, -1 when recomputed."""
+    """Tokens [start, start + length). segment: the piece's index, -1 for recomputed tokens."""
 
     kind: SpanKind
     start: int
@@ -145,10 +148,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The spans of one request. `make_plan` and `check` establish what it promises:
+    """The spans of one request.
 
-    Invariant: spans cover [begin, end) exactly once, in order; no two recomputed spans touch; the
-    last one is recomputed, because an engine has to compute at least one row.
+    Invariant, which `make_plan` establishes and `check` verifies: spans cover [begin, end) exactly
+    once, in order. No two recomputed spans touch. The last span is recomputed, because an engine
+    must compute at least one row.
     """
 
     begin: int
@@ -169,7 +173,7 @@ class Plan:
 
     @property
     def approximate(self) -> bool:
-        """True if the result can differ from a full prefill: a segment follows other tokens."""
+        """Whether the result can differ from a full prefill: a segment follows other tokens."""
         return any(s.kind is SpanKind.SEGMENT and s.start > 0 for s in self.spans)
 
     def check(self) -> None:
@@ -198,12 +202,12 @@ def divide(
     tail: int | None = None,
     primer: Lead | None = None,
 ) -> Prompt:
-    """Names the segments between the ascending cuts at seam width w, on the left side of a join
-    tail, if that is given.
+    """Returns the prompt's segments, which lie between ascending cuts, with their keys.
 
-    The tokens after the last cut are the query: at least one. No cuts: no segments. A segment
-    that begins at 0 leads the prompt and is kept whole. For others that begin at `primer.begin` or
-    later the variant after the primer is preferred, for earlier ones the variant without.
+    At a join, w tokens are recomputed on each side; with `tail`, that many on the left side. The
+    tokens after the last cut are the query, at least one token. Without cuts there are no segments.
+    A segment that begins at 0 is stored whole. Of a later segment, the first variant is the one
+    after the primer if it begins at `primer.begin` or later, else the one without.
     """
     n = len(ids)
     if len(cuts) > MOST_CUTS:
@@ -236,11 +240,12 @@ def _check_ascending(cuts: Sequence[int]) -> None:
 
 
 def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
-    """The cuts without those behind which everything is computed in context.
+    """Returns the leading cuts: the segments between them are reused. Everything after the last of
+    them is computed in context.
 
-    refresh: the share of the tokens between the first and the last cut that is computed in context,
-    from the last segment on and rounded up to whole segments, so at least the last one; 0: none,
-    1: all, so that no cuts are left. Raises PlanError for cuts that do not ascend.
+    refresh: the share of the tokens between the first and the last cut to compute in context. It is
+    taken from the end and rounded up to whole segments, so at least the last segment is computed.
+    0: none, all cuts stay. 1: all, no cut is left. Raises PlanError for cuts that do not ascend.
     """
     _check_ascending(cuts)
     if not refresh or len(cuts) < 2:
@@ -251,8 +256,8 @@ def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
 
 
 def all_primed(pieces: Iterable[Piece], lead: Lead | None) -> bool:
-    """Whether segments that are reused count as captured after the primer: one was, at least, and
-    of those that begin where it is preferred all were."""
+    """Returns whether reused segments count as primed: at least one was captured after the primer,
+    and so were all those that begin where the primer is preferred."""
     named = [piece for piece in pieces if piece.spec is not None and lead is not None]
     primed = [piece for piece in named if piece.spec is not None and piece.spec.primer]
     due = [piece for piece in named if lead is not None and lead.preferred(piece.start)]
@@ -262,10 +267,11 @@ def all_primed(pieces: Iterable[Piece], lead: Lead | None) -> bool:
 def choose(
     prompt: Prompt, begin: int, held: Sequence[bool], admit: Sequence[bool]
 ) -> tuple[Choice, ...]:
-    """Decides over every segment of a request that begins with `begin` tokens in place.
+    """Decides how a request treats each segment. The prefix of `begin` tokens is already there.
 
-    held and admit are parallel to `prompt.pieces`: the cache has the segment; it is worth running
-    alone and publishing. A segment that the prefix ends inside of is finished in context.
+    held and admit are parallel to `prompt.pieces`. held: the cache has the segment. admit: the
+    segment is worth computing in isolation and publishing. If the prefix ends inside a segment, the
+    remaining tokens of the segment are computed in context.
     """
     if len(held) != len(prompt.pieces) or len(admit) != len(prompt.pieces):
         raise PlanError(f"{len(held)} and {len(admit)} answers for {len(prompt.pieces)} segments")
@@ -283,10 +289,11 @@ def choose(
 
 
 def make_plan(prompt: Prompt, begin: int, choices: Sequence[Choice]) -> Plan:
-    """Lays the spans of [begin, N): the prefix first, then segments, then the query.
+    """Makes the plan for tokens [begin, N): reused segments, spans between them, the query at the
+    end.
 
-    Between two reused segments the tail of the left and the head of the right are one recomputed
-    span. A leading segment and the prefix hold their own tails.
+    Between two reused segments, the tail of the left one and the head of the right one form one
+    recomputed span. A leading segment and the prefix include their own tails.
     """
     if len(choices) != len(prompt.pieces):
         raise PlanError(f"{len(choices)} choices for {len(prompt.pieces)} segments")

@@ -53,16 +53,17 @@ _LAYOUTS_MOST = 256  # a guess; the cache is cleared when it is full
 
 
 class Profile:
-    """A validated identity. Immutable, and safe for use by several threads.
+    """A validated identity. It is immutable, so several threads may use it.
 
-    Raises `ProfileError` with every problem of the identity. All sizes are of one rank.
+    The constructor raises `ProfileError` with every problem of the identity. All sizes are of one
+    rank.
     """
 
     def __init__(self, identity: Identity) -> None:
         identity = replace(
             identity,
             layers=tuple(_plain(layer) for layer in identity.layers),
-            tolerance=identity.tolerance + 0.0,  # not minus zero
+            tolerance=identity.tolerance + 0.0,  # turns -0.0 into 0.0
             row_tolerance=identity.row_tolerance + 0.0,
         )
         validate(identity)
@@ -79,12 +80,13 @@ class Profile:
         self.conv_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.CONV)
         self.attention_layers = tuple(i for i, kind in enumerate(kinds) if kind.attends)
         self.min_head = max(layer.linear.conv.rows for layer in identity.layers)
-        """Number of earlier tokens that the convolutions read: no head exclusion is smaller."""
+        """Number of earlier tokens that the convolutions read. At least so many tokens at the start
+        of a MID segment are not stored."""
         self._segments: dict[int, Layout] = {}  # layouts by interior tokens
 
     def head_exclusion(self, w: int) -> int:
-        """Returns the leading tokens left out of the interior of a MID segment at seam width
-        `w`."""
+        """Returns how many leading tokens of a MID segment are not part of its interior, at seam
+        width `w`."""
         return max(w, self.min_head)
 
     def first_spec(self, tokens: int) -> SegmentSpec:
@@ -92,8 +94,8 @@ class Profile:
         return SegmentSpec(Role.FIRST, 0, 0, tokens)
 
     def mid_spec(self, tokens: int, w: int, tail: int | None = None) -> SegmentSpec | None:
-        """Returns the geometry of any other segment, w tokens left out at both ends, or `tail` at
-        its end; None if no useful part is left."""
+        """Returns the geometry of any other segment: its interior leaves out w tokens at both ends,
+        or `tail` at the end if given. None: no useful interior is left."""
         left_out = w if tail is None else tail
         spec = SegmentSpec(Role.MID, self.head_exclusion(w), left_out, tokens)
         return spec if self.spec_problem(spec) is None else None
@@ -127,23 +129,23 @@ class Profile:
         return None
 
     def rank_heads(self, layer: int) -> tuple[int, int]:
-        """Returns the key and value heads of a linear layer."""
+        """Returns the numbers of key and value heads that one rank has of a linear layer."""
         a = self.identity.layers[layer].linear
         tp = self.identity.tp_size
         return max(1, a.key_heads // tp), a.value_heads // tp
 
     def rank_kv_heads(self, layer: int) -> int:
-        """Returns the key-value heads of an attention layer; fewer than ranks are replicated."""
+        """Returns the number of key-value heads that one rank has of an attention layer. If there
+        are fewer heads than ranks, heads are replicated."""
         return max(1, self.identity.layers[layer].attention.kv_heads // self.identity.tp_size)
 
     def rank_conv_channels(self, layer: int) -> int:
-        """Returns the convolution channels of a layer, all groups together."""
+        """Returns a layer's convolution channels of one rank, over all groups."""
         channels = self.identity.layers[layer].linear.conv.channels
         return sum(n // self.identity.tp_size for n in channels)
 
     def share(self, rank: int) -> Identity:
-        """Returns the identity of one rank's heads and channels, as if they were the whole
-        model."""
+        """Returns the identity of a model that consists of one rank's heads and channels only."""
         layers = tuple(self._share(i, rank) for i in range(len(self.identity.layers)))
         return replace(self.identity, layers=layers, tp_size=1)
 
@@ -172,8 +174,8 @@ class Profile:
         """Returns the layout of a segment with this geometry, or with this number of interior
         tokens.
 
-        T, S and convolution tail of every linear layer, the tail of every convolution, K and V of
-        every attention layer. Cached, because an engine uses few lengths.
+        It has T, S and convolution tail of every linear layer, the tail of every stand-alone
+        convolution, and K and V of every attention layer. Cached, because engines use few lengths.
         """
         rows = spec.interior[1] if isinstance(spec, SegmentSpec) else spec
         layout = self._segments.get(rows)
@@ -197,7 +199,7 @@ class Profile:
         return b.build()
 
     def packs(self, part: Part) -> bool:
-        """Returns whether a part of a segment may be packed, by the tolerances."""
+        """Returns whether the tolerances allow a part of a segment to be packed."""
         if part.is_rows:
             return self.identity.row_tolerance > 0
         family = self.identity.layers[part.layer].linear.family
@@ -205,8 +207,8 @@ class Profile:
         return states and self.identity.tolerance > 0
 
     def packed_layout(self, spec: SegmentSpec | int, packed: bytes) -> Layout:
-        """`segment_layout` of a segment whose parts may be packed, as `packed` describes; b"" =
-        none is. Raises ValueError for lengths that no such segment has."""
+        """Returns the layout of a segment with packed parts. `packed` describes them, as in
+        `packed.py`; b"" = no part is packed. Raises ValueError for impossible lengths."""
         plain = self.segment_layout(spec)
         if not packed:
             return plain
@@ -229,8 +231,8 @@ class Profile:
         return b.build()
 
     def buffer_layout(self, rows: int) -> Layout:
-        """Returns the layout of the rows that advance the states of all linear layers by `rows`
-        tokens.
+        """Returns the layout of buffer rows: the inputs that advance the states of all linear
+        layers by `rows` tokens.
 
         It has no parts for stand-alone convolutions.
         """
@@ -256,8 +258,8 @@ class Profile:
         return bool(self.linear_layers) and not self.conv_layers
 
     def edge_layout(self, rows: int) -> Layout:
-        """Returns the layout of a checkpoint that is stored as rows after another: the parts of
-        `buffer_layout` of linear layers, and K and V of every attention layer."""
+        """Returns the layout of a checkpoint that is stored as rows after its parent: the parts of
+        `buffer_layout`, and K and V of every attention layer."""
         b = LayoutBuilder()
         for i, layer in enumerate(self.identity.layers):
             if layer.kind == Kind.LINEAR:
@@ -267,7 +269,7 @@ class Profile:
         return b.build()
 
     def seam_layout(self, layer: int = ALL_LAYERS) -> Layout:
-        """(T, S) of a recomputed span in F32, as compose takes them."""
+        """Returns the layout of an input of compose: (T, S) of a recomputed span, in F32."""
         b = LayoutBuilder()
         for i in self.linear_layers:
             if layer in (ALL_LAYERS, i):
@@ -276,8 +278,8 @@ class Profile:
         return b.build()
 
     def states_layout(self, layer: int, spans: int) -> Layout:
-        """Returns the layout of a result of compose: the F32 state before each recomputed span,
-        then the last one."""
+        """Returns the layout of a result of compose: for each layer the F32 state before each of
+        `spans` recomputed spans, then the final state."""
         b = LayoutBuilder()
         for i in self.linear_layers:
             if layer in (ALL_LAYERS, i):

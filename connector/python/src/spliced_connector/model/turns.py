@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 
 
 def turn_ends(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
-    """Returns ascending positions before every token that ends a turn.
+    """Returns the ascending positions of all tokens that end a turn.
 
-    ends: the ids at which the model ends its answers, and templates all turns. A model's state at
-    the end of an answer is the state before such a token, which was sampled but never computed.
+    ends: the ids of the tokens that end a model's answers and, in templates, all turns. The model's
+    state at the end of an answer is the one before such a token, which was sampled but not
+    computed.
     """
     if not ends:
         return ()
@@ -17,13 +18,13 @@ def turn_ends(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
 
 
 def answer_starts(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
-    """Returns ascending positions at which the answers of a conversation began; the last one is
-    the requested answer: len(tokens).
+    """Returns the ascending positions at which the answers of a conversation begin. The last one is
+    len(tokens), where the requested answer begins.
 
-    The end of the prompt shows how a template asks for an answer: the tokens after the last end
-    of a turn. They are searched after the other ends. A template that asks in other words than it
-    keeps for earlier turns, such as one that drops reasoning, only shows the last answer; without
-    `ends` none is found.
+    The tokens from the last end of a turn to the end of the prompt show how the template asks for
+    an answer. An answer begins wherever the same tokens follow another end of a turn. If the
+    template writes earlier turns differently, as templates that drop reasoning do, only the last
+    position is found. Without `ends` none is found.
     """
     turns = turn_ends(tokens, ends)
     if not turns:

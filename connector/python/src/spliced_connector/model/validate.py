@@ -27,8 +27,8 @@ from spliced_connector.model.identity import (
 )
 
 MAX_NAME = 1 << 10  # bytes
-MAX_ROW_ELEMENTS = 1 << 22  # of one token in one attention layer
-MAX_STATE_ELEMENTS = 1 << 32  # of one linear layer
+MAX_ROW_ELEMENTS = 1 << 22  # keys and values of one token in one attention layer
+MAX_STATE_ELEMENTS = 1 << 32  # state of one linear layer
 MAX_CONV_KERNEL = 64
 MAX_CONV_GROUPS = 8
 MAX_PROBLEMS = 64
@@ -52,12 +52,12 @@ class Problems:
         self.check(low <= value <= high, f"{what}: {value}, want {low} to {high}")
 
     def split(self, what: str, heads: int, tp: int) -> None:
-        """Checks that heads divide over ranks, or that each is on the same number of ranks."""
+        """Checks that heads can be divided evenly among ranks, or ranks evenly among heads."""
         if heads >= 1:
             self.check(heads % tp == 0 or tp % heads == 0, f"{what}: {heads} over {tp} ranks")
 
     def refuse(self, what: str) -> None:
-        """Raises `ProfileError` if there is any."""
+        """Raises `ProfileError` with all problems, if there are any."""
         if self.texts:
             raise ProfileError(f"{what}: " + "; ".join(self.texts))
 
@@ -98,7 +98,7 @@ def _layer(at: str, layer: Layer, tp: int, ps: Problems) -> None:
         _linear(at, layer.linear, tp, ps)
     elif layer.kind == Kind.CONV:
         kernel = layer.linear.conv.kernel
-        ps.within(f"{at}: convolution kernel", kernel, 2, MAX_CONV_KERNEL)  # or it keeps nothing
+        ps.within(f"{at}: convolution kernel", kernel, 2, MAX_CONV_KERNEL)  # 1 keeps no tail
         _conv(at, layer.linear.conv, tp, ps)
     elif layer.kind != Kind.NONE:
         _attention(at, layer.attention, layer.kind, tp, ps)

@@ -1,8 +1,9 @@
-"""Names the arithmetic of engines that compute other states from the same weights and config.
+"""Suffixes for engines that compute different states from the same weights and config.
 
-An identity has one name for a model's weights and config. If two engines apply different
-constants to them, the state's type in that name gets a suffix, so that they share nothing. It is
-empty where the engines agree: those names must not change, since daemons have entries under them.
+An identity has one digest for a model's weights and config, which includes the type of the states
+(`identity_digest`). If two engines apply different constants, that type gets a suffix, so that the
+engines share nothing. If the engines agree, the suffix is empty; it must stay so, because daemons
+have entries under those identities.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ UNBOUNDED = (0.0, math.inf)
 """The bounds that vLLM 0.32 and SGLang 0.5.23 apply to Mamba2's time steps, regardless of the
 config."""
 
-# The bounds that transformers applies to time steps, for types that more than one engine
-# computes. Zamba2 is left out: it always has a variant.
+# Model types whose time steps transformers bounds: from below, or from both sides. Only types that
+# more than one engine computes are listed. Zamba2 is not, because its states always differ.
 _BOUNDED_BELOW = frozenset({"nemotron_h"})
 _BOUNDED = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "mamba2"})
 
-# Types whose gated norm is computed over all groups at once by transformers.
+# Model types for which transformers computes the gated norm over all groups at once, with the
+# config field that has the number of groups.
 _NORMED_WHOLE = {"granitemoehybrid": "mamba_n_groups", "mamba2": "n_groups"}
 
 
 def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> str:
-    """Returns the suffix for bounds on Mamba2's time steps that an engine applies.
+    """Returns the suffix for an engine that applies these bounds to Mamba2's time steps.
 
-    Empty for a model whose time steps no engine bounds. Raises `ProfileError` for a config whose
-    bounds cannot be read.
+    It is empty if no engine bounds the time steps of this model. Raises `ProfileError` if the
+    config's bounds cannot be read.
     """
     kind = config.get("model_type")
     if kind in _BOUNDED_BELOW:
@@ -47,16 +49,16 @@ def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> st
 
 
 def served(config: Mapping[str, object]) -> str:
-    """Returns the suffix for vLLM and SGLang, which have the same mixers."""
+    """Returns the suffix for vLLM and SGLang, which compute these layers alike."""
     norm = ", as vLLM computes it" if _normed_otherwise(config) else ""
     return norm + time_steps(config, UNBOUNDED)
 
 
 def _normed_otherwise(config: Mapping[str, object]) -> bool:
-    """Returns whether the output of Mamba2 is normed differently from transformers.
+    """Returns whether vLLM normalizes the output of Mamba2 differently from transformers.
 
-    vLLM norms it by group and after the gate. Zamba2 also differs in the norm's epsilon and the
-    bounds of time steps.
+    vLLM normalizes each group separately, after the gate. For Zamba2 the norm's epsilon and the
+    bounds of time steps differ too.
     """
     kind = str(config.get("model_type"))
     if kind == "falcon_h1":
@@ -66,7 +68,7 @@ def _normed_otherwise(config: Mapping[str, object]) -> bool:
 
 
 def _limit(value: object) -> tuple[float, float]:
-    if value is None:  # only transformers reads it, and cannot compute anything with it
+    if value is None:  # only transformers reads this field, and it fails with None
         return UNBOUNDED
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ProfileError(f"time_step_limit: {value!r}, want two numbers")

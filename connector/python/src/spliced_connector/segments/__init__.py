@@ -1,9 +1,8 @@
-"""Finds the segments of a prompt that names no cuts: separators, chat templates, chunks.
+"""Finds the segments of a prompt whose request names no cuts: separators, chat templates, chunks.
 
-All decisions are made on the token ids of the whole prompt, so tokens that a tokenizer merges
-across a boundary never matter for correctness: a cut lies between two tokens of the prompt as the
-engine will compute it. Needs the standard library only; a tokenizer is passed in where one is
-needed.
+Finders see only the token ids of the whole prompt, so a cut always lies between two tokens that the
+engine will compute. A tokenizer that merges text across a boundary can therefore not make a cut
+wrong. This package needs the standard library only; callers pass a tokenizer where one is needed.
 """
 
 from spliced_connector.segments.breaks import breaks_of

@@ -15,7 +15,7 @@ SHORTEST_CHARS = 64
 """Texts of fewer characters are no separate segments (some 16 tokens: two seams of 8)."""
 
 _MOST_PARTS = 16
-"""Maximum tokens of one character, and of the spaces around it (UTF-8 takes 4 bytes)."""
+"""Maximum tokens of one character with the spaces around it (UTF-8 takes 4 bytes)."""
 
 
 def cuts(
@@ -33,13 +33,14 @@ def cuts(
     the server: `tools`, `documents`, entries of `chat_template_kwargs`;
     `add_generation_prompt` is true by default.
 
-    The prompt is tokenised whole, then cut: a token that covers the end of one text and the
-    beginning of the next belongs to the former. A server accepts `MOST_CUTS`. For a prompt with
-    more, the longest segments are used, since they save the most and stay the longest ones while
-    a chat grows. Empty if no cut is worthwhile. Errors of the template are passed on.
+    The whole prompt is tokenized, then cut. A token that covers the end of one text and the
+    beginning of the next belongs to the first text. A server accepts at most `MOST_CUTS` cuts. For
+    a prompt with more, the longest segments are used: they save the most, and remain the longest
+    while a chat grows. Returns an empty list if no cut is worthwhile. Raises errors of the
+    template.
 
-    For a tokenizer without offsets (one written in Python) the tokens are decoded one by one. If
-    their texts do not add up to the prompt, only the template's marks are cuts.
+    If the tokenizer reports no offsets (because it is written in Python), tokens are decoded one by
+    one. If their texts do not add up to the prompt, only the template's marks are cuts.
     """
     text, texts = _render(messages, tokenizer, {"add_generation_prompt": True, **variables})
     ids, begins = located(text, tokenizer)
@@ -51,8 +52,8 @@ def cuts(
 
 
 def _longest(edges: list[int]) -> list[int]:
-    """Returns the ends of the longest segments, as many as a server accepts; the first edge
-    stays."""
+    """Returns the edges of the longest segments, as many as a server accepts, and always the first
+    edge."""
     if len(edges) <= MOST_CUTS:
         return edges
     kept = {edges[0]}
@@ -67,10 +68,10 @@ def _longest(edges: list[int]) -> list[int]:
 def located(
     text: str, tokenizer: Tokenizer, *, special: bool = False
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns a text's tokens, and the characters that they begin at; the latter are empty if
-    they cannot be found.
+    """Returns a text's token ids, and for each token the index of the character where it begins.
+    The indices are empty if they cannot be determined.
 
-    special: include the special tokens that the tokenizer puts around a text. They begin at 0.
+    special: include the special tokens that the tokenizer puts around a text. Their index is 0.
     """
     try:
         coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
@@ -84,11 +85,11 @@ def located(
 
 
 def _shown_at(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """Returns where tokens begin in their text, by decoding them; empty if they decode to another
-    text.
+    """Returns the character where each token begins, found by decoding the tokens. Empty if they
+    decode to another text.
 
-    A character can take several tokens, which then begin where it does. Tokens may leave out the
-    spaces around them.
+    A character can consist of several tokens; all of them then begin where the character does. The
+    decoded text of a token may lack the spaces around it.
     """
     begins: list[int] = []
     at, pending = 0, 0
@@ -113,7 +114,7 @@ def _template_cuts(ids: Sequence[int], tokenizer: Tokenizer, least: int) -> tupl
     try:
         finder = Finder(template=Template.of(tokenizer), least=least, most=len(ids) + 1)
     except TemplateError:
-        return ()  # its marks are ordinary text: the texts between them are found anyway
+        return ()  # without marks; the texts of messages are found anyway
     return finder.find(ids).cuts
 
 
@@ -122,8 +123,8 @@ def _render(
 ) -> tuple[str, list[str]]:
     """Returns the prompt's text, and the texts of its messages.
 
-    Servers pass lists of texts to templates that iterate over them, and join them by line ends
-    for the others.
+    A message may have a list of texts. As servers do, it passes the list to a template that
+    iterates over lists; for other templates it joins the texts with line ends.
     """
     texts = [text for message in messages for text in _texts(message.get("content"))]
     if not _goes_through_lists(tokenizer):
@@ -133,7 +134,7 @@ def _render(
 
 
 def _goes_through_lists(tokenizer: Tokenizer) -> bool:
-    """Returns whether the template renders a list of one text like the text."""
+    """Returns whether the template renders a list with one text like the text itself."""
     conversations = [
         [{"role": "user", "content": content}]
         for content in ("Placeholder", [{"type": "text", "text": "Placeholder"}])
@@ -162,8 +163,8 @@ def _joined(message: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _places(prompt: str, texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yields where texts lie in a prompt: characters [begin, end), in order. Templates strip
-    texts, and leave some out."""
+    """Yields the characters [begin, end) of the texts in a prompt, in order. Short texts, and texts
+    that the template has left out, are skipped. Templates strip texts."""
     at = 0
     for text in texts:
         text = text.strip()

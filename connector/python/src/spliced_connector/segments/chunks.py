@@ -3,19 +3,20 @@
 A position is a cut if its rank is the least within some distance on both sides (the local minimum
 method: Bjoerner, Blass, Gurevich, "Content-dependent chunking for differential compression, the
 local maximum approach", 2010). The rank is a rolling hash of the tokens before the position, so a
-cut depends only on nearby tokens. Unlike with a hash that is compared with a mask, no cut depends
-on the position of the previous one, so there is nothing to resynchronise.
+cut depends only on nearby tokens. In the common method that compares a hash with a mask, a cut also
+depends on the previous cut. Here it does not, so cuts need not resynchronize.
 
-Pauses of the text are preferred. A part is cut at the ends of its paragraphs; if it is still long
-at the ends of lines, then of sentences, and finally anywhere. The number of a paragraph in its
-prompt is a separate part, so that the paragraph is the same with another number.
+Cuts lie at pauses of the text if possible. A part is cut at the ends of its paragraphs. Parts that
+are still long are cut at the ends of lines, then of sentences, and finally anywhere. A paragraph's
+number in the prompt is a part of its own, so the paragraph is the same with any number.
 
     paragraphs   cuts at least `least` apart, and one after a number
     the rest     only within parts of more than `most` tokens, cuts `mean` apart on average
     no minimum   (one token repeated) every `most` tokens
 
-For reuse this means: after an edit, or after the edge of a passage in another prompt, the cuts
-are the same again as soon as both have one end of a paragraph as a cut, or from `mean` tokens on.
+For reuse this means: two prompts may differ up to an edit, or up to the edge of a shared passage.
+After that, their cuts are the same again from the first paragraph end at which both are cut, or
+after about `mean` tokens.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class _Gear(dict[int, int]):
 
 
 class Chunker:
-    """Cuts long parts of prompts. breaks: the result of `breaks_of`, or empty: then all cuts
-    follow from the hash. labels: none by default."""
+    """Cuts long parts of prompts. breaks: the result of `breaks_of`; without it all cuts come from
+    the hash alone. labels: the numbers of passages; none by default."""
 
     def __init__(
         self,
@@ -74,14 +75,13 @@ class Chunker:
         self.lengths = lengths
         self._breaks = dict(breaks or {})
         self._labels = labels
-        self._gear = _Gear()  # as many entries as the vocabulary at most
+        self._gear = _Gear()  # has at most one entry per token of the vocabulary
 
     def cuts(self, ids: Sequence[int], start: int, end: int) -> list[int]:
-        """Returns ascending positions within (start, end), `least` tokens apart. Only the ends of
-        paragraphs may be nearer to `start` or `end`: a passage after a short instruction, or
-        before a short question, is a separate chunk. A number may lie between two positions that
-        are near.
-        """
+        """Returns ascending positions within (start, end), at least `least` tokens apart and away
+        from `start` and `end`. There are two exceptions. Ends of paragraphs may be nearer to
+        `start` or `end`, so a passage after a short instruction, or before a short question, is a
+        separate chunk. And two positions with a passage's number between them may be nearer."""
         lengths = self.lengths
         edges = [start, end]
         breaks = self._breaks_in(ids, start, end) if end - start >= lengths.least else []
@@ -101,13 +101,13 @@ class Chunker:
         return list(self._bounded(edges))[1:-1]
 
     def _labelled(self, ids: Sequence[int], edges: list[int]) -> list[int]:
-        """Returns the edges, and those after the labels of the paragraphs that begin there."""
+        """Returns the edges, and those after the labels with which paragraphs begin."""
         end = edges[-1]
         behind = (self._labels.end(ids, edge) for edge in edges[:-1])
         return sorted({*edges, *(at for at in behind if at < end)})
 
     def _breaks_in(self, ids: Sequence[int], start: int, end: int) -> list[tuple[int, Break]]:
-        """Returns positions after tokens with a break."""
+        """Returns the positions after tokens with a break, and the kinds of the breaks."""
         breaks = self._breaks
         part = ids[start:end]
         return [(i, breaks[token]) for i, token in enumerate(part, start + 1) if token in breaks]
@@ -120,8 +120,8 @@ class Chunker:
         breaks: list[tuple[int, Break]],
         distance: int,
     ) -> list[int]:
-        """Returns the positions of one kind, within a part, with the lowest rank in their
-        neighbourhood."""
+        """Returns the positions in a part that follow a break of at least this kind and have the
+        lowest rank within the distance."""
         margin = 1 if kind is Break.PARAGRAPH else self.lengths.least
         first, last = part[0] + margin, part[1] - margin
         if last < first:
@@ -137,13 +137,14 @@ class Chunker:
         return minima(places, ranks, distance)
 
     def _ranks(self, ids: Sequence[int]) -> list[int]:
-        """Returns the rank of each token with enough tokens before it; at least one rank."""
+        """Returns the rank of each token that has enough tokens before it. With too few tokens,
+        returns one rank over all of them."""
         gear, rank = self._gear, 0
         ranks = [rank := (rank << _SHIFT) + gear[token] & _MASK for token in ids]
         return ranks[_WINDOW - 1 :] or ranks[-1:]
 
     def _bounded(self, edges: list[int]) -> Iterator[int]:
-        """Yields the edges, and more of them where two are too far apart."""
+        """Yields the edges, and further ones between two that are more than `most` tokens apart."""
         most, least = self.lengths.most, self.lengths.least
         for a, b in pairwise(edges):
             yield from range(a, max(a + 1, b - least + 1), most)
@@ -151,10 +152,10 @@ class Chunker:
 
 
 def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[int]:
-    """Returns the places whose rank is below all others within the distance; of equal ones the
-    first.
+    """Returns the places whose rank is the lowest within the distance; of equal ranks the first
+    one.
 
-    places ascend, ranks are parallel to them. Takes time in proportion to their number, whatever
+    places ascend; ranks are parallel to them. The time is proportional to their number, whatever
     the ranks are.
     """
     found: list[int] = []
@@ -163,7 +164,7 @@ def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[i
         behind = bisect_right(places, places[i] + distance, i)
         least = ranks.index(min(ranks[i:behind]), i, behind)
         if least != i:
-            i = least  # those before it have a lower one near
+            i = least  # the places before it have this lower rank near them
             continue
         near = i - 1
         while near >= 0 and places[near] >= places[i] - distance and ranks[near] > ranks[i]:
@@ -171,6 +172,6 @@ def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[i
         if near < 0 or places[near] < places[i] - distance:
             found.append(places[i])
             i = behind
-        else:  # as nothing up to `behind` is below i, nothing near it is a minimum
+        else:  # ranks up to `behind` are not below i's, so nothing close to `near` is a minimum
             i = max(i + 1, bisect_right(places, places[near] + distance, i))
     return found

@@ -5,8 +5,7 @@
     template     where a message, a tool call, a tool result or a document begins
     chunks       inside the parts that are still long
 
-Finders that are listed first take precedence. Cuts that a client names take precedence over all:
-no finder runs then.
+A finder takes precedence over those listed after it. If a client names cuts, no finder runs.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ class Found:
 
     cuts: tuple[int, ...] = ()
     by: tuple[tuple[str, int], ...] = ()
-    """Number of cuts of each finder, by its name; finders without cuts are left out."""
+    """Pairs of a finder's name and its number of cuts. Finders without cuts are left out."""
     warming: bool = False
-    """The prompt consists of segments between separators only: they are to be stored, and there
-    is no question."""
+    """The prompt consists only of segments between separators. Its purpose is to store them; it has
+    no question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """The finders that a server was configured with; None for the others.
+    """The finders that a server was configured with; None for a finder that is not used.
 
-    least: a template boundary is used if at least one of the parts next to it has this many
-    tokens; a run of shorter ones is one part. most: maximum cuts of one prompt; later tokens are
-    not cut.
+    least: a template boundary is used if at least one of the two parts next to it has this many
+    tokens, so a run of shorter parts stays one part. most: maximum cuts of one prompt; tokens after
+    the last of these are not cut.
     """
 
     separators: Separators | None = None
@@ -53,7 +52,7 @@ class Finder:
     least: int = 64
     most: int = MOST_CUTS
     known: bool = False
-    """Whether the caller has to look up the daemon's segments."""
+    """Whether the caller must look up cached segments and pass them to `find` as `held`."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,10 +65,10 @@ class Finder:
         use: Collection[str] = FINDERS,
         held: Sequence[tuple[int, int]] = (),
     ) -> Found:
-        """Returns the cuts of a prompt by some of the finders.
+        """Returns the cuts of a prompt. use: names of the finders to run.
 
         held: tokens [begin, end) of the segments that the daemon has, ascending and without
-        overlaps; they are not cut.
+        overlaps. There are no cuts inside them.
         """
         marked = {edge for span in held for edge in span if 0 < edge < len(ids)}
         by = {"known": len(marked)}
@@ -105,7 +104,7 @@ def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]
     begins = [begin for begin, _ in held]
     kept = []
     for at in edges:
-        i = bisect_left(begins, at) - 1  # the last that begins before it
+        i = bisect_left(begins, at) - 1  # the last segment that begins before it
         if i < 0 or at >= held[i][1]:
             kept.append(at)
     return kept
@@ -114,8 +113,7 @@ def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]
 def _worthwhile(edges: list[int], kept: set[int], end: int, least: int) -> list[int]:
     """Leaves out boundaries between two short parts, except those of `kept`.
 
-    This depends only on the two parts next to a boundary, so that a long part has the same ends
-    after any other text.
+    Only the two parts next to a boundary decide, so a long part has the same ends after any text.
     """
     around = (0, *edges, end)
     return [

@@ -1,6 +1,6 @@
-"""Numbers that a prompt gives its passages: `[3]`, `Document 3:`, `<source id="3">`.
+"""Labels: numbers that a prompt gives its passages, as in `[3]`, `Document 3:`, `<source id="3">`.
 
-The same passage has another number in another prompt, so its segment begins after the number.
+The same passage may have another number in another prompt, so its segment begins after the label.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _BESIDE = _CLOSING | frozenset("([{<-#|*")
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Tokens of digits only, and tokens that end a label: no letters, and one of `]):.>"'`."""
+    """The tokens of labels. digits: tokens of digits only. closing: tokens that end a label, of
+    punctuation only, with one of `])}>:."'`."""
 
     digits: frozenset[int] = frozenset()
     closing: frozenset[int] = frozenset()
@@ -36,8 +37,8 @@ class Labels:
         return cls(frozenset(digits), frozenset(closing))
 
     def end(self, ids: Sequence[int], start: int) -> int:
-        """Returns the position after the label that begins at a token; start itself if none
-        does."""
+        """Returns the position after the label that begins at token `start`; `start` if no label
+        begins there."""
         numbered = False
         for i, token in enumerate(ids[start : start + _LONGEST], start):
             if token in self.digits:

@@ -27,13 +27,13 @@ class Separators:
     def of(cls, entries: Iterable[str | Sequence[int]], tokenizer: Tokenizer | None) -> Separators:
         """Returns separators from settings: strings, or sequences of token ids.
 
-        A string must be one token that was added to the vocabulary. For any other string the
-        first and last tokens depend on the text next to it, so it raises ValueError.
+        A string must be a single token that was added to the vocabulary. Any other string raises
+        ValueError, because its first and last tokens depend on the text next to it.
         """
         return cls([_token(one, tokenizer) if isinstance(one, str) else one for one in entries])
 
     def find(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns where separators lie: [begin, end) each, in order, none inside another."""
+        """Returns the tokens [begin, end) of each separator, in order, without overlaps."""
         spans: list[tuple[int, int]] = []
         end = 0
         for i in [i for i, token in enumerate(ids) if token in self._by_first]:

@@ -1,11 +1,11 @@
 """Boundaries of a chat template: where messages, tool calls, tool results and documents begin.
 
-No model's marks are listed here. The template renders conversations of placeholders. The text
-between two placeholders is a joint, and the tokens of a joint that are added to the vocabulary
-(in ChatML `<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and begins
-another: marks that also follow a whole conversation are ends, the first mark after them is a
-beginning, and the cut is before that one. If a joint only has ends (Mistral's `[/INST]`), the cut
-is after the last mark.
+The marks of models are not listed here but learned. The template renders conversations of
+placeholders. The text between two placeholders is a joint. Tokens of a joint that were added to the
+vocabulary (in ChatML `<|im_end|>` and `<|im_start|>`) are its marks. A joint ends one part and
+begins the next. Marks that also follow a whole conversation are ends. The first mark after the ends
+is a beginning, and the cut is before it. If a joint has only ends (Mistral's `[/INST]`), the cut is
+after the last mark.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PLACEHOLDER = re.compile("|".join(f"{name}(?![0-9])" for name in _NAMES))
 
 
 class TemplateError(ValueError):
-    """The template of a tokenizer has no usable marks; the text names the reason."""
+    """The template of a tokenizer has no usable marks. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Tokens that a cut lies before, and tokens that a cut lies after."""
+    """The marks of a template. Cuts lie before each token of `begins` and after each of `ends`."""
 
     begins: frozenset[int]
     ends: frozenset[int]
@@ -52,7 +52,7 @@ class Template:
         )
 
     def find(self, ids: Sequence[int]) -> list[int]:
-        """Returns ascending positions of the prompt at which parts begin, without 0."""
+        """Returns the ascending positions at which parts of the prompt begin, except 0."""
         begins, marks = self.begins, self.begins | self.ends
         at = [i if token in begins else i + 1 for i, token in enumerate(ids) if token in marks]
         return [i for i in at if 0 < i < len(ids)]
@@ -61,9 +61,9 @@ class Template:
 def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str], set[str]]:
     """Returns the marks that begin a part and those that only end one.
 
-    Plain talk is analysed first. Its messages begin with the same marks in other conversations,
-    whose joints can contain ends that no conversation ends with, such as the end of a system
-    message.
+    Plain conversations are analyzed first. Their messages begin with the same marks in the other
+    conversations. There a joint may contain ends that no conversation ends with, such as the end of
+    a system message; the known beginnings tell them apart.
     """
     begins: set[str] = set()
     ends: set[str] = set()
@@ -74,7 +74,7 @@ def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str]
         for parts in split:
             closing |= _closing(parts) - known
         for parts in split:
-            known.update(parts[0][-1:])  # right before the first text
+            known.update(parts[0][-1:])  # the mark right before the first text
             for joint in filter(None, parts[1:-1]):
                 fresh = [one for one in joint if one not in closing]
                 if not fresh:
@@ -92,11 +92,11 @@ def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str]
 def _closing(parts: Sequence[Sequence[str]]) -> set[str]:
     """Returns the marks after a conversation that are ends.
 
-    These are all of them, or those before the first beginning: some templates end with
-    instructions, or with the beginning of an answer. The first mark after a conversation is an
-    end, so those before the conversation were beginnings until it appears there. Later marks
-    before the conversation prove nothing: instructions for tools show the marks of calls, and
-    default system messages end like others.
+    If a joint begins with all marks after the conversation, all of them are ends. Otherwise they
+    are those before the first beginning, because some templates end with instructions or with the
+    beginning of an answer. The first mark after a conversation is certainly an end. So the marks in
+    front of the conversation, up to that mark, are beginnings. Later marks in front of it prove
+    nothing: instructions for tools show the marks of calls, and system messages have their own end.
     """
     first, *joints, last = parts
     if any(len(joint) > len(last) and joint[: len(last)] == last for joint in joints):
@@ -116,7 +116,7 @@ def _says(role: str, text: int, **more: object) -> _Message:
 
 
 def _calls(*names: int) -> _Message:
-    """Calls of one tool, with placeholders as arguments."""
+    """Returns a message with calls of one tool, with placeholders as arguments."""
     calls = [
         {
             "id": f"call{name:05}",
@@ -158,14 +158,14 @@ _CONVERSATIONS = [
     _Conversation([*_WORK, _says("assistant", 5), _says("user", 6)], {"tools": [_TOOL]}),
     _Conversation([_says("user", 0)], {"documents": _DOCUMENTS}),
 ]
-"""Conversations that a template refuses are left out: not every model knows systems, tools or
-documents."""
+"""Conversations to render. Those that a template refuses are skipped: not every model supports
+system messages, tools or documents."""
 _PLAIN = 2
-"""Number of conversations, from the first, that are plain talk."""
+"""Number of leading conversations that are plain: without system message, tools and documents."""
 
 
 def _render(tokenizer: Tokenizer, conversation: _Conversation) -> str | None:
-    """Returns the text of a conversation, None if the template refuses it or leaves its end out."""
+    """Returns the text of a conversation. None: the template refuses it or omits its end."""
     try:
         text = tokenizer.apply_chat_template(
             conversation.messages,

@@ -1,4 +1,4 @@
-"""The tokenizer interface of the finders, a part of that of transformers."""
+"""The interface of a tokenizer that finders need: a part of the interface in transformers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Tokenizer(Protocol):
     """A tokenizer of a chat model."""
 
     def __len__(self) -> int:
-        """Returns a bound of the ids."""
+        """Returns a number above all token ids."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Returns the added tokens: they are matched in a text first, and so never merged."""
+        """Returns the added tokens, which a tokenizer finds first and so never merges."""
 
     def apply_chat_template(
         self,
@@ -33,4 +33,4 @@ class Tokenizer(Protocol):
         self, text: str, *, add_special_tokens: bool = True, return_offsets_mapping: bool = False
     ) -> Mapping[str, Sequence[object]]:
         """Returns `input_ids`, and `offset_mapping`: the characters [begin, end) of each token.
-        Tokenizers written in Python leave the latter out, or raise NotImplementedError."""
+        Tokenizers written in Python return no `offset_mapping`, or raise NotImplementedError."""

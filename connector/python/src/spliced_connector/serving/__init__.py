@@ -1,5 +1,5 @@
-"""Shared by the adapters of serving engines: a request's cuts, the savings of a splice, the walk
-over its joins in bounded time slices, and background storing.
+"""Code that the adapters of serving engines share: a request's cuts, the decision how much to
+splice, the walk over recomputed rows in bounded time slices, and background storing.
 
 No engine is imported here. `cuts`, `splices`, `prices`, `finding`, `settings` and `tally` need
 the standard library only.

@@ -1,4 +1,4 @@
-"""Looks a prompt up and asks what to do with it, in one round trip where the daemon can."""
+"""Looks a prompt up and asks for advice about it, in one round trip if the daemon supports that."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spliced_connector.client import Advice, Lookup, Match, Model, Query, misses
 def match_and_advise(
     model: Model, lookup: Lookup, query: Callable[[Match | None], Query], at_once: bool = True
 ) -> tuple[Match, Advice | None]:
-    """Returns what was found and what is advised; None without advice.
+    """Returns the result of the lookup, and the advice (None: no advice).
 
-    query: returns the question about a prompt of which this was found; None: the daemon looks it
-    up before it advises, and the question is about what it will find. at_once: whether such a
-    question can be asked. A daemon that does not answer is waited for once.
+    query: returns the advise request for a lookup's result. Called with None, it returns the
+    request for a lookup that the daemon does itself, before it advises. at_once: whether such a
+    request is allowed. If the daemon does not answer, this waits for one timeout only.
     """
     at_once = at_once and model.looks_up and lookup.fits
     advice = model.advise(replace(query(None), lookup=lookup)) if at_once else None
@@ -27,5 +27,5 @@ def match_and_advise(
         lookup.positions, lookup.prefixes, lookup.keys, lookup.accept, others=lookup.others
     )
     if at_once or found.trouble:
-        return found, advice  # a prompt that gets no advice is looked up all the same
+        return found, advice  # without advice the lookup was still done, by `match`
     return found, model.advise(replace(query(found), match=found))

@@ -1,8 +1,8 @@
-"""Places leased segments, by the daemon's kernels or in this process.
+"""Places leased segments, with the daemon's kernels or in this process.
 
-The daemon reads transitions, states and rows in its own memory, packed ones too, and returns
-states and rows in a slot. For segments on a GPU it writes the rows into the engine's memory,
-through a `Remote`. Both ways give the same numbers up to rounding.
+The daemon reads transitions, states and rows, also packed ones, in its own memory, and returns
+states and rows in a slot. For segments on a GPU it writes the rows into the engine's memory; a
+`Remote` asks for that. Both ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 TRIALS = 5
-"""Number of walks that are done both ways before one of them is chosen."""
+"""Number of walks that are done both ways before one way is chosen."""
 
 LONGER = 4
-"""Maximum time of one answer of the daemon about a walk, in multiples of the engine's own walks
-over as many tokens (a guess)."""
+"""How long to wait for one answer of the daemon about a walk: this many times what the engine's own
+walk over as many tokens takes (a guess)."""
 
 REASONS = 16
-"""Maximum number of reasons that are counted separately."""
+"""Maximum number of reasons that are counted separately; further ones count as "others"."""
 
 PAUSE = 30.0
-"""Seconds without requests for kernels after the daemon failed to answer one (a guess)."""
+"""Seconds for which the daemon is not asked again after it has failed a walk (a guess)."""
 
 
 class RefusedError(Exception):
-    """The daemon did not place a segment: it is gone, too slow, full or has refused."""
+    """The daemon did not place a segment: it is gone, too slow or full, or it refused."""
 
 
 class DamagedError(ValueError):
@@ -76,14 +76,14 @@ class DamagedError(ValueError):
 
 
 class Assembled:
-    """States that one `assemble` has composed, of all linear layers after the last segment."""
+    """The states of all linear layers after the last segment, which one `assemble` has composed."""
 
     def __init__(self) -> None:
         self._states: dict[int, Tensor] = {}
         self._end = 0
 
     def add(self, layer: int, state: Tensor, end: int) -> None:
-        """Adds those of a layer after `end` tokens."""
+        """Adds the state of a layer after `end` tokens."""
         self._states[layer], self._end = state, end
 
     def __contains__(self, layer: object) -> bool:
@@ -96,7 +96,8 @@ class Assembled:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """As `Placer.compose`, for a layer that was added; the last span moves it from here on."""
+        """Like `Placer.compose`, for a layer that was added. Only the last span, which is computed,
+        must still be applied to its state."""
         none = state.new_empty((0, *state.shape))
         if spans[-1].end < self._end:
             return state, none
@@ -108,31 +109,31 @@ class Assembled:
 
 
 def is_assembled(spans: Sequence[Span], holds: Callable[[int], bool]) -> bool:
-    """Returns whether one `assemble` covers all of a walk's segments: only its end is computed."""
+    """Returns whether one `assemble` can place all of a walk: it begins at 0, and all spans but the
+    last are segments that `holds` accepts."""
     return spans[0].start == 0 and all(holds(s.segment) for s in spans[:-1])
 
 
 def plan_of(spans: Sequence[Span], held: Mapping[int, Segment | DeviceSegment]) -> Plan:
-    """Returns a walk's spans in the daemon's form. held: leased segments, by number."""
+    """Returns a walk's spans as a plan for the daemon. held: leased segments by their index."""
     spanned = [PlanSpan(s.start, s.length, held.get(s.segment)) for s in spans]
     return Plan(spans[0].start, spans[-1].end, spanned)
 
 
 class DaemonPlacer:
-    """As `walk.Placer`, for segments that are leased in host memory.
+    """A `walk.Placer` for segments that are leased in host memory.
 
-    Sends one request for all rows, and one per layer for states; or one `assemble` for everything
-    if only the end of the prompt is computed. Raises `RefusedError`; the walk's context is
-    unchanged then.
+    It sends one request for all rows and one per layer for states, or a single `assemble` if only
+    the end of the prompt is computed. Raises `RefusedError`; the walk's context is unchanged then.
     """
 
     def __init__(self, model: Model, held: Mapping[int, Segment], wait: float | None) -> None:
-        """wait: seconds for each answer; None: as the client is configured."""
+        """wait: timeout of each answer in seconds; None: `Options.transfer_timeout`."""
         self._model = model
         self._profile = model.profile
         self._held = held
         self._wait = wait
-        self._slots: dict[int, tuple[Slot, int]] = {}  # by move of a layer, with their sizes
+        self._slots: dict[int, tuple[Slot, int]] = {}  # (slot, bytes) by number of a move
         self._layer, self._moves = -1, 0
         self._assembled = Assembled()
 
@@ -176,12 +177,13 @@ class DaemonPlacer:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The states before computed spans stay in the slot until another layer is composed."""
+        """See `Placer.compose`. The returned states before computed spans are a view of the slot,
+        valid until another layer is composed."""
         if layer in self._assembled:
             return self._assembled.compose(layer, spans, computed, state)
         if layer != self._layer:
             self._layer, self._moves = layer, 0
-        # A nonzero state is sent as the contribution of the tokens before the spans.
+        # The state before the spans is sent as a computed span of all tokens before, with T = 0.
         behind = spans[0].start > 0
         inputs = self._inputs(layer, computed, state if behind else None)
         given = iter(inputs)
@@ -201,8 +203,8 @@ class DaemonPlacer:
         return states[-1].clone(), states[:-1]
 
     def _slot(self, layer: int, plan: Plan, nbytes: int) -> Slot:
-        """Returns the states of a plan in the slot of this move. The same move of later layers
-        overwrites it."""
+        """Returns a slot with the states of a plan. It is reused for the same move of later
+        layers."""
         former, size = self._slots.get(self._moves, (None, 0))
         into = former if size >= nbytes else None
         slot = self._model.compose(plan, layer, Origin(), into, wait=self._wait)
@@ -217,7 +219,7 @@ class DaemonPlacer:
     def _inputs(
         self, layer: int, computed: tuple[Tensor, Tensor] | None, state: Tensor | None
     ) -> list[list[memoryview]]:
-        """Returns T and S of the spans that are not segments."""
+        """Returns T and S of each computed span. state: before the first span, None if zero."""
         out = []
         if state is not None:
             parts = self._profile.seam_layout(layer).parts
@@ -252,7 +254,7 @@ def _put(into: Tensor | None, spans: Sequence[Span], rows: Tensor) -> None:
 
 
 class Remote(Protocol):
-    """Has the daemon place segments on the engine's own device."""
+    """Asks the daemon to place segments in memory of the engine's own device."""
 
     def why_not(self, context: Context, room: int) -> str:
         """Returns why the daemon cannot be used for a walk up to token `room`; empty if it can."""
@@ -265,7 +267,7 @@ class Remote(Protocol):
 
 
 class RemotePlacer(Placer, Protocol):
-    """As `Placer`. Raises `RefusedError`, with the context unchanged."""
+    """A `Placer` that raises `RefusedError` and then leaves the context unchanged."""
 
     def close(self) -> None:
         """Ends the walk."""
@@ -274,24 +276,24 @@ class RemotePlacer(Placer, Protocol):
 
 @dataclass
 class Composed:
-    """Number of walks with leased segments, by way."""
+    """Counts of walks with leased segments, by who placed them: the daemon or the engine."""
 
     daemon: int = 0
     engine: int = 0
     refused: int = 0
-    """Walks that the daemon failed. The engine did them instead."""
+    """Walks that failed in the daemon. The engine did them instead."""
     unasked: int = 0
-    """Walks that the daemon was not asked for, though it should have been."""
+    """Walks for which the daemon could not be asked, though it was chosen."""
     reasons: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Why it was not asked, or failed, with the number of walks."""
+    """Why the daemon was not asked or failed, with the number of walks for each reason."""
 
 
 _NUMBERS = ("daemon", "engine", "refused", "unasked")
 
 
 class Composer:
-    """Chooses the way for one model: as configured, or as measured on the first walks with leased
-    segments.
+    """Chooses for one model whether the daemon or the engine places segments: as configured, or as
+    measured on the first walks with leased segments.
 
     For one thread at a time.
     """
@@ -308,19 +310,19 @@ class Composer:
         on_device: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """wait: seconds for each answer of the daemon, or `LONGER` times the engine's own walks
-        if that is more; then the engine does the first one. None: as the client is configured.
-        tally: counts the fields of `count` as `composed_...`. on_device: placements have a
-        `Remote` for segments on the model's device."""
+        """wait: minimum timeout of each answer of the daemon, in seconds. It is longer if `LONGER`
+        times the engine's own walk is; to measure that, the engine does the first walk. None:
+        `Options.transfer_timeout`. tally: counts the fields of `count` as `composed_...`.
+        on_device: placements have a `Remote` for segments on the model's device."""
         self.arch, self.model, self.copies = arch, model, copies
         self.wait = wait
         self._tally = EngineTally() if tally is None else tally
         self._reasons: Counter[str] = Counter()
         self.never = "" if want is not Compute.ENGINE else "compute is set to engine"
-        """Why the daemon is not used; empty if it may be."""
+        """Why the daemon is never used for this model; empty if it may be."""
         self.never = self.never or _unusable(arch, copies.device, on_device)
         self.choice: Compute | None = Compute.ENGINE if self.never else None
-        """None: not measured yet."""
+        """Who places segments. None: not measured yet."""
         if self.choice is None and want is Compute.DAEMON:
             self.choice = Compute.DAEMON
         if self.never and want is Compute.DAEMON:
@@ -342,7 +344,7 @@ class Composer:
         self._tally.add(f"composed_{way.value}")
 
     def unasked(self, why: str) -> None:
-        """Counts a walk that should be the daemon's, but cannot be. Each reason is logged once."""
+        """Counts a walk that the daemon should do but cannot. Each reason is logged once."""
         self._tally.add("composed_unasked")
         if why not in self._reasons:
             log.warning("segments composed by the engine: %s", why)
@@ -353,28 +355,28 @@ class Composer:
         counted[why if why in counted or len(counted) < REASONS else "others"] += 1
 
     def now(self) -> float:
-        """Returns the clock in seconds, once the model's device has finished its queued work."""
+        """Returns the time in seconds, after waiting for the queued work of the model's device."""
         if self.copies.device.type == "cuda":
             torch.cuda.synchronize(self.copies.device)
         return time.perf_counter()
 
     @property
     def learns(self) -> bool:
-        """Whether the engine's walks are timed; on a device, that would have it wait."""
+        """Whether the engine's walks are timed. Not on a GPU, because timing would wait for it."""
         return self.wait is not None and self.copies.device.type == "cpu"
 
     @property
     def measures(self) -> bool:
-        """Whether the engine has to do the first walk: no bound is known for the daemon's."""
+        """Whether the engine must do this walk, because no timeout for the daemon is known yet."""
         return self.learns and not self._own
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Learns from a walk of the engine over tokens, including those of segments."""
+        """Learns from a walk of the engine over this many tokens, also those of segments."""
         each = seconds / max(1, tokens)
         self._own += (each - self._own) / 4 if self._own else each
 
     def patience(self, tokens: int) -> float | None:
-        """Returns the seconds for one answer about a walk over tokens."""
+        """Returns the timeout in seconds of one answer about a walk over this number of tokens."""
         return None if self.wait is None else max(self.wait, LONGER * tokens * self._own)
 
     @property
@@ -383,11 +385,11 @@ class Composer:
         return self._clock() < self._asked_again
 
     def refused(self, why: RefusedError) -> None:
-        """Counts a walk that the daemon failed, and pauses requests to it."""
+        """Counts a walk that failed in the daemon, and pauses requests to it."""
         self._tally.add("composed_refused")
         self._because(str(why))
         self._asked_again = self._clock() + PAUSE
-        # The error itself would keep leases mapped as long as the record exists.
+        # Logs the text only: a log record with the error itself would keep leases mapped.
         log.warning("segments composed by the engine, since the daemon failed: %s", str(why))
 
     def tried(self, engine: float, daemon: float) -> None:
@@ -407,7 +409,7 @@ class Composer:
 
     @property
     def daemon_first(self) -> bool:
-        """Whether the next trial begins with the daemon: they alternate."""
+        """Whether the next trial begins with the daemon. Trials alternate."""
         return len(self._trials) % 2 == 1
 
 
@@ -422,8 +424,9 @@ class Placement:
         *,
         in_place: bool = False,
     ) -> None:
-        """placer: places those of `own` that it has. remote: has the daemon do that. in_place:
-        walks write to pages, which a failed walk cannot undo, so the daemon is not used."""
+        """placer: places segments that it holds on the model's device. remote: makes the daemon
+        place them. in_place: walks write to pages of the engine. A failed walk could not undo that,
+        so the daemon is not used."""
         self._composer = composer
         self._placer = placer
         self._remote = remote
@@ -432,15 +435,15 @@ class Placement:
         self._specs: dict[int, SegmentSpec] = {}
         self._read: dict[int, Captured] = {}
         self.own: dict[int, Captured] = {}
-        """Other segments of the plan, such as those that were computed here, by number."""
+        """Other segments of the plan by their index, such as those that were computed here."""
         self._failed = False
         self.odd = False
-        """Whether a walk took longer than its own time: it was done both ways, or the daemon
-        failed it. The time is then no measurement."""
+        """Whether the time of a walk is no measurement, because it was done both ways or failed in
+        the daemon."""
 
     def lease(self, index: int, spec: SegmentSpec, segment: Segment) -> None:
-        """Adds a leased segment. Raises `DamagedError` if it lacks parts of its spec, or is
-        damaged in what is read now."""
+        """Adds a leased segment. Raises `DamagedError` if it lacks parts of its spec, or if data
+        that is read now is damaged."""
         if not is_of_spec(self._composer.model.profile, spec, segment.layout):
             raise DamagedError(f"segment of {segment.layout.nbytes} bytes is not as its spec says")
         if not self._asks():
@@ -466,7 +469,7 @@ class Placement:
     def splice(
         self, ids: Tensor, spans: Sequence[Span], context: Context, pages: Pages | None = None
     ) -> Tensor | None:
-        """As `walk.splice`. Raises `DamagedError` for a damaged segment."""
+        """See `walk.splice`. Raises `DamagedError` for a damaged segment."""
         if pages is not None or not self._leased(spans) or not self._asks():
             return self._in_engine(ids, spans, context, pages)
         if why := self._unfit(context, spans[-1].end):
@@ -489,7 +492,7 @@ class Placement:
         return composer.choice is not Compute.ENGINE and not composer.rests
 
     def _leased(self, spans: Sequence[Span]) -> bool:
-        """Whether segments of a walk are leased: in host memory, or on the device."""
+        """Whether any segment of a walk is leased, in host memory or on the device."""
         placer = self._placer
         return any(
             s.segment in self._held or (placer is not None and placer.holds(s.segment))
@@ -497,7 +500,7 @@ class Placement:
         )
 
     def _unfit(self, context: Context, room: int) -> str:
-        """Returns why the daemon cannot be used for a walk."""
+        """Returns why the daemon cannot be used for a walk; empty if it can."""
         if self._placer is None:
             host = self._composer.copies.device.type == "cpu"
             return "" if host else "the segments are in memory of the host"
@@ -551,8 +554,8 @@ class Placement:
         return out
 
     def _on_host(self, spans: Sequence[Span]) -> tuple[DaemonPlacer, dict[int, Captured]]:
-        """Returns the placer of segments in host memory, and the other tensors of them that a
-        walk reads."""
+        """Returns a placer for segments in host memory, and the other tensors of these segments
+        that a walk reads."""
         composer = self._composer
         named = {s.segment for s in spans} & self._held.keys()
         try:
@@ -564,8 +567,8 @@ class Placement:
         return DaemonPlacer(composer.model, held, wait), segments
 
     def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
-        """Does a walk both ways, timed; the context is moved once. A failure of the daemon counts
-        as a lost trial."""
+        """Does and times a walk both ways; the context is moved only once. If the daemon fails, it
+        loses the trial."""
         composer = self._composer
         self.odd = True
         context.reserve(spans[-1].end)
@@ -594,8 +597,8 @@ class Placement:
 
 
 def _tails(arch: Architecture, spec: SegmentSpec, segment: Segment) -> Captured:
-    """Returns the convolution tails of a leased segment, which a walk reads in addition to what a
-    placer places."""
+    """Returns the convolution tails of a leased segment. A walk reads them itself; a placer places
+    the other parts."""
     layout = segment.layout
     chosen = [i for i, part in enumerate(layout.parts) if part.kind == "conv"]
     some = replace(layout, parts=tuple(layout.parts[i] for i in chosen))

@@ -9,7 +9,7 @@ from spliced_connector.serving.settings import ServingSettings
 def connect(settings: ServingSettings, engine: str) -> Client:
     """Returns a client. It never waits and never raises for a missing daemon.
 
-    engine: its name and release, for the daemon's list of connections.
+    engine: name and release of the engine, for the daemon's list of connections.
     """
     seconds = settings.timeout_ms / 1000
     return Client(
@@ -19,6 +19,6 @@ def connect(settings: ServingSettings, engine: str) -> Client:
             name=engine,
             tenants=((settings.tenant, settings.token),),
             timeout=seconds,
-            transfer_timeout=max(2.0, seconds),  # of messages that the engine does not wait for
+            transfer_timeout=max(2.0, seconds),  # for messages that the engine does not wait for
         )
     )

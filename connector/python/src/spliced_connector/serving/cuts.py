@@ -1,16 +1,17 @@
-"""What a request says about its segments.
+"""The parameters by which a request describes its segments.
 
     {"spliced": {"v": 1, "cuts": [0, 612, 1180], "w": 8}}
 
-in `kv_transfer_params` of a request to vLLM, in `custom_params` of one to SGLang. Cuts are
-positions in the prompt's tokens: a segment lies between every two neighbours, and the query behind
-the last.
+They are in `kv_transfer_params` of a request to vLLM, and in `custom_params` of one to SGLang. Cuts
+are token positions in the prompt: a segment lies between every two neighbours, and the query after
+the last cut.
 
-`max_error` beside them is the most that what is reused of a segment may be off from what its engine
-had computed, relative to its norm (see tolerance in `settings`); 0 takes only what is as it was.
-`refresh` is the share of the segments' tokens that is computed in context all the same, from the
-last segment on; 0 to 1 (see `model.keep_for_reuse`). `max_loss` is the expected share of requests
-with another first token than a full prefill that the request accepts; 0 to 1 (see `client.losses`).
+Three more parameters are optional, each from 0 to 1. `max_error` is the largest error of a reused
+segment, relative to the norm of the data that its engine had computed (see `tolerance` in
+`settings`); 0 accepts only unchanged data. `refresh` is the share of the segments' tokens to
+compute in context, beginning with the last segment (see `model.keep_for_reuse`). `max_loss` is the
+highest loss that the request accepts: the expected share of requests whose first token differs from
+that of a full prefill (see `client.losses`).
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ MAX_SEAM = 4096
 
 
 class CutsError(ValueError):
-    """What a request says about its segments cannot be right; the text says what."""
+    """The parameters of a request are invalid. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ascending positions, and tokens computed again beside a join. found: what found them, where
-    the request did not name them itself. max_error: of a segment that is reused, None for any.
-    trouble: why some may be missing, in words for the caller. refresh: the share that is computed
-    in context, max_loss: the loss that is accepted, each None where the request does not say.
-    left_out: segments at the end whose cuts are not here, as they are computed in context."""
+    """A request's cuts and other parameters. cuts: ascending positions. w: tokens recomputed on
+    each side of a join. found: which finders found the cuts, if the request named none. max_error:
+    as in the module's docstring, None for any error. trouble: why cuts may be missing, as a text
+    for the caller. refresh, max_loss: as in the module's docstring, None if the request does not
+    set them. left_out: number of segments at the end that are computed in context and have no cuts
+    here."""
 
     cuts: tuple[int, ...]
     w: int
@@ -53,10 +55,10 @@ _NAMES = ("v", "cuts", "w", *_SHARES)
 
 
 def read_cuts(params: Mapping[str, object] | None, tokens: int, w: int) -> Cuts | None:
-    """The cuts of a request, None where it names none.
+    """Returns the cuts of a request, None if it has no parameters of ours. Raises CutsError.
 
-    params: what the request says beside its prompt. tokens: of the prompt. w: for requests that
-    do not say.
+    params: the request's parameters. tokens: number of prompt tokens. w: seam width of requests
+    that set none.
     """
     if params is None or "spliced" not in params:
         return None

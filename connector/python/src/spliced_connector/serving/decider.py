@@ -1,4 +1,4 @@
-"""Whether and how a request is spliced: one question to the daemon, whose answer decides."""
+"""Decides whether and how a request is spliced, with one request to the daemon."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ from spliced_connector.serving.tally import EngineTally
 log = logging.getLogger("spliced.serving")
 
 MOST_POSITIONS = 2048
-"""Prefixes that one question to the daemon can name; of a longer prompt the deepest count."""
+"""The most prefixes in one request to the daemon; of a longer prompt the longest ones."""
 
 NEXT_TOKENS = 64
-"""Fewer tokens than this after the held ones are neither stored nor fetched: recomputing them takes
-no longer (a guess)."""
+"""If a checkpoint would add fewer tokens than this to what is held already, it is neither stored
+nor fetched: computing them takes no longer (a guess)."""
 
 SHORT_TOKENS = 256
-"""Segments of fewer tokens in all are not worth a question to the daemon, nor a step of the engine
-(a guess: some milliseconds of prefill)."""
+"""If a prompt's segments have fewer tokens than this in all, they are not worth a request to the
+daemon and a step of the engine (a guess: some milliseconds of prefill)."""
 
 FAIR_SEAMS = 8
-"""The canary counts segments of at least this many times the length of a seam (a guess)."""
+"""The canary judges only segments of at least this many times the seam width (a guess)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Prefixes of a prompt by name, ascending."""
+    """Prefixes of a prompt: ascending positions, and the hash of the tokens before each."""
 
     positions: Sequence[int] = ()
     names: Sequence[bytes] = ()
@@ -74,23 +74,24 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A request's segments and the prefix that the daemon has, as far as known."""
+    """What is known of a request: its segments, and the longest prefix that the daemon has."""
 
     prompt: Prompt
-    held: frozenset[int]  # segments by index: the daemon has them,
-    wanted: frozenset[int]  # or they are worth a capture
+    held: frozenset[int]  # indices of segments that the daemon has
+    wanted: frozenset[int]  # indices of segments worth a capture
     prefix: int  # tokens of the daemon's longest prefix, 0 for none
     name: bytes
-    spliced: bool  # it may be of a splice
+    spliced: bool  # the prefix may come from a splice
     w: int
-    max_error: float | None = None  # as of `Cuts`
+    max_error: float | None = None  # as in `Cuts`
     limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
-    """The loss that is accepted, and the way whose loss was compared with it."""
-    loss: float | None = None  # that the daemon expects of that way, None if it is not known
-    counted: bool = True  # the canary counts its first token for the loss
+    """The loss that the request accepts, and the way of splicing whose loss was compared with
+    it."""
+    loss: float | None = None  # the expected loss of that way, None if not known
+    counted: bool = True  # the canary may count this request for the loss
     end: int | None = None
-    """Token behind which the daemon advises to take nothing over, where its answer is about these
-    segments behind this prefix; None: the guess decides."""
+    """The daemon advises to reuse no segment that ends after this token. None: there is no advice
+    for exactly these segments and this prefix, so a guess decides."""
 
     def choices(
         self,
@@ -98,8 +99,8 @@ class Known:
         elsewhere: frozenset[bytes] = frozenset(),
         own: frozenset[bytes] = frozenset(),
     ) -> tuple[Choice, ...]:
-        """What becomes of each segment behind a prefix of `begin` tokens. elsewhere: keys of those
-        that others compute; own: of those that this engine has to."""
+        """Returns how to treat each segment after a prefix of `begin` tokens. elsewhere: keys of
+        segments that other engines compute. own: keys of segments that this engine must compute."""
         return choose(
             self.prompt,
             begin,
@@ -110,8 +111,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the daemon said of a request. known is None where it cannot be spliced; trouble says
-    why, in words for the caller."""
+    """The daemon's answers about a request. known is None if the request cannot be spliced. trouble
+    is a text for the caller that says why."""
 
     known: Known | None = None
     trouble: str = ""
@@ -120,7 +121,7 @@ class Asked:
 
 
 class Decider:
-    """Decides for one engine; on the thread of its scheduler."""
+    """Decides for one engine. Only the thread of its scheduler may use it."""
 
     def __init__(
         self,
@@ -131,17 +132,17 @@ class Decider:
         clock: Clock,
         lead: Lead | None = None,
     ) -> None:
-        """lead: the primer that segments are captured after, None for none."""
+        """lead: the primer after which segments are captured, None for none."""
         self._lead = lead
         self._model, self._settings, self._finder = model, settings, finder
         self._tally, self._clock = tally, clock
         self._random = random.Random()
-        self._logged: set[str] = set()  # reasons; they are a few constants
+        self._logged: set[str] = set()  # reasons, of which there are only a few
 
     def cuts(self, params: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
-        """Where the segments of a prompt lie; None where they are not worth a question.
+        """Returns the cuts of a prompt. None, or no cuts: do not ask the daemon about it.
 
-        params: of the request, beside its prompt. Raises CutsError for what cannot be right.
+        params: the request's parameters. Raises CutsError for invalid ones.
         """
         seam = self._settings.seam_tokens
         held = partial(held_in, self._model, self._tally, lead=self._lead)
@@ -165,7 +166,7 @@ class Decider:
         return cuts
 
     def _refreshed(self, cuts: Cuts) -> Cuts:
-        """The cuts without those of segments that are to be computed in context."""
+        """Returns the cuts without the last segments, which `refresh` computes in context."""
         share = self._settings.refresh if cuts.refresh is None else cuts.refresh
         if cuts.found.warming:
             share = 0.0
@@ -175,23 +176,23 @@ class Decider:
         return replace(cuts, cuts=kept, refresh=share, left_out=len(cuts.cuts) - len(kept))
 
     def _max_loss(self, cuts: Cuts) -> float:
-        """The loss that a request accepts. One without a question has no first token to lose,
-        unless it says itself what it accepts."""
+        """Returns the loss that a request accepts. A request that only stores segments has no
+        answer to get wrong, so it accepts any loss unless it sets one."""
         if cuts.max_loss is not None:
             return cuts.max_loss
         return ANY_LOSS if cuts.found.warming else self._settings.max_loss
 
     def _declined(self, why: str) -> str:
-        """Logs a reason that holds for many requests once, and returns it."""
+        """Logs a reason once, because it holds for many requests, and returns it."""
         if why not in self._logged:
             self._logged.add(why)
             log.info("requests are not spliced: %s (logged once)", why)
         return why
 
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
-        """Asks the daemon once, which prefix and which segments it has and which it wants.
+        """Asks the daemon once which prefix and segments it has, and which it would store.
 
-        prefixes: the caller counts missing advice.
+        prefixes: the caller counts missing advice itself.
         """
         model = self._model
         salt = model.salt
@@ -208,7 +209,7 @@ class Decider:
         if not prompt.keys:
             self._tally.add("short")
             return Asked()
-        # A prefix behind segments has an unknown error and an unknown loss.
+        # A prefix that contains spliced segments has an unknown error and an unknown loss.
         max_loss = self._max_loss(cuts)
         limited = cuts.max_error is not None or max_loss < ANY_LOSS
         accept = Accept.EXACT if limited else Accept.ANY
@@ -220,7 +221,7 @@ class Decider:
         def query(found: Match | None) -> Query:
             pieces = [piece for piece in prompt.pieces if piece.key is not None]
             seam = sum(piece.seam_tokens for piece in pieces)
-            way = SpliceWay(primed=False, refreshed=refreshed)  # the daemon sees what is primed
+            way = SpliceWay(primed=False, refreshed=refreshed)  # the daemon finds `primed` itself
             if found is not None:
                 used = prompt.resolved(found.near_variants(cuts.max_error)).pieces
                 pieces = [piece for piece in used if piece.key is not None]
@@ -236,11 +237,11 @@ class Decider:
                 limit=LossLimit(max_loss, way),
             )
 
-        # The daemon does not know which variants are too far off for the request.
+        # With max_error the daemon cannot do the lookup, as it does not know that bound.
         at_once = cuts.max_error is None
         found, advice = match_and_advise(model, lookup, query, at_once)
         if found.trouble:
-            # In words of ours: the client's name places and settings, and callers are strangers.
+            # The caller gets a fixed text, because the client's text names paths and settings.
             log.info("a request is not spliced: %s", found.trouble)
             self._tally.add("no_daemon")
             return Asked(trouble="the daemon did not answer")
@@ -253,7 +254,7 @@ class Decider:
         if Reason.OFF in found.reason:
             self._tally.add("switched_off")
             return Asked(None, self._declined("splicing is switched off"), found, advice)
-        # With narrower seams than those that losses are counted at, they are not known.
+        # Losses are counted at the configured seam width; with narrower seams they are unknown.
         seam = self._settings.seam_tokens
         loss = unanswered(limit) if advice is None or cuts.w < seam else advice.loss
         hits, left_out = found.hits, cuts.left_out
@@ -290,7 +291,8 @@ class Decider:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
             trouble = self._declined("the daemon advises not to splice it")
-        # The daemon has priced all that was found, and all that it would store.
+        # The advised number of segments is valid only if all hits and all admitted segments are
+        # used: the daemon's estimate includes them.
         end = None
         if takes is not None and len(held) == sum(hits) and wanted == admitted:
             end = pieces[takes - 1].end if takes else 0
@@ -319,10 +321,10 @@ class Decider:
     def best(
         self, known: Known, choices: Sequence[Choice], begin: int, warming: bool
     ) -> Splice | None:
-        """The splice that the daemon advises; by the guess, where its answer is absent, or is about
-        another prefix or other segments.
+        """Returns the splice that the daemon advises. If there is no advice, or it is about another
+        prefix or other segments, a guess decides. None: do not splice.
 
-        warming: the request says itself that it is for later ones.
+        warming: the purpose of the request is to store segments for later requests.
         """
         advised = begin == known.prefix and choices == known.choices(begin)
         if known.end is None or warming or not advised:
@@ -343,27 +345,28 @@ class Decider:
         )
 
     def _within(self, limit: LossLimit, used: Sequence[Piece]) -> bool:
-        """Whether a splice of these segments is of the way whose loss is within the limit; any one
-        is without a limit."""
+        """Returns whether a splice of these segments is of the way whose loss was compared with the
+        limit. Without a limit, every splice is accepted."""
         judged = all_primed(used, self._lead) == limit.way.primed
         return judged or not used or limit.max_loss >= ANY_LOSS
 
     def fair(self, splice: Splice, w: int) -> bool:
-        """Whether the canary may judge everybody's splicing by a request.
+        """Returns whether the canary may judge splicing in general by this request.
 
-        Seams and cuts are the caller's own words: narrow seams and tiny segments give bad answers,
-        to that caller.
+        Callers choose seams and cuts. Narrow seams and tiny segments give that caller bad answers,
+        but say nothing about other requests.
         """
         seam = self._settings.seam_tokens
         used = (*splice.pieces(Choice.HIT), *splice.pieces(Choice.ISOLATED))
         return w >= seam and all(piece.tokens >= FAIR_SEAMS * seam for piece in used)
 
     def sampled(self) -> bool:
-        """Whether the canary takes this request: it must not follow a pattern of the traffic."""
+        """Returns whether the canary takes this request. The choice is random, so that it does not
+        follow a pattern of the traffic."""
         return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
     def _primed(self, prompt: Prompt) -> bytes:
-        """How the first variants of the keys were captured, as in `Lookup`."""
+        """Returns `Lookup.primed`: the bits of the first variant of each key."""
         flags = []
         for piece in prompt.pieces:
             if piece.key is None or piece.spec is None:
@@ -373,12 +376,12 @@ class Decider:
         return bytes(flags)
 
     def _admitted(self, pieces: list[Piece], advice: Advice | None) -> frozenset[int]:
-        """The segments that the daemon would store, were they captured."""
+        """Returns the indices of the segments that the daemon would store if they were captured."""
         advised = zip(pieces, () if advice is None else advice.segments, strict=False)
         return frozenset(piece.index for piece, segment in advised if segment.publish)
 
     def _wanted(self, cuts: Cuts, pieces: list[Piece], admitted: frozenset[int]) -> frozenset[int]:
-        """The segments that are to be captured."""
+        """Returns the indices of the segments to capture."""
         if not self._settings.capture:
             return frozenset()
         if cuts.found.warming:
@@ -386,7 +389,7 @@ class Decider:
         return self._not_too_long([piece for piece in pieces if piece.index in admitted])
 
     def _not_too_long(self, wanted: list[Piece]) -> frozenset[int]:
-        """Those that may be captured."""
+        """Returns the indices of the segments that are short enough to capture."""
         most = self._settings.capture_tokens
         short = frozenset(piece.index for piece in wanted if piece.tokens <= most)
         if len(short) < len(wanted):

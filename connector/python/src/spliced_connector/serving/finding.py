@@ -1,9 +1,9 @@
-"""Finds a request's segments: at the cuts that it names, else by the server's finders.
+"""Finds a request's segments: at the cuts that it names, else with the server's finders.
 
     {"spliced": {"v": 1, "find": ["template", "chunks"]}}
 
-instead of cuts (see `cuts`), with `w` and `max_error` as there. `find` selects among the finders
-that the server was started with; [] selects none.
+A request may have `find` instead of cuts, next to the other parameters that the module `cuts`
+describes. `find` selects some of the finders that the server was started with; [] selects none.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from spliced_connector.serving.tally import EngineTally
 
 
 def finder_of(settings: ServingSettings, tokenizer: Tokenizer | None) -> Finder:
-    """Returns the finders that settings name. Raises ValueError for those that do not fit the
+    """Returns the finders that settings name. Raises ValueError for a finder that does not fit the
     tokenizer.
 
-    tokenizer: None if the engine has none; templates need one, chunks only find the ends of
-    paragraphs with it.
+    tokenizer: None if the engine has none. A template needs it. Chunks need it only to find the
+    ends of paragraphs.
     """
     separators = template = chunks = None
     try:
@@ -65,9 +65,9 @@ def cuts_of(
 ) -> Cuts | None:
     """Returns the cuts of a prompt; None if it has none and nothing went wrong.
 
-    params: the request's parameters. w: for requests that do not set it. held: finds stored
-    segments in some tokens at a seam width and returns None without an answer; itself None if
-    that cannot be used. Raises CutsError for invalid parameters.
+    params: the request's parameters. w: seam width of requests that set none. held: a function of
+    tokens and seam width that returns where cached segments lie, or None if the daemon does not
+    answer; None if there is no such function. Raises CutsError for invalid parameters.
     """
     options = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -89,11 +89,11 @@ def cuts_of(
 def held_in(
     model: Model, tally: EngineTally, ids: Sequence[int], w: int, lead: Lead | None = None
 ) -> Sequence[tuple[int, int]] | None:
-    """Returns where a prompt contains segments that the daemon has, at a seam of w tokens; None
-    if it does not answer.
+    """Returns the tokens [begin, end) of cached segments in a prompt, at a seam width of w tokens;
+    None if the daemon does not answer.
 
-    They end before the last token, which an engine computes. The daemon is not asked about a
-    prompt that is no longer than a seam. lead: as in `divide`.
+    The segments end before the last token, which the engine must compute. The daemon is not asked
+    about a prompt that is no longer than a seam. lead: as in `divide`.
     """
     n = min(len(ids) - 1, MAX_PROMPT)
     if n <= w:
@@ -110,9 +110,9 @@ def held_in(
 
 
 def _read_find(options: Mapping[str, object], finder: Finder, w: int) -> tuple[Sequence[str], Cuts]:
-    """Returns the finders that a request selects, and its other parameters; it has no cuts."""
+    """Returns the finders that a request without cuts selects, and its other parameters."""
     use = options.get("find", finder.names if finder.names else None)
-    # The other parameters are checked as for cuts: as if the request had named two.
+    # The other parameters are checked as in a request that names two cuts.
     others = {name: value for name, value in options.items() if name != "find"}
     rest = cast(Cuts, read_cuts({"spliced": {**others, "cuts": [0, 1]}}, 3, w))
     if use is None:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Inert(Exception):  # noqa: N818  (not a fault)
-    """Why the connector does nothing for this engine."""
+    """The connector does nothing for this engine. The text says why."""

@@ -1,4 +1,4 @@
-"""One spliced request: from the segments' bytes to a context from which an engine continues."""
+"""The work of one spliced request: from leased segments to a context where the engine continues."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from spliced_connector.walk import (
 )
 
 MIN_PATIENCE = 0.05
-"""Minimum seconds for a checkpoint, which is requested once (a guess)."""
+"""Minimum timeout for loading a checkpoint, in seconds. It is requested only once. (A guess.)"""
 
 CAPTURED_KEYS = 4 * PREFILL_ROWS
-"""Maximum keys that the captures of one pass attend to, unless its only segment has more: each
-has a copy of the primer's."""
+"""Maximum keys that the captures of one pass attend to, including a copy of the primer's keys for
+each. A pass with a single segment may have more."""
 
 CAPTURE_COST = 1.2
-"""Cost of a row of a capture: the transition is a second pass of the recurrence (measured between
-0.4 and 1.2, depending on the rows of a walk)."""
+"""Cost of a row of a capture, in walked rows. The transition takes a second pass of the recurrence
+(measured between 0.4 and 1.2, depending on the rows of a walk)."""
 
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ cost."""
 
 
 class LostError(Exception):
-    """The request cannot be spliced any more; the engine has to compute it."""
+    """The request cannot be spliced any more. The engine must compute it."""
 
 
 class Pace:
@@ -58,7 +58,7 @@ class Pace:
         self.seconds = seconds
 
     def learn(self, rows: float, seconds: float) -> None:
-        """rows: in units of walked rows."""
+        """Learns from finished work. rows: its cost in walked rows."""
         if rows > 0:
             self.seconds += (seconds / rows - self.seconds) / 4
 
@@ -68,11 +68,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Means:
-    """Shared by the jobs of one engine.
+    """What the jobs of one engine share.
 
-    composer: places leased segments. published: takes a fresh capture and returns it as readers
-    will find it; called once for equal segments. patience: maximum seconds for segments to be
-    read from disk. ranks: have the same job, and take each step of it together. primers: precede
+    composer: places leased segments. published: publishes a fresh capture and returns it as readers
+    will find it; called once for equal segments. patience: how many seconds to wait for segments on
+    disk. ranks: all ranks have the same job and do each step together. primers: the primers of
     captures.
     """
 
@@ -89,7 +89,7 @@ class Means:
 
     @property
     def copies(self) -> Copies:
-        """Copies between its device and host memory."""
+        """Copies between the model's device and host memory."""
         return self.composer.copies
 
     @property
@@ -99,10 +99,10 @@ class Means:
 
 
 class Job(ABC):
-    """Moves a context over the request's spans, as many at a time as a bound on time allows.
+    """Moves a context over the request's spans. Each `run` does as much as its time limit allows.
 
-    Nothing that it writes may be used until `run` returns True. Leases are kept until then: the
-    copies are valid only if the daemon confirms at the end that the leases were.
+    Nothing that the job writes may be used until `run` returns True. The job keeps its leases until
+    then, because its copies are valid only if the daemon confirms at the end that the leases were.
     """
 
     def __init__(
@@ -112,17 +112,17 @@ class Job(ABC):
         means: Means,
         away: frozenset[bytes] = frozenset(),
     ) -> None:
-        """ids: of the whole prompt. away: keys of segments that other nodes compute."""
+        """ids: token ids of the whole prompt. away: keys of segments that other engines compute."""
         self.splice, self.tokens = splice, ids
         self.context: Context | None = None
         self._means = means
-        self._give_up = 0.0  # monotonic seconds, from the first attempt to lease on
+        self._give_up = 0.0  # deadline for leases, a time of `time.monotonic`; 0 = not tried
         self._placement = Placement(means.composer)
         self._leases: list[Segment] = []
         self._acquired = False  # by all ranks
         self._captures = list(splice.pieces(Choice.ISOLATED))
         self.captured: dict[bytes, Captured] = {}
-        """The outcome of captures so far, by key."""
+        """The captures so far, by key."""
         self._away = set(away)
         self.ids = torch.tensor(ids, dtype=torch.int64, device=means.copies.device)
         self._left = list(splice.spans)  # spans that remain
@@ -131,27 +131,27 @@ class Job(ABC):
 
     @abstractmethod
     def _begin(self) -> Context:
-        """Returns a context after the prefix, which is in place. Raises LostError without it."""
+        """Returns a context after the prefix. Raises LostError if the prefix is not there."""
 
     @abstractmethod
     def _walked_over(self, context: Context, begin: int) -> None:
-        """Handles new rows of the context, from `begin` on."""
+        """Handles the context's new rows, from token `begin` on."""
 
     @abstractmethod
     def _stage(self) -> None:
-        """Stages data of segments: the last moment at which they can be read."""
+        """Called before the leases are released: the last chance to read data of segments."""
 
     @abstractmethod
     def _finish(self) -> None:
         """Hands the result to the engine, after the leases are confirmed."""
 
     def run(self, pace: Pace, until: float) -> bool:
-        """Works until the monotonic time `until`, at least one piece of work. Returns True when
-        all is in place.
+        """Does at least one piece of work, and more until the time `until` (of `time.monotonic`).
+        Returns True once everything is in place.
 
-        Raises LostError, and errors of a walk over the engine's modules.
+        Raises LostError, and any error of a walk over the engine's modules.
         """
-        # Captures first: they take long, and leases expire.
+        # Captures come first, because they take long and leases expire.
         if not self._done(self._to_capture(pace, until), pace, until) or self._away:
             return False
         began = time.monotonic()
@@ -161,12 +161,12 @@ class Job(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether all that remains depends on segments that other nodes compute."""
+        """Whether the job can only wait for segments that other engines compute."""
         return bool(self._away) and not self._captures
 
     def hear(self, came: frozenset[bytes], lost: frozenset[bytes]) -> None:
-        """Takes the segments that other nodes have computed, and those that they will not: these
-        are captured here."""
+        """Handles news about segments that other engines compute. came: keys of those that have
+        arrived. lost: keys of those that will not arrive; this engine captures them."""
         self._away -= came | lost
         for piece in self.splice.pieces(Choice.HIT):
             if piece.key in lost and piece.index not in self._placement:
@@ -174,8 +174,8 @@ class Job(ABC):
 
     @property
     def walked(self) -> Walked:
-        """Returns the cost, once `run` has returned True; nothing for a walk whose time is no
-        measurement."""
+        """Returns the times of walk and captures, once `run` has returned True. The walk's are 0 if
+        its time is no measurement."""
         splice = self.splice
         if self._placement.odd:
             return Walked(0, 0, 0.0, *self._captured)
@@ -183,7 +183,7 @@ class Job(ABC):
         return Walked(splice.walked, placed, self._walked, *self._captured)
 
     def _move(self, pace: Pace, until: float) -> bool:
-        """Continues after the captures, as `run` does."""
+        """Does the work after the captures: leases, prefix, walk. Returns as `run` does."""
         if not self._acquired:
             there = self._together(self._acquire)
             self._acquired = self._means.ranks.all(there)
@@ -207,7 +207,7 @@ class Job(ABC):
         release_all(leases)
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Does work that may fail on one rank only. Raises on all of them if it fails on any."""
+        """Does work that may fail on a single rank. Then this raises on all ranks."""
         try:
             out = work()
         except Exception:
@@ -218,7 +218,7 @@ class Job(ABC):
         return out
 
     def _done(self, pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
-        """Does at least one piece, and as many as fit into the time. Returns False if some
+        """Does at least one piece of work, and as many as fit into the time. Returns False if some
         remain."""
         first = True
         for cost, work in pieces:
@@ -246,7 +246,7 @@ class Job(ABC):
                 return False
             raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
         self._leases = held
-        # The daemon's earlier report may have been about other copies of them.
+        # The errors that match reported may have been those of other copies.
         if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
             raise LostError(f"segments {off} have larger errors than the request accepts")
         for piece, segment in zip(pieces, held, strict=True):
@@ -274,7 +274,8 @@ class Job(ABC):
             yield cost, partial(self._capture, pieces)
 
     def _batch(self, rows: float) -> list[Piece]:
-        """Returns the next pieces of at most `rows` rows, at least one; no two are equal."""
+        """Returns the next different segments to capture: at least one, and more up to `rows` rows
+        in all."""
         found: dict[bytes | None, Piece] = {}
         room, keys = min(rows, PREFILL_ROWS), CAPTURED_KEYS
         for piece in self._captures:
@@ -288,14 +289,14 @@ class Job(ABC):
         return list(found.values())
 
     def _to_walk(self, pace: Pace, until: float) -> Iterator[_Work]:
-        """Yields the remaining walks, cut to the remaining time."""
+        """Yields the remaining walks, each as long as the remaining time allows."""
         while self._left:
             spans = self._next(self._means.ranks.least(pace.rows(until - time.monotonic())))
             yield _cost(spans), partial(self._walk, spans)
 
     def _next(self, rows: int) -> list[Span]:
-        """Returns the next spans of at most `rows` rows; a run of rows may be cut, a segment is
-        not."""
+        """Returns the next spans, with a cost of at most `rows` walked rows. A recomputed span may
+        be cut, a segment is not."""
         spans: list[Span] = []
         room = float(rows)
         for span in self._left:
@@ -330,8 +331,8 @@ class Job(ABC):
         return True
 
     def _specs(self, pieces: Sequence[Piece]) -> list[SegmentSpec]:
-        """Returns the specs to capture. Each rank and scheduler reads a primer's file itself, so
-        one of them may have another primer."""
+        """Returns the specs to capture. Raises LostError for a spec with another primer than this
+        process has: each process reads the primer's file itself."""
         specs = []
         for piece in pieces:
             if piece.spec is None:
@@ -342,7 +343,7 @@ class Job(ABC):
         return specs
 
     def take(self, key: bytes, captured: Captured) -> None:
-        """Adds a segment that this request may be about to capture."""
+        """Adds a captured segment. If this request was about to capture it, it need not."""
         left = []
         for piece in self._captures:
             if piece.key == key:
@@ -352,7 +353,8 @@ class Job(ABC):
         self._captures = left
 
     def _restored(self, name: bytes, tokens: int, spliced: bool) -> Context:
-        """Restores a checkpoint of the daemon. spliced: it may be of a splice."""
+        """Returns a context restored from the daemon's checkpoint `name`. spliced: the checkpoint
+        may come from a splice."""
         accept = Accept.ANY if spliced else Accept.EXACT
         held = self._means.model.load(name, accept, wait=max(self._means.patience, MIN_PATIENCE))
         if held is None:
@@ -396,7 +398,7 @@ class Job(ABC):
         return self.context
 
     def _confirm(self) -> None:
-        """Checks that the leases were valid to the end, and that all spans are in place."""
+        """Raises LostError unless the leases were valid to the end and all spans are in place."""
         self._stage()
         leases, self._leases = self._leases, []
         if not all(release_all(leases)):

@@ -1,12 +1,12 @@
-"""The layer walk over modules that a serving engine loaded.
+"""The layer walk over modules that a serving engine has loaded.
 
-A walk calls the projections, norms, rotary embeddings, gates and MLPs of the engine, so weights
-exist once, and quantised or packed ones work as they do there. The mixers' cores, attention over
-the paged cache and the chunked recurrence, are not called: they read metadata that only exists in
-the engine's forward pass. The operators below them are called where `kernels` knows them;
-otherwise torch replaces them.
+A walk calls the projections, norms, rotary embeddings, gates and MLPs of the engine. So weights
+exist only once, and quantized or packed weights work as in the engine. The cores of mixers
+(attention over the paged cache, the chunked recurrence) are not called, because they read metadata
+that exists only in the engine's forward pass. `Decoder.kernels` may have the engine's operators for
+them; otherwise torch replaces them.
 
-Engines differ in how a layer's modules are found and called; adapters make the mixers. Rows are
+Engines differ in how a layer's modules are found and called, so adapters make the mixers. Rows are
 [n, hidden], without a batch axis.
 """
 
@@ -43,14 +43,14 @@ Projected: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Runs the engine's modules without its compilation, which is for its own batches: they would
-    be compiled again for every number of rows."""
+    """Runs the engine's modules without compilation. The engine compiles them for its own batches;
+    a walk would compile them again for every number of rows."""
     with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         yield
 
 
 def apply(linear: nn.Module, x: Tensor) -> Tensor:
-    """Returns the output of an engine's linear layer, which returns (output, bias) or the
+    """Returns the output of an engine's linear layer. The layer returns (output, bias), or just the
     output."""
     out = linear(x)
     return out[0] if isinstance(out, tuple) else out
@@ -60,8 +60,8 @@ def apply(linear: nn.Module, x: Tensor) -> Tensor:
 class Attention:
     """Softmax attention with or without norms of queries and keys and an output gate.
 
-    project: from rows and their positions: q, k and v, rotated, and the gate or None; any of them
-    as [n, heads, dim] or [n, heads * dim].
+    project: maps rows and their positions to q, k and v, with q and k rotated, and the gate or
+    None. Each has the shape [n, heads, dim] or [n, heads * dim].
     """
 
     heads: int
@@ -92,9 +92,9 @@ class Attention:
 class Latent:
     """Multi-head latent attention in its absorbed form, over the rows that engines store.
 
-    down: from rows: queries [n, heads * (nope + key)], and latents next to shared keys [n, rank +
+    down: maps rows to queries [n, heads * (nope + key)] and to latents with shared keys [n, rank +
     key], before `norm` and `turn`. turn: rotates queries and keys by positions. up [heads, nope,
-    rank] maps queries to the space of latents, over [heads, rank, value] maps the result of
+    rank] maps queries to the space of latents. over [heads, rank, value] maps the result of
     attention back.
     """
 
@@ -125,8 +125,8 @@ class Latent:
 class Delta:
     """The gated delta rule of Qwen3-Next and Qwen3.5.
 
-    split: from rows: the convolution's inputs [n, C] as [q | k | v], z [n, heads, dv], and b and
-    a [n, heads]. conv [C, kernel], a_log and dt_bias [heads].
+    split: maps rows to the convolution's inputs [n, C] as [q | k | v], z [n, heads, dv], b and a
+    [n, heads]. Shapes: conv [C, kernel], a_log and dt_bias [heads].
     """
 
     key_heads: int
@@ -172,11 +172,11 @@ def _unit(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention of Ling 2.5 over queries and keys that are rotated to their
-    positions, all in float32.
+    """The linear attention of Ling 2.5, with a decay per head, over queries and keys that are
+    rotated to their positions; all in float32.
 
-    module: the engine's. slopes [heads]: the decay of each head. rounded: the engine rounds the
-    output of the recurrence before it norms it.
+    module: the engine's module. slopes [heads]: the decay of each head. rounded: whether the engine
+    rounds the output of the recurrence before the norm.
     """
 
     module: nn.Module
@@ -222,7 +222,7 @@ class Lightning:
 def mixers_of(
     body: nn.Module, identity: Identity, mixer: Callable[[nn.Module, Layer], Mixer]
 ) -> tuple[list[nn.Module], list[Mixer]]:
-    """Returns the layers of a model that `Decoder` can walk, each with its `mixer`.
+    """Returns the layers of a model that `Decoder` can walk, and their mixers.
 
     Raises UnsupportedError, naming the layer that is unknown or has another shape.
     """
@@ -260,7 +260,8 @@ def attention(
 
 
 def plain(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
-    """Returns rotated projections, normed if the module does so; without a gate."""
+    """Returns q, k and v without a gate; q and k are rotated, and normalized if the module does
+    so."""
     sizes = [int(module.q_size), int(module.kv_size), int(module.kv_size)]
     dim, n = int(module.head_dim), len(x)
     q, k, v = apply(module.qkv_proj, x).split(sizes, dim=-1)
@@ -272,7 +273,8 @@ def plain(module: nn.Module, x: Tensor, positions: Tensor) -> Projected:
 
 
 def lightning(module: nn.Module, slopes: Sequence[float], *, rounded: bool) -> Lightning:
-    """vLLM and SGLang have one module for it. Raises UnsupportedError for another."""
+    """Returns the mixer for the module that vLLM and SGLang use for Lightning attention. Raises
+    UnsupportedError for another module."""
     if type(module).__name__ != "BailingMoELinearAttention":
         raise UnsupportedError(f"linear attention of class {type(module).__name__}")
     norms = ("query_layernorm", "key_layernorm") if module.use_qk_norm else ()
@@ -290,8 +292,8 @@ def latent(
     module: nn.Module, heads: int, scale: float, *, down: str, up: object, over: object
 ) -> Latent:
     """Returns latent attention over modules with the names of vLLM and SGLang. down: name of the
-    module that returns queries and latents at once, for queries of low rank. up, over: as in
-    `Latent`.
+    module that computes low-rank queries and latents together, if the model has one. up, over: as
+    in `Latent`.
 
     Raises UnsupportedError for missing, quantised or packed modules.
     """
@@ -333,8 +335,9 @@ class Decoder:
         layers: Sequence[nn.Module],
         mixers: Sequence[Mixer],
     ) -> None:
-        """embed: of token ids. norm: after the last layer. logits: of normed rows. layers: with
-        `input_layernorm`, `post_attention_layernorm` and `mlp`."""
+        """embed: maps token ids to rows. norm: the norm after the last layer. logits: maps
+        normalized rows to logits. layers: modules with `input_layernorm`,
+        `post_attention_layernorm` and `mlp`."""
         self.identity = identity
         self.layers = tuple(layer.kind for layer in identity.layers)
         self.slots = tuple(range(len(layers)))

@@ -1,4 +1,4 @@
-"""What `python -m spliced_connector.fidelity --json` has measured, as counts of losses."""
+"""Reads the losses that `python -m spliced_connector.fidelity --json` has measured."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spliced_connector.client import LossCounts, Losses, SpliceWay
 from spliced_connector.model import LAST_SEGMENT, primer_digest
 
 _SPLICED = "spliced"
-"""The kind of ways that splice; of `fidelity.ways.Kind`."""
+"""The value of `fidelity.ways.Kind` for ways that splice."""
 
 _MOST = 2**32 - 1
-"""The largest count of a report."""
+"""The largest count that a report to the daemon can hold."""
 
 
 def read_losses(
@@ -24,12 +24,12 @@ def read_losses(
     seam_tokens: int,
     primer_after: int,
 ) -> Losses:
-    """Returns the counts of the ways that an engine may splice in; none without a path.
+    """Returns the counts of all ways in which the engine may splice. Empty if `path` is empty.
 
-    weights: returns the digest of the engine's; only called with a path, as it may read them.
-    primer: token ids of the engine's, none for no primer.
-    Raises ValueError for a file that cannot be read, or that was measured on another model, with
-    other seams or with another place of the same primer.
+    weights: returns the digest of the engine's weights; called only if there is a path, because it
+    may read all weights. primer: token ids of the engine's primer, empty without one. Raises
+    ValueError for a file that cannot be read, or that was measured on another model, with another
+    seam width, or with another `primer_after` of the same primer.
     """
     if not path:
         return {}
@@ -73,7 +73,7 @@ def _losses(
         if about["kind"] != _SPLICED or (about["primer"] and about["primer"] not in ours):
             continue
         if cast(float, about["refresh_share"]) > LAST_SEGMENT:
-            continue  # the daemon advises no more than the last segment, and more would lose less
+            continue  # more than the daemon ever advises; its loss would be smaller
         n, same = cast(int, row["prompts"]), cast(float, row["first"]["value"])
         if type(n) is not int or not 0 <= n <= _MOST or not 0 <= same <= 1:
             raise ValueError(f"fidelity: {same} of {n} first tokens")

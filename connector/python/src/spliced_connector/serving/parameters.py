@@ -1,7 +1,7 @@
 """Detects that the weights of a running model are no longer those it was loaded with.
 
-Objects of the daemon are named by the weights that were read at the start. Trainers write other
-weights into a running engine, in ways that leave different traces:
+Keys of cached objects depend on the weights that were read at the start. Trainers write other
+weights into a running engine. Each way of writing leaves different traces:
 
     written                                 `_version`   address   bytes
     parameter.copy_(new)                    changes                change
@@ -9,12 +9,12 @@ weights into a running engine, in ways that leave different traces:
     parameter.data = new, or a new parameter             changes
     by another process, or a kernel                                change
 
-So `Parameters` records the version and the address of every parameter, and a checksum of every
-MiB. `changed` compares versions, addresses and a few of the checksums, in turn. After `doubt` it
-compares all of them once, which reads every weight as often as a decoding step does. Hooks around
-an engine's updates of weights and resets of its caches call `doubt`.
+So `Parameters` records the version and the address of every parameter, and a checksum of every MiB.
+Each call of `changed` compares all versions and addresses, and the next few checksums. After
+`doubt` it compares all checksums once, which reads every weight once, as a decoding step does.
+Hooks around an engine's updates of weights and resets of its caches call `doubt`.
 
-Nothing here imports torch before a model is given.
+This module imports torch only once it gets a model.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 _ROWS, _COLUMNS = 1024, 128
 _BLOCK_BYTES = _ROWS * _COLUMNS * 8
-"""Bytes under one checksum: 1 MiB, which stays in a processor's cache while it is summed."""
+"""Bytes that one checksum covers: 1 MiB, which stays in a processor's cache while it is summed."""
 _AT_ONCE = 256
 """Blocks summed by one call on a device, where every call costs a launch."""
 _IN_TURN = 2
 """Checksums compared by each call of `changed` without doubt."""
 
 _Sums: TypeAlias = tuple[tuple[int, int], ...]
-"""Of each block: see `_sums`."""
+"""The two numbers of each block's checksum: see `_sums`."""
 _Noticed = Callable[[], Callable[[], None] | None]
-"""Returns the function to call, None once the watch is gone."""
+"""Returns the `doubt` to call, None once its `Parameters` is gone."""
 _LOAD = "load_weights"
 _MARK = "_spliced_doubts"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The entry of a module that holds a parameter or buffer, and its address and version."""
+    """Where a module holds a parameter or buffer, with the tensor's address and version."""
 
     owner: dict[str, Tensor | None]
     name: str
@@ -76,11 +76,11 @@ class _Region:
 
 
 class Parameters:
-    """Watches all parameters and persistent buffers of models. For the thread that runs them;
-    `doubt` may be called by any thread. Raises ValueError for a parameter that cannot be read.
+    """Watches all parameters and persistent buffers of models. Only the thread that runs the models
+    may use it, but any thread may call `doubt`. Raises ValueError for an unreadable parameter.
 
-    Has no reference to a parameter: replaced ones are freed. Calls of `load_weights` of the
-    models and their modules count as doubt.
+    It holds no reference to parameters, so replaced ones are freed. A call of `load_weights` of a
+    model or of its modules counts as a call of `doubt`.
     """
 
     def __init__(self, *models: nn.Module) -> None:
@@ -99,9 +99,9 @@ class Parameters:
         self._doubts += 1
 
     def changed(self) -> str:
-        """Returns what has changed, "" while nothing has. A change is remembered permanently."""
+        """Returns what has changed, "" if nothing has. A change is never forgotten."""
         if not self._why:
-            doubts = self._doubts  # a later one is for the next call
+            doubts = self._doubts  # a doubt during this call is handled by the next one
             try:
                 compare = self._some if doubts == self._settled else self._all
                 self._why = self._moved() or compare()
@@ -127,7 +127,7 @@ class Parameters:
                 self._sum(place, tensor, known)
 
     def _sum(self, place: _Place, tensor: Tensor, known: set[tuple[str, int]]) -> None:
-        """Adds the memory of a tensor, once for all tensors in it."""
+        """Adds the memory of a tensor, only once if several tensors share it."""
         try:
             if not place.address:
                 raise RuntimeError(f"a {type(tensor).__name__} without an address")
@@ -181,9 +181,9 @@ def _tensor(region: _Region) -> Tensor:
 def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> _Sums:
     """Returns the checksums of a tensor's storage, of `count` blocks from `first` on.
 
-    A block is a table of 64-bit words, and its checksum has two numbers: the sum of its rows and
-    that of its columns, each multiplied by an odd weight for its position. Odd weights lose no bit:
-    changing one word always changes both numbers.
+    A block is a table of 64-bit words. Its checksum has two numbers: the weighted sum of its rows'
+    sums, and that of its columns' sums. Weights are odd numbers that depend on the position. Odd
+    weights lose no bit, so changing one word always changes both numbers.
     """
     import torch
 
@@ -196,7 +196,7 @@ def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> _Sums:
         at_once = 1 if raw.device.type == "cpu" else _AT_ONCE
         found = [_weighed(part) for part in table.split(at_once)]
         rest = raw[whole * _BLOCK_BYTES :]
-        if len(rest):  # the last row is padded, the others are summed in place
+        if len(rest):  # the last row is copied and padded, the other rows are summed in place
             rows = len(rest) // (_COLUMNS * 8)
             last = rest.new_zeros(_COLUMNS * 8)
             last[: len(rest) - rows * len(last)] = rest[rows * len(last) :]
@@ -208,7 +208,7 @@ def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> _Sums:
 
 
 def _weighed(table: Tensor) -> Tensor:
-    """Returns the checksums of blocks of int64 words: [blocks, rows, columns] to [blocks, 2]."""
+    """Returns the checksums [blocks, 2] of int64 words [blocks, rows, columns]."""
     import torch
 
     rows, columns = _weights(str(table.device))
@@ -227,12 +227,12 @@ def _weights(device: str) -> tuple[Tensor, Tensor]:
 
 
 _watchers: weakref.WeakKeyDictionary[nn.Module, list[_Noticed]] = weakref.WeakKeyDictionary()
-"""Objects to notify when a module loads weights. Nothing is stored on the module itself: a deep
-copy of it would call the original."""
+"""The functions to call when a module loads weights. They are not stored on the module itself,
+because a deep copy of the module would then notify the watch of the original."""
 
 
 def _notice_loading(model: nn.Module, doubt: _Noticed) -> None:
-    """Watches `load_weights` of a model's modules: trainers also call inner ones."""
+    """Makes `load_weights` of a model and its inner modules call `doubt`."""
     for module in model.modules():
         owner = next((c for c in type(module).__mro__ if _LOAD in vars(c)), None)
         load = None if owner is None else vars(owner)[_LOAD]
@@ -247,7 +247,7 @@ def _notice_loading(model: nn.Module, doubt: _Noticed) -> None:
 def _doubting(load: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(load)
     def load_weights(self: nn.Module, *args: object, **options: object) -> object:
-        _notify(self)  # a comparison on another thread sees weights that are half written
+        _notify(self)  # because a comparison on another thread may see half-written weights
         try:
             return load(self, *args, **options)
         finally:

@@ -1,5 +1,5 @@
-"""Times the work of an engine, which the daemon uses to price splices, and decides by a guess
-without the daemon's answer."""
+"""Measures the times of an engine's work, from which the daemon estimates the cost of splices. The
+constants are the guesses that decide without the daemon's answer."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from typing import TypeAlias
 from spliced_connector.client import CaptureTiming, Sample, WalkTiming
 
 _LEAST_TOKENS = 64
-"""Minimum tokens: the time of shorter prefills is mostly that of the step."""
+"""Minimum tokens of a sample. Shorter prefills take mostly overhead of the step."""
 _MOST_SAMPLES = 64
 
 WALK_COST = 2.0
-"""Time of a row in a walk, in rows of the engine's own prefill, if the daemon does not report it
-(a guess, on the careful side: the projections are the engine's, the operators between them are
-not)."""
+"""Time of a walked row, in rows of the engine's own prefill, if the daemon does not report it. A
+cautious guess: a walk uses the engine's projections, but slower operators between them."""
 
 CLAIM_ROWS = 64
-"""Cost of claiming apart from its rows: a step of the engine, in rows of prefill (a guess)."""
+"""Fixed cost of a splice, in rows of prefill: one step of the engine (a guess)."""
 
 REUSED_COST = 1 / 16
-"""Cost of placing a reused row, in walked rows (a guess; the pace learns from both)."""
+"""Cost of placing a reused row, in walked rows. A guess; `job.Pace` learns from both."""
 
 _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
 _FORGET = 0.9
-"""Decay of earlier measurements with each new one."""
+"""Factor by which the weight of earlier measurements shrinks with each new one."""
 
 _ENOUGH = 3
-"""Minimum number of measurements. The first one is not counted: memory is touched and kernels are
-chosen then."""
+"""Minimum number of measurements. The first one is not counted, because it includes the first use
+of memory and the choice of kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """One request's walk: rows computed and rows placed, the seconds of both, the tokens that
-    were captured for it before, and their seconds."""
+    """The walk of one request: `rows` computed and `placed` rows took `seconds`. Before it,
+    `captured` tokens of segments took `capture_seconds`."""
 
     rows: int
     placed: int
@@ -47,18 +46,15 @@ class Walked:
 
 
 class Line:
-    """Seconds as fixed + each * units: least squares over the measurements, with more weight for
-    newer ones.
-
-    Neither part is ever negative.
-    """
+    """Estimates seconds = fixed + each * units by least squares over measurements. Newer
+    measurements have more weight. Neither `fixed` nor `each` is negative."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def learn(self, units: float, seconds: float) -> None:
-        """Adds a measurement; one of zero units is ignored."""
+        """Adds a measurement. One with zero units or seconds is ignored."""
         if units <= 0 or seconds <= 0:
             return
         self._seen += 1
@@ -76,7 +72,7 @@ class Line:
             return None
         spread = self._n * self._xx - self._x * self._x
         flat = 0.0, self._y / self._x
-        # Measurements of one size cannot separate the parts: then everything is per unit.
+        # Measurements of one size cannot separate the two parts: all time counts per unit.
         if spread <= 1e-6 * self._n * self._xx:
             return flat
         each = (self._n * self._xy - self._x * self._y) / spread
@@ -96,20 +92,20 @@ class Clock:
         self._warm = False  # a walk has ended
 
     def begin(self, span: tuple[int, int] | None) -> None:
-        """Tokens [begin, end) of a prompt are about to be computed; None: other work is."""
+        """Starts timing a prefill of tokens [begin, end) of a prompt. None: there is other work."""
         self._span = None
         if span is not None and span[1] - span[0] >= _LEAST_TOKENS:
             self._span, self._began = span, time.perf_counter()
 
     def end(self) -> None:
-        """Ends the measurement of these tokens."""
+        """Ends the timing that `begin` has started."""
         if self._span is not None:
             self._keep(Sample(*self._span, time.perf_counter() - self._began))
         self._span = None
 
     def walked(self, walk: Walked) -> None:
-        """Records the times of a request's walk and captures. The first is left out: memory is
-        touched and kernels are chosen then."""
+        """Records the times of a request's walk and captures. The first request is skipped, because
+        its time includes the first use of memory and the choice of kernels."""
         if not (walk.rows or walk.placed or walk.captured):
             return
         if not self._warm:

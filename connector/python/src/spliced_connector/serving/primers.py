@@ -1,8 +1,8 @@
 """The primer of an engine: a neutral passage after which it captures segments.
 
-A segment that is captured from an empty state is encoded as if it were the first passage of a
-prompt. Captured after some hundred tokens of neutral text it is closer to its encoding in the
-middle of a prompt, at no cost to those who reuse it.
+A segment that is captured from an empty state is encoded like the first passage of a prompt. If it
+is captured after some hundred tokens of neutral text, it is closer to its encoding in the middle of
+a prompt. Requests that reuse the segment do no extra work.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 MAX_PRIMER = 4096
-"""Maximum tokens of a primer: a capture attends to all of them."""
+"""Maximum tokens of a primer, because each capture attends to all of them."""
 
 
 def primer_ids(
     passage: Passage, tokenizer: Tokenizer | None, identity: Identity, vocabulary: int
 ) -> tuple[int, ...]:
-    """Returns the token ids of the passage that settings name, without the tokenizer's special
-    ones.
+    """Returns the token ids of the passage that settings name, without special tokens.
 
-    tokenizer: of the model; not needed for token ids. vocabulary: the model has embeddings for
-    ids below it. Raises ValueError for a model that can have no primer, a file that cannot be
-    read, a text without a tokenizer, an id without an embedding, and for more than MAX_PRIMER
-    tokens.
+    tokenizer: the model's; not needed if the settings have token ids. vocabulary: the model has
+    embeddings for ids below this number. Raises ValueError for a model that cannot have a primer, a
+    file that cannot be read, a text without a tokenizer, an id without an embedding, and more than
+    MAX_PRIMER tokens.
     """
     if not passage:
         return ()
-    from spliced_connector.walk import primer_problem  # needs torch, naming does not
+    from spliced_connector.walk import primer_problem  # needs torch, unlike naming a primer
 
     if why := primer_problem(identity):
         raise ValueError(f"primer: not with this model: {why}")
@@ -65,11 +64,11 @@ def _tokens(passage: str, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 
 
 class Primers:
-    """The primers that one process captures segments after: one or none. Its states are computed
-    before the first capture after it, and cached."""
+    """The primers of one process: one or none. The states of a primer are computed before the first
+    capture that needs them, then cached."""
 
     def __init__(self, arch: Architecture, device: torch.device, ids: tuple[int, ...] = ()) -> None:
-        """device: where the model computes."""
+        """device: the device of the model. ids: token ids of the primer, empty for no primer."""
         self._arch, self._device, self._ids = arch, device, ids
         self._digest = primer_digest(ids) if ids else b""
         self._made: Primer | None = None
@@ -88,7 +87,7 @@ class Primers:
         return not spec.primer or (self._made is not None and self.knows(spec))
 
     def keys(self, spec: SegmentSpec) -> int:
-        """Returns how many keys a capture of the spec attends to."""
+        """Returns how many keys a capture of the spec attends to, including those of the primer."""
         return spec.tokens + (len(self._ids) if spec.primer else 0)
 
     def of(self, spec: SegmentSpec) -> Primer | None:
@@ -106,5 +105,5 @@ class Primers:
 
 
 def lead_of(ids: tuple[int, ...], begin: int) -> Lead | None:
-    """Returns how prompts name a primer: for segments from token `begin` on; None without one."""
+    """Returns the primer's `Lead`, for segments from token `begin` on; None without a primer."""
     return Lead(primer_digest(ids), begin) if ids else None

@@ -1,9 +1,9 @@
-"""Agreement of the tensor-parallel ranks of one engine while they splice.
+"""Keeps the tensor-parallel ranks of one engine in agreement while they splice.
 
-A walk sums over ranks inside its layers, so all ranks must walk the same rows at the same time.
-Their work follows from plans that are the same everywhere, except for three things: whether a
-rank can start, whether it has what it needs, and what its clock shows. The ranks agree on these
-here, in their own group on the host.
+A walk sums over ranks inside its layers, so all ranks must walk the same rows at the same time. All
+ranks have the same plans. They can differ in three things only: whether a rank can start, whether
+it has the data it needs, and how much time it has left. With this class they agree on these,
+through their own process group on the host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 Start = tuple[str, str]
-"""Why a rank cannot start, "" if it can, and the digest of its primer, "" for none."""
+"""Two texts: why a rank cannot start ("" if it can), and the digest of its primer ("" for none)."""
 
 
 def _alone(value: int) -> int:
@@ -32,7 +32,7 @@ def _only(start: Start) -> list[Start]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks that walk together. Every method is called by all of them, in the same order."""
+    """The ranks that walk together. All ranks must call the same methods in the same order."""
 
     rank: int = 0
     _lowest: Callable[[int], int] = _alone
@@ -40,7 +40,7 @@ class Ranks:
 
     @classmethod
     def of(cls, group: ProcessGroup, rank: int, size: int) -> Ranks:
-        """group: of the engine's ranks, on the host."""
+        """group: the process group of the engine's ranks, on the host."""
         if size == 1:
             return cls()
 
@@ -57,13 +57,13 @@ class Ranks:
         return cls(rank, lowest, starts)
 
     def all(self, good: bool) -> bool:
-        """Returns whether it is true on every rank."""
+        """Returns whether `good` is true on every rank."""
         return bool(self._lowest(int(good)))
 
     def started(self, why: str, primer: str) -> tuple[int, str]:
         """Returns the first rank that cannot start, and why; (0, "") if all can.
 
-        why and primer: as in `Start`. A primer that is not rank 0's is a reason.
+        why and primer: as in `Start`. All ranks need the primer of rank 0.
         """
         starts = self._starts((why, primer))
         for rank, (reason, digest) in enumerate(starts):
@@ -74,5 +74,5 @@ class Ranks:
         return 0, ""
 
     def least(self, number: int) -> int:
-        """Returns the lowest of the ranks' numbers, such as rows that all have time for."""
+        """Returns the lowest number of all ranks, such as the rows that every rank has time for."""
         return self._lowest(number)

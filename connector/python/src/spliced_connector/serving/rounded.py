@@ -1,9 +1,9 @@
 """Tracks which states of an engine's own prefix cache were rounded by decoding.
 
-With recurrent states in 16 bits an engine rounds them at each token that it decodes, and in a
-prefill only where a chunk ends. A decoded state therefore differs from that of a prefill, and so
-do all states computed from it: the next turn of a conversation, which begins in the engine's own
-cache.
+An engine that stores recurrent states in 16 bits rounds them at each token that it decodes, but in
+a prefill only at the end of a chunk. So a decoded state differs from that of a prefill. All states
+computed from a decoded state differ too, such as those of a conversation's next turn, which begins
+in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Callable, Sequence
 from spliced_connector.model import PrefixNames, Profile
 
 _MOST = 1 << 17
-"""Maximum number of tracked prefixes, 32 bytes each: many times the states that fit into an
-engine. The least recently used one is forgotten first, as engines evict."""
+"""Maximum number of tracked prefixes, 32 bytes each: many times the states that fit into an engine.
+The least recently used one is dropped first, as in engines."""
 
 
 class Leading:
-    """Names the leading tokens of one request, each position once. Tokens are only appended."""
+    """Hashes the prefixes of one request, each only once. The request's tokens may only grow."""
 
     def __init__(self, profile: Profile, block: int, salt: str | None = None) -> None:
-        """salt: of the request."""
+        """block: tokens of a block. salt: the request's cache salt, None without one."""
         self._made = profile, b"-" if salt is None else b"+" + salt.encode(), block
         self._namer = PrefixNames(*self._made)
         self._last = 0  # last named position
         self._names: dict[int, bytes] = {}
 
     def names(self, ids: Callable[[], Sequence[int]], ends: Sequence[int]) -> list[bytes]:
-        """Returns names of the first tokens at each of the ascending ends.
+        """Returns a hash of the tokens before each of the ascending ends.
 
-        ids: returns at least the tokens up to the last end. Called only if a name is new.
+        ids: returns at least the tokens up to the last end. It is called only if a hash is new.
         """
         new = [end for end in ends if end not in self._names]
         if new:
@@ -43,7 +43,7 @@ class Leading:
 
 
 class Rounded:
-    """Prefixes for which an engine may cache a rounded state. Used by one thread."""
+    """The prefixes for which an engine may have cached a rounded state. For one thread only."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -54,7 +54,7 @@ class Rounded:
 
     def add(self, names: Sequence[bytes]) -> None:
         """Records that the states after these prefixes were rounded, or computed from a rounded
-        one."""
+        state."""
         for name in names:
             self._seen[name] = None
             self._seen.move_to_end(name)
@@ -62,7 +62,7 @@ class Rounded:
             self._seen.popitem(last=False)
 
     def has(self, name: bytes) -> bool:
-        """Returns whether the state after a prefix may be one of them."""
+        """Returns whether the state after a prefix may be rounded."""
         if name not in self._seen:
             return False
         self._seen.move_to_end(name)

@@ -1,7 +1,7 @@
-"""What an adapter of a serving engine may be told, read and checked before the engine starts.
+"""The settings of an adapter, read and checked before the serving engine starts.
 
-A setting that is unknown, of another type or out of range ends the start with a text that names
-all of them: a typing error must not read as "no hits".
+If a setting is unknown, has another type or is out of range, the engine does not start, and the
+error names all such settings. So a typing error cannot look like "no hits".
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class Mode(StrEnum):
     """What the connector reuses."""
 
     PREFIX = "prefix"
-    """Rows and recurrent states of exactly the same leading tokens."""
+    """Keys, values and recurrent states of exactly the same leading tokens."""
     SPLICE = "splice"
-    """Segments behind any prefix, at the cuts that a request names."""
+    """Segments after any prefix, at the cuts of a request."""
 
 
 class Compute(StrEnum):
-    """Where the states and rows of segments are put in place."""
+    """Who composes the states of segments and places their rows."""
 
     AUTO = "auto"
-    """Where it was measured to be quicker."""
+    """Whichever was measured to be faster."""
     DAEMON = "daemon"
-    """By the daemon's kernels; in the engine where it cannot."""
+    """The daemon's kernels, or the engine if the daemon cannot."""
     ENGINE = "engine"
-    """In the engine's process."""
+    """The engine's process."""
 
 
 Names = tuple[str, ...]
@@ -46,104 +46,104 @@ class ServingSettings:
     """Settings of one engine; the same for all its processes."""
 
     weights: str
-    """What the weights are: their digest as 64 hexadecimal digits, or the directory of the
-    safetensors files, which is read at every start. Engines share nothing unless it is equal."""
+    """The model's weights: their digest as 64 hexadecimal digits, or the directory of the
+    safetensors files, which are read at every start. Engines with other weights share nothing."""
     weights_cache: str = ""
-    """Directory that remembers digests of weights files. Empty: they are read at every start."""
+    """Directory that stores the digests of weights files. Empty: files are read at every start."""
     mode: Mode = Mode.PREFIX
     socket: str = ""
-    """Path of the daemon's socket. Empty: where a daemon listens by default."""
+    """Path of the daemon's socket. Empty: the path where a daemon listens by default."""
     daemon_uid: int = -1
-    """User id that the daemon runs as. -1: $SPLICED_DAEMON_UID, else what the owners and modes of
-    the socket's directories say."""
+    """User id that the daemon runs as. -1: $SPLICED_DAEMON_UID; if that is not set, the owners and
+    modes of the socket's directories decide which user is trusted."""
     tenant: str = ""
-    """Tenant of the daemon whose objects are used and paid for. Empty: the default tenant."""
+    """Tenant whose objects and quota are used. Empty: the default tenant."""
     token: str = ""
     """The tenant's token."""
     timeout_ms: float = 50.0
-    """Longest wait for one answer of the daemon, while the engine stands still; 0.1 to 10,000."""
+    """Timeout of one answer of the daemon in ms, while the engine waits; 0.1 to 10,000."""
     load_ms: float = 1000.0
-    """Longest wait for what has to come from disk: for all checkpoints of one step of the engine
-    together, or for the segments of one request; 0.1 to 60,000."""
+    """Longest wait for objects on disk: for all checkpoints of one step of the engine together, or
+    for the segments of one request; 0.1 to 60,000."""
     max_checkpoints: int = 0
-    """Checkpoints of one prompt that are stored at most; 0: as the daemon is set; up to 1,024."""
+    """Maximum number of checkpoints stored of one prompt, up to 1,024; 0: the daemon's setting."""
     pending_mib: int = 1024
-    """Host memory of each rank for checkpoints, and as much again for captured segments, that were
-    copied out of the engine and are not stored yet. When it is full, further ones are dropped; 1 to
-    1,048,576."""
+    """Host memory of each rank for checkpoints that were copied out of the engine and are not
+    stored yet, and as much again for captured segments. When it is full, further objects are
+    dropped; 1 to 1,048,576."""
     seam_tokens: int = 8
-    """Tokens on each side of a join that are computed again, mode splice; 0 to 4,096."""
+    """Tokens on each side of a join that are recomputed, mode splice; 0 to 4,096."""
     stall_ms: float = 250.0
-    """Time within one step of the engine that captures and walks over recomputed rows may take
-    while other requests run, mode splice. The rest continues in later steps. The first piece of
-    a step always runs, and may take longer: a run of rows is cut to the time, a captured segment is
-    one piece."""
+    """Time that captures and walks over recomputed rows may take in one step of the engine while
+    other requests run, mode splice. Remaining work continues in later steps. One piece of work
+    always runs in a step: a run of rows is cut to the time, but a captured segment is one piece and
+    may take longer."""
     capture: bool = True
-    """Whether segments that are missing are computed alone and published, mode splice."""
+    """Whether missing segments are computed in isolation and published, mode splice."""
     capture_tokens: int = 2048
-    """Segments of more tokens are not captured, because the engine stands still for the whole of
-    one; 1 to 16,777,216. What an engine does in a few times `stall_ms` is a good value."""
+    """Segments of more tokens are not captured, because the engine stands still for a whole
+    capture; 1 to 16,777,216. A good value is what the engine computes in a few times `stall_ms`."""
     find: Names = ()
-    """What finds segments in prompts that name none: any of "known" (mode splice), "separators",
-    "template" and "chunks", as said in the package `segments`. Empty: nothing does."""
+    """The finders for prompts that name no cuts: any of "known" (mode splice), "separators",
+    "template" and "chunks", which the package `segments` describes. Empty: no finder."""
     separators: Marks = ()
-    """What stands between segments: strings that are one token of the vocabulary's added ones, or
+    """The separators between segments: strings that are a single added token of the vocabulary, or
     lists of token ids."""
     chunk_least: int = 64
-    """Shortest segment that a template's boundary or the end of a paragraph is worth."""
+    """Minimum tokens of a segment that ends at a template's boundary or with a paragraph."""
     chunk_mean: int = 256
-    """Tokens of a chunk on average, in parts longer than `chunk_most`."""
+    """Average tokens of a chunk, in parts longer than `chunk_most`."""
     chunk_most: int = 1024
-    """Longest part that stays whole where no paragraph ends, and longest chunk."""
+    """Parts of more tokens are cut even where no paragraph ends. Also the longest chunk."""
     turns: bool = True
-    """Whether the state behind each prompt that has segments is stored, so that a conversation's
-    next turn continues there, mode splice."""
+    """Whether the state after each prompt that has segments is stored, so that the next turn of a
+    conversation continues from it, mode splice."""
     tolerance: float = DEFAULT_TOLERANCE
-    """How far the daemon may move transitions and states of segments, so that they take fewer
-    bytes: about a quarter at 0.02; 0 to 0.05. 0: they are kept as they were written. Engines share
-    nothing unless it is equal, prefixes included, which it does not change."""
+    """Largest relative error of a segment's stored transitions and states, which lets the daemon
+    pack them into fewer bytes (about a quarter at 0.02); 0 to 0.05. 0: they are stored unchanged.
+    Engines with different values share nothing, not even prefixes, which are never packed."""
     row_tolerance: float = 0.0
-    """The same of keys and values of segments: a little more than half of their bytes at 0.02. 0:
-    they are kept as they were written, as they are in memory of a GPU in any case."""
+    """The same for keys and values of segments: a little more than half of their bytes at 0.02. 0:
+    they are stored unchanged. In GPU memory they are always unpacked."""
     primer: Passage = ""
-    """What segments are captured after, mode splice: "default", the absolute path of a text file,
-    or a list of token ids, 1 to 4,096 of them. Empty: nothing. Engines share the segments that were
-    captured after the same token ids."""
+    """The primer, mode splice: "default", the absolute path of a text file, or a list of 1 to 4,096
+    token ids. Empty: no primer. Engines share the segments that were captured after the same token
+    ids."""
     primer_after: int = 128
     """Segments with fewer tokens before them in the prompt are captured without the primer; 1 to
     16,777,216."""
     refresh: float = 0.0
-    """Share of the tokens of a prompt's segments that is computed in context all the same, from the
-    last segment on and rounded up to whole ones, mode splice, for requests that do not say; 0 to 1.
-    It costs their prefill, and takes a splice nearer to a full prefill."""
+    """Share of the tokens of a prompt's segments that is computed in context, beginning with the
+    last segment and rounded up to whole segments, mode splice; 0 to 1. It costs their prefill and
+    makes a splice more like a full prefill. Requests may set their own."""
     max_loss: float = ANY_LOSS
-    """Expected share of requests with another first token than a full prefill that is accepted of
-    splicing, mode splice, for requests that do not say; 0 to 1. Below 1 a request is only spliced
-    in a way whose loss is known and within it."""
+    """Highest accepted loss, mode splice; 0 to 1: the expected share of requests whose first token
+    differs from that of a full prefill. Below 1 a request is spliced only in a way whose loss is
+    known and not higher. Requests may set their own."""
     fidelity: str = ""
-    """Path of what `python -m spliced_connector.fidelity --json` has measured of the model: what
-    losses are expected by before requests were compared, mode splice. Empty: nothing."""
+    """Path of a file that `python -m spliced_connector.fidelity --json` has written for the model,
+    mode splice. Its losses are used until enough requests were compared. Empty: no file."""
     measured: bool = True
-    """Whether the daemon's prices, learnt from what engines measured, decide how much of a prompt
-    is taken over, mode splice. False: a fixed guess does."""
+    """Whether cost estimates of the daemon, learned from engines' measurements, decide how much of
+    a prompt is spliced, mode splice. False: a fixed guess decides."""
     compute: Compute = Compute.ENGINE
-    """Where held segments are put in place, mode splice on a CPU: "engine" in the engine's process,
-    "daemon" by the daemon's kernels, "auto" where five walks were quicker."""
+    """Who places cached segments, mode splice on a CPU: "engine" is the engine's process, "daemon"
+    the daemon's kernels, "auto" whichever was faster over five walks."""
     canary_share: float = 0.01
-    """Share of spliced requests that are computed again in full and compared, mode splice; 0 to 1.
-    Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
+    """Share of spliced requests that the canary recomputes in full and compares, mode splice; 0 to
+    1. Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
     canary_bound: float = 0.25
     """Largest error of the compared logits, relative to their spread, that a splice may have. Of
     the trained model of scripts/tinyhybrid, 14 prompts: 0.02 to 0.12 at a seam of 8; 0.19 to 0.56
     with states lost, 0.38 to 0.96 with keys at wrong positions."""
     canary_changed: float = 0.1
-    """Share of compared requests with another first token that switches splicing off; 0 for none,
-    up to 0.9. It is noticed within 765 comparisons in 95 of 100 cases."""
+    """Splicing is switched off if the first token differs in a larger share of compared requests;
+    up to 0.9, 0: never. At 0.1, this is noticed within 765 comparisons in 95 of 100 cases."""
 
     WHERE: ClassVar[str] = "settings"
-    """Where an operator has written them."""
+    """Where an operator has written the settings; used in errors."""
     CHOICES: ClassVar[Mapping[str, type[StrEnum]]] = {"Mode": Mode, "Compute": Compute}
-    """Types of fields that are one of some words, by name."""
+    """Enumerations that are types of fields, by name."""
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
         "daemon_uid": (-1, 2**32 - 1),
         "timeout_ms": (0.1, 10_000),
@@ -168,7 +168,7 @@ class ServingSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> Self:
-        """Raises ValueError with everything that is wrong."""
+        """Returns the settings from a mapping. Raises ValueError with everything that is wrong."""
         wrong: list[str] = []
         known = {field.name: field for field in fields(cls)}
         values: dict[str, object] = {}
@@ -190,7 +190,7 @@ class ServingSettings:
 
     @classmethod
     def conflicts(cls, values: Mapping[str, object]) -> list[str]:
-        """Missing or conflicting settings, for values of the right types."""
+        """Returns texts about missing or conflicting settings. values: of the right types."""
         wrong: list[str] = []
         if not values.get("weights"):
             wrong.append("weights: missing, want a digest of 64 hex digits or a directory")
@@ -213,8 +213,8 @@ def typed(
     choices: Mapping[str, type[StrEnum]],
     wrong: list[str],
 ) -> object | None:
-    """The value if it has its field's type, an int counting as a float; else None, and `wrong` says
-    so."""
+    """Returns the value as its field's type; an int is accepted for a float. Otherwise returns None
+    and adds a text to `wrong`."""
     if choice := choices.get(kind):
         if value in list(choice):
             return choice(str(value))

@@ -1,4 +1,5 @@
-"""How much of a prompt is worth taking over from an engine."""
+"""Decides how much of a prompt is spliced. Splicing takes over the computation of the prompt's
+first tokens from the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from spliced_connector.serving.prices import CLAIM_ROWS, WALK_COST
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """How much of a prompt is taken over from the engine: tokens [begin, tokens), behind a prefix
-    of `begin` tokens that is in place.
+    """The part of a prompt that is taken over from the engine: tokens [begin, tokens), after a
+    prefix of `begin` tokens whose state is already there.
 
-    Invariant: spans cover them exactly once and the last one is a segment, so that the engine
-    continues after it as after any prefix; or there are none, and the prefix is all.
+    Invariant: spans cover these tokens exactly once, and the last span is a segment. The engine
+    continues after it as after any prefix. Without spans only the prefix is used.
     """
 
     begin: int
@@ -25,30 +26,30 @@ class Splice:
     choices: tuple[Choice, ...]  # parallel to prompt.pieces
     spans: tuple[Span, ...]
     max_error: float | None = None
-    """The most that a segment which is taken over may be off; None: anything."""
+    """Largest error of a reused segment; None: any."""
     way: SpliceWay | None = None
-    """What its loss counts for; None: for nothing."""
+    """The way of splicing whose loss this request counts for in the canary; None: none."""
     loss: float | None = None
-    """That the daemon expects of it; None: it is not known."""
+    """The loss that the daemon expects; None: not known."""
 
     @property
     def walked(self) -> int:
-        """Rows that are computed again or in context."""
+        """Number of rows that are recomputed."""
         return sum(s.length for s in self.spans if s.kind is SpanKind.RECOMPUTE)
 
     @property
     def hits(self) -> tuple[Span, ...]:
-        """The spans that come out of the cache."""
+        """The spans of segments that come from the cache."""
         hits = {piece.index for piece in self.pieces(Choice.HIT)}
         return tuple(s for s in self.spans if s.segment in hits)
 
     @property
     def reused(self) -> int:
-        """Rows that come out of the cache."""
+        """Number of rows that come from the cache."""
         return sum(s.length for s in self.hits)
 
     def lost(self, keys: frozenset[bytes]) -> Splice:
-        """The same, with these segments captured, which were to be there."""
+        """Returns the splice with these segments captured, because they are not in the cache."""
         if not keys:
             return self
         chosen = tuple(
@@ -58,11 +59,11 @@ class Splice:
         return replace(self, choices=chosen)
 
     def keys(self, choice: Choice) -> frozenset[bytes]:
-        """Of `pieces`."""
+        """Returns the keys of `pieces(choice)`."""
         return frozenset(piece.key for piece in self.pieces(choice) if piece.key is not None)
 
     def pieces(self, choice: Choice) -> tuple[Piece, ...]:
-        """The segments that something becomes of."""
+        """Returns the pieces that have this choice."""
         chosen = zip(self.prompt.pieces, self.choices, strict=True)
         return tuple(piece for piece, what in chosen if what is choice)
 
@@ -70,11 +71,10 @@ class Splice:
 def advised_splice(
     prompt: Prompt, choices: Sequence[Choice], begin: int, end: int
 ) -> Splice | None:
-    """Returns the part of a prompt to take over from the engine where the daemon advises how far:
-    from token `begin` to the end of the last segment that ends at or before token `end`. None if
-    there is no such segment.
+    """Returns the splice that ends where the daemon advises: from token `begin` to the end of the
+    last segment that ends at or before token `end`. None if there is no such segment.
 
-    choices: what becomes of each piece of the prompt.
+    choices: how each piece of the prompt is treated.
     """
     spans = make_plan(prompt, begin, choices).spans
     segments = [i for i, s in enumerate(spans) if s.kind is SpanKind.SEGMENT and s.end <= end]
@@ -82,12 +82,13 @@ def advised_splice(
 
 
 def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Splice | None:
-    """The leading part of a prompt whose takeover saves the most by the guess, where the daemon has
-    not said; None where none saves anything.
+    """Returns the splice that saves the most by the guessed costs, for use without the daemon's
+    advice. None if no splice saves anything.
 
-    choices: as of `advised_splice`; a capture is for later requests, and not in the price of this
-    one. Rows before the last segment that is taken have to be walked, the engine computes those
-    after it: so a run of missing segments ends the takeover, unless enough later segments are held.
+    choices: as in `advised_splice`. A capture is for later requests, so its cost does not count
+    here. Recomputed rows before the end of the splice must be walked; the engine computes the rows
+    after it. So the splice ends before a run of missing segments, unless enough later ones are
+    cached.
     """
     spans = make_plan(prompt, begin, choices).spans
     best, least, walked = 0, float(prompt.tokens - begin), 0

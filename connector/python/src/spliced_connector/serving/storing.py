@@ -1,7 +1,7 @@
 """Stores checkpoints and segments in the background, on separate threads.
 
-The engine's thread only starts the copies from its device; the threads here wait for them, and
-the daemon copies and hashes them.
+The engine's thread only starts copies from its device. The threads here wait for these copies and
+send them to the daemon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spliced_connector.walk import Captured, Copies, ToHost, by_layer, bytes_of,
 
 _BUSY_SECONDS = 0.05
 _BUSY_TRIES = 20
-"""A parent on disk is read before it can be extended, for a second at most."""
+"""How often to try again after BUSY, every _BUSY_SECONDS: a parent on disk must be read first."""
 
 
 class Leaving(Protocol):
@@ -35,10 +35,10 @@ T = TypeVar("T", bound=Leaving)
 
 
 class Storing(ABC, Generic[T]):
-    """One thread that stores its objects in order.
+    """One thread that stores objects in order.
 
-    Bounded: while `bound` bytes wait or are being stored, further objects are dropped and counted
-    as `failures`. The thread begins with the first `put`.
+    While `bound` bytes or more wait or are being stored, further objects are dropped and counted as
+    `failures`. The first `put` starts the thread.
     """
 
     thread_name: str
@@ -60,7 +60,7 @@ class Storing(ABC, Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether the next one would be dropped."""
+        """Whether the next object would be dropped."""
         with self._change:
             return self._full()
 
@@ -68,7 +68,8 @@ class Storing(ABC, Generic[T]):
         return self._stop.is_set() or self._bytes >= self._bound
 
     def put(self, new: T) -> bool:
-        """Queues an object. Returns False if it is dropped. Its bytes must not change any more."""
+        """Queues an object, whose bytes must not change any more. Returns False if it is
+        dropped."""
         with self._change:
             if self._full():
                 self._tally.add(self.failures)
@@ -127,8 +128,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A captured segment, likewise. settled: called on another thread with whether the daemon has
-    it now."""
+    """A captured segment being copied from the engine. settled: called on another thread, with True
+    if the daemon has the segment now."""
 
     spec: SegmentSpec
     ids: tuple[int, ...]
@@ -137,7 +138,7 @@ class Fresh:
 
 
 class Saver(Storing[Taken]):
-    """Saves checkpoints; in order, so that parents are saved first."""
+    """Saves checkpoints. They are saved in order, so parents come first."""
 
     thread_name = "spliced-saver"
     failures = "save_failures"
@@ -166,10 +167,10 @@ class Publisher(Storing[Fresh]):
     failures = "publish_failures"
 
     def capture(self, captured: Captured, ids: tuple[int, ...], copies: Copies) -> Captured:
-        """Queues a fresh capture, and returns what will be read back, so that the request that
-        captures and those that reuse give the same answer, up to the tolerance.
+        """Queues a fresh capture for publishing. Returns it as it will be read back, so that this
+        request and later ones that reuse the segment give the same answer, up to the tolerance.
 
-        ids: the segment's. copies: of the engine's device.
+        ids: token ids of the segment. copies: copies from the engine's device.
         """
         profile = self._model.profile
         parts = packed(profile, captured)

@@ -21,29 +21,29 @@ from spliced_connector.serving.splices import Splice
 from spliced_connector.serving.tally import EngineTally
 
 _MOST_WAITING = 256
-"""Of more the oldest are dropped: a daemon that does not answer costs no memory."""
+"""Maximum number of waiting reports. If the daemon does not answer, the oldest ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What an engine knows of a prompt when its first token is there. Times are in seconds."""
+    """What an engine knows about a prompt once its first token is there. Times are in seconds."""
 
     name: str
     tokens: int
     engine: int
-    """First tokens, from the engine's own cache."""
+    """Number of leading tokens from the engine's own cache."""
     prefix: int = 0
-    """More, from a checkpoint."""
+    """Number of tokens after these that came from a checkpoint."""
     placed: int = 0
-    """End of what the engine has taken over."""
+    """Position after the last token that was placed in the engine."""
     prompt: Prompt | None = None
-    """Its segments, where it has any."""
+    """The prompt's segments; None without any."""
     splice: Splice | None = None
-    """What was made of them."""
+    """The splice of these segments; None without one."""
     found: Match = field(default_factory=Match)
-    """What was found of its prefixes."""
+    """The match of the prompt's prefixes."""
     asked: Match | None = None
-    """What was found of its segments' keys, in order."""
+    """The match of the segments' keys, in order; None without one."""
     predicted: Sequence[float] = ()
     decided: float = 0.0
     waited: float = 0.0
@@ -51,7 +51,7 @@ class Served:
     trace: str = ""
 
     def told(self, profile: Profile) -> client.Served:
-        """What the daemon is told."""
+        """Returns the report for the daemon."""
         rows = () if self.prompt is None else self._segments(self.prompt)
         return client.Served(
             way=way_of(self.prefix, sum(row.reused for row in rows)),
@@ -78,7 +78,7 @@ class Served:
 
 
 class Teller:
-    """One engine's. The thread begins with the first that is told."""
+    """Sends the reports of one engine. The first report starts the thread."""
 
     def __init__(self, model: Model, tally: EngineTally) -> None:
         self._model, self._tally = model, tally
@@ -88,7 +88,7 @@ class Teller:
         self._thread: threading.Thread | None = None
 
     def tell(self, served: Served) -> None:
-        """Tell it soon, or never."""
+        """Queues a report. It is sent soon, or dropped."""
         with self._change:
             if self._over:
                 return
@@ -101,7 +101,7 @@ class Teller:
             self._change.notify()
 
     def close(self) -> None:
-        """Send the pending reports, one try each, and end."""
+        """Sends the pending reports, with one attempt each, and ends the thread."""
         with self._change:
             self._over = True
             self._change.notify()
@@ -120,8 +120,8 @@ class Teller:
 
 
 def traceparent(headers: object) -> str:
-    """The traceparent among a request's headers, empty where there is none: engines have them as a
-    mapping, as pairs, or as something else where they are not traced."""
+    """Returns the traceparent among a request's headers, empty if there is none. Engines have
+    headers as a mapping or as pairs. Anything else means that the request is not traced."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     if not isinstance(pairs, Iterable) or isinstance(headers, str):
         return ""

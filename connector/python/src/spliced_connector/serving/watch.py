@@ -1,4 +1,4 @@
-"""The canary of one engine, and what the daemon hears of it."""
+"""The canary of one engine, and its reports to the daemon."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from spliced_connector.walk import Architecture, Canary, Context, Verdict
 log = logging.getLogger("spliced.canary")
 
 CANARY_SECONDS = 0.01
-"""What a comparison may add to a step of the engine: less than a token of most models takes."""
+"""How long a comparison may extend a step of the engine: less than most models take for a token."""
 
 REPORT_SECONDS = 1.0
-"""Between two attempts to tell the daemon what the canary has seen."""
+"""Minimum seconds between two reports to the daemon."""
 
 
 class Watch:
-    """Compares a sample of spliced requests, and reports. For the thread that runs the model."""
+    """Compares a sample of spliced requests with a full prefill, and reports the results. Only the
+    thread that runs the model may use it."""
 
     def __init__(
         self,
@@ -34,30 +35,30 @@ class Watch:
         alone: bool = True,
         tells: bool = True,
     ) -> None:
-        """bound, changed: as of `Canary`. alone: there is one rank. tells: this is the rank that
-        reports; all have seen the same."""
+        """bound, changed: as in `Canary`. alone: there is only one rank. tells: this rank reports
+        to the daemon; all ranks have the same results."""
         self._canary = Canary(arch, bound, self._compared, changed)
         self._model, self._tally, self._bound = model, tally, bound
         self._alone, self._tells = alone, tells
-        self._untold = self._untold_failures = 0  # comparisons that the daemon has not heard of
+        self._untold = self._untold_failures = 0  # comparisons that were not reported
         self._untold_losses: dict[SpliceWay, LossCounts] = {}
-        self._way: SpliceWay | None = None  # of what is compared
-        self._worst = 0.0  # error of all
+        self._way: SpliceWay | None = None  # way of the request that is compared
+        self._worst = 0.0  # largest error so far
         self._next_try = 0.0  # monotonic seconds
 
     @property
     def off(self) -> bool:
-        """Whether splicing is to end."""
+        """Whether the canary has switched splicing off."""
         return self._canary.off
 
     @property
     def busy(self) -> bool:
-        """Whether a comparison is under way."""
+        """Whether a comparison is in progress."""
         return self._canary.busy
 
     def offer(self, ids: Tensor, context: Context, way: SpliceWay | None) -> None:
-        """A request that was sampled, spliced in a way; None counts for no loss. See
-        `Canary.offer`."""
+        """Offers a sampled request for comparison. way: the way in which it was spliced, None if it
+        counts for no loss. See `Canary.offer`."""
         taken = self._canary.offer(ids, context)
         if taken:
             self._way = way
@@ -66,7 +67,7 @@ class Watch:
     def compare(self) -> None:
         """Continues a comparison, in a step that splices nothing."""
         try:
-            # Of several ranks each takes the same rows: as many as without any time.
+            # Several ranks must compute the same rows: as many as a run without any time.
             with eager():
                 self._canary.run(time.monotonic() + CANARY_SECONDS if self._alone else 0.0)
         except Exception:
@@ -74,10 +75,11 @@ class Watch:
             self._tally.add("comparison_failures")
 
     def tell(self, again: bool) -> None:
-        """Reports what is not reported yet, until the daemon has taken it.
+        """Reports the results that the daemon has not accepted yet.
 
-        again: a request was claimed although splicing is off, so that the daemon does not know, or
-        has forgotten. As long as it cannot be told it cannot be asked either: nothing is claimed.
+        again: a request was spliced although splicing is off, so the daemon does not know that or
+        has forgotten it. Then the switch is reported again. If the daemon cannot be reached for
+        this report, it cannot be asked about requests either, so none is spliced.
         """
         again = again and self.off
         if not self._tells or not (self._untold or again) or time.monotonic() < self._next_try:
@@ -85,7 +87,7 @@ class Watch:
         self._next_try = time.monotonic() + REPORT_SECONDS
         off = self.off
         text = self._canary.why
-        # A report has to be of something: one that repeats the switch is of the last comparison.
+        # A report needs a comparison: one that only repeats the switch counts the last again.
         compared, failed = max(1, self._untold), max(self._untold_failures, int(off))
         answer = self._model.report(
             compared, failed, self._worst, self._bound, off, text, self._untold_losses

@@ -1,4 +1,4 @@
-"""Determines which weights an engine has loaded."""
+"""Determines which weights an engine has loaded, and their digest."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class NamesWeights(Protocol):
 
 
 def model_directory(loading: Loading) -> str:
-    """Returns the directory of the engine's model. A model on a hub has one once the engine has
-    downloaded it; until then its name is returned."""
+    """Returns the directory of the engine's model. A model on a hub has a directory once the engine
+    has downloaded it; until then this returns its name."""
     if Path(loading.model).exists():
         return loading.model
     try:
@@ -58,7 +58,7 @@ def model_directory(loading: Loading) -> str:
             revision=loading.revision,
             cache_dir=loading.download_dir,
             local_files_only=True,
-            allow_patterns=[],  # else a file that engines do not download makes it incomplete
+            allow_patterns=[],  # else files that engines do not download would be missing
         )
     except (ImportError, OSError, ValueError):
         return loading.model  # the caller reports that there is no such directory
@@ -66,18 +66,18 @@ def model_directory(loading: Loading) -> str:
 
 
 def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
-    """Returns the digest of the files that the engine has loaded, as the settings name them.
+    """Returns the digest of the weights that the settings name, if the engine has loaded them.
 
-    It covers all safetensors of the directory that the engine has not left out. Raises ValueError
-    where the settings name no readable weights, Inert where the engine has loaded other weights or
-    other files than safetensors.
+    The digest covers the safetensors files that the engine loads. Raises ValueError if the settings
+    name no readable weights. Raises Inert if the engine has loaded other weights, or other files
+    than safetensors.
     """
     directory = Path(model_directory(loading))
     try:
         given = _given(settings)
     except ValueError:
         if Path(settings.weights) in (directory, Path(loading.model)):
-            _loaded(directory, loading)  # which reports why the engine has none of them
+            _loaded(directory, loading)  # raises Inert if it knows why the files are missing
         raise
     names = _loaded(directory, loading)
     if isinstance(given, bytes):
@@ -100,7 +100,7 @@ def named_weights(settings: NamesWeights, loading: Loading) -> bytes:
 
 
 def _given(settings: NamesWeights) -> bytes | tuple[Path, frozenset[str]]:
-    """Returns a digest, or a directory and the names of files in it."""
+    """Returns the weights that the settings name: a digest, or a directory and file names."""
     if re.fullmatch("[0-9a-fA-F]{64}", settings.weights):
         return bytes.fromhex(settings.weights)
     path = Path(settings.weights)
@@ -113,8 +113,8 @@ def _given(settings: NamesWeights) -> bytes | tuple[Path, frozenset[str]]:
 
 
 def _loaded(directory: Path, loading: Loading) -> frozenset[str]:
-    """Returns the names of the files that the engine has loaded, by the rule of vLLM and SGLang.
-    Raises Inert for other files than safetensors."""
+    """Returns the names of the files that the engine has loaded, by the rules of vLLM and SGLang.
+    Raises Inert if it has loaded other files than safetensors."""
     chosen = loading.load_format
     if chosen not in SAFETENSORS | {MISTRAL}:
         raise Inert(
@@ -154,5 +154,5 @@ def _digest_of(directory: Path, cache: str, names: Collection[str]) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _digest(directory: str, cache: str, files: tuple[tuple[str, int, int, int, int], ...]) -> bytes:
-    """Both halves may be in one process, where the weights are then read once."""
+    """Cached, because both halves of an adapter may be in one process."""
     return weights_digest(directory, cache, [name for name, *_ in files])

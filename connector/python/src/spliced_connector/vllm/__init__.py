@@ -1,9 +1,9 @@
 """The connector that vLLM loads: `"kv_connector_module_path": "spliced_connector.vllm"`.
 
-connector   the class that vLLM builds, in the scheduler and in each worker scheduler   its
-scheduler half, with prefix_scheduler or splice_scheduler for the mode worker      its half in a
-worker, with prefix or splice plugin      records the model that a runner loads
-(vllm.general_plugins)
+connector   the class that vLLM builds, in the scheduler and in each worker
+scheduler   its half in the scheduler; prefix_scheduler or splice_scheduler for the mode
+worker      its half in a worker; prefix or splice for the mode
+plugin      records the model that a runner loads (vllm.general_plugins)
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """Positions of rows and states in an engine's paged tensors, and canonical copies of them.
 
-vLLM has changed the order of these tensors several times and packs keys differently for every CPU
-that it supports, so no code here depends on a version. The engine's own functions write into
-scratch memory with the same strides, and the resulting positions are read back (`layout`). If an
-element cannot be recovered, `UnsupportedError` is raised, and the connector stays inert.
+vLLM has changed the order of these tensors several times, and packs keys differently for every CPU
+that it supports. So no code here depends on a version: the engine's own functions write patterns
+into scratch memory with the same strides, and the positions of the elements are read back
+(`layout`). If one cannot be found, `UnsupportedError` is raised and the connector stays inert.
 
 Canonical rows are token-major, [tokens, KV heads, dim]; a canonical state is [value heads, key
 dim, value dim] in float32; a convolution's tail is [kernel - 1, channels], the oldest first.
@@ -36,7 +36,7 @@ class BlocksError(ValueError):
 
 
 class _Elements:
-    """One tensor of rows inside the blocks of a layer: [block tokens, heads, dim] in each."""
+    """The keys, or values, in the blocks of a layer: [block tokens, heads, dim] in each block."""
 
     def __init__(self, cache: Tensor, block_dim: int, offsets: Tensor) -> None:
         self._tokens = offsets.shape[0]
@@ -85,8 +85,8 @@ def _stride(offsets: Tensor, dim: int) -> int:
 class RowPages:
     """Keys and values of one attention layer.
 
-    Tables are the request's block numbers in the layer's group; token t of the request is in
-    table[t // block_tokens]. Keys are as the layer wrote them, rotated to their positions.
+    A table has a request's block numbers in the layer's cache group: token t of the request is in
+    block table[t // block_tokens]. Keys are as the layer wrote them, rotated to their positions.
     """
 
     def __init__(self, module: object, found: FoundRows, block_tokens: int) -> None:
@@ -122,9 +122,9 @@ class RowPages:
         return self._keys.rows(block, begin, end), self._values.rows(block, begin, end)
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:
-        """Replaces keys [n, KV, dk] and values [n, KV, dv] of tokens from `begin` on.
+        """Replaces the keys [n, KV, dk] and values [n, KV, dv] of the n tokens from `begin` on.
 
-        Raises ValueError for rows of another shape, and beyond the table.
+        Raises ValueError for rows of another shape, and for rows beyond the table.
         """
         if k.shape[1:] != self._keys.row or v.shape[1:] != self._values.row:
             raise ValueError(f"rows of {tuple(k.shape)} and {tuple(v.shape)}")
@@ -144,19 +144,19 @@ class RowPages:
 
 @dataclass(frozen=True)
 class Caches:
-    """The engine's cache by the model's layer numbers."""
+    """The engine's caches. Layers are numbered as in the model."""
 
     rows: Mapping[int, RowPages]
     states: Mapping[int, StatePages]
     group: Mapping[int, int]
-    """The cache group of each layer: the index of its table among a request's blocks."""
+    """The cache group of each layer: the index of the layer's table in a request's `Blocks`."""
     block_tokens: tuple[int, ...]
     """Tokens of a block, by cache group."""
     copies: Copies = Copies(torch.device("cpu"))  # noqa: RUF009  (frozen)
     """Copies from and to the device of all caches."""
 
     def state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """Returns which of a request's blocks contains a layer's state after `tokens` tokens.
+        """Returns the request's block that contains a layer's state after `tokens` tokens.
 
         Raises BlocksError if none does.
         """
@@ -167,9 +167,9 @@ class Caches:
         return blocks[group][index]
 
     def table(self, blocks: Blocks, layer: int, begin: int, end: int) -> tuple[int, ...]:
-        """Returns a request's blocks of a layer, which contain all rows of tokens [begin, end).
+        """Returns the table of a layer: the request's blocks in its group.
 
-        Raises BlocksError if they do not.
+        Raises BlocksError unless they contain all rows of tokens [begin, end).
         """
         group = self.group[layer]
         size = self.block_tokens[group]
@@ -180,8 +180,8 @@ class Caches:
 
 
 class Probes:
-    """Probes each kind of layer once: layers with the same class, shape, strides and setting of
-    the same model store data alike."""
+    """Probes each kind of layer only once: layers of a model with the same class, shape, strides
+    and settings store data in the same way."""
 
     def __init__(self, profile: Profile, config: VllmConfig) -> None:
         self._profile = profile
@@ -190,14 +190,14 @@ class Probes:
         self._orders: dict[tuple[object, ...], StateOrder] = {}
 
     def rows(self, module: Any, layer: int) -> FoundRows:
-        """As `find_rows`."""
+        """See `find_rows`."""
         alike = (_signature(module), self._profile.identity.layers[layer])
         if alike not in self._rows:
             self._rows[alike] = find_rows(module, self._profile, layer)
         return replace(self._rows[alike], cache=module.kv_cache)
 
     def states(self, module: Any, layer: int) -> StatePages:
-        """As `find_states`."""
+        """See `find_states`."""
         alike = (_signature(module), self._profile.identity.layers[layer])
         if alike not in self._orders:
             self._orders[alike] = find_states(module, self._profile, layer, self._config)

@@ -1,4 +1,4 @@
-"""Selects the steps of vLLM that are prefills and can be timed."""
+"""Times those steps of vLLM that only compute a prefill."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class PrefillClock(Clock):
-    """Times steps that only compute one request's prompt."""
+    """Times steps that compute tokens of one request only."""
 
     def __init__(self, pipelined: bool) -> None:
         super().__init__()
         self._pipelined = pipelined  # steps overlap, so their times cannot be separated
 
     def step(self, step: SchedulerOutput, busy: bool) -> None:
-        """Called before a step; busy: the connector itself has work in it."""
+        """Called before each step. busy: the connector has work of its own in the step."""
         if self._pipelined or busy or len(step.num_scheduled_tokens) != 1:
             self.begin(None)
             return

@@ -5,8 +5,8 @@
       "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"weights": "/models/m", "mode": "prefix"}}'
 
-vLLM builds it once in the scheduler's process and once in each worker. Each role has its half,
-and the mode determines the work of the halves.
+vLLM builds one object in the scheduler's process and one in each worker's. Each has the half of the
+connector for its role; the mode determines what the halves do.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
-    """One step's plan, of a type that depends on the mode; None if there is no work."""
+    """What the scheduler's half sends to the workers for one step. The type of `plan` depends on
+    the mode; None is no work."""
 
     plan: object = None
     ended: frozenset[str] = frozenset()
-    """Requests whose shared pages were released, also when the modes are off."""
+    """Requests whose shared pages were released, also while the mode is off."""
     doubt: bool = False
     """Whether the engine's weights may have changed since the last step."""
 
@@ -60,7 +61,7 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """A rank's report to the scheduler's half."""
 
     inert: str = ""
-    """Why the rank does nothing: then no rank is given work."""
+    """Why the rank does nothing, empty if it works. If one rank does nothing, no rank gets work."""
     walks: tuple[Walked, ...] = ()
     worked: tuple[Worked, ...] = ()
 
@@ -74,17 +75,17 @@ class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
 class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Connects one vLLM engine to the spliced daemon on its node.
 
-    Failures of the daemon never reach the engine: a request that cannot be served is computed.
+    Failures of the daemon never reach the engine: it computes what the connector cannot provide.
     Raises ValueError at the start for invalid settings.
     """
 
     _handled: BaseException | None = None
-    """The exception that was being handled around the engine when its step began; it is not a
+    """The exception that the code around the engine was handling when the step began. It is not a
     failure of the step."""
     _walks: tuple[Walked, ...] = ()
-    """Walks that ended and were not reported yet."""
+    """Finished walks that were not reported yet."""
     _worked: tuple[Worked, ...] = ()
-    """Likewise."""
+    """Finished segments for other nodes that were not reported yet."""
 
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
@@ -109,15 +110,15 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """Returns False: data that is not stored only causes a later miss, so no request has to
-        wait for it."""
+        """Returns False: if data is not stored, the only effect is a later miss. So no request must
+        wait for storing."""
         return False
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
-        """Returns False: an engine may wake with other weights, so the reset of caches before its
-        sleep ends the reuse until a restart. 0.33 asks the class, before anything is built; 0.32
-        does not ask, and sleeps anyway."""
+        """Returns False: an engine may wake with other weights, so the reset of its caches before
+        sleep ends reuse until a restart. vLLM 0.33 calls this before it builds anything; 0.32 does
+        not call it, and sleeps anyway."""
         return False
 
     @property
@@ -168,7 +169,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._scheduler.bind(kv_cache_manager)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
-        """Returns groups whose new blocks need not be zeroed. A splice may end inside a block."""
+        """Returns the groups whose new blocks need not be zeroed: none in mode splice, because a
+        splice may end inside a block."""
         if self._settings.mode is Mode.SPLICE:
             return ()
         groups: tuple[int, ...] = super().get_loaded_kv_cache_group_ids(request)
@@ -215,10 +217,10 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False, self._scheduler.finished(request)
 
     def reset_cache(self) -> bool:
-        """Ends the reuse until the engine starts again.
+        """Ends reuse until the engine is restarted.
 
-        Engines reset their connectors when weights have been changed in place, and the daemon's
-        objects are named by the weights that were read at the start.
+        Engines reset their connectors after weights were changed in place. The keys of the daemon's
+        objects depend on the weights that were read at the start.
         """
         self._scheduler.turn_off("its cache was reset, weights may have changed: restart it")
         return True
@@ -229,11 +231,12 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker.register(kv_caches)
 
     def unregister_kv_caches(self) -> None:
-        """Ends the reuse: the memory of the caches is about to be freed (vLLM 0.33)."""
+        """Ends reuse, because the engine is about to free its caches (vLLM 0.33)."""
         self._worker.turn_off("the engine has released its caches: restart it")
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """The one call of a step before attention gets the positions of its requests' rows."""
+        """Handles ended requests and doubts about weights. Of a step's calls, only this one comes
+        before attention gets the positions of rows."""
         if isinstance(kv_connector_metadata, SplicedMetadata):
             self._worker.forget(kv_connector_metadata.ended)
             if kv_connector_metadata.doubt:
@@ -255,18 +258,18 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         attn_metadata: AttentionMetadata,
         **kwargs: object,
     ) -> None:
-        """Does nothing: layers without attention have no such call, so `wait_for_save` saves
-        all."""
+        """Does nothing: only attention layers have this call, so `wait_for_save` saves all
+        layers."""
 
     def wait_for_save(self) -> None:
         self._give_up_failed_step()
         self._worker.save(self._plan)
 
     def _give_up_failed_step(self) -> None:
-        """Ends the reuse if the engine's step is being left with an exception.
+        """Ends reuse if the engine is leaving its step with an exception.
 
-        Engines make these calls in a `finally`. The results of the step are then in an unknown
-        state: nothing may be stored of it, and nothing written after it.
+        The engine calls the connector in a `finally` block, so also after a failure. Then the
+        results of the step are undefined: nothing may be stored or written to blocks.
         """
         error = sys.exc_info()[1]
         if error is not None and error is not self._handled:

@@ -1,8 +1,8 @@
 """Detects a request's first token, in the scheduler's process.
 
-The scheduler sees steps, not tokens: a prompt that a step has ended has its first token when the
-next step is planned, or the one after it if steps are planned ahead. A request that ends earlier
-also has it.
+The scheduler sees steps, not tokens. Once a step has computed the end of a prompt, its first token
+is there when the next step is planned, or one step later if steps are planned ahead. A request that
+has ended before that also has its first token.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ class Started:
 
     request: Request
     held: int = 0
-    """Leading tokens in the engine's own cache at its last query."""
+    """Number of leading tokens in the engine's own cache, as of its last query."""
     steps: int = 0
-    """Steps planned since its prompt ended."""
+    """Steps planned since the end of the prompt was computed."""
     first: float = 0.0
-    """Seconds from its arrival to its first token, 0 before."""
+    """Seconds from its arrival to its first token; 0 before the first token."""
 
 
 class FirstTokens:
-    """First tokens of one engine. pipelined: it plans a step before the previous one has ended."""
+    """Detects first tokens in one engine. pipelined: it plans a step before the previous one has
+    ended."""
 
     def __init__(self, pipelined: bool) -> None:
         self._wait = 1 if pipelined else 0
@@ -41,12 +42,12 @@ class FirstTokens:
         self._ended: set[str] = set()  # requests whose prompt has ended, reported or not
 
     def matched(self, request: Request, computed: int) -> None:
-        """Called when the engine asks for tokens beyond the first `computed`."""
+        """Called when the engine asks for tokens after the first `computed`."""
         if request.request_id not in self._ended:  # a preempted request asks again
             self._started.setdefault(request.request_id, Started(request)).held = computed
 
     def plan(self, step: SchedulerOutput) -> list[Started]:
-        """Returns the requests whose first token was computed since the last step."""
+        """Returns the requests whose first token was computed since the last call."""
         for one in self._due.values():
             one.steps += 1
         came = [self._has(one) for one in self._due.values() if one.steps > self._wait]
@@ -61,8 +62,8 @@ class FirstTokens:
         return came
 
     def finished(self, request: Request) -> Started | None:
-        """Handles the end of a request. Returns it if it had its first token and was not reported
-        yet."""
+        """Handles the end of a request. Returns the request if it had its first token and was not
+        returned before."""
         self._started.pop(request.request_id, None)
         self._ended.discard(request.request_id)
         one = self._due.pop(request.request_id, None)

@@ -1,8 +1,7 @@
-"""Our log lines among vLLM's.
+"""Puts our log lines into vLLM's log.
 
-vLLM only configures handlers for loggers below its own name, and leaves the root logger at its
-default, which drops everything below a warning. Operators would not see that the connector has
-attached, nor why it is inert.
+vLLM configures handlers only for loggers below its own name. The root logger keeps its default,
+which drops everything below a warning. So operators would not see that the connector has attached.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class SplicedStats(KVConnectorStats):  # type: ignore[misc]
 
 
 class SplicedMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
-    """One counter with a label for the name of the count."""
+    """One Prometheus counter, with a label `what` for the name of the count."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Messages from the scheduler's half to the worker's half, and the interfaces of a mode for both.
+"""Messages between the scheduler's half and the workers' halves, and the interfaces of a mode in
+both.
 
-Plans are pickled and sent to every rank, so that all ranks do the same. They contain ids and
-block numbers, never tensors.
+Plans are pickled and sent to every rank, so that all ranks do the same. They contain ids and block
+numbers, never tensors.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ NO_BLOCK = 0
 class LoadPlan:
     """Fill a request's blocks from a checkpoint.
 
-    The engine has the first `begin` tokens already, in blocks that others may read: they are not
-    touched. Rows [begin, tokens) and the states after token `tokens` are written.
+    The engine already has the first `begin` tokens, in blocks that other requests may read; these
+    are not touched. The rows of tokens [begin, tokens) and the states after `tokens` tokens are
+    written.
     """
 
     request_id: str
@@ -43,10 +45,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class SavePlan:
-    """Store a request's rows and states up to token `tokens`, on top of a stored parent.
+    """Store a request's rows and states up to token `tokens`, as an extension of a stored parent.
 
-    parent_tokens 0 is no parent. spliced: segments were composed into it. A state that is not at
-    a block boundary only exists in the step that ends at it.
+    parent_tokens 0 means no parent. spliced: segments were composed into the state. A state that is
+    not at a block boundary exists only in the step that ends there.
     """
 
     request_id: str
@@ -68,8 +70,8 @@ class PrefixPlan:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Outcomes of a request's segments that other nodes compute, by key: they are available, or
-    this engine has to compute them."""
+    """News about segments of a request that other nodes compute, by key. came: they are available
+    now. lost: this engine must compute them."""
 
     request_id: str
     came: frozenset[bytes]
@@ -87,8 +89,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """One rank has stored its share of such a segment, or cannot. rows and seconds are of the
-    batch that it was computed in, reported for one job of the batch: 0 for the others."""
+    """One rank has stored its share of the segment of a `Work`, or could not. rows and seconds are
+    those of the whole batch; only one job of the batch reports them, the others report 0."""
 
     id: int
     stored: bool
@@ -98,10 +100,11 @@ class Worked:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests whose blocks are settled after a step, and those of them whose blocks were not
-    filled; the times of the walks that ended; and outcomes of other nodes' segments.
+    """The outcome of a step. done: requests whose blocks are settled. failed: those of them whose
+    blocks were not filled. walks: times of finished walks. worked: outcomes of segments for other
+    nodes.
 
-    Invariant: failed is part of done.
+    Invariant: failed is a subset of done.
     """
 
     done: frozenset[str] = frozenset()
@@ -112,23 +115,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The scheduler's half has failed, and these requests wait for promised tokens. The workers
-    abandon their remaining work, and report all of them as failed."""
+    """The scheduler's half has failed while these requests wait for promised tokens. The workers
+    abandon their remaining work and report all these requests as failed."""
 
     request_ids: frozenset[str]
 
 
 class SchedulerMode(Protocol):
-    """A mode's decisions, in the scheduler's process. Requests that cannot be reused (adapters,
-    images, embeddings, pooling) are never passed to it."""
+    """A mode's decisions, in the scheduler's process. Requests whose state cannot be reused
+    (adapters, images, embeddings, pooling) are never passed to a mode."""
 
     def match(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """Returns the available tokens after the first `computed`, and whether they are loaded
-        later than this step. Called any number of times for a request."""
+        """Returns how many tokens after the first `computed` are available (None: ask again later),
+        and whether they are loaded in a later step. May be called repeatedly for a request."""
         ...
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
-        """The request has blocks; `external` tokens of them are for us to fill, 0 for none."""
+        """Called when a request has blocks. external: how many of their tokens the connector must
+        fill."""
         ...
 
     def plan(self, step: SchedulerOutput) -> object:
@@ -137,11 +141,11 @@ class SchedulerMode(Protocol):
         ...
 
     def settled(self, outcome: Outcome) -> None:
-        """Handles the loads that a step has ended."""
+        """Handles the outcome of a step."""
         ...
 
     def served(self, report: Served) -> Served:
-        """Adds what it knows of a request, by its name, that has its first token."""
+        """Completes the report of a request that has its first token."""
         ...
 
     def finished(self, request: Request) -> dict[str, object] | None:
@@ -166,11 +170,12 @@ class WorkerMode(Protocol):
     """A mode's work, in the process and on the thread that run the model."""
 
     def shares(self, plan: object) -> bool:
-        """Whether `load` may fill blocks, or store data."""
+        """Whether `load` may fill blocks or store data for this plan."""
         ...
 
     def load(self, plan: object) -> Outcome:
-        """Fills blocks. A failure of the daemon is not raised: the request fails."""
+        """Fills blocks. If the daemon fails, this raises nothing: the request is in
+        `Outcome.failed`."""
         ...
 
     def save(self, plan: object) -> None:
@@ -182,7 +187,7 @@ class WorkerMode(Protocol):
         ...
 
     def stop_storing(self) -> None:
-        """Drops what is not stored yet, and stores nothing more."""
+        """Drops data that is not stored yet, and stores nothing more."""
         ...
 
     def close(self) -> None:

@@ -1,20 +1,20 @@
 """The `vllm.general_plugins` entry point: records which model each model runner loaded, and how a
 sleeping engine is woken.
 
-Splicing computes the tokens at the seams with the engine's own modules, and a connector is not
-given the model. So `register` wraps `load_model` of the runner classes and keeps a weak reference
-to each runner that loaded one. A runner of an unexpected shape is not wrapped: no model is found
-then, and splicing stays off.
+Splicing computes the tokens at seams with the engine's own modules, but vLLM does not give the
+model to a connector. So `register` wraps `load_model` of the runner classes and keeps a weak
+reference to each runner that has loaded a model. A runner class with unexpected methods is not
+wrapped: then no model is found, and splicing stays off.
 
-A connector is not notified of weights that are replaced in place either. So `reload_weights` is
-wrapped too, and the calls to the engine core after which weights may have changed. An engine
-without requests sleeps until one arrives. It must be woken for a segment that another node
-requests, so `run_busy_loop` is wrapped. Nothing else is changed.
+vLLM does not tell a connector either that weights were replaced in place. So `reload_weights` is
+wrapped too, and so are the calls to the engine core after which weights may have changed. An engine
+without requests sleeps until one arrives, but must wake for a segment that another node requests.
+So `run_busy_loop` is wrapped as well. Nothing else is changed.
 
 Runners are imported late in some processes and never in others, and importing them takes seconds.
-So a class is wrapped when its module is imported, or at once if it already is.
+So a class is wrapped when its module is imported, or at once if it is already imported.
 
-Nothing here imports vLLM or torch.
+This module imports neither vLLM nor torch.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ RUNNERS = {
 CORE = ("vllm.v1.engine.core", "EngineCoreProc")
 
 _USERS_CALLS = ("collective_rpc", "reset_prefix_cache", "wake_up")
-"""Methods of the engine's core after which weights may have changed: users' code runs in the
-workers, caches of old weights are dropped, and released memory has contents again."""
+"""Methods of the engine's core after which weights may have changed. `collective_rpc` runs users'
+code in the workers. The others are called after weights were replaced, or restore released
+memory."""
 _LOOP = "run_busy_loop"
 _LOAD = "load_model"
 _RELOAD = "reload_weights"
@@ -59,15 +60,15 @@ class LoadedModels:
         self._replaced: weakref.WeakSet[object] = weakref.WeakSet()
 
     def keep(self, runner: object) -> None:
-        """Records a runner, once, however often it loads."""
+        """Records a runner, only once even if it loads several times."""
         alive = [ref for ref in self._runners if ref() is not None]
         if not any(ref() is runner for ref in alive):
             alive.append(weakref.ref(runner))
         self._runners = alive
 
     def of(self, vllm_config: object) -> object | None:
-        """Returns the model of the runner with exactly this configuration object, None if
-        unknown."""
+        """Returns the model of the runner with exactly this configuration object, None if there is
+        none."""
         get_model = getattr(self._runner(vllm_config), "get_model", None)
         return get_model() if callable(get_model) else None
 
@@ -85,15 +86,15 @@ class LoadedModels:
         return None
 
     def batch_of(self, vllm_config: object) -> Callable[[], Sequence[str]]:
-        """Returns a function that returns the requests of a runner's step, in the order of its
-        batch. Raises LookupError if the runner is unknown."""
+        """Returns a function that returns the ids of the requests in that runner's step, in the
+        order of the batch. Raises LookupError if the runner is unknown."""
         runner = self._runner(vllm_config)
         if runner is None:
             raise LookupError("the runner is not known")
         return functools.partial(_batch, weakref.ref(runner))
 
     def replace(self, runner: object) -> None:
-        """Records that a runner's weights are, or will be, others than those it has loaded."""
+        """Records that the weights of a runner were replaced after loading, or soon will be."""
         self._replaced.add(runner)
 
     def replaced(self, vllm_config: object) -> bool:
@@ -115,7 +116,8 @@ class _Inbox(Protocol):
 
 
 class Cores:
-    """The loops of this process that sleep without requests: one, in an engine's own process."""
+    """The engine loops of this process, which sleep without requests. An engine's own process has
+    one."""
 
     def __init__(self) -> None:
         self._running: weakref.WeakSet[object] = weakref.WeakSet()
@@ -126,7 +128,7 @@ class Cores:
 
     @property
     def running(self) -> bool:
-        """Returns whether there is one: not in a program that steps its engine itself."""
+        """Returns whether there is a loop. A program that steps its engine itself has none."""
         return bool(self._inboxes())
 
     def wake(self) -> None:
@@ -156,7 +158,8 @@ users_calls = UsersCalls()
 
 
 def register() -> None:
-    """Wraps the imported runner classes, and others when they are imported. May be called again."""
+    """Wraps the runner classes and the engine's loop, now or when they are imported. May be called
+    again."""
     waiting = {}
     for module_name, class_name in (*RUNNERS.items(), CORE):
         module = sys.modules.get(module_name)
@@ -169,8 +172,8 @@ def register() -> None:
 
 
 def wrap(module: ModuleType, class_name: str) -> bool:
-    """Makes load_model of a runner class record the runner, and the loop of an engine's core the
-    core. Returns whether the class fits."""
+    """Wraps a class: load_model of a runner class records the runner, and the loop of an engine's
+    core records the core. Returns whether the class has the expected methods."""
     runner = getattr(module, class_name, None)
     if (module.__name__, class_name) == CORE:
         _wrap_users_calls(runner)
@@ -229,7 +232,8 @@ def shares_pages(config: object) -> bool:
 
 
 def _share_pages(wanted: bool) -> None:
-    """Layers of attention select their backend when they are built, long before a connector is."""
+    """Installs the attention backend for shared pages, or withdraws it. This must happen before the
+    model is loaded, because attention layers select their backend when they are built."""
     name = "spliced_connector.vllm.pages.backend"
     if not wanted and name not in sys.modules:
         return
@@ -262,7 +266,8 @@ def _keeping_core(loop: Callable[..., object]) -> Callable[..., object]:
 
 
 def _wrap_users_calls(core: object) -> None:
-    """Wraps them in the class that defines them: engines in the user's own process have no loop."""
+    """Wraps these calls in the class that defines them, because engines in the user's own process
+    use a base class without a loop."""
     for name in _USERS_CALLS:
         owners = (c for c in getattr(core, "__mro__", ()) if callable(vars(c).get(name)))
         if (owner := next(owners, None)) is None:
@@ -284,7 +289,8 @@ def _counting(call: Callable[..., object]) -> Callable[..., object]:
 
 
 def _wrap_reload(runner: type) -> None:
-    """The class that defines an inherited reload_weights is wrapped as well."""
+    """Wraps reload_weights if the class itself defines it. An inherited one is wrapped in its own
+    class."""
     reload = vars(runner).get(_RELOAD)
     if callable(reload) and not getattr(reload, _MARK, False):
         setattr(runner, _RELOAD, _telling(reload))
@@ -293,7 +299,7 @@ def _wrap_reload(runner: type) -> None:
 def _telling(reload: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(reload)
     def reload_weights(self: object, *args: object, **options: object) -> object:
-        loaded.replace(self)  # first: one that fails may have replaced some
+        loaded.replace(self)  # before the call: if it fails, it may have replaced some
         return reload(self, *args, **options)
 
     setattr(reload_weights, _MARK, True)
@@ -301,7 +307,7 @@ def _telling(reload: Callable[..., object]) -> Callable[..., object]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Wraps runner classes right after their modules are executed; finds no modules itself."""
+    """Wraps classes right after their modules are executed. It leaves finding modules to Python."""
 
     def __init__(self, waiting: dict[str, str]) -> None:
         self._waiting = waiting
@@ -312,7 +318,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        # Not removed: this may be only a query, with the import still to follow.
+        # The entry is kept: this may be only a query, and the import may follow later.
         class_name = self._waiting.get(fullname)
         if class_name is None:
             return None

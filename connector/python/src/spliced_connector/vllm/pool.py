@@ -1,9 +1,9 @@
 """The engine's blocks, as seen by the half in the scheduler's process.
 
-vLLM caches full blocks under hashes of the request's tokens, and gives them to any request with
-the same tokens. Spliced blocks differ from those of a prefill, so a spliced request is renamed
-before any of its blocks is cached. All its blocks, including those that the engine computes after
-the splice, then have a name that no other request can have.
+vLLM caches full blocks under hashes of the request's tokens, and gives them to any request with the
+same tokens. Spliced blocks differ from those of a prefill. So the hashes of a spliced request are
+changed before any of its blocks is cached. Then no other request can find its blocks, including
+those that the engine computes after the splice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 def make_private(request: Request) -> None:
     """Makes the hashes of a request's uncached blocks unique to it.
 
-    Blocks that it shares with others keep theirs.
+    Blocks that it already shares with other requests keep their hashes.
     """
     _name(request, f"spliced:{secrets.token_hex(16)}")
 
 
 def make_public(request: Request, salt: str | None) -> None:
-    """Undoes `make_private`; no block of the request may be cached yet. salt: the request's own."""
+    """Undoes `make_private`. No block may be cached yet. salt: the request's original cache
+    salt."""
     _name(request, salt)
 
 
@@ -54,14 +55,14 @@ class EnginePool:
         self._pool = manager.block_pool
 
     def states(self, request: Request, tokens: int) -> tuple[int, ...] | None:
-        """Returns the blocks with the states after the request's first `tokens` tokens, by cache
-        group, `NO_BLOCK` for groups of rows. None if one is missing or evicted."""
+        """Returns for each cache group the block with the states after the request's first `tokens`
+        tokens, `NO_BLOCK` for groups of rows. None if one of the blocks is missing or evicted."""
         found = self._find(request, tokens)
         return None if found is None else _numbers(found)
 
     def hold(self, request: Request, tokens: int) -> tuple[int, ...] | None:
-        """`states`, which stay until `release`: the engine itself only keeps the last state of a
-        request, and may reassign the blocks of the others."""
+        """Like `states`, and keeps these blocks until `release`. The engine itself keeps only the
+        last state of a request and may reassign the blocks of its other states."""
         found = self._find(request, tokens)
         if found is None or self._pool is None:
             return None
@@ -84,7 +85,7 @@ class EnginePool:
         pool = self._pool
         if pool is None or tokens <= 0 or tokens % pool.hash_block_size:
             return None
-        # A hash covers all tokens up to its end, for blocks of every size.
+        # A block's hash covers all tokens up to its end, whatever the size of the blocks.
         index = tokens // pool.hash_block_size - 1
         if index >= len(request.block_hashes):
             return None

@@ -1,7 +1,7 @@
-"""Mode prefix in a worker: fills blocks from checkpoints and copies new ones out.
+"""Mode prefix in a worker: fills blocks from checkpoints and copies new checkpoints out.
 
-All work starts on the thread that runs the model, between two forward passes; it does not wait
-for storing.
+All work starts on the thread that runs the model, between two forward passes. That thread does not
+wait for storing.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ class PrefixWorker:
         self._caches = caches
         self._profile = session.model.profile
         self.placed: Placed | None = None
-        """Requests with some rows outside their own blocks."""
+        """Records requests with shared pages, which have rows outside their own blocks; None
+        without them."""
         self._saver = Saver(session.model, session.tally, session.settings.pending_mib << 20)
 
     def shares(self, plan: object) -> bool:
         return isinstance(plan, PrefixPlan) and bool(plan.loads)
 
     def load(self, plan: object) -> Outcome:
-        """Fills blocks for at most `load_ms` in total; remaining requests fail, so that the
-        engine computes them."""
+        """Fills blocks for at most `load_ms` in total. The remaining requests fail, and the engine
+        computes them."""
         if not isinstance(plan, PrefixPlan):
             return Outcome()
         failed = set()
@@ -72,14 +73,14 @@ class PrefixWorker:
         return self._saver.drain(timeout)
 
     def stop_storing(self) -> None:
-        """Drops what is not stored yet, and stores nothing more."""
+        """Drops data that is not stored yet, and stores nothing more."""
         self._saver.close()
 
     def close(self) -> None:
         self.stop_storing()
 
     def _load(self, plan: LoadPlan, seconds: float) -> bool:
-        """Returns whether all of it is in the blocks, and was valid until then."""
+        """Returns whether all data of the load is in the blocks and was valid until then."""
         if seconds <= 0:
             return False
         checkpoint = self._session.model.load(plan.hash, wait=seconds)
@@ -116,7 +117,7 @@ class PrefixWorker:
         return True
 
     def _take(self, plan: SavePlan) -> Taken:
-        """Copies rows and states, in the order of the layout."""
+        """Starts copying rows and states out of the engine, in the order of the layout."""
         parts: list[Tensor] = []
         for layer in range(len(self._session.engine.identity.layers)):
             if layer in self._caches.states:
@@ -139,8 +140,8 @@ class PrefixWorker:
         return read_rows(pages, rope, shared, own, begin, end)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """Returns the block of a state that a step has left at a boundary: earlier ones are
-        gone."""
+        """Returns the block of the state after `tokens` tokens. Raises BlocksError if that is not a
+        block boundary: the engine keeps only states at boundaries."""
         if tokens % self._caches.block_tokens[self._caches.group[layer]]:
             raise BlocksError(f"layer {layer} keeps no state after token {tokens}")
         return self._caches.state_block(blocks, layer, tokens)

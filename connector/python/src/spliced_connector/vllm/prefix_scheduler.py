@@ -1,26 +1,26 @@
 """Mode prefix in the scheduler's process: reuse after exactly the same leading tokens.
 
-A checkpoint after token p is all rows of [0, p) and every recurrent state after p. The scheduler
-claims the longest one that the daemon has. The claim is asynchronous, because in the step of a
-synchronous one vLLM has copied the state block before a connector is called. Loads end in the
-step that they begin in.
+A checkpoint after token p has all rows of [0, p) and every recurrent state after p. The scheduler's
+half claims the longest checkpoint that the daemon has: it promises these tokens to the engine. The
+claim is asynchronous, because in the step of a synchronous claim vLLM copies the state block before
+it calls a connector. A load begins and ends in the same step.
 
-States exist only where a step ends, so the scheduler's half moves the engine's own stop for
-shared prefixes (`Request.shared_prefix_boundary`) to the next position that the daemon wants
-stored.
+States exist only where a step ends. So the scheduler's half moves the engine's own stop for shared
+prefixes (`Request.shared_prefix_boundary`) to the next position that the daemon wants stored.
 
-Answers are stored like prompts: decoding ends a step at every block boundary, and names grow with
-the tokens. So the next turn of a conversation continues after the last whole block of the answer.
+Answers are stored like prompts: decoding ends a step at every block boundary, and prefix hashes are
+extended with the tokens. So the next turn of a conversation continues after the last whole block of
+the answer.
 
-Mode splice can continue anywhere. For it the state after each prompt is stored as well, and
+Mode splice can continue at any token. For that mode the state after each prompt is stored too, and
 looked up at the starts of the conversation's answers.
 
-With drafts a step's last token may be rejected. All tokens before a step stay: if it begins at a
-block boundary the engine has copied the state aside, as it does for its own prefix cache. Other
-boundaries in an answer are left out.
+With speculative decoding, a step's last tokens may be rejected, but not those before the step. If a
+step begins at a block boundary, the engine has kept a copy of the state there, as for its own
+prefix cache. States at other boundaries in an answer are not stored.
 
-An engine with states of 16 bits rounds them at each token that it decodes. Then no state of an
-answer is stored, and none of a prompt that began at one in the engine's own cache.
+An engine with 16-bit states rounds them at each token that it decodes. Then no state of an answer
+is stored, and no state of a prompt that continues from such a state in the engine's own cache.
 """
 
 from __future__ import annotations
@@ -58,55 +58,56 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _MOST_STARTS = 64
-"""Maximum answers of a conversation, the latest, before which a state is looked up."""
+"""Maximum answers of a conversation at whose start a state is looked up; the latest ones."""
 _MATCH_SECONDS = 0.1
-"""How long the daemon's answer is used for a request that waits to be scheduled."""
+"""Seconds for which the daemon's answer is reused while a request waits to be scheduled."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """State of one request's prompt."""
+    """What the scheduler's half knows about the prompt of one request."""
 
     request: Request
     namer: PrefixNames
-    names: dict[int, bytes]  # by position, ascending; including the answer, once it was stored
-    tokens: int  # of the prompt
+    names: dict[int, bytes]  # hashes by ascending position, also of the answer once stored
+    tokens: int  # number of prompt tokens
     block: int  # tokens of a block
     found: Match = field(default_factory=Match)
     asked: float = 0.0
-    """When the daemon answered, 0 never."""
+    """When the daemon was last asked, a time of `time.monotonic`; 0 = never."""
     held: int = 0
-    """Leading tokens that the daemon has, or is about to have."""
+    """Number of leading tokens that the daemon has or will soon have."""
     wanted: list[int] | None = None
     """Positions to store, ascending; None before the daemon was asked."""
     compute: bool = False
-    """Loading is no faster than computing."""
+    """The daemon advises to compute: loading is no faster."""
     lost: bool = False
     """A load has failed: the engine computes this prompt."""
     answered: int = 0
-    """The last boundary in the answer for which the daemon was asked."""
+    """The last block boundary in the answer for which the daemon was asked."""
     claimed: int = 0
-    """Leading tokens that the engine has with the daemon's prefix, including its own."""
+    """Leading tokens that the engine has with the daemon's prefix, including the engine's own; 0 =
+    no prefix was claimed."""
     stored: int = 0
-    """Checkpoints that were handed over for storing."""
+    """Number of checkpoints that were passed on for storing."""
     spliced: bool = False
     """Segments were composed into the state from which the engine continues."""
     predicted: tuple[float, ...] = ()
-    """Seconds by way."""
+    """`Advice.predicted`."""
     decided: float = 0.0
     """Seconds spent on asking the daemon."""
     trouble: str = ""
-    """Why the daemon's part is missing, in words for the caller."""
+    """Why the daemon did not help, as a text for the caller."""
 
     @property
     def before(self) -> list[int]:
-        """Returns the positions at which a prefix can be reused: the engine computes at least the
-        last token, whose output is the first token of the answer."""
+        """Returns the positions at which a prefix can be reused. The last token is always computed,
+        because its output is the first token of the answer."""
         return [p for p in self.names if p < self.tokens]
 
     @property
     def boundaries(self) -> list[int]:
-        """Returns those of them where a block ends."""
+        """Returns the positions of `before` where a block ends."""
         return [p for p in self.before if p % self.block == 0]
 
 
@@ -153,7 +154,7 @@ class PrefixScheduler:
     advised = True  # it counts what the daemon did not advise
 
     def __init__(self, session: Session, turns: bool = False) -> None:
-        """turns: name the states after prompts as well, store them, and let `tell` find them."""
+        """turns: also store the states after prompts, and look states up where answers begin."""
         check_prefixes(session.engine)
         self._session = session
         self._turns = turns
@@ -170,7 +171,7 @@ class PrefixScheduler:
             self._ask(prompt)
         tokens = prompt.found.prefix_tokens
         claims = not prompt.lost and not prompt.compute and tokens > computed
-        # Elsewhere the engine would cache blocks whose states were never written.
+        # At other positions the engine would cache blocks whose states were never written.
         exact = prompt.found.prefix_kind == Accept.EXACT
         claims = claims and exact and tokens % prompt.block == 0
         self._steer(prompt, tokens if claims else computed)
@@ -216,7 +217,7 @@ class PrefixScheduler:
                 self._session.rounding.lost(request_id)
             prompt = self._prompts.get(request_id)
             if prompt is not None:
-                # A prefix that could not be loaded cannot be a parent either.
+                # A prefix that could not be loaded cannot be the parent of a checkpoint either.
                 prompt.lost, prompt.held, prompt.claimed = True, 0, 0
                 prompt.spliced = False
 
@@ -233,8 +234,9 @@ class PrefixScheduler:
         )
 
     def finished(self, request: Request) -> dict[str, object] | None:
-        """Asks the daemon about an answer that has reached a boundary, so that it learns which
-        requests return. Returns the outcome of the request, for its response."""
+        """Handles the end of a request. If the answer has reached a block boundary, the daemon
+        records it, to learn which requests return. Returns the outcome of the request for its
+        response."""
         prompt = self._prompts.pop(request.request_id, None)
         if prompt is None:
             return None
@@ -250,7 +252,7 @@ class PrefixScheduler:
         return False
 
     def bind(self, manager: KVCacheManager) -> None:
-        """Does nothing: every match passes what the engine has of a prompt."""
+        """Does nothing: each call of `match` says what the engine has of a prompt."""
 
     def close(self) -> None:
         """Does nothing: no blocks are pinned."""
@@ -258,7 +260,8 @@ class PrefixScheduler:
     def replaced(self, request_id: str, held: int, spliced: bool) -> None:
         """Records that the engine's state of a request was replaced.
 
-        held: leading tokens of it that the daemon has. spliced: segments were composed.
+        held: how many leading tokens the daemon has. spliced: segments were composed into the
+        state.
         """
         prompt = self._prompts.get(request_id)
         if prompt is None:
@@ -269,8 +272,8 @@ class PrefixScheduler:
         prompt.wanted = self._next(prompt)
 
     def open(self, request: Request) -> Prompt | None:
-        """Returns the prompt of a request, with its prefixes named. None without a daemon, whose
-        salt is part of the names."""
+        """Returns the prompt of a request, with the hashes of its prefixes. None before a daemon
+        was attached, because the hashes depend on its salt."""
         known = self._prompts.get(request.request_id)
         return self._open(request) if known is None else known
 
@@ -287,16 +290,17 @@ class PrefixScheduler:
         return prompt is None or prompt.compute
 
     def tell(self, request: Request, found: Match, advice: Advice | None) -> None:
-        """Sets the results of one query for prefixes and segments, instead of a separate query.
+        """Sets the results of a request to the daemon that asked for prefixes and segments
+        together.
 
-        found: for the positions that `named` returned.
+        found: the match of the positions that `named` returned.
         """
         prompt = self.open(request)
         if prompt is None:
             return
         prompt.asked = time.monotonic()
         prompt.found = found
-        if found.prefix_kind == Accept.EXACT:  # later checkpoints of the engine extend nothing else
+        if found.prefix_kind == Accept.EXACT:  # checkpoints only extend exact ones
             prompt.held = max(prompt.held, found.prefix_tokens)
         self._follow(prompt, advice)
 
@@ -316,9 +320,9 @@ class PrefixScheduler:
         return prompt
 
     def _ask(self, prompt: Prompt) -> None:
-        """Asks what is stored, and once what to store."""
+        """Asks the daemon which prefix it has, and the first time also what to store."""
         if not prompt.names:
-            return  # shorter than a block, until its answer is longer
+            return  # shorter than a block, at least until its answer has grown
         now = time.monotonic()
         if prompt.asked and now - prompt.asked < _MATCH_SECONDS:
             return
@@ -365,23 +369,25 @@ class PrefixScheduler:
             self._session.tally.add("not_worth_it")
 
     def _stored(self, prompt: Prompt, at: int) -> bool:
-        """Returns whether the daemon has the state at a position that the prompt cannot use. The
-        match leaves it out, so every repetition of the prompt would store it again."""
+        """Returns whether the daemon has the state at position `at`, which this prompt cannot use.
+        The match does not ask for it. Without this check, every repetition of the prompt would
+        store it again."""
         accept = Accept.ANY if self._turns else Accept.EXACT
         return self._session.model.match([at], [prompt.names[at]], (), accept).prefix_tokens == at
 
     def _next(self, prompt: Prompt) -> list[int]:
-        """Returns the position at which the next turn will continue, if it is worth a state."""
+        """Returns the position where the next turn will continue, if a state there is worth
+        storing."""
         at = prompt.tokens
         worth = self._turns and at in prompt.names and at - prompt.held >= NEXT_TOKENS
         return [at] if worth else []
 
     def _boundaries(self, request: Request) -> tuple[int, ...]:
-        """Returns the positions where, according to the application, prompts may diverge, else
-        the first and the last boundary of the template or of a turn.
+        """Returns the positions where prompts may diverge: the cuts that the application names,
+        else the first and the last boundary of the template or of a turn.
 
-        After the first one a user's own words begin, after the last one the answer. So one state
-        serves other conversations, and one the next turn.
+        After the first boundary the user's own text begins, so a state there serves other
+        conversations. After the last one the answer begins, so a state there serves the next turn.
         """
         ids = request.prompt_token_ids
         try:
@@ -392,28 +398,28 @@ class PrefixScheduler:
             named = None
         if named is not None and not named.found.cuts:
             return tuple(cut for cut in named.cuts if cut)
-        if named is not None and "chunks" not in dict(named.found.by):  # those are no boundaries
+        if named is not None and "chunks" not in dict(named.found.by):  # chunks are no boundaries
             ends = tuple(cut for cut in named.cuts if cut)
         else:
             ends = turn_ends(ids, _stops(request))
         return tuple(sorted({*ends[:1], *ends[-1:]}))
 
     def _kept(self, prompt: Prompt, begin: int, end: int) -> Sequence[int]:
-        """Returns the tokens after which the step leaves all that is needed to continue there."""
+        """Returns the positions at which the step leaves everything that is needed to continue."""
         engine, known = self._session.engine, len(prompt.request.all_token_ids)
         if not engine.drafts:
             return begin, end
         if end <= prompt.tokens:
             return (end,)
-        if begin >= known:  # as if all drafts of the previous step were accepted
+        if begin >= known:  # assumes that all drafts of the previous step were accepted
             return ()
         return (begin if engine.states else begin - begin % self._session.block_tokens,)
 
     def _answer(self, prompt: Prompt, kept: Sequence[int], step: SchedulerOutput) -> list[SavePlan]:
-        """Stores the answer up to a block boundary that the step begins or ends at.
+        """Returns a save of the answer up to a block boundary at which the step begins or ends.
 
-        Engines that plan a step before they know the token of the previous one learn a boundary's
-        last token one step later: the state there is still unchanged.
+        An engine that plans a step before it knows the previous step's token learns the last token
+        before a boundary one step late. The state there is still unchanged then.
         """
         block, ids = self._session.block_tokens, prompt.request.all_token_ids
         for at in kept:
@@ -429,15 +435,15 @@ class PrefixScheduler:
         return []
 
     def _rounded(self, prompt: Prompt, end: int) -> bool:
-        """Returns whether decoding has rounded the state after the first `end` tokens. For a
-        spliced request that does not matter: its states are stored as approximations."""
+        """Returns whether decoding has rounded the state after the first `end` tokens. False for a
+        spliced request, whose states are stored as approximations anyway."""
         rounding = self._session.rounding
         if rounding is None or prompt.spliced:
             return False
         return end > prompt.tokens or rounding.behind(prompt.request.request_id)
 
     def _advises_save(self, prompt: Prompt, ids: list[int], record: bool) -> bool:
-        """Returns whether the daemon wants the state at the end of a prompt and a part of its
+        """Returns whether the daemon wants the state after `ids`: a prompt and a part of its
         answer."""
         advice = self._session.model.advise(
             Query(
@@ -457,15 +463,16 @@ class PrefixScheduler:
     def _saves(
         self, prompt: Prompt, end: int, kept: Sequence[int], step: SchedulerOutput
     ) -> list[SavePlan]:
-        """Returns what to save of the request after the step. Rows stay, but only the last token
-        has a state."""
+        """Returns the checkpoints to save after the step. Rows of all tokens remain in the engine,
+        but the state only of the last token."""
         wanted, rows_only = prompt.wanted or [], not self._session.engine.states
         reached = [p for p in wanted if p in kept[-1:] or (p < end and rows_only)]
         prompt.wanted = [p for p in wanted if p > end]
         return self._save(prompt, reached, step)
 
     def _save(self, prompt: Prompt, reached: list[int], step: SchedulerOutput) -> list[SavePlan]:
-        """Returns one save on top of the other, as far as the engine still has blocks for them."""
+        """Returns the saves of these positions, each the parent of the next. Empty if the blocks
+        are gone."""
         state = step.kv_connector_block_state
         blocks = state.get_block_ids(prompt.request.request_id) if reached and state else None
         if blocks is None:
@@ -490,7 +497,8 @@ class PrefixScheduler:
         return saves
 
     def _steer(self, prompt: Prompt, computed: int) -> None:
-        """Makes the next step end where a state is wanted, unless the engine stops before it."""
+        """Makes the next step end where a state is wanted, unless the engine already stops before
+        that."""
         if not self._session.engine.states or not prompt.wanted:
             return
         target = next((p for p in prompt.wanted if p > computed and p % prompt.block == 0), 0)
@@ -520,7 +528,7 @@ def _stops(request: Request) -> Collection[int]:
 
 
 def _salted(salt: bytes, request_salt: str | None) -> bytes:
-    """Returns a separate salt for every salt that requests bring; for none, the given one."""
+    """Returns a salt that also depends on the request's cache salt. Without one, returns `salt`."""
     if request_salt is None:
         return salt
     return salt + b"\0request" + hashlib.sha256(request_salt.encode()).digest()

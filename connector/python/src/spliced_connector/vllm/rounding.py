@@ -1,7 +1,7 @@
 """Tracks rounded states in vLLM's own prefix cache, in the scheduler's process.
 
-Used for engines whose recurrent states have 16 bits. It follows all requests, including those
-that the mode ignores, because other requests find their blocks.
+Used for engines with 16-bit recurrent states. It tracks all requests, also those that the mode
+ignores, because other requests may find their blocks in the cache.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class _Followed:
     request: Request
     leading: Leading
-    prompt: int  # tokens that a prefill computes
+    prompt: int  # number of prompt tokens, computed by prefill
     marked: int  # boundaries up to here were added, or need not be
-    began: int = 0  # cached tokens at its start
-    rounded: bool = False  # whether their state was
-    exact: bool = False  # a state from elsewhere replaced it
+    began: int = 0  # cached tokens with which the request began
+    rounded: bool = False  # whether the state after these was rounded
+    exact: bool = False  # an exact state from the daemon replaced it
 
 
 class Rounding:
@@ -57,26 +57,27 @@ class Rounding:
         return self._rounded.has(one.leading.names(lambda: one.request.all_token_ids, [end])[0])
 
     def replaced(self, request_id: str) -> None:
-        """Records that an exact state of more tokens replaces the cached one at a request's
-        start."""
+        """Records that an exact state of more tokens replaces the cached state with which a request
+        began."""
         one = self._requests.get(request_id)
         if one is not None and one.rounded:
             one.exact, one.marked = True, one.prompt
 
     def lost(self, request_id: str) -> None:
-        """Records that this state was not loaded: the engine computes from the cached one."""
+        """Records that the exact state could not be loaded, so the engine continues from the cached
+        state."""
         one = self._requests.get(request_id)
         if one is not None and one.exact:
             one.exact, one.marked = False, one.began
 
     def finished(self, request: Request) -> None:
-        """Adds the boundaries of the last steps, and forgets the request."""
+        """Marks the boundaries of the last steps, and stops tracking the request."""
         if (one := self._requests.pop(request.request_id, None)) is not None:
             self._mark(one)
 
     def behind(self, request_id: str) -> bool:
-        """Returns whether a request continues from a rounded state; then all of its states
-        differ."""
+        """Returns whether a request continues from a rounded state. If so, all of its states differ
+        from exact ones."""
         one = self._requests.get(request_id)
         return one is not None and one.rounded and not one.exact
 

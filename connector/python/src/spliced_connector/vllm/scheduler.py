@@ -1,4 +1,4 @@
-"""The connector's half in the scheduler's process: it decides, and moves no bytes."""
+"""The connector's half in the scheduler's process. It decides what to do; workers move the data."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ T = TypeVar("T")
 _NOTHING: tuple[int | None, bool] = (0, False)
 
 _ATTACH_SECONDS = 1.0
-"""How long a start waits for the daemon, so that the first request need not miss."""
+"""Seconds that the start waits for the daemon, so that the first request can already hit."""
 
 
 class SchedulerHalf:
-    """Keeps requests that cannot be reused away from the mode, and is inert without one.
+    """Passes requests to the mode, except those whose state cannot be reused. Does nothing if there
+    is no mode, because the engine is not supported or something has failed.
 
     Raises ValueError for weights that cannot be read.
     """
@@ -52,12 +53,12 @@ class SchedulerHalf:
         self._client: Client | None = None
         self._session: Session | None = None
         self._claims: set[str] = set()  # requests with promised tokens, not yet passed to workers
-        self._over = False  # the workers must be notified of the end
+        self._over = False  # the workers must be told that reuse has ended
         self._mode: SchedulerMode | None = None
         self._teller: Teller | None = None
         self._first = FirstTokens(pipelined=False)
         self._pages: SharedPagesManager | None = None
-        watch_engines()  # if plugins are not loaded, users' calls are detected anyway
+        watch_engines()  # so that users' calls are detected even without plugins
         self._users_calls = users_calls.count
         try:
             finder = Finder()
@@ -109,13 +110,13 @@ class SchedulerHalf:
             self._pages = find_manager(manager)
 
     def ended(self) -> frozenset[str]:
-        """Returns requests that had shared pages and have released them. The workers are notified
-        even if the mode is off: such a request may return without."""
+        """Returns requests that have released their shared pages. The workers are told even if the
+        mode is off, because a request with the same id may return without shared pages."""
         return frozenset() if self._pages is None else self._pages.ended()
 
     def doubt(self) -> bool:
-        """Returns whether users have called the engine since the last step in a way that may have
-        changed its weights."""
+        """Returns whether a user's call since the last step may have changed the engine's
+        weights."""
         before, self._users_calls = self._users_calls, users_calls.count
         return before != self._users_calls
 
@@ -200,7 +201,7 @@ class SchedulerHalf:
             self._teller.tell(mode.served(report))
 
     def _guarded(self, work: Callable[[], T], instead: T) -> T:
-        """An error of ours ends the reuse, not the engine."""
+        """Calls `work`. An error of ours ends reuse, not the engine; then returns `instead`."""
         try:
             return work()
         except Exception as err:
@@ -230,7 +231,7 @@ class SchedulerHalf:
 
 
 def is_plain(request: Request) -> bool:
-    """Returns whether the request's state is a function of only the weights and its token ids."""
+    """Returns whether the request's state depends only on the weights and its token ids."""
     return (
         request.lora_request is None
         and request.pooling_params is None
@@ -243,7 +244,7 @@ def is_plain(request: Request) -> bool:
 
 
 def scheduler_mode(session: Session) -> SchedulerMode:
-    """Raises Inert if the engine is not set up for the mode."""
+    """Returns the mode that the settings name. Raises Inert if the engine is not set up for it."""
     if session.settings.mode is Mode.PREFIX:
         return PrefixScheduler(session)
     from spliced_connector.vllm.splice_scheduler import SpliceScheduler

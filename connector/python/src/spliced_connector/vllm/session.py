@@ -1,4 +1,4 @@
-"""What a mode is built from: the engine's model at the daemon."""
+"""The data that a mode is built from: settings, engine, and the engine's model at the daemon."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from spliced_connector.serving.ranks import Ranks
 
 _FINEST = 128
-"""Tokens between prefixes that have names, at least: more names cost time in every request and
-save next to nothing."""
+"""Minimum tokens between two prefixes that are hashed. More hashes would cost time in every request
+and save next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,20 @@ class Session:
     model: Model
     tally: EngineTally
     block_tokens: int
-    """Prefixes have names at multiples of it."""
+    """Prefixes are hashed at multiples of this number of tokens."""
     rank: int = 0
     finder: Finder = field(default_factory=Finder)
-    """What finds segments of prompts that name none; only the scheduler's half has finders."""
+    """The finders for prompts whose requests name no cuts; only the scheduler's half has any."""
     primer: tuple[int, ...] = ()
-    """Token ids of what segments are captured after, none for nothing."""
+    """Token ids of the primer, empty without one."""
     rounding: Rounding | None = None
-    """Tracks rounded states, likewise; None in an engine that rounds none."""
+    """Tracks rounded states in the scheduler's half; None for an engine that does not round
+    states."""
 
 
 def block_tokens(engine: Engine) -> int:
-    """The multiples at which every group has whole blocks, and states where there are any."""
+    """Returns the number of tokens at whose multiples every cache group has whole blocks, and
+    states if the model has any."""
     whole = math.lcm(*(group.block_tokens for group in engine.groups))
     return whole if engine.states else math.lcm(whole, _FINEST)
 
@@ -60,7 +62,8 @@ def join(
     config: VllmConfig,
     rank: int = 0,
 ) -> Session:
-    """Registers the engine's model; the client does so again at every daemon that it finds.
+    """Registers the engine's model. The client registers it again at every daemon that it attaches
+    to.
 
     Raises ValueError for a primer that cannot be read, or that the model cannot have.
     """
@@ -80,8 +83,8 @@ def join(
 
 
 def losses_of(session: Session, config: VllmConfig) -> Losses:
-    """The losses that were measured offline, for the half that asks for advice. Raises ValueError
-    for a file that is not of this engine."""
+    """Returns the losses that were measured offline, for the half that asks for advice. Raises
+    ValueError for a file that was measured on another engine."""
     given = session.settings
     weights = partial(weights_of, config, given)
     return read_losses(
@@ -90,7 +93,7 @@ def losses_of(session: Session, config: VllmConfig) -> Losses:
 
 
 def ranks_of(rank: int, size: int) -> Ranks:
-    """The engine's tensor-parallel ranks, as one of them sees them."""
+    """Returns the engine's tensor-parallel ranks. rank: the number of this process's rank."""
     from spliced_connector.serving.ranks import Ranks  # needs torch
 
     if size == 1:
@@ -101,7 +104,7 @@ def ranks_of(rank: int, size: int) -> Ranks:
 
 
 def tokenizer_of(config: ModelConfig) -> Tokenizer | None:
-    """The engine's own tokenizer; None where it was started without."""
+    """Returns the engine's own tokenizer; None if it was started without one."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     return cast("Tokenizer | None", cached_tokenizer_from_config(config))

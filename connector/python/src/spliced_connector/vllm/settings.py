@@ -19,11 +19,11 @@ class Parallel(StrEnum):
     """An engine's part in computing segments across nodes of a cluster."""
 
     OFF = "off"
-    """Nothing."""
+    """It takes no part."""
     WORK = "work"
-    """It computes segments that other nodes ask for."""
+    """It computes segments that other nodes request."""
     COMBINE = "combine"
-    """It has other nodes compute segments that its own requests miss."""
+    """It lets other nodes compute segments that its own requests miss."""
     BOTH = "both"
 
     @property
@@ -40,21 +40,23 @@ class Settings(ServingSettings):
     """Settings of one engine; the same for all its processes."""
 
     min_tokens: int = 0
-    """Prompts of fewer tokens are not reused, and the daemon is not asked about them."""
+    """For prompts of fewer tokens nothing is reused, and the daemon is not asked."""
     parallel: Parallel = Parallel.OFF
-    """Whether segments are computed for other nodes of the daemon's cluster ("work"), by them
-    ("combine") or "both", mode splice. The tenant has to allow it at the daemons of both nodes."""
+    """Whether this engine computes segments for other nodes of the cluster ("work"), lets them
+    compute its own ("combine") or "both", mode splice. Both daemons must allow it for the
+    tenant."""
     parallel_tokens: int = 1024
-    """Other nodes are asked for a prompt that misses segments of at least this many tokens, two
-    of them at least; 1 to 16,777,216."""
+    """Other nodes are asked only if a prompt misses at least two segments, with at least this many
+    tokens together; 1 to 16,777,216."""
     parallel_share: float = 0.25
-    """Share of its time that the engine gives to other nodes while requests run here; 0 to 1.
-    None of these segments may then take longer than `stall_ms`. An idle engine gives all."""
+    """Share of its time that the engine spends on segments for other nodes while its own requests
+    run; 0 to 1. Then no batch of them may take longer than `stall_ms`. An idle engine spends all
+    its time."""
     shared_pages: bool = False
-    """Whether one copy of a segment's keys and values in the engine's cache serves all requests
-    that have it, mode splice; on a CPU only. Attention of such requests is slower."""
+    """Whether all requests with a segment share one copy of its keys and values in the engine's
+    cache, mode splice; on a CPU only. Attention of such requests is slower."""
     untested: bool = False
-    """Try releases of the engine and devices that this connector was never run with."""
+    """Whether to try releases of the engine and devices with which this connector was never run."""
 
     WHERE: ClassVar[str] = "kv_connector_extra_config"
     CHOICES: ClassVar[Mapping[str, type[StrEnum]]] = {

@@ -1,10 +1,10 @@
 """Mode splice in a worker: walks the joins of spliced requests on the thread that runs the model.
 
-A request's blocks are allocated and zeroed when its load arrives, and the engine waits for them.
-Most loads end in the step that they come in. Work that would delay running requests for longer
-than the setting `stall_ms` continues in later steps, and its request waits while others are
-served. Where none runs, a step takes as many rows as one of the engine's prefills: a capture costs
-less per row the more rows it has, and a new request waits as long as for a prefill.
+When a load arrives, the request's blocks are allocated and zeroed, and the engine waits until they
+are filled. Most loads end in the step in which they arrive. Work that would delay running requests
+for longer than the setting `stall_ms` continues in later steps: its own request waits, the others
+are served. If no request runs, a step does as many rows as one of the engine's prefills. Captures
+cost less per row the more rows they have, and a new request waits no longer than for a prefill.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 
 class SpliceWorker:
-    """Raises Inert where the model is unknown or the engine runs it in a way we cannot."""
+    """Works on spliced requests, and on the prefixes of the other ones. Raises Inert if the model
+    is unknown or the engine runs it in an unsupported way."""
 
     def __init__(self, session: Session, caches: Caches, config: VllmConfig) -> None:
         check_engine(session.engine)
@@ -60,14 +61,14 @@ class SpliceWorker:
         self._tally = session.tally
         self._jobs: dict[str, SpliceJob] = {}
         self._pace = Pace()
-        self._walks: list[Walked] = []  # of this step
-        self._others: deque[Work] = deque()  # what other nodes ask for
-        self._worked: deque[Worked] = deque()  # and results not yet reported; any thread appends
+        self._walks: list[Walked] = []  # finished in this step
+        self._others: deque[Work] = deque()  # segments that other nodes request
+        self._worked: deque[Worked] = deque()  # their unreported results; any thread appends
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = ranks_of(session.rank, session.engine.identity.tp_size)
         self.placed = _placed(session, caches, config) if settings.shared_pages else None
-        """What the attention backend knows of shared pages; it outlives this."""
+        """What the attention backend knows of shared pages. It outlives this object."""
         if self._prefix is not None:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
@@ -96,7 +97,7 @@ class SpliceWorker:
             tells=session.rank == 0,
         )
         self.longest = 0.0
-        """The longest time that running requests were held up in one step, seconds."""
+        """The longest time that running requests were delayed in one step, in seconds."""
 
     def shares(self, plan: object) -> bool:
         if not isinstance(plan, SplicePlan):
@@ -106,7 +107,8 @@ class SpliceWorker:
         return loads or bool(working) or self._watch.busy
 
     def load(self, plan: object) -> Outcome:
-        """Works on all loads, oldest first, for as long as a step may take, and the last piece."""
+        """Works on all loads, the oldest first, until the time for a step is over. The last piece
+        of work may take longer."""
         if not isinstance(plan, SplicePlan):
             return Outcome()
         for load in plan.loads:
@@ -124,7 +126,7 @@ class SpliceWorker:
         for request_id in done:
             self._jobs.pop(request_id).close()
         if self.placed is not None:
-            self.placed.forget(plan.dropped)  # also of a load that never got to run
+            self.placed.forget(plan.dropped)  # also for loads that never ran
         failed: set[str] = set()
         for news in plan.news:
             if (waiting := self._jobs.get(news.request_id)) is not None:
@@ -142,8 +144,8 @@ class SpliceWorker:
         return Outcome(exact.done | done, exact.failed | failed, walks, worked)
 
     def save(self, plan: object) -> None:
-        """The prefixes of requests that are not spliced. A segment is never taken from a step,
-        where its rows depend on a context."""
+        """Saves prefixes. A segment is never taken from the results of a step, because there its
+        rows depend on the tokens before it."""
         if isinstance(plan, SplicePlan) and self._prefix is not None:
             self._prefix.save(plan.prefix)
 
@@ -153,7 +155,7 @@ class SpliceWorker:
         return self._publisher.drain(max(0.0, until - time.monotonic())) and saved
 
     def stop_storing(self) -> None:
-        """Drops what is not stored yet, and stores nothing more."""
+        """Drops data that is not stored yet, and stores nothing more."""
         self._publisher.close()
         if self._prefix is not None:
             self._prefix.stop_storing()
@@ -179,7 +181,7 @@ class SpliceWorker:
             self._held_up(time.monotonic() - began)
 
     def _held_up(self, seconds: float) -> None:
-        """Running requests have waited so long for work of ours."""
+        """Counts a delay of running requests by work of ours."""
         self.longest = max(self.longest, seconds)
         self._tally.add("stall_micros", round(seconds * 1e6))
         self._tally.add("stalls")
@@ -187,7 +189,7 @@ class SpliceWorker:
             self._tally.add("stalls_over_bound")
 
     def _run(self, job: SpliceJob, until: float, failed: set[str]) -> bool:
-        """Says whether the job has ended, one way or the other."""
+        """Runs a job. Returns whether it has ended, with or without success."""
         try:
             if self._watch.off:
                 raise LostError("the canary has switched splicing off")
@@ -197,7 +199,8 @@ class SpliceWorker:
         except LostError as err:
             self._fail(job, failed, str(err))
         except Exception:
-            # Whatever the engine's modules raise: the request is computed, and must not fail.
+            # The engine's modules may raise anything. The engine then computes the request, which
+            # must not fail.
             log.exception("splicing a request failed, the engine computes it")
             self._fail(job, failed, "")
         return True
@@ -211,7 +214,8 @@ class SpliceWorker:
             self._watch.offer(job.ids, job.context, job.load.splice.way)
 
     def _help(self, alone: bool) -> None:
-        """Computes what other nodes ask for: one batch, as the scheduler gave it."""
+        """Computes the segments that other nodes request: one batch, as the scheduler has passed
+        it."""
         batch, self._others = list(self._others), deque()
         began = time.monotonic()
         try:
@@ -236,7 +240,7 @@ class SpliceWorker:
             self._held_up(time.monotonic() - began)
 
     def _give(self, work: Work, captured: Captured, rows: int, seconds: float) -> None:
-        """Stores a segment that another node asked for. rows, seconds: as of `Worked`."""
+        """Stores a segment that another node requested. rows, seconds: as in `Worked`."""
 
         def settled(held: bool) -> None:
             self._worked.append(Worked(work.id, held, rows, seconds))
@@ -258,7 +262,7 @@ class SpliceWorker:
         return SpliceJob(load, self._means, self._caches, self.placed)
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
-        """Stores a capture, and gives it to the others that wait to capture the same."""
+        """Publishes a capture, and gives it to other jobs that would capture the same segment."""
         stored = self._publisher.capture(captured, ids, self._caches.copies)
         if piece.key is not None:
             for job in self._jobs.values():
@@ -281,7 +285,7 @@ def _check_config(config: VllmConfig) -> None:
 
 
 def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:
-    """What mode prefix does, None where the scheduler's half does not ask for it."""
+    """Returns the worker of mode prefix, None if the engine has no states at block boundaries."""
     try:
         check_prefixes(session.engine)
     except Inert:
@@ -290,8 +294,8 @@ def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:
 
 
 def _placed(session: Session, caches: Caches, config: VllmConfig) -> Placed | None:
-    """Gives the engine's layers of attention what they need for shared pages. None where they are
-    not of our backend: then the scheduler's half has found no manager of ours either."""
+    """Gives the engine's attention layers the data that they need for shared pages. Returns None if
+    they do not use our backend; then the scheduler's half has found no manager of ours either."""
     from spliced_connector.vllm.pages.backend import LayerPages, SharedPagesImpl
 
     modules = config.compilation_config.static_forward_context

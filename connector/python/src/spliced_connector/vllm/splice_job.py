@@ -1,4 +1,5 @@
-"""One spliced request in vLLM: its blocks are written as the context moves."""
+"""The job of one spliced request in vLLM, which writes the request's blocks while the context
+moves."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from spliced_connector.walk import Context, ranges
 
 
 class SpliceJob(Job):
-    """Writes rows to blocks as the context moves, states at its end."""
+    """Writes rows to blocks while the context moves, and states at the end."""
 
     def __init__(
         self, load: SpliceLoad, means: Means, caches: Caches, placed: Placed | None = None
     ) -> None:
-        """placed: records which of the load's bins are filled."""
+        """placed: records which of the load's bins (`pages`) are filled."""
         super().__init__(load.splice, load.ids, means, load.away)
         self.load = load
         self._caches = caches
@@ -26,7 +27,7 @@ class SpliceJob(Job):
         self._staged: list[tuple[Run, dict[int, tuple[Tensor, Tensor]]]] = []
 
     def _begin(self) -> Context:
-        """Returns a context after the prefix, which is in place."""
+        """Returns a context after the prefix, from a checkpoint or from the engine's blocks."""
         base = self.load.base
         if base.name:
             context = self._restored(base.name, base.tokens, base.spliced)
@@ -68,8 +69,8 @@ class SpliceJob(Job):
             pages.write(table, row, k[own], v[own])
 
     def _stage(self) -> None:
-        """Copies the rows that bins lack, in their stored form. They are written once the daemon
-        has confirmed them, when they may not be read any more."""
+        """Copies the rows that bins lack, in their stored form. They are written to bins once the
+        daemon has confirmed the leases; by then the leased memory must not be read any more."""
         if self.load.pages is None or self._placed is None:
             return
         for run in self.load.pages.runs:
@@ -87,8 +88,8 @@ class SpliceJob(Job):
             self._staged.append((run, rows))
 
     def _fill(self) -> None:
-        """Writes the staged rows to the bins. Others that point there have not read them yet, or
-        the content is the same."""
+        """Writes the staged rows to the bins. Other requests that use these bins have not read them
+        yet, or read the same content."""
         staged, self._staged = self._staged, []
         for run, rows in staged:
             for layer, (k, v) in rows.items():
@@ -97,7 +98,7 @@ class SpliceJob(Job):
                 self._placed.fill(run)
 
     def _finish(self) -> None:
-        """Writes the states: from now on the blocks are the engine's."""
+        """Writes the staged rows and the states. From now on the engine uses the blocks."""
         context = self._moving()
         self._fill()
         for layer, pages in self._caches.states.items():

@@ -1,4 +1,4 @@
-"""Messages of mode splice to vLLM's workers. No torch, no vLLM."""
+"""Messages of mode splice to vLLM's workers. This module imports neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spliced_connector.vllm.plans import Blocks, News, PrefixPlan, Work
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The prefix before a splice: exact rows and states of the first `tokens` tokens.
+    """The prefix before a splice: rows and states of the first `tokens` tokens.
 
-    The engine has the first `held` of them, in blocks that others read. name: of a checkpoint of
-    the daemon; empty if the engine has all of them. states: then its blocks with the states after
-    them, by cache group; None if they were lost since the match. spliced: the checkpoint may be
-    of a splice.
+    The engine has the first `held` tokens, in blocks that other requests read. name: the hash of
+    the daemon's checkpoint; empty if the engine has the whole prefix. In that case states has its
+    blocks with the states after the prefix, by cache group; None if they were lost since the match.
+    spliced: the checkpoint may come from a splice.
     """
 
     tokens: int = 0
@@ -28,7 +28,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class SpliceLoad:
-    """Fill a request's blocks with `splice` after `base`. ids: of the whole prompt."""
+    """Fill a request's blocks with `splice` after `base`. ids: token ids of the whole prompt."""
 
     request_id: str
     ids: tuple[int, ...]
@@ -37,15 +37,15 @@ class SpliceLoad:
     sampled: bool  # the canary recomputes it
     base: Base = Base()
     away: frozenset[bytes] = frozenset()  # keys of segments that other nodes compute
-    pages: PagePlan | None = None  # which of it is in bins; None: all in the request's own blocks
+    pages: PagePlan | None = None  # what lies in bins; None: nothing, all in own blocks
 
 
 @dataclass(frozen=True, slots=True)
 class SplicePlan:
-    """Work of mode splice in one step: new requests, those that ended before their turn, and the
-    work of mode prefix for the others. alone: the engine computes nothing in this step, so that
-    no running request waits for it. news: of segments that requests wait for. work: segments for
-    other nodes, when no request has work."""
+    """Work of mode splice in one step. loads: new requests. dropped: requests that have ended.
+    prefix: the work of mode prefix. alone: the engine computes nothing in this step, so no running
+    request waits. news: about segments that requests wait for. work: segments for other nodes,
+    computed if no request has work."""
 
     loads: tuple[SpliceLoad, ...] = ()
     dropped: frozenset[str] = frozenset()

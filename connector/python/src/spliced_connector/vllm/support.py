@@ -1,7 +1,7 @@
 """The properties of an engine, and whether the connector supports it.
 
-`survey` reads vLLM's configuration once, at the start. Anything unknown makes the connector
-inert: `Inert` carries the one line with the reason.
+`survey` reads vLLM's configuration once, at the start. If it finds anything unknown, it raises
+`Inert` with a one-line reason, and the connector does nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Group:
     """One of the engine's cache groups: layers that share block numbers."""
 
     index: int
-    states: bool  # a recurrent state per block; else a row of keys and values per token
-    layers: tuple[int, ...]  # counted as the model does
-    names: tuple[str, ...]  # the engine's, parallel to layers
+    states: bool  # True: a recurrent state per block; False: rows per token
+    layers: tuple[int, ...]  # numbered as in the identity
+    names: tuple[str, ...]  # the engine's names, parallel to layers
     block_tokens: int
 
 
@@ -63,9 +63,9 @@ class Engine:
     prefix_caching: bool
     pipelined: bool  # a step may be planned before the previous one has ended
     eager: bool
-    max_tokens: int  # of a request
+    max_tokens: int  # maximum of a request
     drafts: bool = False  # steps compute tokens that may be rejected
-    rounds: bool = False  # decoding rounds the recurrent state at each token, as no prefill does
+    rounds: bool = False  # decoding rounds states at each token; prefill does not
 
     @property
     def rows(self) -> tuple[Group, ...]:
@@ -74,7 +74,7 @@ class Engine:
 
     @property
     def states(self) -> tuple[Group, ...]:
-        """Returns the groups of recurrent layers; none in a model of attention only."""
+        """Returns the groups of recurrent layers; empty if the model has only attention."""
         return tuple(group for group in self.groups if group.states)
 
 
@@ -128,13 +128,13 @@ def _check(config: VllmConfig) -> None:
         (model.runner_type != "generate", f"runner {model.runner_type!r}"),
         (bool(model.is_encoder_decoder), "an encoder"),
         (_cache_type(config) not in ("auto", *_ROUNDED), f"a cache of {_cache_type(config)}"),
-        # Weights other than those that the settings name.
+        # The engine would have other weights than those that the settings name.
         (
             getattr(config, "weight_transfer_config", None) is not None,
             "weight transfer into a running engine",
         ),
-        # An engine whose values change without a trace in weights or identity must not share with
-        # others.
+        # These change the computed states without a trace in weights or identity, so such an engine
+        # must not share with others.
         (bool(model.hf_overrides), "a config with hf_overrides"),
         (getattr(model, "code_revision", None) is not None, "code of a code_revision"),
         (bool(getattr(parallel, "enable_eplb", False)), "moving experts between ranks"),
@@ -150,10 +150,10 @@ def _check(config: VllmConfig) -> None:
 
 
 def describe(config: VllmConfig) -> Mapping[str, object]:
-    """Returns the config of the model as it was read.
+    """Returns the config of the model as it is in its file.
 
-    vLLM's Falcon-H1 writes the share of a head with rope into it, but only in the processes that
-    load the model, and transformers does not.
+    vLLM's Falcon-H1 adds partial_rotary_factor to it, but only in processes that load the model;
+    transformers does not add it. So it is removed here.
     """
     described: dict[str, object] = dict(config.model_config.hf_config.to_dict())
     rope = described.get("rope_parameters")
@@ -236,7 +236,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
         kv, conv = _dtypes(caches)
-    else:  # read in the type of computation, and never equal to rows that were not rounded
+    else:  # read as the computed type; the name differs from that of rows without rounding
         kv, conv = _dtypes(caches, rows={"torch.uint8": computed})
         computed += f", rows rounded to {rounded}"
     try:
@@ -255,8 +255,8 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
 
 
 def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
-    """Returns the decay slopes of Lightning attention, as the engine's own layers have them;
-    `states` compares."""
+    """Returns the decay slopes of Lightning attention, by the engine's formula. `layout.states`
+    compares them with those of the layers."""
     from vllm.model_executor.layers.mamba.linear import minimax_linear_attn as lightning
 
     slopes = lightning.MiniMaxText01LinearAttention._build_slope_tensor(heads)
@@ -268,9 +268,10 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
 def _dtypes(
     caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[DType, DType]:
-    """Returns element types of rows and of convolution tails; a missing one equals the other.
+    """Returns the element types of rows and of convolution tails. If the model has only one of the
+    two, both are its type.
 
-    rows: the types that rows are read as, by their stored type.
+    rows: maps the stored type of rows to the type that they are read as.
     """
     specs = [group.kv_cache_spec for group in caches.kv_cache_groups]
     conv = _states(caches, "conv")
@@ -292,7 +293,7 @@ def _states(caches: KVCacheConfig, part: str) -> set[str]:
 
 
 def _running(caches: KVCacheConfig) -> str:
-    """Returns the element type of running states; without states, that of models without any."""
+    """Returns the element type of running states; "float32" for a model without states."""
     return "+".join(sorted(_states(caches, "state"))) or "float32"
 
 

@@ -31,10 +31,10 @@ from spliced_connector.walk import Architecture, UnsupportedError, child
 
 
 def walk_over(model: nn.Module, identity: Identity) -> Architecture:
-    """Returns the walk over a model that vLLM loaded.
+    """Returns the architecture for walks over a model that vLLM has loaded.
 
-    model: the result of the runner's `get_model()`. identity: the profile's, of one rank. Raises
-    UnsupportedError, naming the module that is unknown or has another shape.
+    model: the result of the runner's `get_model()`. identity: that of one rank (`Profile.share`).
+    Raises UnsupportedError, naming the module that is unknown or has another shape.
     """
     outer = child(model, "language_model") if hasattr(model, "language_model") else model
     body = child(outer, "model")
@@ -51,7 +51,7 @@ def walk_over(model: nn.Module, identity: Identity) -> Architecture:
 
 
 def sizes_of(mixer: Attention | Delta) -> AttentionSizes | DeltaSizes:
-    """Returns what kernels need to know of a mixer."""
+    """Returns the sizes and weights of a mixer that kernels need."""
     m = mixer
     if isinstance(m, Attention):
         return AttentionSizes(m.heads, m.kv_heads, m.head_dim, m.scale)
@@ -132,7 +132,7 @@ def _delta(module: nn.Module) -> Delta:
 
 
 def _split(module: nn.Module, wide: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """wide: columns of z."""
+    """Returns the inputs of the delta rule, as `Delta.split`. wide: number of columns of z."""
     qkvz, ba = apply(module.in_proj_qkvz, x), apply(module.in_proj_ba, x)
     n = len(x)
     if module.gqa_interleaved_layout:
@@ -147,8 +147,9 @@ def _split(module: nn.Module, wide: int, x: Tensor) -> tuple[Tensor, Tensor, Ten
 def _conv_weight(module: nn.Module, channels: int, kernel: int) -> Tensor:
     """Returns the convolution's weights [channels, kernel].
 
-    vLLM packs them in place for its CPU kernels if the processor has bf16 instructions, with the
-    shape of unpacked ones, and keeps a copy. Three dimensions mean never packed.
+    If the processor has bf16 instructions, vLLM packs the weights in place for its CPU kernels,
+    without changing their shape, and keeps an unpacked copy. Weights with three dimensions were
+    never packed.
     """
     conv = module.conv1d
     kept = getattr(conv, "_cpu_unpacked_conv_weight", None)

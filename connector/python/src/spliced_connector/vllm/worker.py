@@ -31,30 +31,30 @@ _CLOSE_SECONDS = 5.0
 
 
 class WorkerHalf:
-    """Inert until the engine's tensors are registered and their layout is understood.
+    """Does nothing until the engine's tensors are registered and their layout is known.
 
-    All calls come from the thread that runs the model. Raises ValueError for weights that cannot
-    be read.
+    All calls come from the thread that runs the model. Raises ValueError for weights that cannot be
+    read.
     """
 
     def __init__(self, settings: Settings, config: VllmConfig, caches: KVCacheConfig) -> None:
         self.tally = EngineTally()
         self.inert = ""
-        """Why this half is inert; empty while it works."""
+        """Why this half does nothing; empty if it works."""
         self._settings = settings
         self._config = config
         self._client: Client | None = None
         self._session: Session | None = None
         self._waiting: set[str] = set()  # requests whose loads are not settled
         self._mode: WorkerMode | None = None
-        self._placed: Placed | None = None  # outlives the mode, as requests do
+        self._placed: Placed | None = None  # outlives the mode, because requests do
         self._engine: Engine | None = None
         self._weights: Parameters | None = None
-        self._verify = False  # check the weights, also in a step that shares nothing
+        self._verify = False  # check the weights even in a step that reuses and stores nothing
         splices = settings.mode is Mode.SPLICE
         self._ranks = int(config.parallel_config.tensor_parallel_size) if splices else 1
-        self._together = self._ranks > 1  # they have to do the same in every step
-        watch_runners()  # if plugins are not loaded, replaced weights are detected anyway
+        self._together = self._ranks > 1  # all ranks must do the same in every step
+        watch_runners()  # so that replaced weights are detected even without plugins
         try:
             self._engine = survey(config, caches, settings)
         except Inert as err:
@@ -65,8 +65,8 @@ class WorkerHalf:
             self._fail(err)
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Finds the layout of the engine's cache, and begins to work. Of ranks that walk
-        together, either all work or none."""
+        """Finds the layout of the engine's caches and begins to work. Ranks that walk together
+        either all work, or none does."""
         why = self.inert
         if self._engine is not None and not why:
             why = self._started(self._engine, tensors)
@@ -90,8 +90,8 @@ class WorkerHalf:
         return ""
 
     def _begin_together(self, why: str) -> None:
-        """Turns this rank off if any cannot start: another one would wait for it inside the
-        model's layers. The first of those that cannot logs why."""
+        """Turns this rank off if any rank cannot start, because ranks wait for each other inside
+        the model's layers. The first rank that cannot start logs the reason."""
         from vllm.distributed import get_tensor_model_parallel_rank
 
         rank = get_tensor_model_parallel_rank()
@@ -115,7 +115,7 @@ class WorkerHalf:
             self._session = session = join(
                 self._client, self._settings, engine, self.tally, self._config, rank
             )
-        except ValueError as err:  # a primer that the scheduler's half could read
+        except ValueError as err:  # such as a primer, though the scheduler's half could read it
             raise Inert(str(err)) from err
         return worker_mode(session, caches, self._config)
 
@@ -137,7 +137,8 @@ class WorkerHalf:
             self._placed.forget(request_ids)
 
     def load(self, plan: object) -> Outcome:
-        """Runs the step's loads. A failed load is reported: the engine computes it."""
+        """Runs the step's loads. Failed loads are reported, and the engine computes these
+        requests."""
         if isinstance(plan, Lost):
             self._waiting |= plan.request_ids
             self.turn_off("the scheduler side has failed")
@@ -175,7 +176,7 @@ class WorkerHalf:
             self._weights.doubt()
 
     def _check_weights(self) -> None:
-        """Ends the reuse if the weights are not those that name the daemon's objects."""
+        """Ends reuse if the engine's weights are not those that were read at the start."""
         self._verify = False
         if self._mode is None or self.inert:
             return
@@ -185,10 +186,11 @@ class WorkerHalf:
             self._leave(f"its weights have changed ({why}): restart it")
 
     def _leave(self, why: str) -> None:
-        """Ends the reuse on this rank, which may be the only one to notice a change.
+        """Ends reuse on this rank, which may be the only one to notice a change.
 
-        Ranks that walk together wait for each other. So this one keeps walking, but loads and
-        stores nothing, until the scheduler's half ends the reuse on all ranks in one step.
+        Ranks that walk together wait for each other. So this rank keeps walking, but stores nothing
+        and reports its loads as failed, until the scheduler's half ends reuse on all ranks in one
+        step.
         """
         if self._together and self._mode is not None:
             self._note(why)
@@ -197,7 +199,7 @@ class WorkerHalf:
             self.turn_off(why)
 
     def _fail(self, err: Exception) -> None:
-        """An error of ours ends the reuse, not the engine."""
+        """Ends reuse after an error of ours, which must not end the engine."""
         self.turn_off(_described(err))
 
     def drain(self, timeout: float) -> bool:
@@ -224,13 +226,14 @@ class WorkerHalf:
 
 
 def _described(err: Exception) -> str:
-    """Logs an error of ours, and describes it in one line."""
+    """Logs an error of ours. Returns a description in one line."""
     log.exception("spliced has failed")
     return f"{type(err).__name__}: {err}"
 
 
 def _watched(config: VllmConfig) -> Parameters:
-    """Raises Inert if the engine's parameters are unknown or cannot be read."""
+    """Returns the watch over the engine's weights. Raises Inert if they are unknown or cannot be
+    read."""
     models = [loaded.of(config), loaded.drafter_of(config)]
     found = [model for model in models if isinstance(model, torch.nn.Module)]
     if models[0] is None or len(found) < len([model for model in models if model is not None]):
@@ -246,7 +249,7 @@ def _watched(config: VllmConfig) -> Parameters:
 
 
 def worker_mode(session: Session, caches: Caches, config: VllmConfig) -> WorkerMode:
-    """Raises Inert if the engine is not set up for the mode."""
+    """Returns the mode that the settings name. Raises Inert if the engine is not set up for it."""
     if session.settings.mode is Mode.PREFIX:
         return PrefixWorker(session, caches)
     from spliced_connector.vllm.splice import SpliceWorker

@@ -1,4 +1,4 @@
-"""The kinds of columns that a body is made of.
+"""The kinds of columns in a message body.
 
 A column is a count, four zero bytes, the elements, and zero bytes up to a multiple of 8:
 
@@ -23,7 +23,7 @@ from typing import Protocol
 from spliced_connector.errors import WireError
 from spliced_connector.wire.numbers import MAX_BODY
 
-COUNT = struct.Struct("<Q")  # the zero bytes are its upper half
+COUNT = struct.Struct("<Q")  # the count and the four zero bytes together
 PAD = tuple(bytes(n) for n in range(8))
 
 
@@ -40,7 +40,7 @@ require_little_endian(sys.byteorder)
 
 
 class Column(Protocol):
-    """One column, or the two of a list of texts."""
+    """The codec of one column, or of the two columns of a list of texts."""
 
     def write(self, out: list[bytes], value: object) -> None: ...
 
@@ -48,7 +48,7 @@ class Column(Protocol):
 
 
 class Numbers:
-    """Numbers of one size. Read as a view of the frame."""
+    """Numbers of one type. `read` returns a view of the frame."""
 
     __slots__ = ("code", "most", "size")
 
@@ -68,7 +68,7 @@ class Numbers:
 
 
 class Bytes:
-    """Numbers of one byte, as bytes."""
+    """One-byte numbers, represented as bytes."""
 
     __slots__ = ("most",)
 
@@ -85,7 +85,7 @@ class Bytes:
 
 
 class Hashes:
-    """Hashes of 32 bytes, as a list of bytes."""
+    """Hashes of 32 bytes, represented as a list of bytes."""
 
     __slots__ = ("most",)
 
@@ -168,13 +168,13 @@ class Texts(Blobs):
 
 
 def check_zero(body: memoryview, begin: int, end: int) -> None:
-    """Checks that padding, of less than 8 bytes, is zero."""
+    """Checks that padding of less than 8 bytes is zero. Raises `WireError`."""
     if body[begin:end].tobytes() != PAD[end - begin]:
         raise WireError(f"padding before offset {end} is not zero")
 
 
 def _numbers(code: str, value: object) -> bytes:
-    # An array would take byte strings as its memory, not as numbers.
+    # An array would take byte strings as its raw memory, not as a sequence of numbers.
     rows = list(value) if isinstance(value, bytes | bytearray) else value
     try:
         return array(code, rows).tobytes()  # type: ignore[call-overload,no-any-return]

@@ -5,7 +5,8 @@
     | SPLC | v | k | op | request |  epoch  | tenant | c or d | length |   0    |
     +------+---+---+----+---------+---------+--------+--------+--------+--------+
 
-c is the code and two zero bytes (replies), d the deadline (requests).
+v is the version and k the kind of frame. "c or d" is the code and two zero bytes in replies, and
+the deadline in requests.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ _REPLY = int(FrameKind.REPLY)  # looking up a member costs more than comparing n
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What starts every frame. Numbers are plain: a newer daemon may send unknown ones."""
+    """The header of a frame. Its fields are plain numbers, because a newer daemon may send unknown
+    ones."""
 
     op: int
-    request: int  # chosen by the client, not 0, not used twice on a connection
+    request: int  # id chosen by the client, not 0, used only once per connection
     epoch: int = 0  # boot epoch of the daemon; 0 in hello
     tenant: int = 0
     deadline: int = 0  # requests: microseconds from arrival; 0 = the daemon's default
@@ -82,9 +84,9 @@ def encode(message: Message | Refusal, header: Header) -> bytes:
 
 
 def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, Message | Refusal]:
-    """Decodes one frame. Columns of the message are views of it.
+    """Decodes one frame. Columns of the message are views of the frame.
 
-    Raises `WireError`, of code `UNSUPPORTED` for an unknown version or operation.
+    Raises `WireError`, with code `UNSUPPORTED` for an unknown version or operation.
     """
     header, body = parse_header(frame)
     if header.code:

@@ -1,9 +1,9 @@
 """Messages as dataclasses whose fields define their encoding.
 
-Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size,
-then columns, then optional sections. `message` builds the encoder and decoder of a body from
-them. A body has one encoding only, so that decoding and encoding again gives the same bytes. The
-messages themselves are generated, see messages.py.
+Fields are declared in the order of docs/protocol.md: scalars first, each aligned to its size, then
+columns (arrays with a count), then optional sections. From these fields `message` builds the
+encoder and decoder of a body. A body has only one valid encoding, so decoding it and encoding it
+again gives the same bytes. The messages themselves are generated, see messages.py.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Scalar:
 @dataclass(frozen=True, slots=True)
 class _Column:
     codec: Column
-    rows: str  # the column that has as many rows; empty = its own
-    divides: str  # the column that these counts divide; empty = none
-    optional: bool  # no rows at all are allowed too
+    rows: str  # the column that must have as many rows; empty = any number
+    divides: str  # the column whose length is the sum of these counts; empty = none
+    optional: bool  # the column may also be empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +122,13 @@ S = TypeVar("S", bound="Message")
 
 
 def section(message: type[S], feature: int) -> S | None:
-    """Declares a part of a message that may be absent: only peers that agreed on a feature send
-    it."""
+    """Declares an optional part of a message. It is sent only if client and daemon have agreed on
+    its feature."""
     return cast(S | None, field(default=None, metadata={_KEY: _Section(message, feature)}))
 
 
 class Message:
-    """The body of a frame. Decoded columns are views of the frame and valid as long as it."""
+    """The body of a frame. Decoded columns are views of the frame, so its bytes must not change."""
 
     __slots__ = ()
     schema: ClassVar[Schema]
@@ -137,7 +137,7 @@ class Message:
         """Raises `WireError` if the fields of a decoded message are inconsistent."""
 
     def same(self, words: str, got: int, want: int) -> None:
-        """Raises `WireError` for a column of another length."""
+        """Raises `WireError` unless a column has the wanted number of rows."""
         if got != want:
             self.fail(words, f"{got} rows, want {want}")
 
@@ -202,10 +202,11 @@ class Schema:
         self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
-        """Returns for each check: column, the column to compare with, whether it divides that
-        one, whether it may be empty.
+        """Returns the checks of column lengths. Each has the index of a column, the index of the
+        column to compare it with, whether its values must add up to that column's length (else both
+        must have as many rows), and whether it may be empty.
 
-        Columns are indices among the values of a message.
+        The indices count all values of a message, scalars first.
         """
         checks = []
         for i, (_, c) in enumerate(self._columns, len(self._scalars)):
@@ -248,7 +249,8 @@ class Schema:
         return m
 
     def _read_sections(self, body: memoryview, size: int, values: list[Any]) -> int:
-        """Appends the sections from `size` on, None for absent ones. Returns their end."""
+        """Decodes the sections that begin at offset `size` and appends them to `values`, None for
+        absent ones. Returns the offset after them."""
         for _, head, schema in self._sections:
             if body[size : size + 8].tobytes() != head:
                 values.append(None)
@@ -263,8 +265,8 @@ class Schema:
         return size
 
     def _read(self, body: memoryview, at: int) -> tuple[list[Any], int]:
-        """Returns the values of scalars and columns that begin at `at`, and the end of the
-        columns."""
+        """Returns the values of the scalars and columns that begin at offset `at`, and the offset
+        after them."""
         size = at + self._struct.size
         if len(body) < size:
             left = len(body) - at
@@ -292,8 +294,8 @@ class Schema:
             raise WireError(f"{self.name}: {field}: {what.format(got, want)}")
 
     def _check_outer(self, section: Schema, inner: list[Any], values: list[Any]) -> None:
-        """Checks that columns of a section have as many rows as the message's columns that they
-        name."""
+        """Checks that a section's columns have as many rows as the columns of the enclosing message
+        that they refer to."""
         for i, (name, c) in enumerate(section._columns, len(section._scalars)):
             if c.rows in self._index and c.rows not in section._index:
                 got, want = len(inner[i]), len(values[self._index[c.rows]])

@@ -1,7 +1,7 @@
-"""One connection to one start of a daemon, with its mappings: see `Stage` for its life.
+"""One connection to one start of a daemon, with its mappings. `Stage` describes its life.
 
-Requests go through `exchange`. A reader of mapped memory is a user from `retain` to `release`:
-mappings and socket outlive the end of the connection until the last user leaves.
+Requests go through `exchange`. A reader of mapped memory is a user from `retain` to `release`: the
+mappings and the socket stay after the end of the connection until the last user has left.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Mapped(Protocol):
     """GPU memory that is mapped along with the connection and ends with it."""
 
     def ended(self) -> None:
-        """Records that the connection has ended. Does not wait."""
+        """Handles the end of the connection. Does not wait."""
 
     def retire(self, then: Callable[[], None]) -> None:
         """Unmaps the memory once it is unused, and calls `then`."""
 
 
 class Attachment:
-    """A connection with its mappings. Methods may be called concurrently, except those of the
-    client's thread."""
+    """A connection with its mappings. Methods may be called concurrently, except those that only
+    the client's thread calls."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Attachment:
         tally: Tally,
         wake: Callable[[], bool],
     ) -> None:
-        """`wake` makes the client's thread serve this attachment; False if the thread has ended.
-        Takes no lock."""
+        """`wake` makes the client's thread serve this attachment. It returns False if the thread
+        has ended, and takes no lock."""
         self.channel = channel
         self.greeting = greeting
         self.epoch = greeting.epoch
@@ -105,19 +105,20 @@ class Attachment:
     def intact(self) -> bool:
         """Returns whether leased memory is unchanged.
 
-        After the end of the connection the daemon may reuse its pages, unless it is dead: then
-        there is no writer any more. The caller is a user of the mappings.
+        After the end of the connection a living daemon may reuse leased pages. If the daemon is
+        dead, there is no writer any more. The caller must be a user of the mappings.
         """
         return not self.ended or self._peer.died(self._life.ended_at)
 
     def end(self, cause: str) -> None:
-        """Ends it for callers."""
+        """Ends the connection for callers: their requests fail."""
         self._move(Event.END, cause)
 
     def hang_up(self, cause: str) -> None:
-        """Ends it from our side. The daemon sees this, reclaims all our resources and closes."""
+        """Ends the connection from our side. The daemon then reclaims all our resources and
+        closes."""
         if not self.ended:
-            self._peer.presume_alive()  # and will reuse what was leased
+            self._peer.presume_alive()  # and will reuse leased memory
         self.end(cause)
         self.channel.close_write()
 
@@ -132,7 +133,7 @@ class Attachment:
     # Users of the mappings.
 
     def retain(self) -> bool:
-        """Adds a user: mappings and socket stay. Returns False if they are gone already."""
+        """Adds a user: mappings and socket stay until `release`. Returns False if they are gone."""
         return self._life.enter()
 
     def release(self) -> None:
@@ -141,8 +142,8 @@ class Attachment:
             self._move(Event.LEAVE)
 
     def map_device(self, device: Mapped) -> bool:
-        """Notifies GPU memory of the end of the connection, and unmaps it with the rest. False
-        after the end."""
+        """Adds GPU memory that ends with the connection and is unmapped with the other mappings.
+        Returns False if the connection has already ended."""
 
         def keep() -> None:
             self.device = device
@@ -154,30 +155,33 @@ class Attachment:
         self.staging.close()
         for region in (self.greeting.arena, self.greeting.slots, self.greeting.staging):
             region.close()
-        # Not earlier: if the daemon has dropped us, an open end signals that its pages may still
-        # be in use.
+        # Not earlier: if the daemon has dropped us, our open side tells it that leased pages may
+        # still be in use.
         self.channel.close()
         self._peer.close()
 
     # Returns.
 
     def give_back(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Returns leases or reservations: a code for each, None = unknown."""
+        """Gives leases or reservations back to the daemon. Returns a code for each, None if
+        unknown."""
         return None if self.ended else self.returns.now(how, ids, timeout)
 
     def drop(self, how: Return, lease: int) -> None:
-        """Returns a lease and removes a user, for a destructor.
+        """Gives a lease back and removes a user, for a destructor.
 
-        It may run inside any function, so it takes no lock: the client's thread does the rest.
+        A destructor may run inside any function, so this takes no lock and leaves the work to the
+        client's thread.
         """
         self._dropped.append((how, lease))
         if not self._wake():
-            # The client's thread has ended. A `Thread` would take locks.
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending, memory too
+            # The client's thread has ended. `threading.Thread` would take locks.
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending, and its memory too
                 _thread.start_new_thread(self.collect, ())
 
     def collect(self) -> bool:
-        """Does what `drop` has deferred. Returns False if the mappings have no user any more."""
+        """Does the work that `drop` has deferred. Returns False if the mappings have no user
+        left."""
         with contextlib.suppress(IndexError):
             while True:
                 how, lease = self._dropped.popleft()
@@ -196,24 +200,25 @@ class Attachment:
     # Called by the client's thread.
 
     def finish(self) -> bool:
-        """At the end of file, settles what waited for it. Returns False if it was not read yet."""
+        """Reads to the end of file, then settles the connection. Returns False if the end has not
+        arrived yet."""
         if not self.exchange.read_to_end():
             return False
         self.settle(known=self.exchange.reading is Reading.END_OF_FILE)
         return True
 
     def settle(self, *, known: bool) -> None:
-        """Drops a connection that has ended; `known` means that the daemon's side has ended too."""
+        """Drops a connection that has ended. `known`: the daemon has closed its side."""
         self.end("the daemon is gone")
         self.parted = known
-        _ = self.intact  # asked now, while it can be known
+        _ = self.intact  # evaluated now, while the answer can be known
         for call in self.exchange.flight.drain():
             if call.late.write is not None:
                 call.late.write.settle(known=known)
         self._move(Event.SETTLE)
 
     def forget(self) -> None:
-        """Closes the descriptors that a forked child has of its parent's connection."""
+        """Closes the descriptors that a forked child has inherited from its parent's connection."""
         self._life.forget()
         self.device = None  # the driver cannot be used here
         self.channel.forget()

@@ -59,7 +59,7 @@ class Channel:
         self._came: list[int] = []
 
     def carry(self, most: int) -> None:
-        """Accepts at most this many descriptors with a message from now on."""
+        """Accepts up to `most` descriptors with each message from now on."""
         self._room = socket.CMSG_SPACE(4 * most)
 
     def take_descriptors(self) -> list[int]:
@@ -86,7 +86,7 @@ class Channel:
         return True
 
     def send(self, frame: bytes, descriptors: tuple[int, ...], deadline: float) -> bool:
-        """`try_send` that waits for room until a time of `time.monotonic`."""
+        """Like `try_send`, but waits for room until the deadline, a time of `time.monotonic`."""
         while not self.try_send(frame, descriptors):
             left = deadline - time.monotonic()
             if left <= 0:
@@ -97,8 +97,8 @@ class Channel:
         return True
 
     def receive(self, buffer: memoryview, seconds: float) -> int | None:
-        """Receives a message: its size, 0 at the end of the connection, None if there is none in
-        time.
+        """Receives a message within `seconds`. Returns its size, 0 at the end of the connection,
+        None if no message has arrived in time.
 
         The kernel drops descriptors of the message unless `carry` allows them. Bytes that do not
         fit `buffer` are lost. Raises OSError for other failures.
@@ -132,7 +132,7 @@ class Channel:
     def receive_descriptors(self, size: int, seconds: float) -> tuple[bytes, list[int]] | None:
         """Receives a message with its descriptors, all close-on-exec.
 
-        Returns None if there is none in time. Raises OSError; the descriptors are closed then.
+        Returns None if no message has arrived in time. After an OSError all descriptors are closed.
         """
         if not self._ready.poll(milliseconds(seconds)):
             return None
@@ -149,8 +149,8 @@ class Channel:
         return frame, descriptors
 
     def readable(self) -> bool:
-        """Returns whether a message or the end of the connection is queued. Not for a second
-        reader."""
+        """Returns whether a message or the end of the connection is queued. Another thread may read
+        it first."""
         ready = select.poll()
         ready.register(self._sock, select.POLLIN)
         return bool(ready.poll(0))
@@ -180,7 +180,7 @@ class Channel:
         close_all(self.take_descriptors())
 
     def forget(self) -> None:
-        """Closes the descriptor of a forked child; the connection is its parent's."""
+        """Closes a forked child's descriptor. Its parent's connection stays open."""
         self._sock.close()
 
 
@@ -193,7 +193,8 @@ def _descriptors(control: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def milliseconds(seconds: float) -> int:
-    """Converts seconds to poll's unit, rounded up: a wait of 0 ms would make the caller spin."""
+    """Converts seconds to milliseconds for poll, rounded up: a wait of 0 ms would make the caller
+    spin."""
     return max(math.ceil(seconds * 1000), 0)
 
 

@@ -1,4 +1,4 @@
-"""Digests of the chunks that parts are stored in."""
+"""Digests of chunks: each part of an object is divided into chunks of `CHUNK_BYTES`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 CHUNK_BYTES = 1 << 20
-"""Number of bytes of a part that one digest covers; the last one covers fewer."""
+"""Number of bytes of a part that one digest covers; the last digest may cover fewer."""
 
 Digest = Callable[[memoryview], int]
 
@@ -29,5 +29,5 @@ def crc32(data: memoryview) -> int:
 
 
 def chunks(nbytes: int) -> int:
-    """Returns the number of digests of a part."""
+    """Returns the number of chunks, and so of digests, of a part with `nbytes` bytes."""
     return -(-nbytes // CHUNK_BYTES)

@@ -11,7 +11,7 @@ class Counters:
     attached: int = 0
     """Times a daemon was found."""
     lost: int = 0
-    """Times it went away or broke the protocol."""
+    """Times the daemon went away or broke the protocol."""
     malformed: int = 0
     """Frames that broke the protocol."""
     calls: int = 0
@@ -21,18 +21,18 @@ class Counters:
     refused: int = 0
     """Calls that the daemon answered with an error other than a miss."""
     invalid: int = 0
-    """Calls that could never be right; they were not sent."""
+    """Calls with invalid arguments."""
     late: int = 0
     """Calls abandoned at their deadline."""
     late_replies: int = 0
     """Replies that arrived after their caller had returned."""
     unknown: int = 0
-    """Replies to no request of ours."""
+    """Replies that belong to no request of this client."""
     stalled: int = 0
     """Calls that failed at once because the daemon had stopped answering."""
     gave_back: int = 0
-    """Leases and reservations returned afterwards: they came late, were dropped without release,
-    or the daemon refused the first return."""
+    """Leases and reservations that were given back afterwards: they came late, were dropped without
+    release, or the daemon did not accept them the first time."""
     waits: int = 0
     """Calls that waited because too many were in flight."""
     unsent: int = 0

@@ -28,8 +28,8 @@ R = TypeVar("R", bound=Message)
 
 log = logging.getLogger("spliced")
 
-# How long a call waits beyond its deadline if replies are queued: a guess at how long another
-# reading thread takes for them.
+# Seconds that a call waits beyond its deadline if replies are queued. A guess at how long another
+# thread takes to read them.
 _LAST_WAIT = 0.005
 
 _MICROSECONDS_MOST = 2**32 - 1
@@ -42,7 +42,7 @@ class Reading(Enum):
     END_OF_FILE = auto()
     """The daemon has closed its side."""
     BROKEN = auto()
-    """No more data; the daemon may still be alive."""
+    """Nothing more can be read, but the daemon may still be alive."""
 
 
 class Owner(Protocol):
@@ -52,7 +52,7 @@ class Owner(Protocol):
         """Ends a connection that cannot be used any more."""
 
     def hang_up(self, cause: str) -> None:
-        """Ends it, and hangs up on the daemon."""
+        """Ends a connection and closes our side, so that the daemon ends it too."""
 
     def garbage(self, text: str) -> SplicedError:
         """Hangs up on a daemon that broke the protocol. Returns the error for callers."""
@@ -65,9 +65,9 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """Requests and replies. All methods may be called concurrently.
+    """The requests and replies of one connection. All methods may be called concurrently.
 
-    One thread at a time reads for all others: see `Flight`.
+    One thread at a time reads replies, for all others too: see `Flight`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Exchange:
         return self.result(call, want)
 
     def start(self, call: Call, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Sends a request. After an error nothing is in flight. Raises `SplicedError`."""
+        """Sends a request, and does not wait. Raises `SplicedError`; then nothing is in flight."""
         if self.stall.refuses():
             self._tally.add("stalled")
             raise SplicedError(Code.UNAVAILABLE, "the daemon has stopped answering")
@@ -135,7 +135,7 @@ class Exchange:
         """
         try:
             self._finish(call)
-        except BaseException:  # a signal, say: the request stays in flight
+        except BaseException:  # such as a signal: the request stays in flight
             self._abandon(call)
             raise
         if call.trouble is not None:
@@ -157,7 +157,7 @@ class Exchange:
         return message
 
     def _finish(self, call: Call) -> None:
-        """Waits until a call is settled or its time is over."""
+        """Waits until a call is settled or its deadline has passed."""
         flight = self.flight
         extra = 0.0
         while not call.settled:
@@ -171,7 +171,7 @@ class Exchange:
             if left <= 0:
                 if extra or not self._channel.readable():
                     break
-                # The reply may be queued and the reader delayed.
+                # The reply may already be queued, while the thread that reads is delayed.
                 extra = _LAST_WAIT
                 continue
             flight.follow(call, left)
@@ -180,8 +180,8 @@ class Exchange:
     def _lead(self, call: Call) -> None:
         """Reads until a call is settled.
 
-        At the deadline it still takes what has already arrived: after a pause of this process the
-        reply may have been there all the time.
+        At the deadline it still reads frames that have already arrived: if this process was paused,
+        the reply may have been there in time.
         """
         while not call.settled:
             left = call.deadline - time.monotonic()
@@ -194,8 +194,8 @@ class Exchange:
             log.warning("the cache daemon has stopped answering (%s)", op_name(call.op))
 
     def _abandon(self, call: Call) -> None:
-        """Detaches a call from its caller before the reply. The reader of the reply handles its
-        consequences."""
+        """Detaches a call whose caller returns before the reply. The thread that reads the reply
+        handles it."""
         if self.flight.leave(call):
             self._missed(call)
             self._owner.abandoned()
@@ -235,8 +235,8 @@ class Exchange:
         return True
 
     def read_to_end(self) -> bool:
-        """Reads to the end. Returns False if another thread reads, or not everything has
-        arrived."""
+        """Reads to the end of the connection. Returns False if another thread reads, or if the end
+        has not arrived yet."""
         if not self.flight.lead():
             return False
         try:
@@ -249,7 +249,8 @@ class Exchange:
     # Called by the thread that reads.
 
     def _read(self, seconds: float) -> bool:
-        """Receives at most one frame and delivers it. The caller leads."""
+        """Receives at most one frame and delivers it. Returns False if there is none. For the
+        leading thread only."""
         try:
             n = self._channel.receive(self._buffer, min(seconds, TICK))
         except OSError as err:

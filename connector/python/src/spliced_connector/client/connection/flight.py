@@ -1,4 +1,4 @@
-"""Requests of one connection that have no reply yet, and the choice of the thread that reads
+"""The requests of one connection that have no reply yet, and the choice of the thread that reads
 replies."""
 
 from __future__ import annotations
@@ -12,28 +12,26 @@ from spliced_connector.errors import Code, SplicedError, WireError
 from spliced_connector.wire import Header, op_name
 
 OWN_PLACES = 4
-"""Places reserved for cancels and releases, so that these get through when callers fill the
+"""Places reserved for cancels and releases, so that they can be sent when callers fill the
 table."""
 
 
 class Write:
     """A rotate or assemble into engine memory.
 
-    Until it is settled the daemon may be writing: the named blocks must not be used.
+    Until it is settled the daemon may still write to the named blocks, so they must not be used.
     """
 
     def __init__(self) -> None:
         self.code: int = Code.OK
-        """Outcome: the blocks hold the requested rows only after OK."""
+        """The outcome. The blocks hold the requested rows only if it is OK."""
         self._done = threading.Event()
         self._known = True
 
     def wait(self, timeout: float) -> bool:
-        """Waits until the daemon can no longer touch the blocks. Returns False if that is
-        unknown.
-
-        The daemon answered the request, acknowledged a cancel, or is gone.
-        """
+        """Waits until the daemon can no longer touch the blocks: it has answered the request,
+        acknowledged a cancel, or is gone. Returns False if that is not known within `timeout`
+        seconds."""
         return self._done.wait(timeout) and self._known
 
     @property
@@ -79,8 +77,8 @@ class Call:
         self.request = 0
         self.left = own  # no caller waits
         self.reply: tuple[Header, memoryview] | None = None
-        self.descriptors: list[int] | None = None  # requested with the reply, or received with it
-        self.trouble: str | None = None  # set if the connection failed instead
+        self.descriptors: list[int] | None = None  # a list for those of the reply; None: none
+        self.trouble: str | None = None  # set if the connection failed before a reply
         self.wake: threading.Lock | None = None
 
     @property
@@ -95,8 +93,8 @@ class Flight:
     An entry stays until its reply has arrived, even if its caller has returned, so that staging
     and destinations stay reserved as long as the daemon may use them.
 
-    One caller at a time leads: it reads for all, so that a lone caller needs no thread switch.
-    The others follow. A leader that steps down wakes one of them.
+    One caller at a time leads: it reads replies for all callers, so that a lone caller needs no
+    thread switch. The other callers follow. A leader that steps down wakes one follower.
     """
 
     def __init__(self, places: int) -> None:
@@ -112,10 +110,11 @@ class Flight:
         self._orphans = 0
 
     def enter(self, call: Call) -> bool:
-        """Assigns a place and request id to a call; waits for a place. Returns True if it had to
+        """Assigns a place and a request id to a call; waits for a place. Returns True if it had to
         wait.
 
-        Raises `SplicedError`: BUSY for no place in time, or why the connection has ended.
+        Raises `SplicedError`: BUSY if no place was free by the deadline, UNAVAILABLE if the
+        connection has ended.
         """
         waited = False
         with self._lock:
@@ -132,7 +131,8 @@ class Flight:
         return waited
 
     def enter_own(self, call: Call) -> bool:
-        """`enter` for a request without a waiting caller. Returns False if there is no place."""
+        """Like `enter`, for a request without a waiting caller. Returns False if there is no
+        place."""
         with self._lock:
             if self._own == 0 or self._ended is not None:
                 return False
@@ -165,11 +165,11 @@ class Flight:
     def take(
         self, header: Header, body: memoryview, descriptors: list[int]
     ) -> tuple[Call | None, bool]:
-        """Accepts a reply. Returns a call whose caller has returned, and whether the request is
-        known.
+        """Accepts a reply. Returns the call if its caller has already returned (else None), and
+        whether the request is known.
 
-        A caller that requested descriptors has removed them from the list. Raises `WireError` for
-        a reply of another operation.
+        If the caller requested descriptors, they are moved from the list to the call. Raises
+        `WireError` for a reply of another operation.
         """
         with self._lock:
             call = self._calls.get(header.request)
@@ -193,7 +193,7 @@ class Flight:
             call.wake.release()
 
     def lead(self) -> bool:
-        """Makes the caller the reader, if there is none."""
+        """Makes the calling thread the leader. Returns False if there is one."""
         with self._lock:
             if self._led:
                 return False
@@ -201,13 +201,13 @@ class Flight:
             return True
 
     def step_down(self) -> None:
-        """Stops reading."""
+        """Ends the lead, and wakes a follower."""
         with self._lock:
             self._led = False
             self._nudge()
 
     def hand_on(self) -> None:
-        """Makes sure that a thread reads while others wait."""
+        """Wakes a follower if callers wait and no thread reads."""
         if self._followers and not self._led:
             with self._lock:
                 self._nudge()
@@ -217,7 +217,7 @@ class Flight:
             self._wake(next(iter(self._followers.values())))
 
     def follow(self, call: Call, seconds: float) -> None:
-        """Waits until a reply has arrived, no thread reads, or the time is over."""
+        """Waits until the reply has arrived, no thread reads any more, or `seconds` are over."""
         with self._lock:
             if call.settled or not self._led:
                 return
@@ -241,10 +241,10 @@ class Flight:
             return True
 
     def end(self, why: str) -> None:
-        """Refuses further requests and answers all callers.
+        """Refuses further requests and answers all callers with an error.
 
-        Calls that write into engine memory keep their place: a failed connection does not end the
-        writes, only the end of file does.
+        Calls that write into engine memory keep their place: the daemon may go on writing after a
+        failure of the connection, until the end of file.
         """
         with self._lock:
             self._ended = why
@@ -279,14 +279,14 @@ class Flight:
             return found
 
     def ask_again(self, request: int) -> None:
-        """Undoes `unasked` for one request."""
+        """Undoes `unasked` for one request, whose cancel must be sent again."""
         with self._lock:
             call = self._calls.get(request)
             if call is not None:
                 call.late.asked = False
 
     def cancelled(self, request: int) -> Write | None:
-        """Returns the write that waits for the end of a cancelled request."""
+        """Returns the write of a cancelled request, None if it is no longer in the table."""
         with self._lock:
             call = self._calls.get(request)
             return call.late.write if call is not None else None

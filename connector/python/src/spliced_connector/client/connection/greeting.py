@@ -9,7 +9,7 @@ from spliced_connector.client.connection.region import Region
 
 @dataclass(frozen=True)
 class Grant:
-    """A tenant of the connection."""
+    """The daemon's number and salt of a tenant of the connection."""
 
     tenant: int
     salt: bytes

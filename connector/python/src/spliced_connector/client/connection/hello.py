@@ -1,4 +1,4 @@
-"""The beginning of a connection: who we are, and what the daemon shares with us."""
+"""The beginning of a connection: the client says who it is, and the daemon shares its memory."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from spliced_connector.wire import (
 )
 from spliced_connector.wire.numbers import ATTACH_DESCRIPTORS, MAX_CHUNKS
 
-_IN_FLIGHT_MOST = 256  # whatever the daemon allows
+_IN_FLIGHT_MOST = 256  # even if the daemon allows more
 _KNOWN = Feature.PROMPT | Feature.KNOWN
 
 
 def attach(
     options: Options, tally: Tally, wake: Callable[[], bool], closed: Callable[[], bool]
 ) -> Attachment:
-    """Connect, say hello and map what comes back, within `options.attach_timeout`.
+    """Connects, sends hello and maps the memory in the reply, within `options.attach_timeout`.
 
-    `closed` is asked now and then whether to give up. Raises `SplicedError`.
+    `closed` is called repeatedly; True ends the attempt. Raises `SplicedError`.
     """
     path = options.socket or default_socket()
     deadline = time.monotonic() + options.attach_timeout
     channel = connect(path, options.attach_timeout)
     try:
-        trust.check(channel, path, options.daemon_uid)  # before anything is said: hello has tokens
+        trust.check(channel, path, options.daemon_uid)  # before hello, which contains tokens
     except BaseException:
         channel.close()
         raise
@@ -90,7 +90,7 @@ def _ask(
     )
     micros = max(1, int((deadline - time.monotonic()) * 1e6))
     frame = encode(request, Header(Op.HELLO, 1, deadline=min(micros, 2**32 - 1)))
-    with contextlib.suppress(OSError):  # a daemon that turned us away has said why before
+    with contextlib.suppress(OSError):  # a daemon that refused us has already sent its reason
         channel.send(frame, (), deadline)
     while (left := deadline - time.monotonic()) > 0 and not closed():
         try:
@@ -109,7 +109,7 @@ def _read_reply(frame: bytes) -> HelloReply:
         header, message = decode(frame)
     except WireError as err:
         raise SplicedError(Code.UNSUPPORTED, f"hello: {err.text}") from err
-    if isinstance(message, Refusal):  # also one that came before we said a word
+    if isinstance(message, Refusal):  # also one that was sent before our hello
         raise SplicedError(message.code, f"hello: {message.text}")
     if header.kind != FrameKind.REPLY or header.request != 1 or not isinstance(message, HelloReply):
         raise SplicedError(Code.UNSUPPORTED, "hello: the reply is to another request")
@@ -117,7 +117,7 @@ def _read_reply(frame: bytes) -> HelloReply:
 
 
 def _greet(reply: HelloReply, descriptors: list[int], options: Options) -> Greeting:
-    """Check the reply and map the regions."""
+    """Checks the reply and maps the regions."""
     if reply.version != VERSION:
         raise SplicedError(Code.UNSUPPORTED, f"hello: version {reply.version}")
     if len(descriptors) != HELLO_DESCRIPTORS:

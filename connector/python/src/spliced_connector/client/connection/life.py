@@ -15,15 +15,15 @@ class Stage(IntEnum):
     """
 
     ATTACHED = 0
-    """Requests are sent."""
+    """Requests can be sent."""
     ENDED = 1
     """No more requests; all callers have been answered."""
     GONE = 2
-    """The daemon has closed its side, which it does when it can no longer touch our memory, or no
-    caller waits to know."""
+    """No more replies are awaited. Either the daemon has closed its side, which means that it can
+    no longer touch our memory, or no caller waits to know that."""
     UNUSED = 3
-    """The last user of the mappings has left: they are unmapped. Until then the daemon keeps its
-    pages, as long as our sending side is open."""
+    """The last user of the mappings has left, and they are unmapped. Before that, the daemon keeps
+    leased pages as long as our sending side is open."""
 
 
 class Event(Enum):
@@ -55,13 +55,13 @@ class Life:
     def __init__(self) -> None:
         self.stage = Stage.ATTACHED
         self.cause = ""
-        """Why it ended."""
+        """Why the connection ended."""
         self.ended_at = 0.0
         self._lock = threading.Lock()
         self._users = 1
 
     def transition(self, event: Event, cause: str = "") -> Stage | None:
-        """The only place where the stage changes. Returns the new stage, None if it stays."""
+        """Changes the stage; no other method does. Returns the new stage, None without a change."""
         with self._lock:
             stage = _NEXT.get((self.stage, event))
             if stage is None:
@@ -72,7 +72,7 @@ class Life:
             return stage
 
     def while_attached(self, work: Callable[[], None]) -> bool:
-        """Does some work before the end. Returns False after it."""
+        """Calls `work` unless the connection has ended. Returns False if it has."""
         with self._lock:
             if self.stage is not Stage.ATTACHED:
                 return False
@@ -80,7 +80,7 @@ class Life:
             return True
 
     def enter(self) -> bool:
-        """Adds a user. Returns False if the last one has left."""
+        """Adds a user. Returns False if the last user has already left."""
         with self._lock:
             if self._users == 0:
                 return False
@@ -88,7 +88,7 @@ class Life:
             return True
 
     def leave(self) -> bool:
-        """Undoes `enter`. Returns True for the last one."""
+        """Removes a user. Returns True if it was the last one."""
         with self._lock:
             self._users -= 1
             return self._users == 0
@@ -99,6 +99,6 @@ class Life:
         return self._users > 0
 
     def forget(self) -> None:
-        """Ends it in a forked child: the connection is its parent's."""
+        """Ends the connection in a forked child. It belongs to the parent process."""
         self._lock = threading.Lock()
         self.stage = Stage.ENDED

@@ -25,7 +25,7 @@ class DeviceOptions:
     """16 bytes that name the engine's GPU. Empty: the only one that is visible."""
 
     ways: ShareWay = ShareWay.DESCRIPTOR | ShareWay.HANDLE
-    """How its memory may be shared."""
+    """How the daemon may share its GPU memory."""
 
     private_bytes: int = 0
     """Requested size of the memory for results and inputs; 0 is the daemon's default."""
@@ -53,9 +53,9 @@ class DeviceOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of a client; the zero value is usable.
+    """Settings of a client; the defaults are usable.
 
-    Times are in seconds and bound one call each, from the call to its return. A tick of the
+    Each timeout is in seconds and limits one call, from its start to its return. A tick of the
     kernel's timer (4 ms at most) may be added.
     """
 
@@ -75,13 +75,13 @@ class Options:
     """Names and tokens of this client's tenants. The empty name is the daemon's default tenant."""
 
     timeout: float = 0.05
-    """Of match, acquire and load (unless a call sets another), release, advise and report."""
+    """Timeout of match, acquire, load (unless a call sets its own), release, advise and report."""
 
     attach_timeout: float = 1.0
-    """Of one attempt to connect, and of registering one model."""
+    """Timeout of one attempt to connect, and of registering one model."""
 
     transfer_timeout: float = 2.0
-    """Of each message of publish, save, compose, rotate and assemble."""
+    """Timeout of each message of publish, save, compose, rotate and assemble."""
 
     staging_bytes: int = 0
     """Requested size of the memory that publish writes to; 0 is the daemon's default."""
@@ -90,7 +90,7 @@ class Options:
     """Requested size of the memory for results of compose and rotate; 0 is the daemon's default."""
 
     device: DeviceOptions | None = None
-    """The GPU whose memory to attach if the daemon lends some; None is none."""
+    """The GPU whose memory to attach if the daemon lends some. None: attach no GPU memory."""
 
     def __post_init__(self) -> None:
         """Raises ValueError with all invalid settings."""
@@ -124,12 +124,11 @@ class Options:
 
 
 def default_socket() -> str:
-    """Returns the socket's path if it is not configured.
+    """Returns the path of the daemon's socket to use if none is configured.
 
-    It is $SPLICED_SOCKET. If that is not set, it is the default path of a daemon: the socket in
-    the first of /run/spliced, /run/user/UID/spliced and /tmp/spliced-UID that has one, or in
-    /run/spliced if none has. The last one counts only if we own it, because others may write to
-    /tmp.
+    It is $SPLICED_SOCKET. If that is not set, it is spliced.sock in the first of /run/spliced,
+    /run/user/UID/spliced and /tmp/spliced-UID that has this file, or in /run/spliced if none has
+    it. /tmp/spliced-UID counts only if it belongs to our user, because others may write to /tmp.
     """
     chosen = os.environ.get("SPLICED_SOCKET")
     if chosen:

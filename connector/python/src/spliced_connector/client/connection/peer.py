@@ -13,12 +13,12 @@ from spliced_connector.client.connection.channel import Channel, milliseconds
 
 _SO_PEERPIDFD = 77  # Linux 6.5; the same on x86-64 and arm64
 
-# How much later than its sockets a process may end: the kernel closes those first. A guess; it is
-# waited for once.
+# How many seconds a process may take to end after its sockets were closed, which the kernel does
+# first (a guess). `died` waits this long, once.
 _DEATH_GRACE = 0.05
 
-# How soon after the end `died` must be called. The daemon reuses pages a second after our side is
-# shut.
+# How many seconds after the end of the connection `died` must be called. The daemon reuses pages a
+# second after our side is shut.
 _ASKED_WITHIN = 0.5
 
 
@@ -34,12 +34,12 @@ class Peer:
         self._died: bool | None = None
 
     def died(self, ended_at: float) -> bool:
-        """Returns whether the process was dead when the connection ended; waits for that briefly,
-        once.
+        """Returns whether the process was dead when the connection ended. The first call waits
+        briefly for the process to end.
 
-        It must be called soon after the end, which is a time of `time.monotonic`. Memory that
-        only a dead process could write is unchanged; later it is unknown what happened in
-        between.
+        `ended_at` is when the connection ended, a time of `time.monotonic`. The first call must
+        follow soon after that. Then memory that only this process could write is unchanged if it is
+        dead. Later it is unknown what the process wrote before it died: the answer is False.
         """
         with self._lock:
             if self._died is None:
@@ -55,14 +55,13 @@ class Peer:
         return bool(ended.poll(milliseconds(_DEATH_GRACE)))
 
     def presume_alive(self) -> None:
-        """Assumes that it was alive at the end, whatever happens later, unless its death is
-        known."""
+        """Makes `died` return False whatever happens later, unless the death is already known."""
         with self._lock:
             if self._died is None:
                 self._died = False
 
     def forget(self) -> None:
-        """Resets it in a forked child, whose parent may have held the lock."""
+        """Resets the object in a forked child: its parent may have held the lock."""
         self._lock = threading.Lock()
         self._died = False
         self.close()

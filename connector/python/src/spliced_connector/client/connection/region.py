@@ -13,11 +13,11 @@ _F_SEAL_SHRINK = 0x2
 class Region:
     """A mapping of memory that the daemon has made.
 
-    Views keep the memory mapped, so that none of them can fault.
+    Each view keeps the memory mapped, so that reading from it cannot fault.
     """
 
     def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
-        """Maps it; the descriptor stays the caller's. Raises OSError or ValueError."""
+        """Maps the memory. The caller keeps the descriptor. Raises OSError or ValueError."""
         if not fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK:
             raise ValueError("the memory could shrink while mapped")
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -27,5 +27,5 @@ class Region:
         self.view = memoryview(mapping)  # nothing else keeps the mapping
 
     def close(self) -> None:
-        """Unmaps it, now or when the last view is gone."""
+        """Unmaps the memory, now or when the last view is gone."""
         self.view.release()

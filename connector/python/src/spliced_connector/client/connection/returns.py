@@ -1,4 +1,4 @@
-"""Requests that a connection sends itself: releases, aborts and cancels."""
+"""Requests that a connection sends on its own: releases, aborts and cancels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORTH_RETRY = {Code.BUSY, Code.LATE, Code.UNAVAILABLE, Code.CANCELED}
 
 
 class Return(NamedTuple):
-    """How ids are returned: one request carries those of one kind and tenant."""
+    """How ids of leases or reservations are given back: each request has one kind and tenant."""
 
     op: int  # RELEASE for leases, ABORT for reservations
     tenant: int
@@ -46,11 +46,11 @@ class Return(NamedTuple):
 
 
 class Pending:
-    """Ids that came late, were dropped without release, or whose return the daemon did not
-    accept.
+    """Ids to give back later: they came late, were dropped without release, or the daemon did not
+    accept them the first time.
 
-    Without it they would be unavailable to all clients for as long as the connection lives. The
-    size is bounded by what the daemon grants one connection.
+    If they were forgotten, their memory would be unavailable to all clients for as long as the
+    connection lives. Their number is limited by what the daemon grants one connection.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class Pending:
         self._ids: dict[Return, list[int]] = {}
 
     def add(self, how: Return, ids: list[int]) -> None:
-        """Returns ids later."""
+        """Adds ids to give back later."""
         with self._lock:
             self._ids.setdefault(how, []).extend(ids)
 
     def take(self) -> tuple[Return, list[int]] | None:
-        """Removes as many ids as one request carries."""
+        """Removes and returns as many ids as one request carries; None if there are none."""
         with self._lock:
             for how, ids in self._ids.items():
                 now, later = ids[:MAX_IDS], ids[MAX_IDS:]
@@ -76,7 +76,7 @@ class Pending:
 
 
 class Returns:
-    """Returns leases and reservations, cancels abandoned requests. Any thread may use it."""
+    """Gives leases and reservations back and cancels abandoned requests. Any thread may use it."""
 
     def __init__(
         self, exchange: Exchange, staging: Staging, tally: Tally, wake: Callable[[], bool]
@@ -89,10 +89,11 @@ class Returns:
         self._pending = Pending()
 
     def now(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Returns ids and waits for the daemon's answer: a code for each, None = unknown.
+        """Gives ids back and waits for the daemon's answer. Returns a code for each, None if
+        unknown.
 
-        If the daemon does not accept them, they are sent again later; one that is gone has
-        nothing to release.
+        If the daemon does not accept them now, they are sent again later. If the daemon is gone,
+        there is nothing to release.
         """
         exchange = self._exchange
         call = Call(how.op, time.monotonic() + timeout, Late(how.tenant, returns=tuple(ids)))
@@ -109,13 +110,13 @@ class Returns:
         return codes
 
     def later(self, how: Return, ids: list[int]) -> None:
-        """Returns ids without waiting, when there is room."""
+        """Gives ids back without waiting, once requests can be sent."""
         self._pending.add(how, ids)
         self._wake()
 
     def send(self) -> bool:
-        """Sends what is pending and cancels what was abandoned. Returns False if something is
-        left."""
+        """Gives pending ids back and cancels abandoned requests. Returns False if some are left to
+        be sent."""
         return self._give_back() and self._cancel()
 
     def _give_back(self) -> bool:
@@ -138,7 +139,8 @@ class Returns:
         return all_sent
 
     def replied(self, call: Call, header: Header, body: memoryview) -> None:
-        """Does what is required after a reply without a waiting caller."""
+        """Handles a reply without a waiting caller: frees staging, settles writes, gives ids
+        back."""
         late = call.late
         if not call.own:
             self._tally.add("late_replies")
@@ -157,8 +159,8 @@ class Returns:
             self.later(Return(call.op, late.tenant), list(late.returns))
 
     def _cancelled(self, late: Late, code: int) -> None:
-        """Handles the reply to a cancel, sent once the request can no longer touch its
-        destination."""
+        """Handles the reply to a cancel. The daemon sends it once the cancelled request can no
+        longer touch its destination."""
         if code == Code.OK:
             write = self._flight.cancelled(late.cancels)
             if write is not None:
@@ -168,7 +170,8 @@ class Returns:
 
 
 def granted(op: int, body: memoryview) -> tuple[list[int], list[int]]:
-    """Returns the leases and reservations in a reply. If it cannot be read, they end by expiry."""
+    """Returns the leases and reservations in a reply. If the reply cannot be read, both lists are
+    empty, and the grants end by expiry."""
     try:
         reply = MESSAGES[op][1].schema.decode(body)
     except WireError:

@@ -1,4 +1,4 @@
-"""Parts of the memory that a client writes for the daemon to read."""
+"""Staging: the memory that a client writes and the daemon reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Extent(NamedTuple):
 class Staging:
     """Allocates parts of one connection's staging, first fit, at multiples of `PART_ALIGN`.
 
-    Invariant: holes are sorted, disjoint and never adjacent.
+    Invariant: `_holes`, the free runs, are sorted, disjoint and never adjacent.
     """
 
     def __init__(self, region: memoryview) -> None:
@@ -32,10 +32,10 @@ class Staging:
         self._closed = False
 
     def allocate(self, nbytes: int, deadline: float) -> Extent:
-        """Allocates `nbytes`; waits for room until a time of `time.monotonic`.
+        """Allocates `nbytes`. Waits for room until the deadline, a time of `time.monotonic`.
 
-        Raises `SplicedError`: FULL for more than the region, BUSY for no room in time,
-        UNAVAILABLE after `close`.
+        Raises `SplicedError`: FULL for more than the region, BUSY if there is no room by the
+        deadline, UNAVAILABLE after `close`.
         """
         if padded(nbytes) > len(self.region):
             have = len(self.region)
@@ -51,7 +51,7 @@ class Staging:
             return part
 
     def try_allocate(self, nbytes: int) -> Extent | None:
-        """`allocate` that does not wait. Returns None if there is no room now."""
+        """Like `allocate`, but does not wait. Returns None if there is no room now."""
         with self._freed:
             return self._take(nbytes)
 
@@ -107,5 +107,5 @@ class Staging:
 
 
 def padded(nbytes: int) -> int:
-    """Returns the room that `nbytes` take."""
+    """Returns the bytes that an allocation of `nbytes` occupies."""
     return -(-max(nbytes, 1) // PART_ALIGN) * PART_ALIGN

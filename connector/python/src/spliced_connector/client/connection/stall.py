@@ -6,15 +6,15 @@ import threading
 import time
 
 # After this many consecutive calls without an answer or any other frame from the daemon, further
-# calls fail at once instead of waiting for their timeout. One may be bad luck (a guess).
+# calls fail at once instead of waiting for their timeout. A single one may be chance. (A guess.)
 _CALLS = 3
-# Any frame ends a stall. Replies that are still outstanding suffice, but one call per this many
-# seconds is let through in case they never come.
+# Any frame from the daemon ends a stall, such as a reply that is still outstanding. In case none
+# ever comes, one call per this many seconds is sent anyway.
 _PROBE = 1.0
 
 
 class Stall:
-    """Decides whether calls should be tried."""
+    """Decides whether calls should be sent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -10,14 +10,14 @@ from spliced_connector.wire import Op, StatsReply, StatsRequest
 
 
 def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
-    """Requests them; the daemon has `seconds` to answer. Raises `SplicedError`."""
+    """Requests the counters and gauges; the timeout is `seconds`. Raises `SplicedError`."""
     call = Call(Op.STATS, time.monotonic() + seconds, Late())
     reply = attachment.exchange.request(call, StatsRequest(), StatsReply)
     return dict(zip(reply.names, reply.values, strict=True))
 
 
 def pools(counters: dict[str, float]) -> str:
-    """Returns the use of both pools for a log line, empty if the figures lack it."""
+    """Returns the use of both pools for a log line; empty if the counters do not have it."""
     lines = []
     for name in ("public", "private"):
         used = counters.get(f"pool_{name}_used_bytes")

@@ -1,10 +1,10 @@
 """Whether the process that answers on a socket may be taken for the daemon.
 
-A client checks before it sends a token or uses an answer: a process that can replace the daemon's
-socket by another one would get both. If only root, the client and the owner of the socket's
-directory can change parts of the path, that owner and root are trusted. Otherwise, as in a volume
-that the containers of a pod share, only the user id that the client was configured to expect is
-trusted.
+A client checks this before it sends a token or uses an answer: a process that replaced the daemon's
+socket would get the tokens and could send any answer. If only root, the client and the owner of the
+socket's directory can change parts of the path, that owner and root are trusted. Otherwise, as in a
+volume that the containers of a pod share, only the user id that the client was configured to expect
+is trusted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from spliced_connector.errors import Code, SplicedError
 UID_ENV = "SPLICED_DAEMON_UID"
 """Environment variable with the user id of the daemon."""
 
-_MOST_LINKS = 40  # as the kernel
+_MOST_LINKS = 40  # the kernel's own limit
 
 
 class _StrangerError(Exception):
-    """Names what another user could have replaced."""
+    """The peer may not be the daemon. The text says why, such as a file that others could have
+    replaced."""
 
 
 def check(channel: Channel, path: str, expected: int | None) -> None:
-    """Raises `SplicedError(DENIED)`, in one line, unless the peer may be the daemon.
+    """Raises `SplicedError(DENIED)`, with a text of one line, unless the peer may be the daemon.
 
     `expected` is the only trusted user id. None stands for `UID_ENV` or, if that is not set, for
     the users that the path allows.

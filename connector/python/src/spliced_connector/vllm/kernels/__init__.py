@@ -1,1 +1,1 @@
-"""Operators of the engine that walks use instead of torch, one module for each kind of device."""
+"""Operators of the engine that walks use instead of torch. Each kind of device has a module."""

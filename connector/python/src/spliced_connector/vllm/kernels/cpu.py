@@ -1,19 +1,17 @@
-"""The engine's own kernels for CPUs, between the projections of a walk.
+"""The engine's own kernels for CPUs, used between the projections of a walk.
 
-The mixers' cores read the engine's metadata, which only exists in its forward pass. The operators
-below them take plain tensors, so they can also process our rows, states and keys: the causal
-convolution, the chunked gated delta rule and paged attention, in bfloat16 with states in float32.
-They round as the engine does: a state that they move over a segment's rows and one that is moved
-by the segment's (T, S) are equally far from the exact one (4e-3 of its norm, measured for random
-rows).
+The cores of mixers read metadata that exists only in the engine's forward pass. The operators that
+they call take plain tensors, so walks can call them too: the causal convolution, the chunked gated
+delta rule and paged attention, in bfloat16 with states in float32. They round as the engine does. A
+state can be moved over a segment row by row with these operators, or at once by the segment's (T,
+S). Both results are equally far from the exact one (4e-3 of its norm, measured for random rows).
 
-A walk may run between the engine's plan of a step and its attention. That is safe: the scratch
-memory of the engine's attention exists once per process, is looked up by every call, only ever
-grows, and keeps no data from one call to the next (read in csrc/cpu of releases near 0.32).
+A walk may run after the engine has planned a step and before the step's attention. That is safe:
+the engine's attention has one scratch memory per process, which every call looks up, which only
+grows, and which keeps no data between calls (read in csrc/cpu of releases near 0.32).
 
-`cpu_kernels` verifies every operator against torch, on the shapes of the model, and returns None
-if one is missing or gives other results. On processors without bfloat16 instructions of x86 torch
-is used.
+`cpu_kernels` compares every operator with torch, on the shapes of the model, and returns None if
+one is missing or gives other results. Processors without x86's bfloat16 instructions use torch.
 """
 
 from __future__ import annotations
@@ -49,12 +47,12 @@ PAGE = 32
 
 
 FAR = 0.02
-"""Relative error above which two results count as different; right ones differ by 0.006."""
+"""Relative error above which two results count as different. Correct results differ by 0.006."""
 
 
 @dataclass(frozen=True)
 class DeltaSizes:
-    """One gated delta layer. taps are packed in the form of the convolution."""
+    """One gated delta layer. taps: the convolution's weights, packed for its operator."""
 
     key_heads: int
     value_heads: int
@@ -74,7 +72,7 @@ class AttentionSizes:
 
 
 class CpuKernels:
-    """`walk.base.Kernels`. layers: their sizes, by number."""
+    """Implements `walk.base.Kernels`. layers: the sizes of each layer, by its number."""
 
     def __init__(self, ops: Any, layers: Mapping[int, DeltaSizes | AttentionSizes]) -> None:
         self._ops = ops
@@ -82,7 +80,7 @@ class CpuKernels:
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor, batch: Batch) -> Tensor:
         at = batch.once("sequences", lambda: _Sequences(batch))
-        # A single row of a wider tensor counts as contiguous, but with the step of the wide ones.
+        # A single row of a wider tensor counts as contiguous, but has the stride of the wider rows.
         packed = inputs.reshape(-1).view(inputs.shape)
         out: Tensor = self._ops.causal_conv1d_fwd_cpu(
             x=packed.t(),
@@ -120,7 +118,7 @@ class CpuKernels:
 
 
 class _Sequences:
-    """The sequences of a batch, in the convolution's form."""
+    """The sequences of a batch, as the convolution takes them."""
 
     def __init__(self, batch: Batch) -> None:
         n = len(batch.lengths)
@@ -130,7 +128,7 @@ class _Sequences:
 
 
 class _Parts:
-    """The parts of a batch, with a separate call for each."""
+    """The parts of a batch. Each is a separate call of the recurrence."""
 
     def __init__(self, batch: Batch) -> None:
         ends = torch.tensor([0, *batch.parts]).cumsum(0).tolist()
@@ -140,7 +138,7 @@ class _Parts:
 
 
 class _Scan:
-    """`walk.base.Recurrence` by the engine's chunked kernel."""
+    """Implements `walk.base.Recurrence` with the engine's chunked kernel."""
 
     def __init__(
         self, ops: Any, d: DeltaSizes, conv_out: Tensor, decay: Tensor, beta: Tensor, batch: Batch
@@ -160,7 +158,7 @@ class _Scan:
         return state
 
     def transition(self, run: int) -> Tensor:
-        """Equals the result for the identity with nothing written."""
+        """Returns T: the result of moving the identity matrix with values of zero."""
         d, rows = self._d, self._parts.rows[run]
         one = torch.eye(d.key_dim).expand(d.value_heads, -1, -1).contiguous()
         nothing = self._v.new_zeros(d.key_dim)
@@ -195,9 +193,9 @@ class _Scan:
 
 
 class _Pages:
-    """Pages of keys and values, refilled for every layer of a walk, and the keys that rows see.
+    """Pages of keys and values, which each layer of a walk fills anew, and the keys that rows see.
 
-    The keys of sequences either begin at the same key, or are contiguous in the order of the
+    The keys of all sequences begin at the same key, or they are contiguous in the order of the
     sequences.
     """
 
@@ -206,10 +204,10 @@ class _Pages:
 
         self._ops, self._d = ops, d
         self._isa = _get_attn_isa(dtype, PAGE, d.head_dim)
-        ends: dict[int, int] = {}  # end of the keys that begin there
+        ends: dict[int, int] = {}  # end of the keys, by their begin
         for s in batch.sights:
             ends[s.begin] = max(s.end, ends.get(s.begin, 0))
-        first: dict[int, int] = {}  # page of the keys that begin there
+        first: dict[int, int] = {}  # first page of the keys, by their begin
         slots: list[int] = []
         pages = 0
         for begin, end in ends.items():
@@ -217,12 +215,12 @@ class _Pages:
             slots.extend(range(pages * PAGE, pages * PAGE + end - begin))
             pages += -(-(end - begin) // PAGE)
         self._slots = torch.tensor(slots)
-        # A table may be longer than its sequence: the excess is never read.
+        # A table may be longer than its sequence; the excess entries are never read.
         tables = [[min(first[s.begin] + i, pages - 1) for i in range(pages)] for s in batch.sights]
         self._tables = torch.tensor(tables, dtype=torch.int32)
         self._starts = torch.tensor([0, *batch.lengths]).cumsum(0, dtype=torch.int32)
         self._seen = torch.tensor([s.end - s.begin for s in batch.sights], dtype=torch.int32)
-        # Rows after a sequence in its last page do not matter, provided that they are not NaN.
+        # Rows after a sequence in its last page have no effect, provided that they are not NaN.
         cache = torch.zeros((pages, d.kv_heads, 2 * PAGE, d.head_dim), dtype=dtype)
         self._keys, self._values = cache.chunk(2, dim=2)
         self._plan = ops.cpu_attn_get_scheduler_metadata(
@@ -267,9 +265,9 @@ class _Pages:
 def cpu_kernels(
     arch: Architecture, layers: Mapping[int, DeltaSizes | AttentionSizes]
 ) -> CpuKernels | None:
-    """Returns kernels for a model, None if torch has to be used.
+    """Returns kernels for a model, None if torch must be used.
 
-    arch: the model without kernels, on a CPU. layers: those whose taps are not packed yet.
+    arch: the model without kernels, on a CPU. layers: sizes by layer, with unpacked taps.
     """
     if arch.dtype != torch.bfloat16 or not torch.cpu._is_avx512_bf16_supported():
         return None
@@ -297,7 +295,7 @@ def _packed(ops: Any, d: DeltaSizes | AttentionSizes) -> DeltaSizes | AttentionS
 
 
 def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object) -> float:
-    """Returns the error of a gated delta layer compared with torch, for two runs."""
+    """Returns the largest error of a gated delta layer compared with torch, over two runs."""
     if not isinstance(d, DeltaSizes):
         raise TypeError(f"layer {layer} is not a linear layer")
     draw = _Draw(arch.dtype)
@@ -308,7 +306,7 @@ def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object)
     conv_out = torch.cat([causal_convolution(torch.cat(line), d.taps, None) for line in lines])
     errors = [_error(kernels.convolve(layer, inputs, lefts.clone(), rows), conv_out)]
     z, b, a = (draw(79, d.value_heads) for _ in range(3))
-    per_head = LinearRows(inputs, (z, b, a - 8))  # so little decay that much of T remains
+    per_head = LinearRows(inputs, (z, b, a - 8))  # little decay, so that T does not vanish
     ours = kernels.recurrence(layer, conv_out, per_head, rows)
     steps = arch.steps(layer, conv_out, per_head, rows.positions)
     scan = Scan(steps, rows.runs(chunk_length(steps)))
@@ -321,8 +319,8 @@ def _delta_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object)
 
 
 def _attention_error(arch: Architecture, kernels: CpuKernels, layer: int, d: object) -> float:
-    """Returns the error of an attention layer compared with torch: rows of one sequence, and
-    separate sequences."""
+    """Returns the largest error of an attention layer compared with torch, for rows of one sequence
+    and for separate sequences."""
     if not isinstance(d, AttentionSizes):
         raise TypeError(f"layer {layer} has no attention")
     draw = _Draw(arch.dtype)
@@ -340,7 +338,7 @@ def _attention_error(arch: Architecture, kernels: CpuKernels, layer: int, d: obj
 
 
 class _Draw:
-    """Random rows, the same ones each time."""
+    """Returns random rows, which are the same in each run."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype

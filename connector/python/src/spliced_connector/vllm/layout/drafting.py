@@ -1,8 +1,8 @@
 """The attention layers of a draft model, in addition to those of the model itself.
 
-Drafts count only once the model has computed them too, so the drafter's cache changes no answer.
-Its rows are stored anyway, as further layers of the identity: after a prefix without them it
-would draft badly. Its last row may have been made for another next token, which costs a draft.
+The model verifies all drafts, so the drafter's cache changes no answer. Its rows are stored anyway,
+as further layers of the identity, because the drafter would draft badly after a prefix without
+them. Its last row may belong to another next token; this costs at most one draft.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 _OWN_NAMES = ("draft_model.", "mtp.")
-"""Names of drafters' layers; those of other models are numbered after the model's own."""
+"""Prefixes of names of drafters' layers. Other drafters' layers have numbers after the model's."""
 
 _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat16": DType.BF16}
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """The layers of one drafter, by the engine's cache groups; none for a drafter without rows."""
+    """The layers of one drafter. names: by cache group; empty for a drafter without rows."""
 
     names: tuple[tuple[str, ...], ...]
     layers: tuple[Layer, ...] = ()  # one for each name
     about: str = ""  # description of the drafter, as a part of the identity
 
     def apart(self, groups: Sequence[KVCacheGroupSpec]) -> list[KVCacheGroupSpec]:
-        """Returns the engine's groups without them."""
+        """Returns the engine's groups without the drafter's layers."""
         return [
             replace(group, layer_names=[n for n in group.layer_names if n not in names])
             if names
@@ -60,7 +60,7 @@ class Drafter:
 
 
 def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
-    """Returns the drafter of this engine. Raises ProfileError for layers that have no plain
+    """Returns the drafter of this engine. Raises ProfileError for a layer without plain attention
     rows."""
     groups = caches.kv_cache_groups
     if config.speculative_config is None:
@@ -75,7 +75,7 @@ def find_drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
 
 
 def _drafts(name: str, own: int) -> bool:
-    """Returns whether a layer is a drafter's. own: layers of the model."""
+    """Returns whether a layer is a drafter's. own: number of layers of the model."""
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
     return name.startswith(_OWN_NAMES) or bool(numbers and int(numbers[-1]) >= own)
 
@@ -88,13 +88,13 @@ def _layer(group: KVCacheGroupSpec, ranks: int) -> Layer:
         raise ProfileError(f"a drafter with a {type(spec).__name__} is not supported")
     heads, key_dim = int(spec.num_kv_heads), int(spec.head_size)
     value_dim = int(getattr(spec, "head_size_v", key_dim))
-    # Keys are stored unchanged and never rotated: their rope is not part of it.
+    # The drafter's keys are stored unchanged and never rotated, so the layer has no rope.
     return Layer(Kind.FULL, Attention(heads * ranks, key_dim, value_dim, dtype))
 
 
 def _about(config: VllmConfig) -> str:
-    """Returns a name for the drafter's model, by its settings: two with one name draft for each
-    other."""
+    """Returns a name that depends on the drafter's settings. Drafters with the same name share
+    rows."""
     speculative = config.speculative_config
     model = speculative.draft_model_config
     described: Mapping[str, object] = {} if model is None else model.hf_config.to_dict()

@@ -1,8 +1,8 @@
 """Runs recurrent layers of vLLM's models on chosen inputs.
 
-The layer's own forward core runs, with the metadata that the engine's own builder makes for one
-request, on the layer's device. Only its caches and the projections around the core are replaced,
-in a stand-in object for the layer. A new kind of layer needs a function and a row of `MIXERS`.
+The layer's own forward core runs on the layer's device, with metadata for one request that the
+engine's own builder makes. A stand-in object for the layer replaces only its caches and the
+projections around the core. A new kind of layer needs a function and an entry in `MIXERS`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LAYERS = "vllm.model_executor.layers.mamba"
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [begin, begin + len(inputs)) of a request whose state is in one block.
+    """Tokens [begin, begin + len(inputs)) of a request whose state is in block `block`.
 
-    inputs: [tokens, channels], the inputs of the layer's convolution, or its queries, keys and
-    values.
+    inputs: [tokens, channels], the inputs of the layer's convolution, or without one its queries,
+    keys and values.
     """
 
     inputs: Tensor
@@ -41,15 +41,15 @@ class Span:
 class Mixer:
     """How to run one class of layers."""
 
-    family: Family  # NONE: a convolution alone
+    family: Family  # NONE: the layer is a convolution only
     run: Callable[[Any, Tensor], Tensor]
-    """Maps a stand-in for the layer and inputs to the core's output, by token."""
+    """Runs the core: maps a stand-in for the layer and inputs to the core's output per token."""
     values_last: bool = False
-    """Whether inputs are queries, keys and values, or begin with the values."""
+    """True: inputs are queries, keys, values in this order. False: inputs begin with values."""
 
 
 class StandIn:
-    """A layer with other caches and other replaced attributes."""
+    """Acts as a layer with other caches; further attributes may be replaced."""
 
     def __init__(self, module: Any, cache: Tensor | tuple[Tensor, ...]) -> None:
         self.kv_cache = cache
@@ -62,14 +62,14 @@ class StandIn:
 
 
 def mixer_of(module: object) -> Mixer | None:
-    """Returns the mixer of a class by its exact name, None for unknown ones, including subclasses
-    of known ones."""
+    """Returns the mixer for a layer's exact class, None for unknown classes. A subclass of a known
+    class is unknown."""
     kind = type(module)
     return MIXERS.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span) -> Tensor:
-    """Computes a span on caches of two blocks or more, and returns the core's output.
+    """Computes a span, on caches of at least two blocks. Returns the core's output.
 
     Raises errors of the engine.
     """
@@ -141,8 +141,8 @@ def _mamba2(layer: Any, inputs: Tensor) -> Tensor:
 
 
 def _mamba1(layer: Any, inputs: Tensor) -> Tensor:
-    """In the model, keys and time steps follow from the values; here they are constants, so that
-    a value only moves its own channel."""
+    """Replaces keys and time steps, which the model computes from the values, by constants. So a
+    value changes only its own channel."""
     width = layer.time_step_rank + 2 * layer.ssm_state_size
     ramp = torch.arange(1, width + 1, device=inputs.device).to(inputs.dtype) / width
     layer.in_proj = lambda _: (torch.cat((inputs, torch.ones_like(inputs)), dim=1),)
@@ -230,4 +230,4 @@ MIXERS = {
     ),
     f"{_LAYERS}.short_conv.ShortConv": Mixer(Family.NONE, _short_conv),
 }
-"""By the class's full name."""
+"""The known classes, by full name."""

@@ -1,7 +1,7 @@
 """Maps the engine's caches to layers of a profile.
 
-Engines name a cache after the decoder layer that contains it, except for models with two mixers
-in a decoder layer: there the numbers in names differ, and the profile has a layer for each.
+Engines name a cache after the decoder layer that contains it. Models with two mixers in a decoder
+layer are an exception: the profile has a layer for each mixer, and names are numbered differently.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ Config = Mapping[str, object]
 
 
 def place(name: str, states: bool, config: Config) -> int:
-    """Returns the layer of a cache, by its name.
+    """Returns the number of the profile's layer for the cache with this name.
 
-    states: whether the cache has recurrent states. Raises ProfileError.
+    states: whether the cache has recurrent states. Raises ProfileError if the name cannot be
+    mapped.
     """
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", f".{name}.")
     if len(numbers) != 1:
@@ -30,15 +31,17 @@ def _plain(number: int, states: bool, config: Config) -> int:
 
 
 def _falcon_h1(number: int, states: bool, config: Config) -> int:
-    """Mamba2 is first in every pair, and its names continue after those of attention."""
+    """In every pair of layers Mamba2 is the first. The numbers in its names continue after those of
+    attention."""
     return 2 * (number - _number(config, "num_hidden_layers")) if states else 2 * number + 1
 
 
 def _zamba2(number: int, states: bool, config: Config) -> int:
-    """Attention precedes Mamba2 in the layers that have both.
+    """In decoder layers that have both, attention precedes Mamba2.
 
-    The names of Mamba2 begin after the number of those. Attention is counted block by block: each
-    of the `num_mem_blocks` that share weights serves every `num_mem_blocks`-th of these layers.
+    Let n be the number of these layers. Names of Mamba2 are numbered from n on. There are
+    `num_mem_blocks` attention blocks; each serves every `num_mem_blocks`-th of these layers.
+    Attention names are numbered block by block.
     """
     kinds = config.get("layers_block_type")
     both = [
@@ -67,4 +70,4 @@ _PLACES: Mapping[str, Callable[[int, bool, Config], int]] = {
     "falcon_h1": _falcon_h1,
     "zamba2": _zamba2,
 }
-"""By model_type."""
+"""The exceptions, by model_type."""

@@ -1,7 +1,7 @@
-"""Finds where an engine's own functions put rows, by having them write patterns.
+"""Finds where an engine's own functions put rows, by making them write patterns.
 
-Each pattern is written by the function that the engine calls in its forward pass, into scratch
-memory with the strides of the real cache; the cache itself is not touched.
+The function that the engine calls in its forward pass writes each pattern into scratch memory with
+the strides of the real cache. The cache itself is not touched.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from spliced_connector.model import Kind, Profile
 from spliced_connector.vllm.layout.mixers import StandIn
 
 _DIGIT = 128
-"""Bound of the pattern numbers, which all element types represent exactly."""
+"""Pattern numbers are below this bound, so that all element types represent them exactly."""
 _SHORT_DIGIT = 8
-"""Likewise, for types of one byte."""
+"""The same bound for one-byte types."""
 _UNTOUCHED = 200.0
 MOST_SCRATCH = 1 << 28
-"""Maximum bytes of scratch memory; a block that is spread wider is not supported."""
+"""Maximum bytes of scratch memory. A block that spans more memory is not supported."""
 
 FP8 = {
     "fp8": torch.float8_e4m3fn,
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,
 }
-"""The engine's names of one-byte types that rows may be rounded to."""
+"""The one-byte types that rows may be rounded to, by the engine's names."""
 
 Writer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
@@ -41,10 +41,11 @@ class UnsupportedError(ValueError):
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a layer rounds rows to one byte: `row / scale` is stored, for keys and for values.
+    """How a layer rounds rows to one byte: it stores `row / scale`, with one scale for keys and one
+    for values.
 
-    Rows that are read and stored again round to the same bytes: the type that rows are computed
-    in is fine enough.
+    The type `computed` is precise enough that rows that are read and stored again give the same
+    bytes.
     """
 
     kept: torch.dtype
@@ -57,8 +58,8 @@ class Rounding:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """A layer's cache, the dimension that counts its blocks, and the offset of every element from
-    the start of a block: [tokens, heads, dim] of keys and of values."""
+    """A layer's cache. block_dim: the dimension that counts blocks. keys, values: the offset of
+    every element from the start of its block, [tokens, heads, dim]."""
 
     cache: Tensor
     block_dim: int
@@ -92,7 +93,7 @@ def find_rows(module: Any, profile: Profile, layer: int) -> FoundRows:
 
 
 def _rounding(module: Any, cache: Tensor) -> Rounding | None:
-    """Returns None for rows that are stored unrounded."""
+    """Returns how rows are rounded, None if they are not."""
     if cache.dtype != torch.uint8 and cache.dtype not in FP8.values():
         return None
     kept = FP8.get(str(getattr(module, "kv_cache_dtype", None)))
@@ -116,7 +117,7 @@ def _scratch(cache: Tensor, block_dim: int) -> Tensor:
 def writer(module: Any) -> Writer:
     """Returns the function with which the engine stores new rows: (keys, values, cache, slots).
 
-    For latent attention the keys are the shared rotated ones, the values the latents.
+    For latent attention, keys are the shared rotated keys and values are the latents.
     """
     if hasattr(module, "_decode_concat_cache"):
         return _fused_writer(module)
@@ -134,7 +135,8 @@ def writer(module: Any) -> Writer:
 
 
 def _fused_writer(module: Any) -> Writer:
-    """Kimi's latent attention stores rows in the kernel that prepares the queries of a decode."""
+    """Returns the writer for Kimi's latent attention, which stores rows in the kernel that prepares
+    the queries of a decode step."""
 
     def write(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
         layer = StandIn(module, cache)
@@ -152,7 +154,8 @@ def _places(
     sizes: tuple[int, int, tuple[int, int]],
     rounding: Rounding | None,
 ) -> Tensor:
-    """Returns the offset of every element of a block, keys first, from the block's start."""
+    """Returns the offset of every element from the start of its block: those of keys, then of
+    values."""
     tokens, heads, dims = sizes
     counts = [tokens * heads * dim for dim in dims]
     total = sum(counts)
@@ -185,7 +188,8 @@ def _places(
 
 
 def _inverse(number: Tensor, total: int, block_stride: int) -> Tensor:
-    """Converts the element at each offset of two blocks to the offset of each element."""
+    """Inverts `number`, which has for each offset in two blocks the number of the element there
+    (-1: none). Returns the offset of each element from the start of the second block."""
     filled = torch.nonzero(number >= 0).squeeze(1)
     if len(filled) != total or int(filled.min()) < block_stride:
         raise UnsupportedError(f"{len(filled)} of {total} elements of a block were written")

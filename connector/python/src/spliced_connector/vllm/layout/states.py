@@ -1,12 +1,13 @@
 """Finds where an engine stores a recurrent layer's state and convolution tail, by running the
 layer.
 
-Shapes do not show it: some kernels store [key, value] in memory whose shape is [value, key]. So
-the layer computes some tokens in scratch memory with the strides of its cache (`mixers`):
+The shape of the memory does not show the order: some kernels store [key, value] in memory whose
+shape is [value, key]. So the layer computes some tokens in scratch memory with the strides of its
+cache (`mixers`), and these conditions are checked:
 
-  - the tail must be the last inputs, the oldest first;
-  - another value at the last token must change only its column of its head's state;
-  - a state that was read and written elsewhere must continue with the same bits.
+  - the tail is the last inputs, the oldest first;
+  - another value at the last token changes only its column of its head's state;
+  - after a state was read and written elsewhere, the layer continues with bit-identical results.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 _LEVELS = 128
-"""Number of different inputs, which all element types represent exactly."""
+"""Number of different input values, so few that all element types represent them exactly."""
 _SHARES = 3
-"""One in this many heads is checked in a run."""
+"""Each run checks one in this many heads."""
 
 
 @dataclass(frozen=True)
 class StateOrder:
-    """The order of a layer's state and tail."""
+    """The order of the elements of a layer's state and tail."""
 
-    key_major: bool  # memory is [heads, key dim, value dim], whatever its shape is
+    key_major: bool  # memory order is [heads, key dim, value dim], whatever the shape says
     conv_dim_first: bool  # tails are [channels, kernel - 1]
 
 
 class StatePages:
-    """Recurrent state and convolution tail of one layer, one of each in a block.
+    """The recurrent states and convolution tails of one layer, one of each per block.
 
     A layer may have only one of the two. Canonical states are [value heads, key dim, value dim] in
     float32, tails [kernel - 1, channels].
@@ -54,7 +55,7 @@ class StatePages:
 
     @property
     def device(self) -> torch.device:
-        """Returns their device."""
+        """Returns the device of the tensors."""
         known = self._conv if self._state is None else self._state
         return torch.device("cpu") if known is None else known.device
 
@@ -65,7 +66,7 @@ class StatePages:
         return tuple(_copy(view, dtype) for view, dtype in views if view is not None)
 
     def write(self, block: int, *parts: Tensor) -> None:
-        """Replaces them, in the order of `parts`."""
+        """Replaces the parts of a block, given in the order of `self.parts`."""
         views = [view for view in self._views(block) if view is not None]
         for view, part in zip(views, parts, strict=True):
             view.copy_(part)
@@ -84,7 +85,8 @@ class StatePages:
 
 
 def _copy(view: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Makes a contiguous copy, also in dimensions of one element, whose strides may be anything."""
+    """Returns a copy that is contiguous also in dimensions of one element, whose strides may be
+    arbitrary."""
     made = torch.empty(view.shape, dtype=dtype or view.dtype, device=view.device)
     return made.copy_(view)
 
@@ -108,7 +110,7 @@ def conv_dim_first(module: Any, profile: Profile, layer: int) -> bool:
         profile.identity.layers[layer].linear.conv.rows,
         profile.rank_conv_channels(layer),
     )
-    # With drafts there is room for more rows than a tail has.
+    # With speculative decoding there is room for more rows than a tail has.
     first, second = conv.shape[1:]
     if channels not in (first, second) or not rows <= min(first, second) < channels:
         raise UnsupportedError(f"tails of {(first, second)}, want {(rows, channels)}")
@@ -138,15 +140,15 @@ def _pages(caches: Sequence[Tensor], profile: Profile, layer: int, order: StateO
     if state is not None:
         state = _by_head(state, profile, layer, order.key_major)
     if conv is not None:
-        # The inputs of drafts follow those of the certain tokens.
+        # The inputs of drafts come after those of accepted tokens.
         rows = profile.identity.layers[layer].linear.conv.rows
         conv = conv.narrow(2 if order.conv_dim_first else 1, 0, rows)
     return StatePages(conv, state, order)
 
 
 def _by_head(state: Tensor, profile: Profile, layer: int, key_major: bool) -> Tensor:
-    """Returns states in memory order: [blocks, heads, key dim, value dim], or value dim before
-    key dim."""
+    """Returns states in memory order: [blocks, heads, key dim, value dim] if `key_major`, else with
+    value dim before key dim."""
     linear = profile.identity.layers[layer].linear
     _, heads = profile.rank_heads(layer)
     inner = (linear.key_dim, linear.value_dim)
@@ -161,7 +163,7 @@ def _by_head(state: Tensor, profile: Profile, layer: int, key_major: bool) -> Te
 
 
 class _Look:
-    """Runs a layer in separate memory."""
+    """Runs a layer in scratch memory and finds its order."""
 
     def __init__(self, module: Any, profile: Profile, layer: int, config: VllmConfig) -> None:
         self._module, self._profile, self._layer = module, profile, layer
@@ -184,7 +186,8 @@ class _Look:
         return order
 
     def _warm_up(self) -> None:
-        """Kernels that tune themselves do so in runs that do not count, one for each shape."""
+        """Runs the layer once for each shape without using the results, because some kernels tune
+        themselves in their first run."""
         inputs = self._inputs()
         for begin, end in ((0, self._tokens), (0, self._cut), (self._cut, self._tokens)):
             self._run(self._scratch(), inputs[begin:end], begin)
@@ -200,7 +203,7 @@ class _Look:
         return mixer
 
     def _check_slopes(self) -> None:
-        """Checks that the engine's factors equal the profile's."""
+        """Checks that the engine's decay factors equal those of the profile."""
         slopes = self._linear.slopes
         if not slopes:
             return
@@ -220,9 +223,10 @@ class _Look:
             raise UnsupportedError("tails are not the last inputs, oldest first")
 
     def _is_key_major(self) -> bool:
-        """Finds where other values at the last token show: each in its head, in its column.
+        """Returns whether states are key-major. Changes values at the last token, and finds out in
+        which order of the state each change is in its own head and column.
 
-        A third of the heads is tested at a time, each with another column, so that another order
+        A third of the heads is tested at a time, with different columns, so that the wrong order
         does not fit by chance.
         """
         _, heads = self._profile.rank_heads(self._layer)
@@ -241,9 +245,9 @@ class _Look:
         return True in fits
 
     def _shows(self, moved: Tensor, key_major: bool, heads: Tensor, columns: Tensor) -> bool:
-        """Returns whether at most one column of each of these heads has changed. A channel whose
-        weights are zero changes nothing (half of the channels in heads that were widened by
-        zeros), so a part is enough."""
+        """Returns whether all changes are in the given column of each of these heads. A quarter of
+        a column's elements is enough: a channel with zero weights changes nothing, and in heads
+        that were widened with zeros half of the channels are such."""
         by_head = _by_head(moved.unsqueeze(0), self._profile, self._layer, key_major)[0]
         if not key_major:
             by_head = by_head.transpose(1, 2)
@@ -251,8 +255,8 @@ class _Look:
         return bool(inside.sum() == moved.sum() and 4 * inside.sum() > inside.numel())
 
     def _check_going_on(self, order: StateOrder) -> None:
-        """Checks that a state that was read from one block and written to another is all that the
-        layer needs to continue."""
+        """Checks that a layer continues with identical results after its state was read from one
+        block and written to another."""
         inputs, cut = self._inputs(), self._cut
         stays, moves = self._scratch(), self._scratch(fill=1.0)
         self._run(stays, inputs[:cut], 0)
@@ -272,7 +276,7 @@ class _Look:
         return caches[-1][1].clone()
 
     def _first_value(self) -> int:
-        """Returns the first channel of the values."""
+        """Returns the index of the first channel of the values."""
         _, heads = self._profile.rank_heads(self._layer)
         width = heads * self._linear.value_dim
         return self._channels() - width if self._mixer.values_last else 0
@@ -284,7 +288,8 @@ class _Look:
         return 2 * keys * self._linear.key_dim + values * self._linear.value_dim
 
     def _inputs(self) -> Tensor:
-        """Returns numbers without a period of heads or kernels, from -2 to 2, none of them 0."""
+        """Returns inputs from -2 to 2, never 0, that do not repeat with the period of heads or
+        kernels."""
         n = self._tokens * self._channels()
         steps = torch.arange(n) * 37 % (_LEVELS - 1) - _LEVELS // 2
         numbers = torch.where(steps >= 0, steps + 1, steps) / (_LEVELS // 4)
@@ -292,7 +297,7 @@ class _Look:
         return numbers.view(self._tokens, -1).to(self._caches[0].device, like)
 
     def _scratch(self, fill: float = 0.0) -> tuple[Tensor, ...]:
-        """Returns two blocks of each cache."""
+        """Returns scratch memory for two blocks of each cache."""
         for cache in self._caches:
             if cache.stride(0) * cache.element_size() > MOST_SCRATCH:
                 raise UnsupportedError(f"a block is spread over strides {cache.stride()}")

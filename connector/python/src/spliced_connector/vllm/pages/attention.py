@@ -1,6 +1,6 @@
-"""Attention over private rows and runs of shared ones, whose keys are rotated to other positions:
-`walk.attend_runs`, of several queries of one request or of one query of several.
-"""
+"""Attention over private rows and runs of shared rows, whose keys are rotated to other positions.
+It is `walk.attend_runs`, for several queries of one request, or for one query of each of several
+requests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spliced_connector.vllm.pages.plans import Span
 from spliced_connector.walk import Turns, attend_runs, grouped
 
 QUERY_ROWS = 128
-"""Maximum queries that are multiplied at once: bounds the memory for scores, [heads, rows,
+"""Maximum queries that are computed at once, which limits the memory for scores [heads, rows,
 keys]."""
 
 Rows = tuple[Tensor, Tensor]
-"""Keys [n, KV, d] and values [n, KV, dv] of contiguous tokens; of any strides."""
+"""Keys [n, KV, d] and values [n, KV, dv] of contiguous tokens, with any strides."""
 
 
 def attend(
@@ -28,10 +28,10 @@ def attend(
     turns: Turns | None,
     scale: float,
 ) -> Tensor:
-    """Causal attention of the last queries of a request, float32 [m, H, dv].
+    """Returns the causal attention of the last m queries of a request, float32 [m, H, dv].
 
-    q [m, H, d] at their positions. shared: rows of runs, by the number of the run in `turns`. own:
-    private rows, the last m of which are the queries' own.
+    q [m, H, d]: queries, rotated to their positions. shared: the rows of runs, each with the number
+    of its run in `turns`. own: private rows; the last m of them are the queries' own.
     """
     runs = [
         (at, k.permute(1, 2, 0), v.transpose(0, 1))
@@ -50,7 +50,7 @@ def attend(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a request, q [H, d]; and the spans that it sees, each with the number of its
+    """One query of a request, q [H, d]. spans: the spans that it sees, each with the number of its
     run in `turns`, -1 for private ones."""
 
     q: Tensor
@@ -61,10 +61,10 @@ class Query:
 def attend_each(
     queries: Sequence[Query], rows: Callable[[int, int, int], Rows], scale: float
 ) -> list[Tensor]:
-    """Attention of single queries of several requests, float32 [H, dv] each, as in `attend`. Rows
-    that several of them see are read once for all.
+    """Returns the attention of single queries of several requests, each float32 [H, dv], as in
+    `attend`. Rows that several queries see are read only once.
 
-    rows: returns those of a span.
+    rows: returns the rows of a span.
     """
     users: dict[Span, list[tuple[int, int]]] = {}
     for i, query in enumerate(queries):
@@ -92,7 +92,8 @@ def attend_each(
 
 
 def _turned(query: Query, heads: int, scale: float) -> list[Tensor]:
-    """Returns a query as each of its spans needs it, by key head: [KV, G, d]."""
+    """Returns the query for each of its spans, rotated for the span and grouped by key head: [KV,
+    G, d]."""
     q, turns = query.q.float()[None] * scale, query.turns
     straight = grouped(q, heads)
     if turns is None or not len(turns.cos):

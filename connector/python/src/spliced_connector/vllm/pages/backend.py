@@ -1,8 +1,8 @@
 """vLLM's attention on a CPU, for batches in which some requests have shared pages.
 
-vLLM's kernel reads one table of blocks per request and one position per row of it, and returns no
-sum of weights with which partial results could be joined. So it serves the requests without
-shared pages, and those with them are computed in torch (`attention`).
+vLLM's kernel reads one block table per request, in which row n is token n. It also returns no sum
+of weights, so partial results could not be combined. So the kernel computes the requests without
+shared pages, and torch computes those with them (`attention`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ ReadRows = Callable[[int, int, int], Rows]
 
 
 def install() -> None:
-    """Makes vLLM build its layers of attention on a CPU with the backend below.
+    """Makes vLLM build its attention layers on a CPU with the backend below.
 
-    On CPUs only the backend of this name can be replaced; CUSTOM is not accepted.
+    It replaces the backend CPU_ATTN, because vLLM does not accept CUSTOM on CPUs.
     """
     register_backend(AttentionBackendEnum.CPU_ATTN, _name())
     _forget()
 
 
 def withdraw() -> None:
-    """Makes vLLM build them with its own again: another engine of the process may not need it."""
+    """Makes vLLM use its own backend again, because another engine of the process may not need
+    ours."""
     if AttentionBackendEnum.CPU_ATTN.get_path() == _name():
         AttentionBackendEnum.CPU_ATTN.clear_override()
         _forget()
@@ -60,7 +61,8 @@ def _name() -> str:
 
 
 def _forget() -> None:
-    """vLLM caches its choice, which another engine of the process may have made."""
+    """Clears vLLM's cached choice of a backend, which another engine of the process may have
+    made."""
     forget = getattr(getattr(selector, "_cached_get_attn_backend", None), "cache_clear", None)
     if forget is not None:
         forget()
@@ -68,7 +70,7 @@ def _forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LayerPages:
-    """Data of a layer for requests with shared pages."""
+    """What a layer needs for requests with shared pages."""
 
     placed: Placed
     rope: Rope
@@ -77,18 +79,18 @@ class LayerPages:
 
 @dataclass(slots=True)
 class PagedRows:
-    """The rows of one request in a step: queries [begin, end) of the batch, and the positions of
-    all rows that they see, in the kernel's blocks."""
+    """One request with shared pages in a step: its queries [begin, end) of the batch, and the
+    positions of all rows that they see, in the kernel's blocks."""
 
     begin: int
     end: int
     plan: PagePlan
-    shared: list[tuple[int, Span]]  # by the number of the run
+    shared: list[tuple[int, Span]]  # each with the number of its run
     own: list[Span]
     turns: dict[Rope, Turns | None] = field(default_factory=dict)
 
     def back(self, rope: Rope) -> Turns | None:
-        """Returns the rotations of the queries for the runs' keys."""
+        """Returns the rotations of the queries that fit the keys of each run."""
         if rope not in self.turns:
             distances = [run.wanted.turn for run in self.plan.runs]
             self.turns[rope] = Turns.back(rope, distances)
@@ -97,7 +99,8 @@ class PagedRows:
 
 @dataclass
 class PagedMetadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """As vLLM's, in which requests with shared pages look as if they only saw the step's rows."""
+    """vLLM's metadata, in which requests with shared pages seem to see only the rows of this
+    step."""
 
     paged: tuple[PagedRows, ...] = ()
 
@@ -106,7 +109,8 @@ class SharedPagesBackend(CPUAttentionBackend):  # type: ignore[misc]
     """vLLM's backend, with our spec, builder and implementation."""
 
     forward_includes_kv_cache_update = True
-    """The engine's own slots are used for requests without shared pages."""
+    """`forward` also stores new rows, because slots of requests with shared pages differ from the
+    engine's."""
 
     @classmethod
     def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
@@ -122,7 +126,7 @@ class SharedPagesBackend(CPUAttentionBackend):  # type: ignore[misc]
 
 
 class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
-    """Passes to the layers of a step which of its requests have shared pages."""
+    """Tells the layers which requests of a step have shared pages."""
 
     def build(
         self,
@@ -162,7 +166,8 @@ class SharedPagesBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 
 
 class SharedPagesImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
-    """Without `pages` it is vLLM's."""
+    """Attention that also serves requests with shared pages. Without `pages` it does the same as
+    vLLM's."""
 
     pages: LayerPages | None = None
 

@@ -1,8 +1,8 @@
-"""Bins: blocks of the engine that contain parts of segments, for all requests that have them.
+"""Bins: blocks of the engine that contain parts of segments, shared by all requests that have them.
 
-A bin in use is referenced once by each request that points into it. An unused bin is in the
-pool's free list, keeps its contents until the pool reassigns it, and counts as free. So the
-engine evicts bins like its own cached blocks, the longest unused first.
+A bin in use has one reference for each request that uses it. An unused bin is in the pool's free
+list and counts as free, but keeps its contents until the pool reassigns it. So the engine evicts
+bins like its own cached blocks, the longest unused first.
 
     block of 544 rows   [ segment A, 112 | segment C, 96 | segment B, 2nd part, 208 | room ]
 """
@@ -16,11 +16,11 @@ from typing import Protocol, TypeVar
 from spliced_connector.vllm.pages.plans import Part
 
 PAGE_TOKENS = 16
-"""Alignment of parts: kernels read whole tiles of at least this many rows."""
+"""Alignment of parts in rows, because kernels read whole tiles of at least this many rows."""
 
 MOST_OPEN = 8
-"""Maximum bins with room that are tried for a part. With more, old bins fill up better, but
-requests point into more of them, and one part keeps a whole bin."""
+"""Maximum number of bins with room that are tried for a part. With more, old bins fill up better.
+But then a request uses more bins, and a single part in use keeps a whole bin from eviction."""
 
 
 class Block(Protocol):
@@ -53,7 +53,8 @@ class _Bin:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rows of a block from `offset` on."""
+    """The place of a part: rows of a block from `offset` on. generation: identifies the bin among
+    all that use the block over time."""
 
     block: int
     offset: int
@@ -62,24 +63,25 @@ class Place:
 
 @dataclass(slots=True)
 class Layout:
-    """Places for parts: existing ones stay, the others go to bins with room or to new ones. Valid
-    until a part is placed or evicted."""
+    """Places for parts. Parts that are in bins already stay there; the others go to bins with room,
+    or to new bins. Valid until a part is placed or evicted."""
 
     parts: tuple[Part, ...]
-    bins: list[_Bin]  # existing ones, each once
+    bins: list[_Bin]  # existing bins, each once
     fresh: list[list[Part]]  # parts of each new bin
-    added: list[tuple[_Bin, Part]]  # to existing bins
+    added: list[tuple[_Bin, Part]]  # parts for existing bins
 
     @property
     def blocks(self) -> int:
-        """Returns how many of the pool's free blocks it takes: new ones, and unused bins."""
+        """Returns how many of the pool's free blocks the layout takes: new bins, and unused
+        existing ones."""
         return len(self.fresh) + sum(one.block.ref_cnt == 0 for one in self.bins)
 
 
 class Bins:
     """The bins of one cache group.
 
-    Invariant: a part that is found has its bin referenced, or in the pool's free list.
+    Invariant: the bin of each part in `_found` is referenced or in the pool's free list.
     """
 
     def __init__(self, pool: Pool[Block], block_tokens: int) -> None:
@@ -87,7 +89,7 @@ class Bins:
         self._size = block_tokens - block_tokens % PAGE_TOKENS
         self._found: dict[Part, tuple[_Bin, int]] = {}
         self._bins: dict[int, _Bin] = {}  # by block
-        self._open: list[_Bin] = []  # with room, the oldest first
+        self._open: list[_Bin] = []  # bins with room, the oldest first
         self._generation = 0
 
     @property
@@ -100,8 +102,8 @@ class Bins:
         return len(self._bins)
 
     def lay(self, parts: Sequence[Part]) -> Layout:
-        """Returns where parts would be placed, without a change. A part that is named twice is
-        placed once."""
+        """Returns where parts would be placed, without placing them. A part that is named twice is
+        placed only once."""
         layout = Layout(tuple(parts), [], [], [])
         room = {one.block.block_id: one.room for one in self._open}
         new: list[int] = []  # room of the new bins
@@ -169,7 +171,7 @@ class Bins:
 
 
 def _pages(part: Part) -> int:
-    """Returns the rows that a part takes."""
+    """Returns how many rows a part takes, with padding."""
     return -(-part.length // PAGE_TOKENS) * PAGE_TOKENS
 
 

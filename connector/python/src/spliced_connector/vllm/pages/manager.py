@@ -1,11 +1,12 @@
 """vLLM's block manager of the attention layers, for requests whose segments are in bins.
 
-vLLM asks a manager how many blocks a number of tokens takes, and has it allocate and free them.
-Here tokens in bins take none, and bins are referenced and released along with the blocks. The
-scheduler's counts, admission and preemption follow from these answers.
+vLLM asks a block manager how many blocks a number of tokens takes, and makes it allocate and free
+them. In this manager tokens in bins take no blocks. Bins are referenced and released together with
+a request's blocks. vLLM bases its counts, admission and preemption on these answers.
 
-The class is chosen by the type of the layers' spec (`vllm.v1.kv_cache_spec_registry`), which the
-attention backend names (`AttentionBackend.customize_spec`); importing this module registers both.
+vLLM chooses the manager's class by the type of the layers' spec (`vllm.v1.kv_cache_spec_registry`),
+and the attention backend chooses the spec (`AttentionBackend.customize_spec`). Importing this
+module registers spec and manager.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class _Held:
 
 
 class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
-    """`FullAttentionManager` for requests that were not offered shared pages, and for those whose
-    offer was not followed by external tokens."""
+    """A block manager with bins. For a request without an offer of shared pages, or whose offer was
+    not followed by external tokens, it behaves like `FullAttentionManager`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -49,14 +50,15 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         self._ended: set[str] = set()
 
     def offer(self, request_id: str, wanted: tuple[Wanted, ...]) -> None:
-        """Called before an allocation: these of the request's external tokens may be in bins; the
-        others are private. Empty: all are. Valid until it is used or replaced."""
+        """Called before an allocation. `wanted`: the external tokens of the request that may be in
+        bins; the other tokens are private. Valid until it is used or replaced."""
         self._offers.pop(request_id, None)
         if wanted and self.dcp_world_size == 1:
             self._offers[request_id] = wanted
 
     def plan(self, request_id: str) -> PagePlan | None:
-        """Returns where an allocated request's segments are; None for one without shared pages."""
+        """Returns where the segments of an allocated request are; None for a request without shared
+        pages."""
         held = self._held.get(request_id)
         return None if held is None else held.plan
 
@@ -100,7 +102,8 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         super().add_local_computed_blocks(
             request_id, new_computed_blocks, num_local_computed_tokens, num_external_computed_tokens
         )
-        # All groups call this before any takes new blocks, which may evict what is not pinned.
+        # All groups do this before any group takes new blocks. That may evict bins that are not
+        # pinned.
         wanted = self._offers.pop(request_id, None)
         if wanted and num_external_computed_tokens > 0:
             layout = self._lay(wanted)
@@ -138,13 +141,14 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         return blocks
 
     def cache_blocks(self, request: Request, num_tokens: int, *args: Any, **more: Any) -> None:
-        """Blocks of private tokens are not cached: row n of them is not token n."""
+        """Caches no blocks of requests with shared pages, because row n of their blocks is not
+        token n."""
         if request.request_id not in self._held:
             super().cache_blocks(request, num_tokens, *args, **more)
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
-        """Bins are released at once, even if blocks are freed some steps later: new contents of a
-        reassigned block are written after the steps that read it."""
+        """Releases bins at once, even if the blocks are freed some steps later. A reassigned block
+        gets new contents only after the steps that still read it."""
         self._offers.pop(request_id, None)
         held = self._held.pop(request_id, None)
         if held is not None:
@@ -163,7 +167,7 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
 
 KVCacheSpecRegistry.get_manager_class(
     FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype=torch.bfloat16)
-)  # first: vLLM registers its own specs only as long as there are none
+)  # before ours: vLLM registers its own specs only if there are none yet
 
 
 @register_kv_cache_spec(manager_class=SharedPagesManager, uniform_type_base_spec=FullAttentionSpec)

@@ -8,30 +8,30 @@ from spliced_connector.vllm.pages.plans import PagePlan, Run
 
 
 class Placed:
-    """Written by the connector at the start of a step, read by the attention backend in it; all
-    on the thread that runs the model."""
+    """The record that the connector writes at the start of a step and the attention backend reads
+    during the step. Both run on the thread that runs the model."""
 
     def __init__(self, batch: Callable[[], Sequence[str]], block_tokens: int) -> None:
-        """batch: returns the requests of the step in the engine's order. block_tokens: of the
-        engine's blocks."""
+        """batch: returns the ids of the step's requests in the engine's order. block_tokens: tokens
+        of one of the engine's blocks."""
         self.batch = batch
         self.block_tokens = block_tokens
         self._plans: dict[str, PagePlan] = {}
-        self._filled: dict[int, tuple[int, set[int]]] = {}  # offsets by block, of a generation
+        self._filled: dict[int, tuple[int, set[int]]] = {}  # by block: generation, offsets
 
     def __len__(self) -> int:
         return len(self._plans)
 
     def add(self, request_id: str, plan: PagePlan) -> None:
-        """From now on the request's attention follows the plan."""
+        """Makes the request's attention follow the plan from now on."""
         self._plans[request_id] = plan
 
     def plan(self, request_id: str) -> PagePlan | None:
-        """Returns None for a request without shared pages."""
+        """Returns a request's plan, None if it has no shared pages."""
         return self._plans.get(request_id)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Removes requests that have released their blocks, or got none."""
+        """Removes requests that have released their blocks or never got any."""
         for request_id in request_ids:
             self._plans.pop(request_id, None)
 
@@ -44,7 +44,7 @@ class Placed:
         return {i: self._plans[name] for i, name in enumerate(batch) if name in self._plans}
 
     def is_filled(self, run: Run) -> bool:
-        """Returns whether the run's rows have been written since its block became a bin."""
+        """Returns whether the run's rows were written since the block became this bin."""
         generation, offsets = self._filled.get(run.block, (0, ()))
         return generation == run.generation and run.offset in offsets
 

@@ -1,4 +1,4 @@
-"""Positions of the tokens of a request with shared pages. Needs no torch."""
+"""Where the tokens of a request with shared pages are. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from spliced_connector.serving.splices import Splice
 
 Span = tuple[int, int, int]
-"""A block, and rows [begin, end) of it."""
+"""(block, begin, end): rows [begin, end) of a block."""
 
 LEAST_TOKENS = 32
-"""Minimum length of a shared interior; shorter ones are private: each run costs a product per
-layer (a guess)."""
+"""Minimum tokens of a shared part. Shorter parts are private, because each run costs a matrix
+product per layer (a guess)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Part:
 class Wanted:
     """A part at tokens [start, start + part.length) of a request.
 
-    turn: the distance between the stored positions of the part's keys and their positions here.
-    segment: the piece's index.
+    turn: the distance in tokens from the stored positions of the part's keys to their positions
+    here. segment: the index of the segment's piece.
     """
 
     part: Part
@@ -44,9 +44,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A part of a request, and its place: rows [offset, offset + length) of a block.
+    """A part of a request and its place: rows [offset, offset + length) of a block.
 
-    The block's generation shows whether it is still the same bin.
+    generation: shows whether the block is still the same bin.
     """
 
     wanted: Wanted
@@ -57,8 +57,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """The runs of a request, ascending. All other tokens are private, the n-th of them in row n
-    of the request's blocks."""
+    """The runs of a request, ascending. All other tokens are private; the n-th private token is in
+    row n of the request's own blocks."""
 
     runs: tuple[Run, ...]
 
@@ -69,12 +69,12 @@ class PagePlan:
 
     @property
     def end(self) -> int:
-        """Returns the token from which on all are private."""
+        """Returns the position from which on all tokens are private."""
         return self.runs[-1].wanted.end
 
     def spans(self, block_tokens: int, kernel_tokens: int) -> Iterator[tuple[int, Span]]:
-        """Yields the runs by number, in blocks of the engine's kernels, which may be smaller than
-        its own."""
+        """Yields the spans of all runs, each with the number of its run. Their blocks are those of
+        the engine's kernels, which may be smaller than the engine's."""
         split = block_tokens // kernel_tokens
         for number, run in enumerate(self.runs):
             for block, a, b in spans_of(
@@ -83,7 +83,8 @@ class PagePlan:
                 yield number, (run.block * split + block, a, b)
 
     def private(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the private tokens [a, b) within [begin, end), each with the row of a."""
+        """Yields the private tokens within [begin, end) as (a, b, row): tokens [a, b), and the row
+        of token a."""
         skipped, at = 0, begin
         for run in self.runs:
             wanted = run.wanted
@@ -97,7 +98,8 @@ class PagePlan:
 
 
 def spans_of(begin: int, end: int, size: int) -> Iterator[Span]:
-    """Yields rows [begin, end) of a table of blocks of `size` rows."""
+    """Yields the spans of rows [begin, end), for blocks of `size` rows that are numbered in
+    order."""
     for block in range(begin // size, -(-end // size)):
         yield block, max(begin - block * size, 0), min(end - block * size, size)
 
@@ -110,10 +112,10 @@ def shared_tokens(wanted: tuple[Wanted, ...]) -> int:
 def parts_of(
     key: bytes, start: int, length: int, turn: int, segment: int, most: int
 ) -> Iterator[Wanted]:
-    """Returns an interior at tokens [start, start + length), in parts that fit into a bin of
+    """Yields the parts of an interior at tokens [start, start + length). Each fits into a bin of
     `most` rows.
 
-    Parts that are too short to be shared are left out.
+    A part that is too short to be shared is left out.
     """
     for first in range(0, length, most):
         part = Part(key, first, min(most, length - first))

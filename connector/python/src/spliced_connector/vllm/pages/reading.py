@@ -1,5 +1,5 @@
-"""Reads the rows of a request with shared pages in the form of a request without: they are stored
-so."""
+"""Reads the rows of a request with shared pages in the form of a request without, which is the form
+in which they are stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spliced_connector.walk import angles, turn
 def read_rows(
     pages: RowPages, rope: Rope, plan: PagePlan, table: Sequence[int], begin: int, end: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns copies of keys, rotated to their positions, and values of tokens [begin, end) of
-    one layer.
+    """Returns copies of the keys and values of tokens [begin, end) of one layer, with keys rotated
+    to their positions.
 
     table: the request's own blocks. Raises BlocksError if they do not contain its private tokens.
     """

@@ -1,5 +1,5 @@
 """Segments that engines of several nodes compute for each other: the scheduler's half.
 
-combiner    has other nodes compute what requests miss
-jobs        has this engine compute what other nodes miss
+combiner    asks other nodes to compute segments that requests miss
+jobs        makes this engine compute segments that other nodes miss
 """

@@ -1,7 +1,7 @@
-"""Segments that requests miss and other nodes compute, in the scheduler's process.
+"""Segments that requests miss and other nodes compute: the part in the scheduler's process.
 
-Two threads query the daemon: plans are negotiated between nodes and take some milliseconds, and
-the planned segments take as long as prefills. The scheduler only reads the results so far.
+Nodes negotiate a plan, which takes some milliseconds; the planned segments take as long as
+prefills. So two threads talk to the daemon, and the scheduler only reads their results so far.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from spliced_connector.vllm.plans import News
 from spliced_connector.vllm.tally import log
 
 MOST = 16
-"""Maximum requests that wait for others: the number of plans that a connection may have."""
+"""Maximum requests that wait for other nodes: a connection may have this many plans."""
 
 PLAN_SECONDS = 0.5
-"""Longest wait for a plan. The daemon gives other nodes half of it."""
+"""Timeout of a plan, in seconds. The daemon waits half of it for other nodes."""
 
 WATCH_SECONDS = 0.02
-"""Longest wait of one watch, of all plans in turn: the end of a plan is noticed after it."""
+"""How long one round of watches over all plans waits, in seconds. The end of a request is noticed
+after it."""
 
 
 @dataclass(slots=True)
 class Away:
-    """The known state of one request's segments, by key."""
+    """What is known about the missing segments of one request, by key. planned: a plan exists, or
+    there is none to wait for."""
 
     planned: bool = False
-    waiting: frozenset[bytes] = frozenset()  # others compute them
+    waiting: frozenset[bytes] = frozenset()  # other engines compute them
     # this engine computes them: by the plan, or because they were lost
     own: frozenset[bytes] = frozenset()
     came: frozenset[bytes] = frozenset()
@@ -44,8 +46,8 @@ class _Request:
 
     missing: Sequence[Missing]
     away: Away = field(default_factory=Away)
-    claimed: bool = False  # workers must be notified of segments,
-    reported: frozenset[bytes] = frozenset()  # and have been, of these
+    claimed: bool = False  # workers must hear of segments that came or were lost,
+    reported: frozenset[bytes] = frozenset()  # and have heard of these
     over: bool = False  # its result is no longer needed
 
 
@@ -73,7 +75,8 @@ class Alone:
 
 
 class Combiner(Alone):
-    """All methods are for the scheduler's thread, and do not wait. `start` is called first."""
+    """Asks other nodes to compute missing segments. All methods are for the scheduler's thread and
+    do not wait. `start` must be called first."""
 
     asks = True
 
@@ -82,8 +85,8 @@ class Combiner(Alone):
         self._tally = tally
         self._lock = threading.Lock()
         self._requests: dict[str, _Request] = {}
-        self._waiting = 0  # requests with something unknown; the lock guards it
-        self._over = False  # and this: requests to the daemon have ended
+        self._waiting = 0  # requests with an unsettled plan; guarded by the lock
+        self._over = False  # requests to the daemon have ended; also guarded
         self._to_plan: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._to_watch: queue.SimpleQueue[tuple[_Request, Following] | None] = queue.SimpleQueue()
         self._threads = [
@@ -96,7 +99,8 @@ class Combiner(Alone):
             thread.start()
 
     def ask(self, request_id: str, missing: Sequence[Missing]) -> None:
-        """Starts to ask who computes what. Nothing is asked while too many wait."""
+        """Starts to ask which engine computes which segment. Does nothing if too many requests
+        wait."""
         with self._lock:
             if self._over or self._waiting >= MOST:
                 self._tally.add("plans_refused")
@@ -106,15 +110,15 @@ class Combiner(Alone):
         self._to_plan.put(request)
 
     def asking(self, request_id: str) -> bool:
-        """Whether a request has to wait because it is unknown who computes what."""
+        """Returns whether a request must wait because its plan is not known yet."""
         request = self._requests.get(request_id)
         return request is not None and not request.away.planned
 
     def of(self, request_id: str, claim: bool = False) -> Away:
-        """Returns the current state of a request; this engine computes everything if nothing was
-        asked.
+        """Returns what is known about a request's segments. If nothing was asked, this engine
+        computes all of them.
 
-        claim: later changes are included in `news`.
+        claim: `news` reports later changes.
         """
         request = self._requests.get(request_id)
         if request is None:
@@ -126,7 +130,7 @@ class Combiner(Alone):
             return Away(now.planned, now.waiting, now.own, now.came, now.lost)
 
     def news(self) -> tuple[News, ...]:
-        """Returns changes of claimed requests' segments since the last call."""
+        """Returns the changes since the last call, for claimed requests."""
         news = []
         with self._lock:
             for request_id, request in self._requests.items():
@@ -221,7 +225,7 @@ class Combiner(Alone):
             self._lose(request)
 
     def _lose(self, request: _Request) -> None:
-        """Missing segments are left to this engine."""
+        """Leaves all segments that have not come to this engine."""
         away = request.away
         away.lost |= away.waiting
         away.own |= away.waiting

@@ -1,8 +1,8 @@
-"""Segments that other nodes request from this engine, in the scheduler's process.
+"""Segments that other nodes request from this engine: the part in the scheduler's process.
 
-A thread asks the daemon for jobs and reports which are declined; the scheduler passes them to the
-workers, which compute and publish them like captured segments of requests. An engine without
-requests spends all its time on them, a busy one a share of it.
+A thread asks the daemon for jobs, and reports jobs that are declined. The scheduler passes jobs to
+the workers, which compute and publish the segments like captures of their own requests. An engine
+without requests spends all its time on jobs, a busy engine a share of it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from spliced_connector.vllm.settings import Settings
 from spliced_connector.vllm.tally import log
 
 MOST = 4
-"""Jobs at a time: a batch that runs, and the next one."""
+"""Maximum jobs at a time: those of the running batch, and of the next one."""
 
 ROWS = 2048
-"""Maximum rows of one batch, unless its only job has more: as many as a prefill's."""
+"""Maximum rows of one batch: as many as a prefill has. A single job may have more."""
 
 WATCH_SECONDS = 1.0
 BUSY_SECONDS = 0.05
-"""Wait of one watch, for an engine without jobs, and with some: declined jobs are reported after
-it."""
+"""Seconds that one watch waits: WATCH_SECONDS without jobs, BUSY_SECONDS with jobs, because
+declined jobs are reported only after it."""
 
 PAUSE_SECONDS = 0.5
-"""Pause after a watch without an answer."""
+"""Seconds to wait after a watch without an answer."""
 
 BUSY_FOR = 1.0
 """Seconds for which an engine counts as busy after a step with requests."""
@@ -44,7 +44,7 @@ class _Running:
     """A job that the workers have."""
 
     job: Job
-    ranks: int  # that have not stored their share
+    ranks: int  # ranks that have not stored their share
 
 
 class Loop(Protocol):
@@ -52,11 +52,11 @@ class Loop(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether an engine without requests would be stepped."""
+        """Whether this loop steps an engine without requests."""
         ...
 
     def wake(self) -> None:
-        """Makes an engine that sleeps check `Jobs.pending`."""
+        """Makes a sleeping engine check `Jobs.pending`."""
         ...
 
 
@@ -76,7 +76,8 @@ class NoJobs:
 
 
 class Jobs:
-    """Methods are for the scheduler's thread, and do not wait. `start` is called first."""
+    """The jobs of one engine. All methods are for the scheduler's thread and do not wait. `start`
+    must be called first."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Jobs:
         clock: Callable[[], float] = time.monotonic,
         primers: Sequence[bytes] = (),
     ) -> None:
-        """primers: digests of those that the workers capture segments after."""
+        """primers: digests of the primers that the workers have."""
         self._primers = tuple(primers)
         self._model = model
         self._ranks = ranks
@@ -102,11 +103,11 @@ class Jobs:
         # Guarded by the lock:
         self._queue: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
-        self._declined: list[Job] = []  # and not reported yet
+        self._declined: list[Job] = []  # not reported yet
         # Used by the scheduler's thread:
         self._line = Line()  # seconds by rows
         self._last = 0.0  # seconds of the last batch
-        self._credit = 0.0  # seconds that others may use of a busy engine
+        self._credit = 0.0  # seconds that a busy engine may spend on jobs
         self._now = clock()
         self._busy_until = 0.0
         self._stop = threading.Event()
@@ -117,13 +118,13 @@ class Jobs:
 
     @property
     def pending(self) -> bool:
-        """Whether the engine must continue stepping for them."""
+        """Whether the engine must continue stepping because of jobs."""
         return bool(self._queue or self._running)
 
     def next(self, alone: bool) -> tuple[Work, ...]:
-        """Returns work for the workers, in one batch; nothing while they have one.
+        """Returns the next batch of work for the workers; nothing while they have a batch.
 
-        alone: no request of the engine waits for this step.
+        alone: the step computes no tokens of requests.
         """
         now = self._clock()
         gained, self._now = (now - self._now) * self._share, now
@@ -159,14 +160,15 @@ class Jobs:
             self._tally.add("jobs_done" if one.stored else "jobs_failed")
 
     def close(self) -> None:
-        """Ends the requests for jobs. Unfinished jobs are void when the connection ends."""
+        """Ends the requests for jobs. Unfinished jobs end with the connection."""
         self._stop.set()
         with self._lock:
             self._queue.clear()
             self._running.clear()
 
     def _batch(self, rows: float, one: bool) -> list[Job]:
-        """Returns the next jobs of at most `rows` rows. one: the first in any case."""
+        """Returns the next jobs of at most `rows` rows. one: at least one job, even if it has
+        more."""
         batch: list[Job] = []
         while self._queue:
             tokens = self._queue[0].spec.tokens
@@ -177,7 +179,7 @@ class Jobs:
         return batch
 
     def _rows(self) -> float:
-        """Returns how many rows a busy engine has time for; none before their time is known."""
+        """Returns how many rows a busy engine has time for; 0 before the time per row is known."""
         fit = self._line.fit()
         if fit is None:
             return 0.0
@@ -210,7 +212,7 @@ class Jobs:
         most, queued = self._offer()
         wait = BUSY_SECONDS if self.pending else WATCH_SECONDS
         news = self._model.jobs(most, wait, declined, queued, primers=self._primers)
-        if news is None:  # without a watch it is no worker, and has no jobs
+        if news is None:  # without a watch this engine is no worker and has no jobs
             with self._lock:
                 self._queue.clear()
             return False
@@ -224,8 +226,8 @@ class Jobs:
         return True
 
     def _offer(self) -> tuple[int, float]:
-        """Returns how many jobs are taken at once, and the seconds before the first of them
-        starts, in which a busy engine saves up the time of a batch."""
+        """Returns how many jobs to take at once, and in how many seconds the first one can start. A
+        busy engine needs that long until its share of time suffices for a batch."""
         if self._clock() >= self._busy_until:
             return MOST if self._loop.running else 0, 0.0
         if not self._share or self._line.fit() is None:
