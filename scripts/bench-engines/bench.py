@@ -7,13 +7,13 @@ machine affects all of them alike:
 
     plain    the engine with its own prefix caching, no connector
     splice   mode splice, missing segments are captured
-    primed   the same, and segments are captured after a primer of 512 tokens
+    primed   as splice, but segments are captured after a primer of 512 tokens
     frugal   mode splice, capture off
 
-Every request of the data set is asked twice: as it is, and later with its passages in another
-order and another query. The second time is the warm one. Figures are medians over the requests.
-Time to first token is measured with an answer of one token. The processor time of the server until
-then is shown as well, which other load affects less; publishing that continues after the answer
+Every request of the data set is asked twice: first as it is (cold), and later with its passages in
+another order and another query (warm). Figures are medians over the requests. Time to first token
+is measured with an answer of one token. The server's processor time until the answer is shown as
+well, because other load affects it less. If a server still publishes after an answer, that time
 counts for the next request.
 """
 
@@ -105,7 +105,7 @@ def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Ser
 
 
 class Bench:
-    """A sender of requests that keeps seconds by row."""
+    """Sends requests and records their seconds by row of the result."""
 
     def __init__(self, servers: Servers, corpus: Corpus) -> None:
         self._servers, self._corpus = servers, corpus
@@ -153,8 +153,8 @@ class Bench:
         order = rng.sample(passages, PASSAGES)
         asked = request(self._corpus, order, query, f"again {n}")
         self.prompt_tokens.append(len(asked.ids))
-        # The query differs from that of the row without, which may have left the whole prompt's
-        # state.
+        # The row with refresh has another query than the row without refresh, which may have
+        # stored the state of the whole prompt.
         other = request(self._corpus, order, query, f"refresh {n}")
         rows = [
             ("prefix caching", s.plain, asked, 0.0),
@@ -194,7 +194,7 @@ PRIMED_ROWS = {
 def _ratios(
     found: Mapping[str, Sequence[float]], rows: Mapping[str, str]
 ) -> dict[str, list[float]]:
-    """Returns each row's figures relative to those of another row, pair by pair."""
+    """Returns each row's figures divided by another row's figures, pair by pair."""
     return {
         row: [a / b for a, b in zip(found[row], found[other], strict=True)]
         for row, other in rows.items()
@@ -202,7 +202,7 @@ def _ratios(
 
 
 def report(bench: Bench, corpus: Corpus, model: Path) -> dict[str, object]:
-    """Returns medians, and the ratios to which the bars apply."""
+    """Returns medians, and the ratios for which there are acceptance limits."""
     medians = {row: statistics.median(times) for row, times in bench.seconds.items()}
     cold = [
         b / a - 1

@@ -35,8 +35,8 @@ class Request:
 
 
 def read_corpus(count: int) -> Corpus:
-    """Returns the first requests of the data set, or synthetic ones of its shape if it is
-    missing."""
+    """Returns the first requests of the data set, or synthetic requests of the same shape if the
+    data set is missing."""
     directory = Path(os.environ.get("SPLICED_DATA", ROOT.parent / "shared" / "data"))
     try:
         lengths = dict(_rows(directory / "rag_musique_lens.csv.zst"))
@@ -78,7 +78,7 @@ def tokens(name: str, n: int) -> list[int]:
 
 
 def request(corpus: Corpus, passages: Sequence[int], query: int, name: str) -> Request:
-    """Returns a system prompt, passages and a query. name: of the query."""
+    """Returns a system prompt, passages and a query. name: determines the query's tokens."""
     ids = tokens("system", SYSTEM_TOKENS)
     cuts = [0, len(ids)]
     for passage in passages:

@@ -3,16 +3,16 @@
     bin/engines/bin/python scripts/bench-engines/stall.py --out stall.json
 
 One engine with mode splice and its own prefix cache continuously generates for some requests.
-Meanwhile others arrive, alternately:
+Meanwhile new requests arrive, of alternating kinds:
 
     walk      a prompt with cached segments: its seams and its question are walked
     prefill   a prompt of as many tokens as the walk computes
     whole     a prompt as long as the spliced one, without cached segments
     nothing   as many steps without a new request
 
-A token of the others takes as long as the engine's step that produces it. Steps are timed from
-the arrival of the new request to its first token, by the clock and by processor time of all
-threads, which other programs affect less.
+A token of a running request takes as long as the engine's step that produces it. Steps are timed
+from the arrival of a new request to its first token, by the clock and by the processor time of all
+threads. Other programs affect the processor time less.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Stepped:
             kv_transfer_config=KVTransferConfig(**transfer_config(settings)),
         )
         self._engine = self.llm.llm_engine
-        # The speed of a model of this size is not reported to the daemon, which would advise to
-        # compute.
+        # The speed of this small model is not reported to the daemon: the daemon would advise to
+        # compute everything.
         half = self._engine.engine_core.engine_core.scheduler.connector.scheduler_half
         half._mode._clock.take = tuple
         self._names = 0
@@ -130,7 +130,7 @@ class Stepped:
 
 
 class Bench:
-    """A sender of alternating requests that keeps the steps by kind."""
+    """Sends requests of alternating kinds, and records the engine's steps by kind."""
 
     def __init__(self, engine: Stepped, segments: int, length: int) -> None:
         self._engine = engine
@@ -187,7 +187,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def report(bench: Bench, model: Path) -> dict[str, object]:
-    """Returns the seconds of the others' tokens, and the ratio to which the bar applies."""
+    """Returns the seconds of running requests' tokens, and ratios with an acceptance limit."""
     rows = {
         kind: {
             "wall": quantiles([step.wall for step in steps]),

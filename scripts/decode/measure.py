@@ -2,11 +2,11 @@
 
     make build && bin/engines/bin/python scripts/decode/measure.py --out decode-transformers.json
 
-Ways, alternately: the model's own steps over a cache, as in its `generate`; the walk without
-drafts; drafts that are all right, m at a time; drafts that are all wrong; and each draft decoded
-separately with a copy of all states, which rolling back drafts requires if a state is updated at
-every token. Times include the model's head. The model has Qwen3.5's layers with heads of 128 and
-random weights.
+It measures these ways alternately: the model's own steps over a cache, as in its `generate`; the
+walk without drafts; drafts that are all right, n at a time; drafts that are all wrong; and each
+draft decoded separately with a copy of all states. An engine that updates states at every token
+needs such copies to roll back drafts. Times include the model's head. The model has Qwen3.5's
+layers with heads of 128, and random weights.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def ask(server: Server, request: Request, tokens: int = ANSWER_TOKENS) -> Answer
 
 def _again(server: Server) -> int:
     """Returns how many tokens the connector has computed so far although the engine reports them
-    as cached: seams, and new segments that were run alone, without their context, to be
-    stored."""
+    as cached: seams, and new segments that were captured in isolation."""
     counts = server.counts()
     return int(counts.get("walked_tokens", 0) + counts.get("captured_tokens", 0))
 
@@ -100,7 +99,7 @@ def serve(
     extra: dict[str, object],
     compiled: bool,
 ) -> list[Server]:
-    """Starts the server without the connector, and the one with it."""
+    """Starts two servers: one without the connector, then one with it."""
     daemon, socket_path = start_daemon(
         directory, "-arena=2GiB", "-private=256MiB", "-staging=64MiB"
     )
@@ -118,7 +117,7 @@ def serve(
 
 
 def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, list[Answer]]]:
-    """Asks both alternately, so that other load of the machine affects both."""
+    """Asks both servers alternately, so that other load of the machine affects both."""
     for server in servers:
         ask(server, Request("warm", "up", [{"role": "user", "content": "Are you there? " * 60}]))
     print(f"{'':22}{'prompt':>8}   {'first token, ms':^21}   {'tokens computed':^19}")
@@ -140,8 +139,8 @@ def run(servers: list[Server], requests: list[Request]) -> list[tuple[Request, l
 
 
 def report(done: list[tuple[Request, list[Answer]]]) -> dict[str, object]:
-    """Returns sums by kind of traffic; the later half of each shows a server that has run for a
-    while."""
+    """Prints and returns sums by kind of traffic. The later half of each kind shows a server that
+    has run for a while."""
     out: dict[str, object] = {}
     for kind in dict.fromkeys(request.kind for request, _ in done):
         rows = [answers for request, answers in done if request.kind == kind]
@@ -187,7 +186,8 @@ def _why(computed: list[int]) -> str:
 def by_turn(
     done: list[tuple[Request, list[Answer]]], kind: str
 ) -> dict[int, dict[str, list[float]]]:
-    """Returns conversations by turn: medians of tokens and of seconds to the first one."""
+    """Prints and returns, for each turn of the conversations, medians of tokens and of seconds to
+    the first token."""
     out = {}
     for turn in sorted({r.turn for r, _ in done if r.kind == kind and r.turn}):
         rows = [answers for r, answers in done if (r.kind, r.turn) == (kind, turn)]

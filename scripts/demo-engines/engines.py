@@ -1,4 +1,4 @@
-"""The two engines of which a demo or a bench starts servers, as users do, on a CPU."""
+"""The two engines whose servers a demo or a bench starts on a CPU, as users do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SECONDS = 900
 
 
 class Engine(Protocol):
-    """A starter of servers. settings: the connector's; None: without it. Servers print nothing;
-    their logs stay in the directory."""
+    """Starts servers of one engine. settings: those of the connector; None for a server without
+    it. Servers print nothing; their logs stay in the directory."""
 
     name: str
 
@@ -34,8 +34,8 @@ class Engine(Protocol):
         *flags: str,
         eager: bool = True,
     ) -> Server:
-        """flags: further ones of the engine. eager: nothing is compiled, which takes longer than
-        a demo has on few cores."""
+        """Starts a server and waits until it is ready. flags: further flags of the engine. eager:
+        nothing is compiled, because on few cores compiling takes longer than a demo."""
         ...
 
 
@@ -101,8 +101,8 @@ _SGLANG_ON_A_CPU = (
 
 @dataclass(frozen=True)
 class SGLang:
-    """SGLang on a CPU, whose missing kernels are replaced by those of the tests, in torch: the
-    same in all servers."""
+    """SGLang on a CPU. In all servers, the tests' kernels in torch replace the kernels that a CPU
+    lacks."""
 
     python: Path
     name: str = "SGLang"
@@ -154,7 +154,7 @@ def _stand_ins(directory: Path) -> Path:
 
 
 class SGLangServer(Server):
-    """The outcome of requests in `meta_info`, in SGLang's own API."""
+    """A server of SGLang, whose own API has the outcome of requests in `meta_info`."""
 
     def one_token(
         self, ids: Sequence[int], cuts: Sequence[int] | None, refresh: float = 0.0

@@ -1,5 +1,5 @@
-"""A model of Qwen3.5's layers with seeded weights; the demo's has a tokenizer trained on this
-project's pages."""
+"""A model with Qwen3.5's layers and seeded random weights. The demo's model has a tokenizer that is
+trained on this project's pages."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def make_model(directory: Path, texts: Iterable[str], layers: int, hidden: int) 
 
 
 def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) -> None:
-    """Writes three layers of gated delta rule per layer of attention, in bfloat16.
+    """Writes a model in bfloat16, with three layers of gated delta rule per layer of attention.
 
-    layers 12 and hidden 1024 are 253 million parameters. The weights are random: times are those
-    of a trained model of this shape, answers are meaningless.
+    With layers 12 and hidden 1024 it has 253 million parameters. The weights are random: times are
+    those of a trained model of this shape, answers are meaningless.
     """
     import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
@@ -67,7 +67,7 @@ def write_weights(directory: Path, vocabulary: int, layers: int, hidden: int) ->
 
 
 def _write_tokenizer(directory: Path, texts: Iterable[str]) -> None:
-    """Returns a byte pair tokenizer with the ChatML chat template."""
+    """Writes a byte pair tokenizer with the ChatML chat template, trained on the texts."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
     from tokenizers.models import BPE
 

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # vLLM's own switches for a processor without a compiler, on few cores.
 #
-# vLLM reserves one core in a server without a connector, and two in one with it if there are more
-# than two. Bound to all cores, all servers have the same number of threads.
+# vLLM reserves one core in a server without a connector. With a connector it reserves two, if there
+# are more than two cores. Bound to all cores, all servers have the same number of threads.
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -45,7 +45,8 @@ class Process:
             )
 
     def wait_for(self, port_or_path: int | str, seconds: float) -> None:
-        """Waits until it accepts connections. Raises RuntimeError with the end of its log."""
+        """Waits until the process accepts connections. Raises RuntimeError, with the end of its
+        log, if it ends or takes longer."""
         until = time.monotonic() + seconds
         while not _listens(port_or_path):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -54,7 +55,7 @@ class Process:
             time.sleep(0.1)
 
     def cpu_seconds(self) -> float:
-        """Returns the processor time used so far by it and its children."""
+        """Returns the processor time used so far by the process and its children."""
         import psutil  # a dependency of vLLM
 
         own = psutil.Process(self._process.pid)
@@ -62,7 +63,7 @@ class Process:
         return sum(t.user + t.system for t in times)
 
     def close(self) -> None:
-        """Ends it and its children."""
+        """Ends the process and its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
             try:
@@ -192,7 +193,8 @@ def parameters(cuts: Sequence[int], refresh: float) -> dict[str, object]:
 
 
 def _read(reply: http.client.HTTPResponse, began: float) -> Answer:
-    """Yields server-sent events: a JSON object for each token, then the word DONE."""
+    """Reads an answer of server-sent events: a JSON object for each token, then the word DONE.
+    began: when the request was sent, by time.perf_counter."""
     first, text = 0.0, ""
     for line in reply:
         data = line.decode().strip().removeprefix("data: ")

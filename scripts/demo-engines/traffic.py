@@ -50,8 +50,8 @@ def pages() -> list[str]:
 
 
 def documents(count: int, least: int = 1500, most: int = 3500) -> list[Document]:
-    """Returns sections of the pages, with a given number of characters each, in a seeded
-    order."""
+    """Returns sections of the pages, of `least` to `most` characters each (longer ones are cut),
+    in a seeded order."""
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
         for part in re.split(r"\n(?=##+ )", path.read_text()):
@@ -64,7 +64,7 @@ def documents(count: int, least: int = 1500, most: int = 3500) -> list[Document]
 
 
 def questions(pool: Sequence[Document], requests: int, each: int) -> list[Request]:
-    """Simulates a retriever: every question has documents of the pool, in varying order."""
+    """Simulates a retriever: every question has `each` documents of the pool, in varying order."""
     rng = random.Random(2)
     out = []
     for i in range(requests):
@@ -100,7 +100,7 @@ def chats(pool: Sequence[Document], users: int, turns: int) -> list[Request]:
 
 
 def agents(pool: Sequence[Document], tasks: int, steps: int) -> list[Request]:
-    """Simulates tasks: conversations that grow by each page read; tasks read the same pages."""
+    """Simulates tasks: conversations that grow with each page read. Tasks share pages."""
     rng = random.Random(3)
     out = []
     for task in range(tasks):

@@ -3,10 +3,10 @@
 
 usage: tables.py [--write] PAGE OUTPUT
 
-A table of the page is a code block whose first line is in the output too, up to numbers. It may
-omit rows. Words have to agree, and numbers too: counts and sizes within a tenth, errors within a
-factor of two. Times depend on a machine and its load, and are not compared. Exit status 1: they
-differ.
+A table of the page is a code block whose first line, apart from numbers, is in the output too. A
+table may omit rows of the output. Words must be equal. Counts and sizes must agree within a tenth,
+errors within a factor of two. Times depend on the machine and its load, and are not compared. The
+exit status is 1 if the tables differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def numbers(line: str) -> list[float]:
 
 
 def close(line: str, have: float, want: float) -> bool:
-    """Reports whether a printed number agrees with that of the page."""
+    """Returns whether a printed number `have` agrees with the page's number `want`."""
     if TIMES.search(line):
         return True
     if ERRORS.search(line):
@@ -43,7 +43,7 @@ def close(line: str, have: float, want: float) -> bool:
 
 def printed_rows(table: list[str], output: list[str]) -> list[str | None]:
     """Returns the printed line of each row; None for a missing one. The output may have more
-    rows. Of several sections with the same heading, the one most like the table is used."""
+    rows. If several sections have the same heading, the section most like the table is used."""
     best: list[str | None] = []
     for at, line in enumerate(output):
         if words(line) != words(table[0]):

@@ -1,7 +1,7 @@
 """Captures of one text with several specs in one pass.
 
-They differ in where T and S begin and end, and in which rows they keep: so the layers are run once
-for all, and T of an interior is the product of those of its parts.
+Specs differ only in where the interior begins and ends. So the layers run once for all specs, and T
+of an interior is the product of the T of its parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spliced_connector.walk.rows import Rows, ranges
 def captures(
     arch: Architecture, ids: Sequence[int], specs: Sequence[SegmentSpec]
 ) -> dict[SegmentSpec, Captured]:
-    """What `walk.capture` gives of each spec, to rounding."""
+    """Returns for each spec the result of `walk.capture`, up to rounding."""
     with torch.no_grad():
         walk = _Captures(arch, torch.tensor(ids), specs)
         walk.run()
@@ -76,7 +76,7 @@ class _Captures(Pass[Rows]):
         return self.arch.linear_out(layer, recurrence.outputs(), new)
 
     def _tuples(self, recurrence: Recurrence, state: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """(T, S) of every spec's interior."""
+        """Returns (T, S) of every spec's interior."""
         states, parts = [state], []
         for run in range(len(self.cuts) - 1):
             states.append(recurrence.advance(run, states[-1].clone()))
@@ -90,5 +90,5 @@ class _Captures(Pass[Rows]):
 
 
 def _behind(first: Tensor, then: Tensor) -> Tensor:
-    """T of two runs."""
+    """Returns T of two consecutive runs."""
     return then @ first if first.dim() == 3 else then * first

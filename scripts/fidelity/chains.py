@@ -1,4 +1,4 @@
-"""How far the state behind a chain of segments is off, by what their tuples are kept in."""
+"""Errors of the state after a chain of segments, by the form in which T and S are stored."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Row = Mapping[str, float]
 
 
 def chains(ways: Sequence[Variant], segments: Sequence[Captured]) -> dict[str, dict[str, Row]]:
-    """For each way and length: the error beside the norm of the exact state, on average over heads
-    and at most, and the bound that follows from the norms of both, on average: |T'|e + |T' - T||x|
-    + |S' - S| of a state x with an error e, with exact norms of T. Each chain begins at zero."""
+    """Returns for each way and length the errors of states, relative to the norm of exact states:
+    the mean and the maximum over heads, and the mean of an upper bound. If T and S are stored as T'
+    and S', a state x with an error e gets an error of at most |T'|e + |T' - T||x| + |S' - S|. The
+    bound uses exact spectral norms of T' and T' - T. Each chain begins with a zero state."""
     return {v.name: _of(v, segments) for v in ways}
 
 
@@ -41,7 +42,7 @@ def _of(way: Variant, segments: Sequence[Captured]) -> dict[str, Row]:
 
 
 def _chain(way: Variant, layers: Sequence[object]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Errors and bounds [heads] behind some segments of one layer."""
+    """Yields the number of segments, and errors and bounds [heads] of one layer after them."""
     exact = stored = bound = None
     for n, layer in enumerate(layers, 1):
         t, s = layer.transition, layer.state  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""What segments are captured after: nothing, a primer, their left neighbour, the prompt before them.
+"""Segments captured after nothing, a primer, their left neighbour, or the whole prompt before them.
 
-The same questions answered from the same splice, w = 8, of segments captured in different ways. How
-far each is from the full prefill is measured on the tokens of the right answer, read in one pass.
+The same questions are answered from the same splice, w = 8, of segments that are captured in
+different ways. The distance of each way from the full prefill is measured on the tokens of the
+right answer, which are read in one pass.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ Row = dict[str, object]
 class Way:
     """How a question's notes come into its prompt.
 
-    after: what they are captured after, a primer's name, NEIGHBOUR or PROMPT; None is nothing.
-    first: the first note too, else it is captured alone. exact: parts that are taken from captures
-    after all of the prompt, in every layer or in `layer`. context: which notes are computed in
-    context, "last", "asked" (those with most of the question's attention) or "random". share: of
-    the notes, as many as come nearest to it; of the last ones, as an engine counts for `refresh`; 0
-    is one note.
+    after: what notes are captured after: a primer's name, NEIGHBOUR or PROMPT; None for nothing.
+    first: whether the first note is captured after it as well; otherwise it is captured alone.
+    exact: parts that are taken from captures after the whole prompt before the note, in all layers
+    or only in `layer`. context: which notes are computed in context: "last", "asked" (the notes
+    with most of the question's attention) or "random"; "" for none. share: the share of the notes
+    that is computed in context, rounded to whole notes; for "last", counted as an engine counts for
+    `refresh`. 0 means one note.
     """
 
     name: str
@@ -88,7 +90,7 @@ class Way:
 
 
 def primed(primers: Sequence[Text]) -> tuple[Way, ...]:
-    """What notes are captured after, for `measure.py --captures`."""
+    """Returns ways that differ in what notes are captured after, for `measure.py --captures`."""
     return (
         Way(SPLICED),
         Way(NEIGHBOUR, NEIGHBOUR, first=True),
@@ -98,7 +100,7 @@ def primed(primers: Sequence[Text]) -> tuple[Way, ...]:
 
 
 def served() -> tuple[Way, ...]:
-    """Returns what an operator can set, for `measure.py --settings`."""
+    """Returns ways that an operator can set, for `measure.py --settings`."""
     return (
         Way(SPLICED),
         Way("refresh 0.15", context="last", share=0.15),
@@ -114,7 +116,8 @@ def served() -> tuple[Way, ...]:
 
 
 def oracles(arch: Architecture) -> tuple[Way, ...]:
-    """Which part of a capture and which note carries the distance, for `measure.py --oracles`."""
+    """Returns ways that show which part of a capture, and which note, causes the distance, for
+    `measure.py --oracles`."""
     kinds = [
         (i, "T and S" if kind == Kind.LINEAR else "K and V")
         for i, kind in enumerate(arch.layers)
@@ -142,11 +145,11 @@ def oracles(arch: Architecture) -> tuple[Way, ...]:
 
 
 class Contexts:
-    """A model, primers, and the ways that questions are answered in."""
+    """A model, its primers, and the ways in which questions are answered."""
 
     def __init__(self, server: Server, shape: generate.Shape, section: str) -> None:
-        # Heads that forget fast leave numbers below 1e-38, which take a processor several times as
-        # long as others.
+        # Heads that forget fast leave numbers below 1e-38. A processor takes several times as long
+        # for these numbers as for others.
         torch.set_flush_denormal(True)
         self.arch, self.profile = server.arch, server.profile
         primers = texts(shape)
@@ -159,7 +162,7 @@ class Contexts:
         self.primers = {p.name: make_primer(self.arch, p.ids) for p in primers if p.name in used}
 
     def row(self, q: Question) -> Row:
-        """The question's answers in every way."""
+        """Returns the question's answers in every way."""
         asked = Asked(self, q)
         context = Context(self.arch, len(asked.ids), CPU)
         full = asked.read(prefill(self.arch, asked.ids, context))
@@ -176,7 +179,7 @@ class Contexts:
 
 
 class Asked:
-    """One question, with its answer but for the last token after it."""
+    """One question. `ids` is its prompt, followed by the right answer without the last token."""
 
     def __init__(self, contexts: Contexts, q: Question) -> None:
         self.contexts, self.q = contexts, q
@@ -188,13 +191,13 @@ class Asked:
         return divide(self.contexts.profile, b"", self.ids, self.q.cuts, SEAM)
 
     def plan(self, computed: Sequence[int] = ()) -> Plan:
-        """All pieces are reused but those computed in context."""
+        """Returns a plan that reuses all pieces except those in `computed`."""
         pieces = range(len(self.prompt.pieces))
         choices = [Choice.CONTEXT if i in computed else Choice.HIT for i in pieces]
         return make_plan(self.prompt, 0, choices)
 
     def answered(self, way: Way) -> Tensor:
-        """Log-probabilities of the answer's tokens, [answer, vocabulary]."""
+        """Returns log-probabilities at the answer's tokens, [answer, vocabulary]."""
         segments = self._segments(way)
         notes = len(segments) - 1
         order = self._order(way.context, notes)
@@ -202,7 +205,7 @@ class Asked:
         return self.read(self._walk(plan, segments, 0).last())
 
     def _order(self, which: str, notes: int) -> list[int]:
-        """Notes, those first that are to be computed in context."""
+        """Returns the numbers of notes in the order in which they are to be computed in context."""
         if which == "asked":
             return self.attention.argsort(descending=True).tolist()
         if which == "random":
@@ -237,7 +240,8 @@ class Asked:
         return found
 
     def _name(self, way: Way, piece: int) -> str | None:
-        """What a piece is captured after. The instruction begins the prompt: after nothing."""
+        """Returns what a piece is captured after. The instruction, piece 0, begins the prompt, so
+        it is captured after nothing."""
         return None if piece == 0 or (piece == 1 and not way.first) else way.after
 
     def _capture(self, wanted: Sequence[tuple[int, str | None]]) -> None:
@@ -265,13 +269,13 @@ class Asked:
         return make_primer(self.contexts.arch, self.ids[begin : left.end])
 
     def read(self, rows: Tensor) -> Tensor:
-        """Log-probabilities after the last rows, one for each token of the answer."""
+        """Returns log-probabilities after the last rows, one row for each token of the answer."""
         logits = self.contexts.arch.logits(rows[-len(self.q.answer) :])
         return torch.log_softmax(logits.float(), -1)
 
     def told(self, found: Tensor, full: Tensor) -> list[object]:
-        """Whether the answer is right, its first token, log p of its tokens, and the divergence
-        of the full prefill's distribution from this one, mean over them, in nats."""
+        """Returns whether the answer is right, its first token, log p of the right answer's tokens,
+        and the mean Kullback-Leibler divergence KL(full || found) at these tokens, in nats."""
         best = found.argmax(-1).tolist()
         right = torch.tensor(self.q.answer)[:, None]
         apart = (full.exp() * (full - found)).sum(-1).mean()
@@ -280,8 +284,8 @@ class Asked:
 
 
 class _Watching(Walk):
-    """A splice that adds up what the first `asking` rows of its last span attend to: `seen`
-    [prompt], the sum over attention layers, heads and rows."""
+    """A splice that records what the first `asking` rows of its last span attend to. `seen`
+    [prompt] has the attention to each position, summed over attention layers, heads and rows."""
 
     def __init__(self, arch: Architecture, rows: SplicedRows, context: Context, asking: int):
         super().__init__(arch, rows, context, None)
@@ -290,7 +294,7 @@ class _Watching(Walk):
         self._asking = asking
 
     def last(self) -> Tensor:
-        """Hidden rows of the last span."""
+        """Runs the splice. Returns the hidden rows of the last span."""
         with torch.no_grad():
             h = self.run()
         if h is None:
@@ -311,7 +315,7 @@ class _Watching(Walk):
 
 
 def _mixed(segment: Captured, exact: Captured, way: Way) -> Captured:
-    """A segment with some parts of another capture of the same tokens."""
+    """Returns a segment with some parts replaced by those of another capture of its tokens."""
     layers: list[SegmentLayer] = []
     for i, (layer, other) in enumerate(zip(segment.layers, exact.layers, strict=True)):
         if way.layer in (None, i):

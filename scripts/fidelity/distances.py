@@ -15,7 +15,8 @@ Answers = Sequence[Sequence[object]]
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Per way its measures, over all questions, by kind of question and by number of notes."""
+    """Returns the measures of each way: over all questions, by kind of question, and by number of
+    notes."""
     out: list[Row] = []
     for name in rows[0]["answers"]:  # type: ignore[attr-defined]
         about: Row = {"name": name, "questions": len(rows)} | measured(rows, name)
@@ -30,16 +31,18 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _brief(found: Row) -> Row:
-    """What is kept of a group of questions."""
+    """Returns the measures that are reported of a group of questions."""
     kept = ("removed", "agreement", "difference")
     values = {name: found[name]["value"] for name in kept}  # type: ignore[index]
     return {"questions": found["questions"]} | values
 
 
 def measured(rows: Sequence[Row], name: str) -> Row:
-    """Measures of one way: the mean |difference of log p| from the full prefill over the tokens of
-    the right answers, the share of that of segments captured alone which is removed, the share of
-    equal first tokens and what it gains, and points."""
+    """Returns the measures of one way. distance: the mean |difference of log p| from the full
+    prefill over the tokens of right answers. removed: the share by which this is below the distance
+    of segments captured alone. agreement: the share of equal first tokens; "agreement gained" is
+    its difference from segments captured alone. score: the share of right answers; difference: the
+    score minus the full prefill's."""
     full, alone, mine = (_column(rows, which) for which in (FULL, SPLICED, name))
     off, most, drawn = _distances(mine, full), _distances(alone, full), _drawn(len(rows))
     tokens = [float(len(x[2])) for x in full]  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
-"""How far a spliced prompt's states and rows are from those of a full prefill.
+"""Errors of a spliced prompt's states and rows, compared with a full prefill.
 
     python scripts/fidelity/drift.py --prompts 60 --out docs/results/fidelity-drift.json
 
-Errors are relative: the norm of the difference over that of the full prefill's, the mean over prompts.
-At the end of the prompt, by layer and number of notes: states of linear layers, keys and values of
-attention layers. For reused keys and values, by a token's distance from the beginning of its note.
- Both for the model as it is, and with the outputs of its attention layers
-left out everywhere, so that only states carry information from before a note.
+Errors are relative: the norm of the difference, divided by the norm of the full prefill's value.
+Figures are means over prompts. At the end of the prompt, errors of states, keys and values are
+reported by layer and number of notes. Errors of reused keys and values are also reported by a
+token's distance from the beginning of its note. Everything is measured twice: with the model as it
+is, and with the outputs of its attention layers set to zero, so that only states carry information
+from before a note.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def measured(
     server: Server, wanted: Sequence[Question], attends: bool, step: int
 ) -> dict[str, Means]:
     """Returns mean errors of a model, by layer and part. step: tokens of a step within notes."""
-    torch.set_flush_denormal(True)  # they are slow, and far below every error
+    torch.set_flush_denormal(True)  # denormal numbers are slow, and far below every error
     variant = next(v for v in VARIANTS if v.name == SPLICED)
     if not attends:
         silence(server)
@@ -78,7 +79,7 @@ def measured(
 
 
 def silence(server: Server) -> None:
-    """Leaves the attention layers out: what they give is zero."""
+    """Sets the outputs of all attention layers to zero."""
     arch = server.arch
     given = arch.attention_out
 
@@ -89,7 +90,7 @@ def silence(server: Server) -> None:
 
 
 def layers(full: Context, spliced: Context) -> Iterator[tuple[str, float]]:
-    """The error of all states and rows after the prompt, layer by layer."""
+    """Yields the errors of all states and rows after the prompt, layer by layer."""
     for i, (a, b) in enumerate(zip(full.layers, spliced.layers, strict=True)):
         if a.state is not None and b.state is not None:
             yield f"layer {i}, states", off(a.state, b.state)
@@ -114,7 +115,7 @@ def distances(
 
 
 def off(want: Tensor, got: Tensor) -> float:
-    """The difference, relative to what it should be."""
+    """Returns the norm of the difference, relative to the norm of `want`."""
     return float((got.double() - want.double()).norm() / want.double().norm().clamp(min=1e-30))
 
 

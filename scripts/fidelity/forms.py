@@ -1,8 +1,9 @@
-"""Small forms of transitions and end-states, one matrix a head, and the bytes they take.
+"""Small forms of transitions and end-states, one matrix per head, and their sizes in bytes.
 
-A matrix is kept as rows of whole numbers of a few bits, with one scale a row. For a
-transition, g times the identity is subtracted first, with g the mean of its diagonal, which would
-otherwise set the scales of all rows. Numbers of fp8 (e4m3) have such scales too. A matrix of low rank is kept as two factors.
+A matrix is stored as rows of integers of a few bits, with one scale per row. For a transition, g
+times the identity is subtracted first, where g is the mean of its diagonal; otherwise the diagonal
+would determine the scales of all rows. Rows of fp8 numbers (e4m3) have such scales too. A matrix of
+low rank is stored as two factors.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ EARLY, LATE = 20, 8
 
 @dataclass(frozen=True)
 class Kept:
-    """Matrices [heads, rows, columns] as they are read again, and the bytes of each."""
+    """Matrices [heads, rows, columns] as they are read back, and the bytes of each, [heads]."""
 
     matrices: Tensor
     sizes: Tensor
 
 
 def transitions(form: str, t: Tensor, tau: float) -> Kept:
-    """Transitions in a form. Those of a norm up to tau are kept as nothing at all; those that are
-    one number a head stay as they are, since nothing would be smaller."""
+    """Returns transitions in a form. A transition with a norm of at most tau is stored as zero, in
+    no bytes. Transitions of one number per head stay as they are, since no form is smaller."""
     if t.dim() == 1:
         return plain(t, t.dtype)
     if form in (PACKED, WHOLE, RANKED):
@@ -60,7 +61,7 @@ def transitions(form: str, t: Tensor, tau: float) -> Kept:
 
 
 def states(form: str, s: Tensor, tau: float) -> Kept:
-    """End-states in a form."""
+    """Returns end-states in a form. tau: the largest relative error of "packed" and its variants."""
     if form in (PACKED, WHOLE, RANKED):
         most = tau * torch.linalg.matrix_norm(s)
         forms = [rows(s, bits) for bits in WIDTHS] + [plain(s, torch.float32)]
@@ -75,9 +76,9 @@ def states(form: str, s: Tensor, tau: float) -> Kept:
 
 
 def eight_bits(x: Tensor, tau: float) -> Kept:
-    """Keys or values [tokens, heads, dim] in 8 bits with a scale for each row, if the relative
-    error (of the norm) is at most tau; otherwise unchanged, counted as 16 bits a number. The size
-    is that of all tokens and heads together."""
+    """Returns keys or values [tokens, heads, dim] in 8 bits with a scale for each row, if the
+    relative error of the norm is at most tau. Otherwise returns them unchanged, with the size of 16
+    bits per number. The size is the total of all tokens and heads."""
     one = x.flatten(0, 1)[None]
     near = rows(one, 8)
     if torch.linalg.matrix_norm(near.matrices - one) > tau * torch.linalg.matrix_norm(one):
@@ -90,7 +91,8 @@ def plain(m: Tensor, dtype: torch.dtype) -> Kept:
 
 
 def rows(m: Tensor, bits: int) -> Kept:
-    """Rows of whole numbers; the largest of a row becomes the largest of that many bits."""
+    """Returns rows of integers. The largest number of a row becomes the largest integer of that
+    many bits."""
     scale = m.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
     whole = torch.round(m / scale.clamp_min(torch.finfo(m.dtype).tiny))
     size = -(-m[0].numel() * bits // 8) + SCALE * m.shape[-2]
@@ -98,19 +100,19 @@ def rows(m: Tensor, bits: int) -> Kept:
 
 
 def floats(m: Tensor) -> Kept:
-    """Rows of numbers of 8 bits with an exponent, e4m3; the largest of a row becomes 448."""
+    """Returns rows of 8-bit numbers with an exponent (e4m3). The largest of a row becomes 448."""
     scale = m.abs().amax(-1, keepdim=True) / 448
     near = (m / scale.clamp_min(torch.finfo(m.dtype).tiny)).to(torch.float8_e4m3fn).to(m.dtype)
     return Kept(near * scale, _sizes(m, m[0].numel() + SCALE * m.shape[-2]))
 
 
 def centred(t: Tensor, bits: int) -> Kept:
-    """Rows of the matrix without g times the identity."""
+    """Returns g times the identity, plus the remaining matrix as rows of integers."""
     return beside(t, lambda rest: rows(rest, bits))
 
 
 def beside(t: Tensor, form: Callable[[Tensor], Kept]) -> Kept:
-    """g times the identity, and the rest in a form."""
+    """Returns g times the identity, plus the remaining matrix in a form."""
     return _beside(t, diagonal(t), form)
 
 
@@ -120,15 +122,16 @@ def _beside(t: Tensor, middle: Tensor, form: Callable[[Tensor], Kept]) -> Kept:
 
 
 def diagonal(t: Tensor) -> Tensor:
-    """g times the identity, g the mean of the diagonal."""
+    """Returns g times the identity, where g is the mean of the diagonal."""
     g = t.diagonal(dim1=-2, dim2=-1).mean(-1)
     return g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
 
 
 def fitted(s: Tensor, most: Tensor) -> Kept:
-    """Products of a column and a row in int8, as many as leave a matrix of a norm of at most `most`,
-    found as the daemon does: the largest row of the rest, and the column that fits it best.
-    Heads that would take too many get a size that no other form has."""
+    """Returns sums of products of a column and a row in int8. Products are added until the rest of
+    the matrix has a norm of at most `most`. Each is found as the daemon finds it: the largest row
+    of the rest, and the column that fits this row best. A head that would need too many products
+    gets a size larger than that of any other form."""
     ranks = min(s.shape[1:]) // RANK_SHARE
     rest, taken = s.clone(), torch.full((len(s),), -1)
     trying = torch.linalg.matrix_norm(s) > 0
@@ -149,14 +152,14 @@ def fitted(s: Tensor, most: Tensor) -> Kept:
 
 
 def _whole(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as whole numbers of 8 bits, and what they are multiples of, in few bits."""
+    """Returns rows as 8-bit integers, and their scales, which have few bits."""
     part, power = torch.frexp(x.abs().amax(-1, keepdim=True) / 127)
     scale = torch.ldexp((part * 2**SCALE_BITS).ceil(), power - SCALE_BITS)
     return torch.round(x / scale.clamp_min(torch.finfo(x.dtype).tiny)), scale
 
 
 def factors(m: Tensor, needed: Callable[[Tensor], Tensor]) -> Kept:
-    """Two factors in int8 of the singular values [heads, n] that are needed."""
+    """Returns the product of two int8 factors. needed: selects singular values [heads, n]."""
     left, values, right = torch.linalg.svd(m, full_matrices=False)
     which = needed(values)
     root = (values.sqrt() * which)[:, :, None]
@@ -166,25 +169,25 @@ def factors(m: Tensor, needed: Callable[[Tensor], Tensor]) -> Kept:
 
 
 def ranked_beside(t: Tensor, tau: float) -> Kept:
-    """g times the identity and two factors in int8, of the lowest rank whose rest has half of tau
-    as its spectral norm: the other half is for the factors."""
+    """Returns g times the identity, plus two int8 factors. Their rank is the lowest that leaves a
+    rest with a spectral norm of at most tau / 2; the other half of tau is for rounding them."""
     return _beside(t, decayed(t), lambda rest: factors(rest, lambda values: values > tau / 2))
 
 
 def decayed(t: Tensor) -> Tensor:
-    """g times the identity, g the median singular value: the decay of all tokens, where most
-    directions are written by few of them."""
+    """Returns g times the identity, where g is the median singular value. This is the decay over
+    all tokens if most directions are written by few tokens."""
     g = torch.linalg.svdvals(t).median(-1).values
     return g[:, None, None] * torch.eye(t.shape[-1], dtype=t.dtype)
 
 
 def norm_bound(m: Tensor) -> Tensor:
-    """A bound of each spectral norm without its singular values: the root of |m'm|."""
+    """Returns an upper bound of each spectral norm, without singular values: the root of |m'm|."""
     return torch.linalg.matrix_norm(m.mT @ m).sqrt()
 
 
 def _smallest(forms: list[Kept], fits: Callable[[Kept], Tensor]) -> Kept:
-    """For each head the smallest of these that fits it; else the last."""
+    """Returns for each head the smallest of the forms that fit; the last form if none fits."""
     kept = forms[-1]
     for form in forms[:-1]:
         kept = _where(fits(form) & (form.sizes < kept.sizes), form, kept)

@@ -1,4 +1,4 @@
-"""Answers held-out questions in every way and writes what came out.
+"""Answers held-out questions in every way and writes the results.
 
     python scripts/fidelity/measure.py --questions 2100 --workers 2 --out docs/results/fidelity.json
     python scripts/fidelity/measure.py --places --questions 400 --out docs/results/fidelity-places.json
@@ -9,7 +9,7 @@
     python scripts/fidelity/measure.py --settings --out docs/results/fidelity-settings.json
     python scripts/fidelity/measure.py --oracles --out docs/results/fidelity-oracles.json
 
-Answers are kept in a file beside the result while it runs, one line per question, so that an
+While it runs, answers are in a file next to the result, one line per question, so that an
 interrupted run resumes where it stopped.
 """
 
@@ -54,7 +54,7 @@ Ways = tuple[Variant, ...] | str
 
 
 def load(directory: Path) -> object:
-    """A server of the model in a directory, in float32 on one thread."""
+    """Returns a server of the model in a directory, in float32 on one thread."""
     import torch
     from serve import Server
 
@@ -66,7 +66,7 @@ def load(directory: Path) -> object:
 
 
 def digest(directory: Path) -> bytes:
-    """SHA-256 of the weights file."""
+    """Returns the SHA-256 of the weights file."""
     return hashlib.sha256((directory / "model.safetensors").read_bytes()).digest()
 
 
@@ -82,7 +82,7 @@ def start(directory: Path, ways: Ways) -> None:
 
 
 def in_contexts(directory: Path, section: str) -> object:
-    """A model that answers in the ways of a section of `contexts.py`."""
+    """Returns a model that answers in the ways of a section of `contexts.py`."""
     from contexts import Contexts
     from serve import Server
 
@@ -93,7 +93,8 @@ def in_contexts(directory: Path, section: str) -> object:
 
 
 def answer(question: Question) -> Row:
-    """All answers to one question: right or not, the first token, the surprise."""
+    """Returns the answers to one question in all ways: whether each is right, its first token, and
+    the surprise."""
     from contexts import Contexts
     from serve import Server
 
@@ -117,16 +118,17 @@ def answer(question: Question) -> Row:
 
 
 def measure(todo: Sequence[Question], directory: Path, workers: int, ways: Ways) -> Iterator[Row]:
-    """Rows as they come."""
+    """Yields rows in the order in which workers finish them."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, start, (directory, ways)) as pool:
         yield from pool.imap_unordered(answer, todo, chunksize=1 if isinstance(ways, str) else 4)
 
 
 def summary(rows: Sequence[Row], ways: Sequence[Variant]) -> list[Row]:
-    """Per way: score, its distance from the full prefill, agreement of the first token.
+    """Returns for each way its score, the difference from the full prefill's score, and the
+    agreement of first tokens.
 
-    Both are also told beside the splice of unrounded tuples, "from spliced".
+    "from spliced" has difference and agreement relative to the splice of unrounded tuples.
     """
     return [_summary(rows, v.name) for v in ways]
 
@@ -172,7 +174,7 @@ def read(path: Path) -> list[Row]:
 
 
 def describe(directory: Path) -> Row:
-    """What the figures belong to."""
+    """Returns date, commit, machine and model of the figures."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -185,8 +187,8 @@ def describe(directory: Path) -> Row:
 
 
 def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) -> Row:
-    """Of the tuples of some of the notes in each way their bytes, see `tuples.py`, and how errors
-    add up, see `chains.py`."""
+    """Returns the bytes of T and S of some notes in each way (see `tuples.py`), and how errors add
+    up along chains (see `chains.py`)."""
     from chains import chains
     from serve import Server
     from tuples import heads, rows_weight, some, weights
@@ -201,8 +203,8 @@ def weigh(wanted: Sequence[Question], directory: Path, ways: Sequence[Variant]) 
 
 
 def weigh_keys(wanted: Sequence[Question], directory: Path) -> Row:
-    """Of the keys and values of some of the notes the bytes that they take in 8 bits, beside 16 bits
-    a number, and the largest and mean errors."""
+    """Returns the bytes that keys and values of some notes take in 8 bits, relative to 16 bits per
+    number, and the largest and mean errors."""
     from forms import eight_bits
     from serve import Server
     from tuples import some

@@ -1,4 +1,4 @@
-"""Other places for the cuts of a question than those between its notes."""
+"""Cuts of a question at other places than between its notes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LENGTHS = Lengths(least=16, mean=64, most=128)
 
 
 def placed(question: Question, where: str) -> Question:
-    """The question with its cuts elsewhere. The last one stays, because the query follows it.
+    """Returns the question with other cuts. The last cut stays, because the query follows it.
 
-    notes      between the notes: also the result of `chunks` where they are separated by blank lines
+    notes      between the notes: also the result of `chunks` if blank lines separate the notes
     sentences  what `chunks` finds in this vocabulary, which has no lines: at ends of sentences
     even       every 64 tokens, amid a sentence or not
     moved      in the middle of every note

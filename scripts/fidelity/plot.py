@@ -28,8 +28,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """names puts text under x = 0, 1, 2, …; without, x is a number. ticks are the x that are told,
-    without any all that are there."""
+    """One panel. names: texts under x = 0, 1, 2, …; if empty, x is a number. ticks: the labelled
+    values of x; if empty, those of all points."""
 
     title: str
     x: str
@@ -39,7 +39,7 @@ class Panel:
 
 
 def draw(panels: list[Panel]) -> str:
-    """A standalone SVG."""
+    """Returns a standalone SVG."""
     body = [
         f'<g transform="translate({i * WIDTH} 0)">{_panel(p)}</g>' for i, p in enumerate(panels)
     ]
@@ -98,7 +98,7 @@ def _panel(panel: Panel) -> str:
 
 
 def _step(span: float) -> float:
-    """A round distance of ticks, five to nine of them."""
+    """Returns a round distance between ticks, for five to nine ticks."""
     size = 1e-6
     for _ in range(60):
         for factor in (1.0, 2.0, 2.5, 5.0):

@@ -22,8 +22,8 @@ class Text:
 
 
 def texts(shape: generate.Shape) -> tuple[Text, ...]:
-    """Twenty primers for a model whose prompts have this shape, and three that differ in whether
-    they say who has an item: what most questions of several notes are about."""
+    """Returns twenty primers for a model whose prompts have this shape, and three more that differ
+    in whether they say who has an item. Most questions over several notes are about this."""
     notes = list(itertools.islice(_notes(shape), 64))
     run = list(itertools.chain.from_iterable(notes))
     opening = encode(lexicon.INSTRUCTION)
@@ -51,7 +51,7 @@ def texts(shape: generate.Shape) -> tuple[Text, ...]:
 
 
 def _notes(shape: generate.Shape, silent: bool = False) -> Iterator[list[int]]:
-    """Notes of different worlds, one after the other; silent ones do not say who has an item."""
+    """Yields notes of different worlds; with `silent`, they do not say who has an item."""
     for i in itertools.count():
         made = generate.prompt(FIRST + i, 2, shape)
         if silent:
@@ -62,7 +62,7 @@ def _notes(shape: generate.Shape, silent: bool = False) -> Iterator[list[int]]:
 
 
 def _handed() -> Iterator[int]:
-    """Sentences on who has an item."""
+    """Yields the tokens of sentences on who has an item."""
     rng = random.Random(FIRST)
     while True:
         who, item = (rng.choice(lexicon.VALUES[kind]) for kind in (lexicon.PERSON, "item"))

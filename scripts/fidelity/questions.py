@@ -23,7 +23,7 @@ FRESH = generate.HELD_OUT + (1 << 23)
 
 @dataclass(frozen=True)
 class Question:
-    """ids is the prompt; cuts are the ends of its segments, the first is 0; the query follows."""
+    """ids is the prompt. cuts has 0 and the ends of its segments; the query follows the last."""
 
     seed: int
     kind: str
@@ -36,7 +36,8 @@ class Question:
 def questions(
     n: int, counts: tuple[int, ...], model: Path, first: int = FIRST_SEED
 ) -> Iterator[Question]:
-    """n questions, the numbers of notes in turn, of the shape that a model was trained for."""
+    """Yields n questions of the shape that a model was trained for. The numbers of notes take turns
+    through `counts`."""
     shape = generate.shape_of(model)
     for i in range(n):
         yield question(first + i, counts[i % len(counts)], shape)

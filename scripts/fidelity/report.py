@@ -1,4 +1,4 @@
-"""Writes the tables and plots of docs/fidelity.md from what `measure.py` and `drift.py` left.
+"""Writes the tables and plots of docs/fidelity.md from the results of `measure.py` and `drift.py`.
 
 python scripts/fidelity/report.py docs/results docs/fidelity.md
 
@@ -35,7 +35,7 @@ class Results:
         self._directory = directory
 
     def __getitem__(self, name: str) -> Json:
-        """Returns a result. "" is the main one."""
+        """Returns a result; "" names the main result."""
         file = f"fidelity-{name}.json" if name else "fidelity.json"
         found: Json = json.loads((self._directory / file).read_text())
         return found
@@ -210,7 +210,7 @@ def captures(results: Results, _: str) -> str:
 
 
 def distances(name: str) -> Callable[[Results, str], str]:
-    """Makes the tables of a section of `contexts.py`."""
+    """Returns a function that makes the table of a section of `contexts.py`."""
 
     def table(results: Results, model: str) -> str:
         result = results[_suffix(name, model)]

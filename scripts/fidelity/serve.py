@@ -31,7 +31,7 @@ class Answer:
 
 
 class Server:
-    """One model. Segments of the question at hand are captured once, for the seams of all ways."""
+    """Serves one model. Segments of the current question are captured once for all ways."""
 
     def __init__(self, arch: Architecture) -> None:
         self.arch = arch
@@ -40,13 +40,13 @@ class Server:
         self._whole: dict[int, Captured] = {}
 
     def answers(self, question: Question, variants: tuple[Variant, ...]) -> Mapping[str, Answer]:
-        """One answer per variant."""
+        """Returns one answer per variant."""
         self.forget()
         self._capture(question, variants)
         return {v.name: self.answer(question, v) for v in variants}
 
     def _capture(self, question: Question, variants: tuple[Variant, ...]) -> None:
-        """Captures the pieces that variants ask for, each text once."""
+        """Captures the pieces that variants need. Each text is computed once for all its specs."""
         wanted: dict[tuple[int, int], dict[SegmentSpec, None]] = {}
         for variant in variants:
             if variant.seam is None:
@@ -64,7 +64,7 @@ class Server:
         return divide(self.profile, b"", q.ids, q.cuts, variant.seam, variant.tail)
 
     def forget(self) -> None:
-        """Drops the segments of the question at hand."""
+        """Drops the segments of the current question."""
         self._captured.clear()
         self._whole.clear()
 
@@ -83,7 +83,7 @@ class Server:
         return self._continue(question, rows, context)
 
     def splice(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
-        """Fills an empty context with a question's prompt; the hidden rows of its last span."""
+        """Fills an empty context with a question's prompt. Returns the last span's hidden rows."""
         q = placed(q, variant.cuts)
         prompt = self._divide(q, variant)
         kept = [p.spec is not None for p in prompt.pieces]
@@ -97,7 +97,7 @@ class Server:
         return splice(self.arch, list(q.ids), plan.spans, segments, context)
 
     def _lay(self, q: Question, variant: Variant, context: Context) -> torch.Tensor | None:
-        """Whole segments one behind the other, and nothing computed at their joins."""
+        """Places whole segments one after the other, and computes nothing at their joins."""
         spans, segments = [], {}
         for i, (start, end) in enumerate(pairwise(q.cuts)):
             spans.append(Span(SpanKind.SEGMENT, start, end - start, i))
@@ -112,7 +112,7 @@ class Server:
         return self._whole[i]
 
     def segment(self, q: Question, prompt: Prompt, i: int, variant: Variant) -> Captured:
-        """A piece of the prompt, captured alone, as a way has it."""
+        """Returns a piece of the prompt, captured in isolation, in the form of a variant."""
         piece = prompt.pieces[i]
         if piece.spec is None or variant.seam is None:
             raise ValueError(f"segment {i} is too short to be kept")
@@ -124,7 +124,7 @@ class Server:
         return apply(variant, self._captured[at], whole)
 
     def _continue(self, q: Question, rows: torch.Tensor, context: Context) -> Answer:
-        """Greedy decoding of as many tokens as the right answer has."""
+        """Decodes greedily as many tokens as the right answer has."""
         ids, out, surprise = list(q.ids), [], 0.0
         for i, right in enumerate(q.answer):
             logits = self.arch.logits(rows[-1:])[0].float()

@@ -1,10 +1,10 @@
-"""What small forms do to transitions and end-states, and the bytes they take.
+"""Measures the errors of small forms of transitions and end-states, and the bytes they take.
 
     python scripts/fidelity/tuples.py --segments 200 --model scripts/tinyhybrid/model
 
-Prints tables: the errors of each form, the ranks, the forms that "packed" takes, and what notes
-would take whose middle can be computed in context. The segments are notes of held-out questions;
-each of their heads counts once.
+Prints tables: the errors of each form, the ranks, the forms that "packed" chooses, and the bytes of
+notes whose middle can be computed in context. The segments are notes of held-out questions; each of
+their heads counts once.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SHARES = (0.5, 0.95, 0.99)
 
 
 def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
-    """Transitions [n, dk, dk], or [n] where they are numbers, and end-states [n, dk, dv] of the
-    heads of segments."""
+    """Returns the transitions [n, dk, dk] ([n] if they are numbers) and the end-states [n, dk, dv]
+    of all heads of segments."""
     layers = [
         (layer.transition, layer.state)
         for segment in segments
@@ -58,7 +58,7 @@ def heads(segments: Sequence[Captured]) -> tuple[Tensor, Tensor]:
 
 
 def some(server: object, questions: Sequence[Question], segments: int) -> list[Captured]:
-    """The given number of segments of questions."""
+    """Returns the given number of segments of questions."""
     if not isinstance(server, Server):
         raise TypeError("no server of a model")
     way, found = Variant("", seam=SEAM), []
@@ -70,8 +70,8 @@ def some(server: object, questions: Sequence[Question], segments: int) -> list[C
 
 
 def stretches(server: object, questions: Sequence[Question], segments: int) -> Iterator[str]:
-    """Yields a table of the bytes of notes, keys and values in 16 bits included, next to those of
-    whole packed notes, if the 15 % in their middle can be left out when they are reused."""
+    """Yields a table of the bytes of notes that are stored so that a reuse can leave out the 15 %
+    in their middle, relative to whole packed notes. Keys and values in 16 bits are included."""
     if not isinstance(server, Server):
         raise TypeError("no server of a model")
     taken: dict[str, float] = defaultdict(float)
@@ -109,13 +109,13 @@ def _packed_bytes(segment: Captured) -> float:
 
 
 def _plain(t: Tensor, s: Tensor) -> int:
-    """Returns bytes of T in fp16 and S in fp32. A T that is a number for each head has 32 bits."""
+    """Returns the bytes of T in fp16 and S in fp32. A T of one number per head has 32 bits."""
     return (4 if t.dim() == 1 else 2) * t.numel() + 4 * s.numel()
 
 
 def _row_bytes(identity: Identity) -> int:
-    """Returns bytes of k, v, beta and decay of one token, k once per key head, in 16 bits, decays
-    in 32. Where T is a number, there is no beta."""
+    """Returns the bytes of one token's k, v and beta in 16 bits and decay in 32 bits; k counts once
+    per key head. If T is one number per head, there is no beta."""
     return sum(
         2 * (d.key_heads * d.key_dim + d.value_heads * d.value_dim)
         + d.value_heads * (4 if _is_number(d) else 6)
@@ -128,8 +128,8 @@ def _is_number(d: Linear) -> bool:
 
 
 def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
-    """Returns the bytes of all tokens' rows next to those of T in fp16 and S in fp32, both of which
-    could be computed from them."""
+    """Returns the bytes of all tokens' rows, relative to T in fp16 and S in fp32. Both could be
+    computed from the rows."""
     plain = sum(
         d.value_heads * ((4 if _is_number(d) else 2 * d.key_dim**2) + 4 * d.key_dim * d.value_dim)
         for d in (layer.linear for layer in identity.layers if layer.kind is Kind.LINEAR)
@@ -139,7 +139,7 @@ def rows_weight(identity: Identity, segments: Sequence[Captured]) -> float:
 
 
 def weights(ways: Sequence[Variant], t: Tensor, s: Tensor) -> dict[str, float]:
-    """Bytes of tuples in each way beside those of T in fp16 and S in fp32."""
+    """Returns the bytes of T and S in each way, relative to T in fp16 and S in fp32."""
     return {v.name: _weight(v, t, s) for v in ways if v.seam is not None}
 
 
@@ -148,7 +148,7 @@ def _weight(variant: Variant, t: Tensor, s: Tensor) -> float:
 
 
 def errors(t: Tensor, s: Tensor) -> Iterator[str]:
-    """Relative errors leave out transitions that are almost zero."""
+    """Yields a table of the errors of each form. Relative errors omit transitions near zero."""
     yield _head(["error", *(f"{100 * x:g} %" for x in SHARES), "most"])
     spectral, size, norms = (_norm(t), torch.linalg.matrix_norm(t), torch.linalg.matrix_norm(s))
     much = spectral > LITTLE
@@ -169,8 +169,10 @@ def errors(t: Tensor, s: Tensor) -> Iterator[str]:
 
 
 def ranks(t: Tensor, s: Tensor) -> Iterator[str]:
-    """Singular values that matter: of T those above tau, beside g times the identity or not (of
-    heads that keep anything), of S those without which a share tau of its norm would lack."""
+    """Yields a table of ranks, relative to the largest possible rank. For T it counts singular
+    values above tau, also after g times the identity is subtracted, in heads with a norm above tau.
+    For S it counts the singular values that must be kept so that at most a share tau of the norm is
+    missing."""
     yield _head(["rank, beside its most", *(f"{100 * x:g} %" for x in SHARES), "most"])
     alone, centre = torch.linalg.svdvals(t), torch.linalg.svdvals(t - decayed(t))
     beyond = torch.linalg.svdvals(s).square().flip(-1).cumsum(-1).flip(-1)
@@ -182,7 +184,7 @@ def ranks(t: Tensor, s: Tensor) -> Iterator[str]:
 
 
 def choices(t: Tensor, s: Tensor) -> Iterator[str]:
-    """What "packed" takes, in shares of heads."""
+    """Yields a table of the forms that "packed" chooses, in shares of heads."""
     sizes = [0] + [int(centred(t[:1], b).sizes) for b in WIDTHS[:-1]] + [2 * t[0].numel()]
     names = ["zero", *(f"T int{b}" for b in WIDTHS[:-1]), "T fp16"]
     wide = [int(rows(s[:1], b).sizes) for b in WIDTHS] + [4 * s[0].numel()]

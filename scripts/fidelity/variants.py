@@ -1,4 +1,4 @@
-"""Segments as each way has them."""
+"""Converts segments to the form of each way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from spliced_connector.walk import Captured, SegmentLayer
 
 
 def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
-    """The segment as this way has it; `whole` is the same one with a tuple of all tokens."""
+    """Returns a segment in the form of this way. whole: the same segment with T and S of all its
+    tokens; needed if `variant.whole` is set."""
     layers = list(part.layers)
     for i, layer in enumerate(layers):
         if layer.state is not None and variant.whole and whole is not None:
@@ -23,7 +24,7 @@ def apply(variant: Variant, part: Captured, whole: Captured | None) -> Captured:
 
 
 def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kept]:
-    """Transitions and end-states of heads in this way's form."""
+    """Returns transitions and end-states of heads in this way's form."""
     return (
         transitions(variant.stored, transition, variant.tau),
         states(variant.states or variant.stored, state, variant.tau),
@@ -31,7 +32,8 @@ def kept(variant: Variant, transition: Tensor, state: Tensor) -> tuple[Kept, Kep
 
 
 def _stored(variant: Variant, layers: list[SegmentLayer]) -> list[SegmentLayer]:
-    """The heads of all layers at once: forms are found head by head, and calls take their time."""
+    """Returns layers with T and S in this way's form. The heads of all layers are converted in one
+    call, because calls are slow; each head has its own form."""
     where = [i for i, layer in enumerate(layers) if layer.state is not None]
     if not where:
         return layers
@@ -62,7 +64,7 @@ def _near_rows(variant: Variant, layers: list[SegmentLayer]) -> list[SegmentLaye
 
 
 def _identity(transition: Tensor) -> Tensor:
-    """What leaves a state as it is, in the shape of the given transition."""
+    """Returns the transition that leaves a state unchanged, in the shape of the given one."""
     if transition.dim() == 3:
         return torch.eye(transition.shape[1]).expand_as(transition).contiguous()
     return torch.ones_like(transition)

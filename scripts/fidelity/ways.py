@@ -1,8 +1,8 @@
 """The ways of serving one prompt that are compared.
 
-Every way sees the same prompt, cut into the same segments, and the same model. A way says which
-seams are computed again, what the segments' states are kept in, and, for the two wrong ways, how
-their states are joined.
+Every way has the same prompt, cut into the same segments, and the same model. A way says which
+seams are recomputed and in what form segments' states are stored. The two deliberately wrong ways
+also say how states are joined.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ PREFIX = "prefix"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way. seam is the window w in tokens, None = nothing is spliced; tail is that on the left
-    side of a join, where it is another.
+    """One way. seam: the window w in tokens; None: nothing is spliced. tail: the window on the left
+    side of a join, if it differs.
 
-    stored is the type or the form (see `forms.py`) that transitions and end-states are kept in;
-    states is the form of end-states if it differs. Transitions of a spectral norm up to tau are
-    kept as nothing, and "packed" is for each head what the daemon keeps at that tolerance.
-    `summed` joins states by adding them up, as if every transition were the identity. `whole` keeps
-    the tuple of all of a segment's tokens and computes its ends again as well, so that they enter
-    the state twice; `bare` keeps it and computes nothing again but the question. Every `every`th
-    question is asked: the shades of a way need fewer than the ways themselves. cuts: where the
-    segments meet, see `places.py`. row_tau: keys and values are kept as the daemon keeps them at
-    that row tolerance, 0 = as they are.
+    stored: the type or form (see `forms.py`) in which transitions and end-states are stored.
+    states: the form of end-states, if it differs. A transition whose spectral norm is at most tau
+    is stored as zero. "packed" is the form that the daemon chooses for each head at tolerance tau.
+    summed: states are joined by addition, as if every transition were the identity. whole: T and S
+    of all of a segment's tokens are used, and its ends are recomputed as well, so that the ends
+    enter the state twice. bare: T and S of all tokens are used, and only the question is computed.
+    every: only every n-th question is asked, because variations of a way need fewer questions.
+    cuts: where segments meet, see `places.py`. row_tau: keys and values are stored as the daemon
+    stores them at this row tolerance; 0: unchanged.
     """
 
     name: str
@@ -69,7 +69,7 @@ WINDOWS = (0, 4, 8, 16, 32)
 
 
 def seams(windows: Sequence[int] = WINDOWS) -> tuple[Variant, ...]:
-    """The same splice with other seams, for `measure.py --seams`."""
+    """Returns the same splice with other seams, for `measure.py --seams`."""
     return (
         Variant(FULL),
         *(Variant(f"spliced w={w}", seam=w) for w in windows),

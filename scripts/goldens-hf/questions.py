@@ -21,7 +21,7 @@ MAX_ANSWER = 6
 
 
 def answer(model: transformers.PreTrainedModel, ids: list[int], end: int) -> list[int]:
-    """Returns greedy tokens after a prompt, without the one that ends the answer."""
+    """Returns greedy tokens after a prompt, without the token `end` that ends the answer."""
     said = model.generate(torch.tensor([ids]), max_new_tokens=MAX_ANSWER, do_sample=False)
     out = said[0, len(ids) :].tolist()
     return out[: out.index(end)] if end in out else out

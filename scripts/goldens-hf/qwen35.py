@@ -49,7 +49,7 @@ SEED = 11
 
 
 def draw(model: torch.nn.Module) -> None:
-    """Returns weights that exercise every part: decays spread, norms away from one."""
+    """Sets weights that exercise every part: decays are spread, and norms differ from one."""
     generator = torch.Generator().manual_seed(SEED)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)

@@ -1,8 +1,8 @@
 """Times of torch and FLA for the operations of our decoding kernels.
 
-The numbers are shown next to those of our kernels for the same shapes: attention of one token
-over contiguous keys and values (torch's `scaled_dot_product_attention`, which reads no pages),
-and one token of FLA's recurrent gated delta rule, which reads and writes a state each time.
+The numbers are shown next to our kernels' numbers for the same shapes. They are for attention of
+one token over contiguous keys and values (torch's `scaled_dot_product_attention`, which reads no
+pages), and for one token of FLA's recurrent gated delta rule, which reads and writes a state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def attention(clock: torch_speed.Clock, device: str, z: torch_speed.Shape, copie
 
 
 def recurrent(clock: torch_speed.Clock, z: torch_speed.Shape, tokens: int, copied: float) -> None:
-    """Times tokens of as many requests as there are layers, one layer of each, by FLA."""
+    """Times FLA on `tokens` tokens of one layer, for `z.layers` requests at once."""
     import torch
     from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 

@@ -1,11 +1,12 @@
-"""Two transformers engines at one daemon with GPU memory: the gain of reuse.
+"""Measures the gain of reuse with two transformers engines at one daemon with GPU memory.
 
-Each engine is a process. The first computes a prompt, publishes its segments and saves its
-prefix; the second reuses them, from copies on the GPU and from host memory, also at other
-positions. Its logits are compared with those of the first, and its times to the first token with
-computing everything. The model is the included one, whose answers can be right or wrong, or a
-larger one with random weights and heads of the usual size. Flash Linear Attention is hidden from
-transformers: with `--fla` one engine only measures the time to the first token with it.
+Each engine is a process. The first engine computes a prompt, publishes its segments and saves its
+prefix. The second engine reuses them, from copies on the GPU and from host memory, also at other
+positions. The second engine's logits are compared with the first engine's, and its times to the
+first token with those of a full computation. The model is the one in this repository, whose answers
+can be right or wrong, or a larger model with random weights and heads of the usual size. Flash
+Linear Attention is hidden from transformers. With `--fla`, one engine uses it and only measures the
+time to the first token.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ def build(name: str, sizes: Sizes, device: str) -> PreTrainedModel:
 
 
 class Engine:
-    """A model with adapters for the GPU's memory and for host memory, each also with packed tuples.
-    Two more are made on demand: the daemon writes the rows, or they are read in place."""
+    """A model with four adapters: for GPU memory and for host memory, each without and with packed
+    tuples. Two more are made on demand: in one the daemon writes the rows, in the other rows are
+    read in place."""
 
     def __init__(self, args: argparse.Namespace, sizes: Sizes, device: str) -> None:
         import torch
@@ -150,7 +152,7 @@ class Engine:
             Client(dataclasses.replace(patient, device=gpu)),
             Client(patient),
         ]
-        # With the GPU's memory and with the host's; then the same with packed tuples.
+        # With GPU memory, and with host memory; then the same two with packed tuples.
         self._engines = [
             SplicedTransformers(model, c, dataclasses.replace(naming, tolerance=t), settings)
             for t in (0.0, TOLERANCE)
@@ -162,7 +164,7 @@ class Engine:
         self._make_paged = lambda: SplicedTransformers(model, self._clients[0], naming, in_place)
 
     def state(self) -> dict[str, object]:
-        """Returns why GPU memory is not used; empty if it is."""
+        """Returns why the model is inert, and why GPU memory is not used; "" for each if not so."""
         self._clients[0].wait_device(PATIENCE)
         return {"inert": self._engines[0].inert, "device": self._engines[0].device_state}
 
@@ -176,8 +178,8 @@ class Engine:
         rounds: int,
         packed: bool = False,
     ) -> dict[str, object]:
-        """Returns median seconds to the first token, and the result of the last round. Of several
-        rounds the first, which may load and compile, does not count."""
+        """Returns median seconds to the first token, and the result of the last round. If there are
+        several rounds, the first does not count, because it may load and compile."""
         engine: SplicedTransformers = self._engines[2 * packed + (not gpu)]
         took: list[float] = []
         while not _enough(took, rounds):
@@ -208,9 +210,9 @@ class Engine:
     def resident(
         self, prompts: list[tuple[list[int], list[int]]], paged: bool, rounds: int
     ) -> dict[str, object]:
-        """Measures resident requests: bytes of their keys and values, of which the daemon's count
-        once, the last one's logits and median seconds to the first token, and those of a token
-        after it."""
+        """Measures requests that are resident at the same time. Returns the bytes of their keys and
+        values (rows in the daemon's memory count once), median seconds to the first token, and for
+        the last request its logits and median seconds of a further token."""
         from spliced_connector.hf.paged import PagedLayer, held_bytes
 
         engine = self._make_paged() if paged else self._engines[0]
@@ -247,9 +249,9 @@ class Engine:
         }
 
     def written(self, ids: list[int], cuts: list[int], rounds: int) -> dict[str, object]:
-        """Alternates a splice whose rows the daemon's kernels write into memory of this process,
-        and one whose rows this process's kernels write: median seconds to the first token, and
-        logits."""
+        """Alternates two splices: in one the daemon's kernels write the rows into memory of this
+        process, in the other this process's kernels write them. Returns for both the median seconds
+        to the first token, and the logits."""
         engines = {"daemon": self._make_written(), "engine": self._engines[0]}
         until = time.monotonic() + PATIENCE
         while (why := engines["daemon"].written_state) and time.monotonic() < until:
@@ -273,8 +275,8 @@ class Engine:
         return out
 
     def drafted(self, ids: list[int], cuts: list[int], n: int, right: int) -> dict[str, object]:
-        """Decodes greedily after a splice, one at a time, and with a number of drafts at a time:
-        those of the round before; 0: drafts that are wrong."""
+        """Decodes greedily after a splice: one token at a time, and then with `right` drafts at a
+        time, which are the tokens of the round before. right 0: with drafts that are wrong."""
         engine, behind = self._engines[0], len(ids)
         said: list[int] = []
 
@@ -287,7 +289,7 @@ class Engine:
 
         out: dict[str, object] = {}
         for name, drafter in (("one", nothing), ("drafts", known)):
-            for _ in range(4):  # the first one loads new kernels
+            for _ in range(4):  # the first round loads new kernels
                 self._wait()
                 start = time.perf_counter()
                 line = engine.generate(
@@ -295,8 +297,8 @@ class Engine:
                 )
                 got = line[0, behind:].tolist()
                 out[name] = (time.perf_counter() - start) / len(got)
-                # Rows computed together round differently: an equally likely token may come
-                # first, and then the tokens with drafts are the known ones.
+                # Rows that are computed together round differently, so that an equally likely
+                # token may come first. Then the next round's drafts are this round's tokens.
                 same, said = got == said, got
                 if same:
                     break
@@ -305,7 +307,7 @@ class Engine:
         return out
 
     def spent(self, ids: list[int], cuts: list[int], mode: Any, gpu: bool) -> dict[str, object]:
-        """Returns milliseconds of the device, and of the kernels that take most of it."""
+        """Returns milliseconds of device time in total, and of the kernels that take the most."""
         from torch.profiler import ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -325,7 +327,7 @@ class Engine:
 
 
 def _enough(took: list[float], rounds: int) -> bool:
-    """Reports whether the timed rounds suffice; the first of several is not counted."""
+    """Returns whether the timed rounds suffice. If several are wanted, the first does not count."""
     if rounds == 1 or not took:
         return bool(took)
     counted = took[1:]
@@ -335,7 +337,7 @@ def _enough(took: list[float], rounds: int) -> bool:
 
 
 def serve(args: argparse.Namespace, sizes: Sizes) -> int:
-    """Answers commands until standard input ends: the parent has finished or died."""
+    """Answers commands until standard input ends, which means that the parent has ended."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries' output must not mix with answers
     late = "an engine stopped at "
@@ -356,7 +358,7 @@ def serve(args: argparse.Namespace, sizes: Sizes) -> int:
 
 
 def loaded(with_fla: bool) -> str:
-    """Returns the device after importing what an engine needs; otherwise ends the process."""
+    """Imports what an engine needs and returns the device. Ends the process if that fails."""
     device = os.environ.get("GPU_CHECK_TORCH", "cuda")
     try:
         import torch
@@ -389,7 +391,8 @@ class Process:
         )
 
     def ask(self, do: str, **asked: object) -> dict[str, Any]:
-        """Returns its answer. Raises RuntimeError for an error there, and LateError."""
+        """Sends a command and returns the engine's answer. Raises RuntimeError for an error in the
+        engine, and LateError."""
         self.send(do, **asked)
         return self.receive()
 
@@ -416,7 +419,7 @@ class Process:
         return answer
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the engine's process."""
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -463,7 +466,7 @@ class Prompt:
         return at
 
     def elsewhere(self) -> Prompt:
-        """Returns all segments but the first one in another order, after another first one."""
+        """Returns a prompt with another first segment, then the other segments in another order."""
         return Prompt([self.segments[0][::-1], *self.segments[:0:-1]], self.query)
 
 
@@ -477,7 +480,7 @@ def drawn(sizes: Sizes, seed: int) -> Prompt:
 
 
 def questions(directory: Path, n: int) -> list[tuple[Prompt, list[int]]]:
-    """Reads the model's own questions, and the answers of transformers when it was made."""
+    """Reads the first n questions of the model, and their right answers."""
     out = []
     with (directory / "questions.jsonl").open() as lines:
         for line in lines:
@@ -555,8 +558,8 @@ def _plain(p: Prompt) -> dict[str, Any]:
 
 def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
     """Measures prefixes and splices of one prompt."""
-    # Segments are published in another order, and the first one, which has a separate form and is
-    # continued as a prefix, alone: no whole prompt is known.
+    # Segments are published in another order. The first segment, which has a separate form and is
+    # continued as a prefix, is published alone. So no whole prompt is known.
     known = (p.elsewhere(), Prompt(p.segments[:1], p.query))
     for one in known:
         writer.send(
@@ -564,7 +567,7 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
         )
     asked = {"ids": p.ids, "cuts": p.cuts, "mode": "splice"}
     writer.send("prefill", **asked, gpu=False, keep=False, rounds=1)
-    plain_once(name, p, reader)  # during the other one's work, unlike the later rounds
+    plain_once(name, p, reader)  # while the other engine works, unlike the later rounds
     for _ in known:
         writer.receive()
     want: dict[str, Any] | None = None
@@ -590,7 +593,7 @@ def compare(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes
     if len(p.ids) > MOVES or sizes is SMALL:
         with check(f"{name}: drafts"):
             with_drafts(name, p, reader, sizes)
-    # The prefix last: splices would continue it.
+    # The prefix comes last, because splices would continue it.
     asked["mode"] = "prefix"
     with check(f"{name}: prefix"):
         writer.ask("prefill", **asked, gpu=False, keep=True, rounds=1)
@@ -631,8 +634,8 @@ def reused(
 
 
 def written(title: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
-    """Compares a splice from the GPU whose rows the daemon's kernels write into the engine's
-    memory with one whose rows the engine's process writes."""
+    """Compares two splices from the GPU: in one the daemon's kernels write the rows into the
+    engine's memory, in the other the engine's process writes them."""
     got = reader.ask("written", ids=p.ids, cuts=p.cuts, rounds=sizes.rounds)
     done, others = got["walks"]
     whole = done and not others and got["daemon_on_device"] == got["engine_on_device"] > 0
@@ -645,8 +648,8 @@ def written(title: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
 
 
 def read_in_place(name: str, p: Prompt, writer: Process, reader: Process, sizes: Sizes) -> None:
-    """Runs requests of the same segments in other orders, with copies of their rows and with one
-    copy that all of them read."""
+    """Runs requests with the same segments in different orders: each with its own copy of the rows,
+    and then with one copy that all requests read."""
     first, *others = p.segments
     turned = [
         Prompt([first, *others[i:], *others[:i]], p.query) for i in range(min(8, len(others)))
@@ -689,7 +692,7 @@ def with_drafts(name: str, p: Prompt, reader: Process, sizes: Sizes) -> None:
 
 
 def profiled(name: str, p: Prompt, engine: Process) -> None:
-    """Profiles the device meanwhile, if its profiler is available."""
+    """Reports the device's work in each mode, if its profiler is available."""
     for mode, gpu, what in (
         ("splice", True, "spliced from the GPU"), ("splice", False, "spliced from memory"),
         ("none", False, "no cache"),
@@ -708,7 +711,7 @@ def profiled(name: str, p: Prompt, engine: Process) -> None:
 def answers(
     name: str, shipped: list[tuple[Prompt, list[int]]], writer: Process, reader: Process
 ) -> None:
-    """Answers questions from segments of the first engine, and without them."""
+    """Answers questions in the second engine from the first engine's segments, and without them."""
     right = {"none": 0, "splice": 0}
     same = n = 0
     longest = 0.0

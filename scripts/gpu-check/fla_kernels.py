@@ -7,14 +7,15 @@ from typing import Any
 
 
 def hide() -> None:
-    """Hides it from later imports, as if it were not installed."""
+    """Hides Flash Linear Attention from later imports, as if it were not installed."""
     sys.modules["fla"] = None  # type: ignore[assignment]
 
 
 def quicken() -> None:
-    """Makes Triton compile one form of each kernel, the middle one of its list, and time none.
+    """Makes Triton compile one configuration of each kernel, the middle of its list, untimed.
 
-    Choosing among all compiles dozens, which takes minutes. The results are the same.
+    To choose among all configurations, Triton compiles dozens, which takes minutes. The results are
+    the same.
     """
     from triton.runtime.autotuner import Autotuner
 

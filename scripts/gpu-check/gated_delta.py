@@ -1,8 +1,8 @@
 """Compares a transition and an end-state of an external gated delta rule with ours.
 
-Flash Linear Attention's Triton kernels run a segment twice: from zero, which ends in S, and from
-the identity with values of zero, which ends in T. `spliced_connector.families` computes both in
-float64 on the CPU, by another algorithm.
+Flash Linear Attention's Triton kernels run a segment twice: from a zero state, which gives S, and
+from the identity with values of zero, which gives T. `spliced_connector.walk.families` computes
+both in float64 on the CPU, by another algorithm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOUND = 5e-3
 
 
 def relative(got: object, want: object) -> float:
-    """Returns the root mean square of the difference, relative to that of the wanted values."""
+    """Returns the norm of the difference, relative to the norm of the wanted values."""
     import torch
 
     a, b = torch.as_tensor(got).double().cpu(), torch.as_tensor(want).double().cpu()
@@ -28,7 +28,7 @@ def relative(got: object, want: object) -> float:
 
 
 def check(seed: int, heads: int, dim: int) -> None:
-    """Prints the rows. Kernels are compiled for these heads, so that `speed` has them too."""
+    """Prints the rows for S and T. This also compiles the kernels that `speed` times."""
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
@@ -44,7 +44,7 @@ def check(seed: int, heads: int, dim: int) -> None:
     v = normal(TOKENS, heads, dim)
     beta = normal(TOKENS, heads).sigmoid()
     decay = -0.002 * normal(TOKENS, heads).abs()
-    # Both sides get the same numbers: ones representable in bf16.
+    # Both sides get the same numbers, which bf16 can represent.
     q, k, v = (x.bfloat16().double() for x in (q, k, v))
     beta, decay = beta.float().double(), decay.float().double()
     steps = Steps(q=q, k=k, v=v, decay=decay, beta=beta)
@@ -68,7 +68,8 @@ def check(seed: int, heads: int, dim: int) -> None:
 
 
 def speed(z: torch_speed.Shape) -> None:
-    """Times computing a segment, which composing it saves: FLA's chunks, one layer."""
+    """Times FLA's chunked kernel on a segment in one layer. Composing a cached segment saves this
+    computation."""
     import torch
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 

@@ -30,7 +30,7 @@ def at_most(name: str, value: float, unit: str, bound: float) -> None:
 
 
 def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
-    """Adds GB/s, a limit, and the required share of it."""
+    """Adds a rate and its limit in GB/s. least: the required share of the limit; 0: none."""
     row = {"name": name, "value": value, "unit": "GB/s", "limit": limit, "ratio": value / limit}
     if least:
         row["bar"] = f">= {least:g} of limit"
@@ -38,7 +38,7 @@ def rate(name: str, value: float, limit: float, least: float = 0.0) -> None:
 
 
 def within(name: str, value: float, limit: float, unit: str, most: float = 0.0) -> None:
-    """Adds a time, a reference time, and the largest permitted ratio; 0 = no bar."""
+    """Adds a value and a reference value, `limit`. most: their largest permitted ratio; 0: any."""
     row = {"name": name, "value": value, "unit": unit, "limit": limit, "ratio": value / limit}
     if most:
         row["bar"] = f"<= {most:g} of limit"
@@ -46,17 +46,17 @@ def within(name: str, value: float, limit: float, unit: str, most: float = 0.0) 
 
 
 def figure(name: str, value: float, unit: str) -> None:
-    """Adds a figure without a bar."""
+    """Adds a figure without a bound."""
     _print({"name": name, "value": value, "unit": unit, "ok": True})
 
 
 def skip(name: str, why: str) -> None:
-    """Adds a row that could not run here, among others that could."""
+    """Adds a row for a check that could not run here, while others could."""
     _print({"name": name, "skipped": True, "note": why})
 
 
 def cannot_run(why: str) -> NoReturn:
-    """Ends without a row."""
+    """Ends the script without a row; the reason goes to stderr."""
     print(why, file=sys.stderr)
     sys.exit(CANNOT_RUN)
 

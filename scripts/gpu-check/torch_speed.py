@@ -1,8 +1,8 @@
 """Times of torch for the operations of our kernels: compositions, rotations, and a plain copy.
 
-The numbers are shown next to those of our kernels for the same shapes: bytes that have to be read
-and written, by the time of the device. torch composes by a conversion of T to float32 and one
-`baddbmm` per segment, and rotates by the usual arithmetic on halves and one `index_copy_`.
+The numbers are shown next to our kernels' numbers for the same shapes: the bytes that must be read
+and written, divided by the device's time. torch composes with a conversion of T to float32 and one
+`baddbmm` per segment. It rotates with the usual arithmetic on halves and one `index_copy_`.
 """
 
 from __future__ import annotations

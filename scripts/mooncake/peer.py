@@ -2,10 +2,10 @@
 
 serve ADDRESS BYTES   offers memory and prints its location
 read ADDRESS BYTES SESSION REMOTE
-                      reads all of it once for every line on standard input, as one range
-                      or, if the line says so, as ranges of 4 MiB, and prints seconds
+                      reads all the memory once for every line on standard input, as one range
+                      or, if the line is "ranges", as ranges of 4 MiB, and prints seconds
 
-The bytes read are compared with those offered. TransferEngine is the package's own class.
+The bytes read are compared with the bytes offered. TransferEngine is the package's own class.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def engine(address: str, size: int) -> tuple[TransferEngine, int, ctypes.Array]:
 
 
 def say(*words: object) -> None:
-    """Prints a line with a unique first word: the engine logs to the same output."""
+    """Prints a line with a unique first word, because the engine logs to the same output."""
     print("peer", *words, flush=True)
 
 

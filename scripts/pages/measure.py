@@ -2,11 +2,11 @@
 
     make build && bin/engines/bin/python scripts/pages/measure.py --out pages-transformers.json
 
-The list is the same as in scripts/lab/pages: 300 requests of 11 of XQuAD's 240 passages, as numbers, a
-system prompt of 48 tokens and 32 tokens of output. The last c requests are resident. Tokens are
-random; the model has Qwen3.5's layers and random weights. The measured memory is tensors only:
-own rows of all resident requests, and each segment in the daemon's memory once. Decoding is timed
-alternately.
+The list of requests is the same as in scripts/lab/pages: 300 requests, each with 11 of XQuAD's 240
+passages, a system prompt of 48 tokens and 32 tokens of output. The last c requests are resident.
+The list has only lengths: tokens are random, and the model has Qwen3.5's layers and random weights.
+The measured memory is that of tensors: own rows of all resident requests, and each segment in the
+daemon's memory once. Decoding with copies and in place is timed alternately.
 """
 
 from __future__ import annotations

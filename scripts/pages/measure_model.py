@@ -15,7 +15,7 @@ VOCABULARY = 256
 
 
 def model(wide: bool = False) -> PreTrainedModel:
-    """wide: heads as in models of 2 B parameters and more, for times."""
+    """Returns the model. wide: heads as in models of 2 B parameters and more, for timing."""
     torch.manual_seed(1)
     width, heads, dim, layers = (512, 8, 128, 8) if wide else (128, 4, 32, 4)
     config = Qwen3_5TextConfig(

@@ -6,8 +6,8 @@ published description of the architecture:
 
     python3 scripts/qwen3next/golden.py scripts/lab/refengine/testdata/qwen3next
 
-Shares no code or layout with the Go engine: it works on the file's tensors as
-they are named and shaped there.
+It shares no code or layout with the Go engine: it uses tensors with the names
+and shapes of the file.
 """
 
 import json

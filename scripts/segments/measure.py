@@ -1,5 +1,5 @@
-"""Measures how much of the reuse that hand-made cuts give is also reached if the client changes
-nothing and the server finds the cuts.
+"""Compares the reuse with hand-made cuts with the reuse if clients change nothing, and the server
+finds the cuts.
 
     bin/engines/bin/python scripts/segments/measure.py DATA --out docs/results/segments.json
 
@@ -74,7 +74,7 @@ FINDERS = {
 
 @dataclass
 class Sums:
-    """Counts of one way to cut, over a traffic; in tokens except for the last two."""
+    """Sums of one way to cut, over a traffic. tokens, prefix, segments and reused count tokens."""
 
     prompts: int = 0
     tokens: int = 0
@@ -153,8 +153,8 @@ class _NoTally:
 
 
 class Prefixes:
-    """The longest exact prefix of an earlier prompt, in whole blocks, without the last
-    token."""
+    """Finds the longest prefix that a prompt shares with earlier prompts, in whole blocks and
+    without the last token."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()

@@ -24,8 +24,8 @@ _ASSISTANT = "Answer the question from the passages. Say so when they do not tel
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests in order of arrival. marked: whether special tokens, separators or those of the
-    chat template, are at the places of hand-made cuts. ways: the finders to try."""
+    """Requests in order of arrival. marked: whether hand-made cuts are at special tokens, which are
+    separators or belong to the chat template. ways: the finders to try."""
 
     name: str
     about: str
@@ -35,7 +35,7 @@ class Traffic:
 
 
 def read(data: Path, name: str) -> str:
-    """Opens a file of the data directory; raises OSError if it is missing."""
+    """Returns the text of a file of the data directory. Raises OSError if it is missing."""
     path = data / f"{name}.zst"
     if not path.exists():
         return (data / name).read_text()
@@ -62,7 +62,8 @@ def asked(passages: Sequence[str], question: str, style: str) -> list[Message]:
 
 
 def musique(style: str, requests: int = 300) -> Callable[[Path], Iterator[list[Message]]]:
-    """Returns ten passages per question, by Zipf's law, each some 415 words without paragraphs."""
+    """Makes prompts with ten passages per question, drawn by Zipf's law. A passage has some 415
+    words, without paragraphs."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         questions = rows(data, "musique150.jsonl")
@@ -76,8 +77,8 @@ def musique(style: str, requests: int = 300) -> Callable[[Path], Iterator[list[M
 
 
 def xquad(style: str, requests: int = 600) -> Callable[[Path], Iterator[list[Message]]]:
-    """Returns eight paragraphs per question: a retriever finds those of the same article, or random
-    ones."""
+    """Makes prompts with eight paragraphs per question, as from a retriever: four of the question's
+    article, and four random ones."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         articles = json.loads(read(data, "xquad.en.json"))["data"]
@@ -100,7 +101,8 @@ def xquad(style: str, requests: int = 600) -> Callable[[Path], Iterator[list[Mes
 
 
 def natural(style: str, requests: int = 250) -> Callable[[Path], Iterator[list[Message]]]:
-    """Returns eight pieces of Wikipedia pages, of some 2,500 characters each, from a splitter."""
+    """Makes prompts with eight pieces of Wikipedia pages, of some 2,500 characters each, as a text
+    splitter makes them."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         pages = rows(data, "leval_natural_question.jsonl")
@@ -117,7 +119,8 @@ def natural(style: str, requests: int = 250) -> Callable[[Path], Iterator[list[M
 
 
 def _pieces(text: str, most: int) -> list[str]:
-    """Yields runs of HTML blocks, cut between words if a block is longer."""
+    """Returns runs of HTML blocks of at most `most` characters, cut between words if a block is
+    longer. Runs of 400 characters or fewer are dropped."""
     out = [""]
     for block in re.split(r"(?=<(?:P|H\d|Table|Ul)>)", text):
         if len(out[-1]) + len(block) > most and out[-1]:
@@ -132,8 +135,8 @@ def _pieces(text: str, most: int) -> list[str]:
 def agents(
     shown: int | None, sessions: int = 8, turns: int = 16
 ) -> Callable[[Path], Iterator[list[Message]]]:
-    """Sessions of an agent that solves issues, call by call. shown: results that are still in the
-    prompt; the text of older ones is replaced by a line, as agents do to limit the length."""
+    """Makes prompts of an agent that solves issues, call by call. shown: how many results stay in
+    the prompt, None for all. A line replaces older results, as agents do to limit the length."""
 
     def prompts(data: Path) -> Iterator[list[Message]]:
         roles = {"s": "system", "u": "user", "a": "assistant"}
@@ -152,8 +155,8 @@ def agents(
 
 
 def chats(data: Path) -> Iterator[list[Message]]:
-    """Users who talk about a few documents. A line of the system prompt names the user, and the
-    client sends the last six turns: both end an exact prefix early."""
+    """Yields prompts of users who talk about a few documents. A line of the system prompt names the
+    user, and the client sends only the last six turns. Both end an exact prefix early."""
     talks = rows(data, "leval_quality.jsonl") + rows(data, "leval_natural_question.jsonl")
     rng = random.Random(3)
     for user in range(30):

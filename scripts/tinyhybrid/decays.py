@@ -1,9 +1,9 @@
 """How much of a state outlives a note, head by head: `python decays.py model`.
 
-Held-out notes are computed alone, in float32. For every head of a linear layer: the mean
-logarithm of its decay a token, the decay over a whole note, and the spectral norm of the
-note's transition T, which has what the note's writes take away besides. Medians over notes,
-and the shares of notes whose T is next to nothing.
+Held-out notes are computed in isolation, in float32. For every head of a linear layer it
+prints the mean logarithm of the decay per token, the decay over a whole note, and the
+spectral norm of the note's transition T. T also contains what the note's writes remove from
+the state. Figures are medians over notes, and the shares of notes whose T is nearly zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Heads:
 
 
 def heads(net: Model, ids: list[int]) -> Iterator[Heads]:
-    """Every linear layer's, of one note."""
+    """Yields the heads of every linear layer, for one note."""
     x = net.model.embed_tokens(torch.tensor([ids]))
     for layer in net.model.layers:
         if not layer.full:
@@ -45,7 +45,7 @@ def heads(net: Model, ids: list[int]) -> Iterator[Heads]:
 
 
 def of_layer(layer: DeltaNet | Mamba2, x: Tensor) -> Heads:
-    """Padding neither decays nor writes."""
+    """Returns the heads of one layer for its input x. Padding neither decays nor writes."""
     if isinstance(layer, Mamba2):
         _, _, _, g, _, _ = layer.prepare(x)
         logs = g[0].transpose(0, 1)
@@ -62,7 +62,7 @@ def of_layer(layer: DeltaNet | Mamba2, x: Tensor) -> Heads:
 
 
 def notes(model: Path, n: int) -> Iterator[list[int]]:
-    """Token ids of held-out notes in the shape that the model was trained for."""
+    """Yields token ids of held-out notes in the shape that the model was trained for."""
     shape = shape_of(model)
     for i in range(n):
         made = prompt(FIRST + i // NOTES, NOTES, shape)
@@ -70,7 +70,7 @@ def notes(model: Path, n: int) -> Iterator[list[int]]:
 
 
 def rows(net: Model, several: list[list[int]]) -> Iterator[str]:
-    """A line for every head of every layer."""
+    """Yields a line for every head of every linear layer."""
     layers = [i for i, layer in enumerate(net.model.layers) if not layer.full]
     with torch.inference_mode():
         of_notes = [list(heads(net, ids)) for ids in several]

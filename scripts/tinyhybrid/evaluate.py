@@ -2,7 +2,7 @@
 
 An answer counts when greedy decoding would give all of its words and then stop.
 That is checked in one pass over prompt and answer: greedy decoding gives the
-answer exactly when every one of its words is the likeliest after those before.
+answer exactly when every one of its words is the likeliest after the words before it.
 Prompts have the shape that the model was trained for, which its folder says.
 """
 
@@ -23,9 +23,9 @@ FIRST = HELD_OUT + (1 << 30)  # apart from the seeds that other measurements beg
 
 
 def right(net: PreTrainedModel, several: list[Prompt]) -> list[bool]:
-    """Whether the model answers the first question of each prompt.
+    """Returns for each prompt whether the model answers its first question.
 
-    One batch, padded behind the answers: no word sees what comes after it.
+    All prompts are one batch, padded after the answers. No word attends to later words.
     """
     asked = [encode(" ".join(made.segments())) for made in several]
     answers = [encode(f"{made.questions[0].answer} {END}") for made in several]
@@ -42,7 +42,8 @@ def right(net: PreTrainedModel, several: list[Prompt]) -> list[bool]:
 def accuracy(
     net: PreTrainedModel, n: int, counts: list[int], shape: Shape = Shape(), batch: int = 1
 ) -> dict[str, dict[str, list[int]]]:
-    """Right and asked questions, by kind and by number of notes, of n for every number."""
+    """Returns the numbers of right and of asked questions, by kind and by number of notes. n
+    questions are asked for every number of notes in `counts`."""
     table: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for k in counts:
         made = [prompt(FIRST + k * (1 << 20) + i, k, shape) for i in range(n)]

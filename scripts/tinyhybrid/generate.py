@@ -50,7 +50,7 @@ OF_KIND = {kind: tuple(r for r in RELATIONS if r.subject == kind) for kind in NA
 
 @dataclass(frozen=True)
 class Shape:
-    """How prompts look: words and facts per note, and the shares of what is asked."""
+    """How prompts look: words and facts per note, and the shares of the kinds of questions."""
 
     min_words: int = 60
     max_words: int = 120
@@ -77,7 +77,7 @@ SHAPE_FILE = "prompts.json"  # in the folder of a model: the shape of prompts th
 
 
 def shape_of(model: Path) -> Shape:
-    """The shape of a model's prompts; the default one where its folder does not say."""
+    """Returns the shape of a model's prompts; the default if its folder does not say."""
     path = model / SHAPE_FILE
     return Shape(**json.loads(path.read_text())) if path.exists() else Shape()
 
@@ -112,12 +112,12 @@ class Prompt:
     questions: tuple[Question, ...]
 
     def segments(self) -> list[str]:
-        """The prompt for its first question, cut where segments meet."""
+        """Returns the segments of the prompt for its first question."""
         ask = QUESTION.format(q=self.questions[0].text)
         return [INSTRUCTION, *(n.text for n in self.notes), ask]
 
     def record(self) -> dict[str, object]:
-        """One line of questions.jsonl."""
+        """Returns one line of questions.jsonl."""
         segments, q = self.segments(), self.questions[0]
         return {
             "segments": [encode(s) for s in segments],
@@ -129,14 +129,16 @@ class Prompt:
         }
 
     def cut(self) -> dict[str, object]:
-        """One line for `spliced_connector.fidelity`: the segments but the last lie between cuts."""
+        """Returns one line for `spliced_connector.fidelity`. All segments but the last are between
+        cuts."""
         segments = [encode(s) for s in self.segments()]
         cuts = itertools.accumulate((len(s) for s in segments[:-1]), initial=0)
         return {"ids": [token for s in segments for token in s], "cuts": list(cuts)}
 
 
 def write(note: Note, rng: random.Random, shape: Shape) -> str:
-    """The words of a note: its facts in any order and wording among sentences that say nothing."""
+    """Returns the text of a note: its facts, in any order and wording, among sentences that say
+    nothing."""
     lines = []
     by_name = {r.name: r for r in OF_KIND[note.kind]}
     for name, value in note.facts.items():
@@ -159,7 +161,7 @@ def write(note: Note, rng: random.Random, shape: Shape) -> str:
 
 
 def fillers(rng: random.Random) -> Iterator[str]:
-    """Sentences that say nothing, each once before any comes again."""
+    """Yields sentences that say nothing. Each comes once before any comes again."""
     while True:
         for filler in rng.sample(FILLERS, len(FILLERS)):
             if "{" in filler:
@@ -170,7 +172,7 @@ def fillers(rng: random.Random) -> Iterator[str]:
 
 
 def subjects(rng: random.Random, k: int, people: int) -> list[tuple[str, str]]:
-    """k different subjects, about half of them people, but at least `people` of them."""
+    """Returns k different subjects: `people` people, and others of which about half are people."""
     people = min(k, people)
     kinds = [PERSON] * people + rng.choices((PERSON, COMPANY, TOWN), (2, 1, 1), k=k - people)
     out: list[tuple[str, str]] = []
@@ -181,7 +183,7 @@ def subjects(rng: random.Random, k: int, people: int) -> list[tuple[str, str]]:
 
 
 def facts(rng: random.Random, shape: Shape, kind: str, subject: str, near: list[str]) -> dict:
-    """Facts of one subject. near are the other subjects of the prompt, the ones to link to."""
+    """Returns facts of one subject. near: other subjects of the prompt, which facts may name."""
     relations = OF_KIND[kind]
     n = min(rng.randint(shape.min_facts, shape.max_facts), len(relations))
     chosen = rng.sample(relations, n)
@@ -224,7 +226,8 @@ def digress(rng: random.Random, notes: list[Note], shape: Shape) -> None:
 def seen(
     rng: random.Random, notes: list[Note], people: list[Note], item: str, shape: Shape
 ) -> None:
-    """Lets notes on anything say who has an item, most often the same one until the last."""
+    """Lets notes of all kinds say who has an item. The holder rarely changes before the last of
+    these notes, and usually changes there."""
     most = min(shape.hands, len(notes))
     times = rng.randint(min(shape.least_hands, most), most)
     mentions = sorted(rng.sample(range(len(notes)), times))
@@ -236,7 +239,7 @@ def seen(
 
 
 def questions(rng: random.Random, notes: list[Note], shape: Shape, n: int) -> list[Question]:
-    """Up to n different questions about the notes, kinds in the shares of the shape."""
+    """Returns up to n different questions about the notes, with kinds in the shape's shares."""
     at = {note.subject: i for i, note in enumerate(notes)}
     by_name = {r.name: r for r in RELATIONS}
     pools: dict[str, list[Question]] = {kind: [] for kind in KINDS}
@@ -269,7 +272,8 @@ def questions(rng: random.Random, notes: list[Note], shape: Shape, n: int) -> li
 
 
 def told(note: Note, via: str, kind: str, used: tuple[int, ...]) -> list[Question]:
-    """The questions about a note's subject that call it something else, but not by a fact asked."""
+    """Returns questions about a note's subject that refer to it as `via` instead of by its name.
+    Facts whose value is in `via` are not asked."""
     by_name = {r.name: r for r in OF_KIND[note.kind]}
     return [
         Question(by_name[name].question.format(s=via), f"{note.subject} {value}", kind, used)
@@ -279,7 +283,7 @@ def told(note: Note, via: str, kind: str, used: tuple[int, ...]) -> list[Questio
 
 
 def prompt(seed: int, k: int, shape: Shape = Shape(), n: int = 1) -> Prompt:
-    """A prompt of k notes about a separate world, with up to n questions."""
+    """Returns a prompt of k notes about a separate world, with up to n questions."""
     rng = random.Random(seed)
     names = subjects(rng, k, shape.people)
     notes = []
@@ -298,10 +302,10 @@ OF_CORPUS = Shape(one=0.4, two=0.35, latest=0.25, holder=0.0)
 
 
 class Corpus:
-    """Notes written once, about one world; prompts draw them by Zipf's law, so notes come back.
+    """Notes about one world, written once. Prompts draw them by Zipf's law, so notes recur.
 
-    A note is the same in every prompt, so it cannot know the holder of an item after other notes: only
-    notes on its holders mention one.
+    A note is the same in every prompt. So it cannot know who has an item after other notes, and
+    only notes on an item's holders mention the item.
     """
 
     def __init__(self, seed: int, size: int = 128, shape: Shape = OF_CORPUS, zipf: float = 1.0):
@@ -335,7 +339,8 @@ class Corpus:
                 return i
 
     def prompt(self, seed: int, k: int) -> Prompt:
-        """k notes in any order. Half of the draws follow a link, as a search for a chain would."""
+        """Returns a prompt of k notes in any order. Half of the draws follow a link between notes,
+        as a search for a chain of facts would."""
         rng = random.Random(seed)
         chosen: list[int] = [self._draw(rng, set())]
         while len(chosen) < k:
@@ -355,7 +360,8 @@ class Corpus:
 
 
 def held_out(n: int, counts: tuple[int, ...] = tuple(range(2, 9))) -> Iterator[Prompt]:
-    """n prompts that training never saw, with one question each, the counts of notes in turn."""
+    """Yields n prompts that training never saw, with one question each. The numbers of notes take
+    turns through `counts`."""
     for i in range(n):
         yield prompt(HELD_OUT + i, counts[i % len(counts)])
 

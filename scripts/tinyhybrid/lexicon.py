@@ -369,7 +369,7 @@ FILLERS = (
 
 
 def _words() -> tuple[str, ...]:
-    """Every word once: special ones, then values, then the rest in order of appearance."""
+    """Returns every word once: special words, values, then all others in order of appearance."""
     seen = dict.fromkeys(SPECIAL)
     for kind in VALUES.values():
         seen.update(dict.fromkeys(kind))
@@ -388,17 +388,17 @@ VOCABULARY = 640  # rows of the embedding: the words, rounded up to a multiple o
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of a text of known words, split at white space."""
+    """Returns the token ids of a text of known words, split at white space."""
     return [IDS[word] for word in text.split()]
 
 
 def decode(ids: list[int]) -> str:
-    """The words of token ids; an id without a word reads <unk>."""
+    """Returns the words of token ids; <unk> for an id without a word."""
     return " ".join(WORDS[i] if i < len(WORDS) else "<unk>" for i in ids)
 
 
 def tokenizer_json() -> str:
-    """The tokenizer as Hugging Face's tokenizers read it: whole words, split at white space."""
+    """Returns the tokenizer for Hugging Face's tokenizers: whole words, split at white space."""
     special = [
         {
             "id": IDS[word],

@@ -1,8 +1,8 @@
 """The hybrid model with the arithmetic of transformers' BambaForCausalLM, made to train fast.
 
-Mamba2 layers stand where `model.py` has gated DeltaNet: the state decays by one number per head and
-token and adds an outer product, without a delta rule. As there, parameters carry the names of
-transformers' state dict and every row of a batch is a whole sequence.
+Mamba2 layers replace the gated DeltaNet of `model.py`: the state decays by one number per head and
+token and adds an outer product, without a delta rule. As in `model.py`, parameters have the names
+of transformers' state dict, and every row of a batch is a whole sequence.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Norm(nn.Module):
 def chunked(
     v: Tensor, total: Tensor, k: Tensor, q: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What every chunk contributes whatever the state before it (Dao and Gu 2024, section 6).
+    """Computes what does not depend on the state before a chunk (Dao and Gu 2024, section 6).
 
     v [B, m, C, H, P], sums of log decays `total` [B, m, C, H], keys and queries [B, m, C, N] of all
-    heads. Returns what tokens read from their chunk [B, m, C, H, P], what chunks write from a
-    zero state [B, m, N, H * P], the share of a state that they keep [B, m, 1, H * P], and what
-    tokens read the state before their chunk with: its remaining share [B, m, C, H].
+    heads. Returns what tokens read from their chunk [B, m, C, H, P], what chunks write from a zero
+    state [B, m, N, H * P], the share of a state that a chunk keeps [B, m, 1, H * P], and the share
+    of the state before the chunk that is left at each token [B, m, C, H].
     """
     c = total.shape[2]
     lower = torch.ones(c, c, dtype=torch.bool, device=v.device).tril()
@@ -125,7 +125,7 @@ def chunked(
 
 
 def starts(writes: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The states before the chunks [B, m, N, H * P], from zero, and the last one."""
+    """Returns the states before the chunks [B, m, N, H * P], from zero, and the last state."""
     s = torch.zeros_like(writes[:, 0])
     before = []
     # unbind: the gradient of indexing would fill a whole tensor with zeros for every chunk.
@@ -136,7 +136,7 @@ def starts(writes: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ssd(v: Tensor, g: Tensor, k: Tensor, q: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """The recurrence S' = exp(g) S + k v^T over whole chunks, read by q after each token.
+    """Runs the recurrence S' = exp(g) S + k v^T over whole chunks; q reads S' after each token.
 
     Values v [B, n, H, P], log decays g [B, n, H], keys k and queries q [B, n, N] of all heads; n a
     multiple of chunk. Returns the outputs [B, n, H, P] and the state after the last token
@@ -166,8 +166,8 @@ class Mamba2(nn.Module):
         self.out_proj = Linear(c.inner, c.hidden_size)
 
     def prepare(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The gate [B, n, H * P], inputs u and values v [B, n, H, P], log decays g [B, n, H], keys
-        and queries [B, n, N]."""
+        """Returns the gate [B, n, H * P], inputs u and values v [B, n, H, P], log decays g [B, n,
+        H], keys and queries [B, n, N]."""
         c = self.c
         sizes = [c.inner, c.inner + 2 * c.mamba_d_state, c.mamba_n_heads]
         gate, mixed, dt = self.in_proj(x).split(sizes, -1)
@@ -178,7 +178,8 @@ class Mamba2(nn.Module):
         return gate, u, u * step[..., None], -self.A_log.exp() * step, k, q
 
     def finish(self, out: Tensor, u: Tensor, gate: Tensor) -> Tensor:
-        """D lets the inputs pass the state by; one norm over all heads, after the gate."""
+        """Returns the layer's output. D adds the inputs, which bypass the state; one norm over all
+        heads follows the gate."""
         out = (out + self.D[:, None] * u).flatten(-2)
         return self.out_proj(self.norm(out * F.silu(gate.float())).to(gate.dtype))
 
@@ -244,6 +245,6 @@ class Body(nn.Module):
 
 
 def load(folder: Path) -> Model:
-    """The model of a folder written by model.save, of either kind, in float32."""
+    """Returns the model of a folder written by model.save, of either kind, in float32."""
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     return model.load(folder, Config if kind == "bamba" else model.Config)

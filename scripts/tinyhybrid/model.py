@@ -1,16 +1,17 @@
 """The hybrid model with the arithmetic of transformers' Qwen3_5ForCausalLM, made to train fast.
 
-Parameters carry the names of transformers' state dict, so weights go either way
-without a mapping. Three things differ from the library, none of them in what is
-computed: the gated delta rule inverts its triangular systems by blocks instead
-of solving them, the convolution is four shifted products, and no padding, cache
-or mask exists: every row of a batch is a whole sequence.
+Parameters have the names of transformers' state dict, so weights can be copied in
+both directions without a mapping. Three things differ from the library, but not
+the results: the gated delta rule inverts its triangular systems by blocks instead
+of solving them, the convolution is four shifted products, and there is no padding,
+cache or mask, because every row of a batch is a whole sequence.
 
 The matrix products run in `compute` (bfloat16 while training, which is
 fast on a CPU with matrix units); norms, gates and the recurrence run in float32.
 
-On a GPU launches dominate: there the states at the starts of chunks follow from
-the chunks' transitions, one product a chunk (`Starts`), instead of two and a sum.
+On a GPU, kernel launches take most of the time. So the states at the starts of chunks
+are computed from the chunks' transitions there, by one product per chunk (`Starts`)
+instead of two products and a sum.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Config:
 
 
 NARROW = Config()
-# Heads as wide as those of large models, few of them, and room for 12 notes of 800 tokens.
+# Few heads, as wide as the heads of large models, and room for 12 notes of 800 tokens.
 WIDE = Config(
     linear_num_key_heads=2,
     linear_num_value_heads=2,
@@ -165,7 +166,7 @@ def unit(x: Tensor) -> Tensor:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Products of float32 in float32, where a GPU may shorten them to TF32 otherwise."""
+    """For one block, computes float32 products in full float32; a GPU might use TF32 otherwise."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -175,17 +176,17 @@ def exact() -> Iterator[None]:
 
 
 def blocks(a: Tensor, size: int) -> Tensor:
-    """The blocks on the diagonal of matrices [..., C, C]: [..., C / size, size, size]."""
+    """Returns the diagonal blocks of matrices [..., C, C]: [..., C / size, size, size]."""
     n = a.shape[-1] // size
     both = a.unflatten(-1, (n, size)).unflatten(-3, (n, size))
     return both.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def invert(a: Tensor) -> Tensor:
-    """The inverse of identity plus a, with a strictly lower triangular [..., C, C].
+    """Returns the inverse of identity plus a, where a [..., C, C] is strictly lower triangular.
 
-    Blocks of 16 by products of powers; those stay small enough for float32 there,
-    and would not for 64 nearly equal keys. Then pairs of blocks are joined.
+    Blocks of 16 are inverted by products of powers. At this size powers stay small enough
+    for float32; with 64 nearly equal keys they would not. Then pairs of blocks are joined.
     """
     size = 16
     eye = torch.eye(size, dtype=a.dtype, device=a.device)
@@ -203,7 +204,7 @@ def invert(a: Tensor) -> Tensor:
 
 
 class Inverse(torch.autograd.Function):
-    """`invert` with the gradient of an inverse, instead of that of its steps."""
+    """`invert` with the gradient of a matrix inverse, instead of the gradients of its steps."""
 
     @staticmethod
     def forward(ctx, a: Tensor) -> Tensor:
@@ -221,11 +222,11 @@ class Inverse(torch.autograd.Function):
 
 
 class Starts(torch.autograd.Function):
-    """The states at the starts of chunks, and the last one, for all chunks at once.
+    """Computes the states at the starts of all chunks, and the state after the last chunk.
 
     Chunk i takes a state S to moves[:, i] @ S + writes[:, i]; moves [B, m, dk, dk], writes
-    [B, m, dk, dv], state [B, dk, dv]. Returns [m + 1, B, dk, dv]. Exact, since what is lost here
-    is lost once a chunk.
+    [B, m, dk, dv], state [B, dk, dv]. Returns [m + 1, B, dk, dv]. Products are in full float32,
+    because every chunk adds to the rounding error.
     """
 
     @staticmethod
@@ -254,11 +255,12 @@ class Starts(torch.autograd.Function):
 def chunked(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunk: int
 ) -> tuple[Tensor, ...]:
-    """What every chunk contributes whatever the state before it; shapes as in delta_rule.
+    """Computes what does not depend on the state before a chunk; shapes as in delta_rule.
 
-    Returns, chunk by chunk: the writes u from a zero state and how the state lowers
-    them (w), queries and keys scaled to the ends of the chunk, the share of the state
-    that is kept, and the attention inside.
+    Returns for each chunk: its writes u from a zero state, the matrix w by which a state
+    S changes them (to u - w S), queries scaled by the decay from the chunk's start, keys
+    scaled by the decay to its end (transposed), the share of the state that is kept, and
+    the attention inside the chunk.
     """
     b, h, n, dk = q.shape
     dv, m, c = v.shape[-1], n // chunk, chunk
@@ -275,7 +277,7 @@ def chunked(
 
 
 def transitions(w: Tensor, ends: Tensor, kept: Tensor) -> Tensor:
-    """What every chunk does to the state before it, [..., dk, dk], from what chunked returns."""
+    """Returns the transition of every chunk, [..., dk, dk], from the results of `chunked`."""
     eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
     return kept * eye - ends @ w
 
@@ -289,7 +291,7 @@ def delta_rule(
     state: Tensor | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule over whole chunks.
+    """Runs the gated delta rule over whole chunks.
 
     q, k [B, H, n, dk] with unit keys and scaled queries, v [B, H, n, dv], log
     decays g and strengths beta [B, H, n], state [B, H, dk, dv]; n a multiple of
@@ -307,7 +309,8 @@ def delta_rule(
 def by_writes(
     u: Tensor, w: Tensor, k: Tensor, kept: Tensor, s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """States before the chunks, what each writes, and the last state: fewest operations."""
+    """Returns the states before the chunks, what each chunk writes, and the last state, with the
+    fewest operations."""
     before, news = [], []
     # unbind: the gradient of indexing would fill a whole tensor with zeros for every chunk.
     for u_i, w_i, k_i, kept_i in zip(*(t.unbind(2) for t in (u, w, k, kept)), strict=True):
@@ -320,7 +323,7 @@ def by_writes(
 def by_transitions(
     u: Tensor, w: Tensor, k: Tensor, kept: Tensor, s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same as by_writes in fewest launches."""
+    """Returns the same as by_writes, with the fewest kernel launches."""
     b, h = s.shape[:2]
     moves, writes = transitions(w, k, kept), k @ u
     starts = Starts.apply(moves.flatten(0, 1), writes.flatten(0, 1), s.flatten(0, 1))
@@ -347,7 +350,7 @@ class DeltaNet(nn.Module):
         self.out_proj = Linear(self.values, c.hidden_size)
 
     def prepare(self, x: Tensor) -> tuple[Tensor, ...]:
-        """q, k, v, g, beta of every value head, [B, H, n, ...]."""
+        """Returns q, k, v, g and beta of every value head, [B, H, n, ...]."""
         c = self.c
         mixed = self.conv1d(self.in_proj_qkv(x).float())
         q, k, v = mixed.split([self.keys, self.keys, self.values], -1)
@@ -374,14 +377,14 @@ class DeltaNet(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the first dims of heads, as many as cos and sin are for."""
+    """Rotates the first 2 * cos.shape[-1] dims of heads."""
     r = 2 * cos.shape[-1]
     a, b, rest = x[..., : r // 2], x[..., r // 2 : r], x[..., r:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, rotary: int, theta: float) -> Tensor:
-    """Causal attention of queries [B, n, H, d] with rope on `rotary` dims, in the dtype of v."""
+    """Returns causal attention of queries [B, n, H, d] with rope on `rotary` dims, in v's dtype."""
     turn = theta ** (-torch.arange(0, rotary, 2, device=v.device) / rotary)
     angle = torch.arange(v.shape[1], device=v.device)[:, None, None] * turn
     cos, sin = angle.cos(), angle.sin()
@@ -461,7 +464,7 @@ class Model(nn.Module):
         self.model = c.body(chunk)
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """The normed output of the last layer for ids [B, n]: [B, n, hidden], float32."""
+        """Returns the normed output of the last layer for ids [B, n]: [B, n, hidden], float32."""
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, self.compute)
@@ -479,13 +482,14 @@ Decays = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def spans(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Memories of 8 to 2,000 tokens, the same in every layer."""
+    """Returns decays for memories of 8 to 2,000 tokens, the same in every layer."""
     memory = torch.logspace(math.log10(8), math.log10(2000), heads)
     return torch.log(1 / (memory * math.log(2))), torch.zeros(heads)
 
 
 def sampled(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """As flash-linear-attention draws them: A from 0 to 16, log dt from 0.001 to 0.1."""
+    """Returns decays as flash-linear-attention draws them: A uniform from 0 to 16, dt log-uniform
+    from 0.001 to 0.1."""
     a = torch.rand(heads, generator=rng) * 16
     lo, hi = math.log(0.001), math.log(0.1)
     dt = (torch.rand(heads, generator=rng) * (hi - lo) + lo).exp()
@@ -493,7 +497,7 @@ def sampled(heads: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def initialise(model: Model, seed: int, decays: Decays = spans) -> None:
-    """Small normal weights, and decays of heads of linear layers as `decays` has them."""
+    """Sets small normal weights, and the decays of linear layers' heads by `decays`."""
     rng = torch.Generator().manual_seed(seed)
     c = model.c
     with torch.no_grad():
@@ -516,13 +520,13 @@ def initialise(model: Model, seed: int, decays: Decays = spans) -> None:
 
 
 def widened(net: Model, width: int) -> Model:
-    """The same function with linear heads of `width` dims, the new ones zero.
+    """Returns a model of the same function whose linear heads have `width` dims; new dims are zero.
 
-    Engines have kernels for some widths only. Keys and queries are normalised, so
-    zeros change nothing there. Queries are scaled by width^-1/2 and the norm of a head's
-    output takes its mean over more channels: both shrink the square that eps is added
-    to by old / width, so eps shrinks with it, and the weight takes back the rest. (In
-    the other norms eps is far below what it is added to.)
+    Engines have kernels for some widths only. Keys and queries are normalised, so zeros do
+    not change them. Queries are scaled by width^-1/2, and the norm of a head's output takes
+    its mean over more channels. Each shrinks the mean square, to which eps is added, by
+    old / width. So eps shrinks by both, and the norm's weight corrects the remaining factor.
+    (In the other norms eps is far below the mean square.)
     """
     c = net.c
     old = c.linear_key_head_dim
@@ -561,7 +565,7 @@ def save(model: Model, folder: Path) -> None:
 
 
 def load(folder: Path, kind: type[Config] = Config) -> Model:
-    """The model of a folder written by save, in float32; `kind` is its configuration."""
+    """Returns the model of a folder written by save, in float32; `kind` is its configuration."""
     from safetensors.torch import load_file
 
     model = Model(kind.read(folder))

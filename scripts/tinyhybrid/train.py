@@ -1,14 +1,14 @@
 """Trains the tiny hybrid on generated questions: `python train.py --work DIR --out model`.
 
-One thing decides the run: the seed. Batches follow from the step and the level,
-the level from the accuracy so far, so a machine repeats its own run. An
-interrupted run resumes from the last checkpoint in the work folder.
+An untimed run is deterministic on one machine. Batches follow from the step and the
+level, and the level follows from the accuracy so far. An interrupted run resumes from
+the last checkpoint in the work folder.
 
     python train.py --recipe long --seconds 250 --device cuda --work DIR --out DIR/model
     python train.py --recipe mamba --seconds 4000 --work DIR --out DIR/model
 
-train wide heads on long notes, or Mamba2 layers, for that number of seconds in all: rates and
-levels follow the remaining time, so that any machine ends with a model that has cooled down.
+These commands train wide heads on long notes, or Mamba2 layers, for the given number of seconds in
+total. Rates and levels follow the remaining time, so that the rates fall to zero on any machine.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from model import (
 ENGINE_WIDTH = 64
 CPU = torch.device("cpu")
 STORE_EVERY = 30.0  # seconds between checkpoints of a timed run
-KEEP_EVERY = 10.0  # seconds between weights to go back to, should a loss not be finite
-SHOW_EVERY = 5.0  # seconds between lines about it
+KEEP_EVERY = 10.0  # seconds between copies of weights, which are restored if a loss is not finite
+SHOW_EVERY = 5.0  # seconds between lines about a timed run
 PATIENCE = 20.0  # seconds for a batch from another process, before it is made here
 
 
@@ -60,10 +60,10 @@ PATIENCE = 20.0  # seconds for a batch from another process, before it is made h
 class Level:
     """One level of the curriculum: numbers of notes, questions per prompt, shape of notes.
 
-    The next one begins after `least` steps, once the accuracy on single notes is `enough`.
-    `bare` is the share of prompts without the instruction: they begin with a note, so a note
-    with nothing before it is nothing new to the model. In a timed run it ends when `until` of the
-    time is over, whatever the accuracy. `part` is the share of the recipe's tokens in a batch.
+    The next level begins after `least` steps, once the accuracy on single notes exceeds `enough`.
+    In a timed run a level also ends when the share `until` of the time is over. `bare` is the share
+    of prompts without the instruction. They begin with a note, so that the model learns notes with
+    nothing before them. `part` is the share of the recipe's tokens in a batch.
     """
 
     notes: tuple[int, int]
@@ -78,7 +78,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training with a separate optimiser: its steps, 0 = until time is over."""
+    """A part of the training with a separate optimiser. steps 0: until the time is over."""
 
     levels: tuple[Level, ...]
     steps: int
@@ -88,7 +88,7 @@ class Phase:
 
 
 def words(lo: int, hi: int, facts: tuple[int, int], base: Shape) -> Shape:
-    """Notes of another length."""
+    """Returns a shape with notes of `lo` to `hi` words and another number of facts."""
     least, most = facts
     return replace(base, min_words=lo, max_words=hi, min_facts=least, max_facts=most)
 
@@ -99,9 +99,10 @@ FEW_MOVES = Shape(
 FIRST = replace(FEW_MOVES, one=0.7, two=0.15, latest=0.15)
 EVEN = Shape(least_hands=2, one=0.25, two=0.25, latest=0.25, holder=0.25)
 
-# The first phase learns to read, from two short notes to eight long ones; only the holders of an
-# item mention it. From the second on, notes repeat who has it, so that the last one overwrites what
-# several said before: with one note for each holder, a sum of states answers as well.
+# The first phase learns to read, from two short notes to eight long ones. Only notes on the holders
+# of an item mention the item. From the second phase on, notes repeat who has an item, so that the
+# last note overwrites what several notes said before. If each holder had only one note, a plain sum
+# of states could answer as well.
 PHASES = (
     Phase(
         (
@@ -146,8 +147,9 @@ PHASES = (
 )
 
 
-# From the first words to long notes in one phase. Short prompts ask most per token, so the notes
-# stay short until who has an item is learned, and a quarter of the later batches is of them.
+# From the first words to long notes in one phase. Short prompts have the most questions per token.
+# So the notes stay short until the model has learned who has an item, and a quarter of the later
+# batches are short prompts.
 TIMED = (
     Phase(
         (
@@ -165,8 +167,8 @@ TIMED = (
 )
 
 
-# The same on a CPU in about an hour, to short notes. Batches of the first levels are small: their
-# prompts are, and steps count for more there than tokens.
+# The same on a CPU in about an hour, up to short notes. Batches of the first levels are small,
+# because their prompts are small, and because steps matter more than tokens there.
 HOUR = (
     Phase(
         (
@@ -201,7 +203,7 @@ class Recipe:
         return self.phases[-1].steps == 0
 
     def shape(self) -> Shape:
-        """The prompts it is trained for."""
+        """Returns the shape of the prompts that the model is trained for."""
         return self.phases[-1].levels[-1].shape
 
 
@@ -216,7 +218,7 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of every batch a worker computes."""
+    """The part of every batch that one worker computes."""
 
     rank: int = 0
     workers: int = 1
@@ -224,7 +226,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch as it goes from one process to another."""
+    """A batch in the form in which processes exchange it."""
 
     ids: np.ndarray  # [B, n + 1] int16
     marks: np.ndarray  # [B, n + 1] int16: see Batch.answers
@@ -242,7 +244,8 @@ class Batch:
 
 
 def make(seed: int, level: Level, tokens: int, share: Share = Share(), align: int = CHUNK) -> Rows:
-    """One worker's prompts, of one number of notes, each with several questions and answers."""
+    """Returns one worker's prompts. All have the same number of notes, and each has several
+    questions and answers."""
     rng = torch.Generator().manual_seed(seed)
     lo, hi = level.notes
     k = int(torch.randint(lo, hi + 1, (), generator=rng))
@@ -271,7 +274,7 @@ def make(seed: int, level: Level, tokens: int, share: Share = Share(), align: in
 
 
 def batch(rows: Rows, device: torch.device = CPU) -> Batch:
-    """The tensors of a batch, where they are computed with."""
+    """Returns the tensors of a batch on the device that computes with them."""
 
     def moved(a: np.ndarray) -> Tensor:
         t = torch.from_numpy(a)
@@ -285,9 +288,9 @@ def batch(rows: Rows, device: torch.device = CPU) -> Batch:
 
 
 class Feed:
-    """Batches in the order in which they were asked for, made by other processes, if any.
+    """Returns batches in the order of the requests. Other processes make them, if there are any.
 
-    Start it before the GPU is touched: the processes are forked.
+    Create it before the GPU is used, because the processes are forked.
     """
 
     def __init__(self, makers: int):
@@ -317,7 +320,8 @@ class Feed:
 
 
 def row(made: Prompt, first: int, bare: bool = False) -> tuple[list[int], list[int]]:
-    """Token ids of a prompt with its questions and answers, and the marks of the answers."""
+    """Returns token ids of a prompt with its questions and answers, and the answers' marks (see
+    `Batch.answers`)."""
     ids = encode(" ".join([*([] if bare else [INSTRUCTION]), *(n.text for n in made.notes)]))
     mark = [0] * len(ids)
     for i, q in enumerate(made.questions):
@@ -348,7 +352,7 @@ class Muon:
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """The nearest orthogonal matrices, roughly: five steps of a quintic iteration."""
+    """Returns roughly the nearest orthogonal matrices, by five steps of a quintic iteration."""
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = x.shape[-2] > x.shape[-1]
     y = (x.mT if tall else x).bfloat16()
@@ -360,9 +364,10 @@ def orthogonal(x: Tensor) -> Tensor:
 
 
 def loss_of(net: Model, b: Batch, language: float) -> tuple[Tensor, Tensor]:
-    """The loss, and what to log: both losses, then the right and asked questions of each kind.
+    """Returns the loss, and the values to log: the losses on answers and on other words, then the
+    numbers of right and of asked questions of each kind.
 
-    Nothing here waits for a GPU: what is not asked is masked, not left out.
+    Nothing here waits for a GPU: words that do not count are masked, not removed.
     """
     targets = b.targets
     hidden = net.hidden(b.ids)
@@ -384,10 +389,10 @@ def loss_of(net: Model, b: Batch, language: float) -> tuple[Tensor, Tensor]:
 
 
 class Run:
-    """Everything that a checkpoint holds.
+    """A training run: everything that a checkpoint has.
 
-    `limit` is the end of a timed run in seconds, `now` the seconds so far. What was logged is read
-    every `every` steps: reading waits for a GPU.
+    `limit` is the length of a timed run in seconds; `now` returns the seconds so far. Logged values
+    are read every `every` steps, because reading waits for a GPU.
     """
 
     def __init__(
@@ -418,12 +423,12 @@ class Run:
         return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
     def begin(self, phase: int) -> None:
-        """Starts a phase from the weights there are."""
+        """Starts a phase with the current weights."""
         self.phase = phase
         self.optimise()
         self.step, self.level, self.since = 0, 0, 0
         self.asked = 0
-        self.levels: deque[int] = deque()  # of the batches asked for
+        self.levels: deque[int] = deque()  # of the requested batches
         self.pending: list[tuple[dict, Tensor]] = []
         self.accuracy = dict.fromkeys(KINDS, 0.0)
 
@@ -443,14 +448,14 @@ class Run:
         )
 
     def left(self) -> tuple[float, float]:
-        """The rest of this phase and its total: steps or seconds."""
+        """Returns the rest of this phase and its total, both in steps or both in seconds."""
         steps = self.recipe.phases[self.phase].steps
         if steps:
             return steps - self.step, steps
         return max(0.0, self.limit - self.seconds), self.limit
 
     def advance(self) -> bool:
-        """Begins the next phase when this one has ended; false when it was the last."""
+        """Begins the next phase if this phase has ended. Returns False if it was the last."""
         if self.left()[0] == 0:
             if self.phase + 1 == len(self.recipe.phases):
                 return False
@@ -464,7 +469,7 @@ class Run:
         return self.damped * p.peak * min(up, left / (whole * p.cooldown), 1.0)
 
     def ask(self) -> None:
-        """Asks for the next batch that was not asked for."""
+        """Requests the next batch that was not requested yet."""
         r, level, step = self.recipe, self.level, self.asked
         pick = torch.Generator().manual_seed(self.phase + step)
         if float(torch.rand((), generator=pick)) < r.earlier:
@@ -477,7 +482,7 @@ class Run:
         self.asked += 1
 
     def train_step(self) -> list[dict[str, object]]:
-        """One step. Returns what the steps so far have logged, when it is time to read it."""
+        """Runs one step. Returns the last steps' logged values, if it is time to read them."""
         r = self.recipe
         while self.feed.short():
             self.ask()
@@ -505,7 +510,8 @@ class Run:
         return self.settle()
 
     def settle(self) -> list[dict[str, object]]:
-        """Reads what the last steps have logged, and decides by it."""
+        """Reads the logged values of the last steps. Depending on them, moves on to the next level
+        or goes back to earlier weights."""
         out = []
         rows = torch.stack([logged for _, logged in self.pending]).tolist()
         for (at, _), (*losses, norm) in zip(self.pending, rows, strict=True):
@@ -525,13 +531,14 @@ class Run:
         return out
 
     def retreat(self) -> None:
-        """Goes back to the last weights that were kept, to go on with smaller steps."""
+        """Goes back to the last copy of the weights, and continues with smaller steps."""
         self.model.load_state_dict(self.good)
         self.optimise()
         self.damped *= 0.7
 
     def averaged(self, logged: Tensor) -> Tensor:
-        """Averages gradients, log and time over the workers, in one exchange."""
+        """Averages gradients, logged values and time over the workers, in one exchange. Returns the
+        logged values."""
         self.seconds = self.now()
         if self.share.workers == 1:
             return logged
@@ -590,7 +597,8 @@ class Run:
 
 
 def write_model(net: Model, folder: Path, shape: Shape = Shape()) -> None:
-    """A folder that transformers and vLLM load, with heads that vLLM has kernels for."""
+    """Writes a folder that transformers and vLLM load. Heads get a width for which vLLM has
+    kernels."""
     narrow = isinstance(net.c, Config) and net.c.linear_key_head_dim < ENGINE_WIDTH
     save(widened(net, ENGINE_WIDTH) if narrow else net, folder)
     if shape != Shape():
@@ -608,7 +616,7 @@ def write_model(net: Model, folder: Path, shape: Shape = Shape()) -> None:
 
 
 def fuse() -> None:
-    """Compiles what is not a matrix product; the same results up to rounding."""
+    """Compiles everything but matrix products. Results are the same up to rounding."""
     for owner, name in (
         (model.DeltaNet, "prepare"),
         (model.DeltaNet, "finish"),
@@ -623,7 +631,8 @@ def fuse() -> None:
 
 
 def work(rank: int, args: argparse.Namespace) -> None:
-    """One worker, with one thread: fewer joins than one process with several."""
+    """Runs one worker with one thread. Several workers wait for each other less often than the
+    threads of one process would."""
     torch.set_num_threads(1)
     share = Share(rank, args.workers)
     if share.workers > 1:
@@ -672,7 +681,7 @@ OPTIONS = ("tokens", "matrix_rate", "other_rate", "language")
 
 
 def age() -> float:
-    """Seconds since this process began: imports take their time, the first ones most."""
+    """Returns the seconds since this process began, including its imports, which take long."""
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return seconds if 0 < seconds < 120 else 0.0  # a sandbox may count from elsewhere

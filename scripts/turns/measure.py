@@ -6,16 +6,16 @@ DATA is a directory with the data sets, plain or as .zst; missing ones are skipp
 Conversations are rendered call by call with chat templates that vLLM ships, and tokenized with
 the vocabulary of Qwen3.5; a template's own marks are one token each. Nothing is computed: a call
 reuses the longest prefix for which an earlier call of its conversation has saved states, up to
-its last token. Compared are
+its last token. These ways are compared:
 
   whole    states at the last whole block of each prompt, and after each answer, as without rows
   placed   states at the positions of `resumed`, and no rows
   resumed  what `HFSettings(resume=True)` saves: a state shortly before the end of each prompt,
-  then rows of as many tokens as take the memory of one state, and the state after the answer
+  then rows of as many tokens as fit into the memory of one state, and the state after the answer
 
-Traffic: `agents` are 500 sessions of mini-swe-agent, whose model states a thought and one command
-per turn; `chat` are the questions about documents of L-Eval, all about one document in one
-conversation. The shapes of agents:
+Traffic `agents` has sessions of mini-swe-agent, whose model states a thought and one command per
+turn. Traffic `chat` has the questions about documents of L-Eval; all questions about one document
+are one conversation. The shapes of agents:
 
   text       thought and command are the answer, observations are messages of the user
   reasoning  the thought is reasoning, which the template drops after the next user message
@@ -86,9 +86,9 @@ def encode(text: str) -> Ids:
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template. prompt renders messages as the prompt that the model gets, answer renders
-    an assistant's message as the text that the model would have generated, and end is the token
-    that ends such an answer."""
+    """A chat template. prompt renders messages as the prompt that the model gets. answer renders an
+    assistant's message as the text that the model would have generated. end is the token that ends
+    such an answer."""
 
     name: str
     prompt: Callable[[Sequence[Message], bool], str]
@@ -151,7 +151,8 @@ def deepseek() -> Template:
 
 @dataclass
 class Turn:
-    """The tokens of a call: prompt and answer, without the token that ended it."""
+    """The tokens of a call: prompt and answer, without the token that ended the answer. base: where
+    rows begin, by number of rows and block size."""
 
     ids: Ids
     prompt: int
@@ -195,8 +196,8 @@ def common(a: Ids, b: Ids) -> int:
 
 
 def reused(turns: Sequence[Turn], ids: Ids, row: Row) -> tuple[int, int, int, bool]:
-    """Returns tokens reused whole, placed and resumed, and whether the last turn is resumed
-    inside."""
+    """Returns how many tokens the ways `whole`, `placed` and `resumed` reuse, and whether the
+    prompt resumes inside the last turn's rows."""
     most = len(ids) - 1
     whole = placed = resumed = 0
     inside = False

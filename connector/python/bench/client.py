@@ -1,10 +1,10 @@
-"""Round trips of the client, compared with those of the bare socket.
+"""Round trips of the client, compared with round trips of the bare socket.
 
     python bench/client.py --daemon ../../bin/spliced
     python bench/client.py --socket /run/spliced/spliced.sock --json
 
-The lower bound is an echo of the same bytes between two Python processes. The daemon must not
-serve a real model "bench": one segment of it is stored.
+The lower bound is an echo of as many bytes between two Python processes. The daemon must not serve
+a real model named "bench", because a segment of that name is stored.
 """
 
 from __future__ import annotations

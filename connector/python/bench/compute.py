@@ -2,15 +2,16 @@
 
     bin/engines/bin/python connector/python/bench/compute.py --out docs/results/compute.json
 
-Run it in the repository's root; it uses `bin/spliced`. The models are transformers' with
-random weights. Their states and rows have the shapes of the named models, and everything else is
-narrow, so that segments take most of a walk's time: three linear layers, and one of
-attention. The segments are cached, and a question of 32 tokens follows them. The time measured
-is the walk over the prompt, including reading the segments: medians of interleaved trials on the
-clock, and of the processor time of both processes, which depends less on other work on the
-machine. Both have one thread. "front": one segment that the prompt begins with, one `assemble`
-request. "seams": four segments, 8 tokens on either side of a join recomputed; one request for
-rows, and one per linear layer for states.
+Run it in the repository's root; it uses `bin/spliced`. The models are transformers' classes with
+random weights: three linear layers and one attention layer. Their states and rows have the shapes
+of the named models. Everything else is narrow, so that segments take most of a walk's time.
+
+A prompt has cached segments and a question of 32 tokens. The measured time is the walk over the
+prompt, including reading the segments. Results are medians over interleaved trials, of time by the
+clock and of processor time of both processes, which other work on the machine affects less. Both
+processes have one thread. Plan "front": the prompt begins with one segment, and the daemon gets one
+`assemble` request. Plan "seams": four segments, with 8 tokens recomputed on either side of a join;
+the daemon gets one request for rows, and one request for states per linear layer.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Shape:
 
 
 def gated_delta(value_heads: int) -> Shape:
-    """Qwen's layers: one in four attends."""
+    """Returns the shape of Qwen's layers: three linear layers, then one that attends."""
     return Shape(
         "Qwen3_5TextConfig",
         "Qwen3_5ForCausalLM",
@@ -109,7 +110,7 @@ SHAPES = {
 
 
 def build(shape: Shape) -> transformers.PreTrainedModel:
-    """Builds it with random weights, and decays slow enough that transitions matter."""
+    """Builds a model with random weights. Decays are slow enough that transitions matter."""
     torch.manual_seed(1)
     config = getattr(transformers, shape.config)(**{**BODY, **shape.settings})
     model = getattr(transformers, shape.model)(config).to(torch.bfloat16).eval()
@@ -181,7 +182,7 @@ def measure(
     length: int,
     trials: int,
 ) -> dict[str, Any]:
-    """Measures walks of one prompt, both ways in turn."""
+    """Measures walks of one prompt, alternating between both ways."""
     tokens = PLANS[plan] * length
     total = tokens + QUESTION
     seed = torch.Generator().manual_seed(length + PLANS[plan])  # no two prompts begin alike
@@ -198,7 +199,7 @@ def measure(
             if done.reused < tokens * 0.8 or done.trouble:
                 raise RuntimeError(f"{done.reused} of {total} tokens reused: {done.trouble}")
             logits[way] = done.logits.float()
-            if trial:  # the first one touches the memory
+            if trial:  # the first trial only touches the memory
                 wall[way].append(1e3 * walks.seconds)
                 spent[way].append(1e3 * walks.spent)
     count = engines["daemon"].composed

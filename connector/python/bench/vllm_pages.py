@@ -2,12 +2,12 @@
 
     bin/engines/bin/python connector/python/bench/vllm_pages.py    # in the repository's root
 
-First the tokens of a block, next to the number of segments that are as long. In hybrids vLLM
-enlarges a block of attention until it is as large as a recurrent state. Then 300 requests of 11
-of 240 paragraphs of XQuAD, with a fixed number in flight: the peak number of attention blocks
-with copies and with shared pages, and the same including the blocks of their states, of which
-each request has three, as in Qwen3-Next. No engine runs and no tensor exists: a block is only a
-number here.
+The first table has the tokens of an attention block, and how many segments are at least as long. In
+hybrids vLLM enlarges an attention block until it is as large as a recurrent state. The second table
+is about 300 requests, each with 11 of 240 paragraphs of XQuAD, and a fixed number of requests in
+flight. It has the peak number of attention blocks with copies and with shared pages, then the same
+including blocks of states. Each request has three blocks of states, as in Qwen3-Next. No engine
+runs and no tensor exists: a block is only a number here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ POOL = 1 << 16
 
 
 class Small(CPUAttentionBackend):  # type: ignore[misc]
-    """A kernel that requires blocks of 16, as those of GPUs do."""
+    """A backend whose kernel requires blocks of 16 tokens, as kernels of GPUs do."""
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[object]:
@@ -74,8 +74,8 @@ class Small(CPUAttentionBackend):  # type: ignore[misc]
 
 
 def block_tokens(model: str, architecture: str, backend: type, least: int) -> int:
-    """Returns the tokens of a block of attention, by vLLM's own function. least: without
-    recurrent layers."""
+    """Returns the tokens of an attention block, by vLLM's own function. least: the tokens of a
+    block in a model without recurrent layers."""
     described = json.loads((CONFIGS / f"{model}.json").read_text())
     described = described.get("text_config", described)
     described |= {"architectures": [architecture], "dtype": "bfloat16"}
@@ -87,7 +87,7 @@ def block_tokens(model: str, architecture: str, backend: type, least: int) -> in
         config.cache_config.block_size = least
         with set_current_vllm_config(config):
             platform = type(current_platform)
-            # No layer is built that it could ask for its backend.
+            # vLLM would ask the layers for their backends, but no layer is built.
             platform._find_non_ssm_backends = classmethod(lambda cls, _: [backend])
             platform._align_hybrid_block_size(config, backend)
         return int(config.cache_config.block_size)
@@ -133,8 +133,8 @@ class Pool:
     def admit(
         self, name: str, question: int, lengths: Sequence[tuple[int, int]], share: bool
     ) -> Any:
-        """Admits a request of (paragraph, tokens) after a system prompt, up to the end of its
-        answer."""
+        """Admits a request and allocates its blocks up to the end of its answer. lengths: its
+        paragraphs, after a system prompt, as (paragraph, tokens)."""
         at, wanted = SYSTEM, list[Wanted]()
         for i, (paragraph, length) in enumerate(lengths):
             interior = length - 2 * SEAM
@@ -163,7 +163,7 @@ class Pool:
 
 
 def peaks(block: int, at_once: int, name: str, share: bool) -> tuple[int, int]:
-    """Returns the peak of blocks in use: of attention, and including the states."""
+    """Returns the peak numbers of blocks in use: of attention alone, and including states."""
     paragraphs = [row[0] for row in numbers("xquad_lengths.txt")]
     pool, running = Pool(block), deque[Any]()
     attention = every = 0

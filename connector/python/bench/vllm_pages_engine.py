@@ -3,9 +3,9 @@
     cd connector/python && PYTHONPATH=src:tests ../../bin/engines/bin/python \\
         bench/vllm_pages_engine.py --requests 24
 
-One engine on a CPU with the model of scripts/tinyhybrid and a daemon. The given number of
-requests run at once, each of 11 of 15 segments of 200 tokens; rounds with copies and with shared
-pages alternate. Only steps with all requests count.
+It runs one engine on a CPU, with the model of scripts/tinyhybrid, and a daemon. The given number of
+requests run at once. Each request has 11 of 15 segments of 200 tokens. Rounds with copies and with
+shared pages alternate. Only steps in which all requests run are timed.
 """
 
 from __future__ import annotations

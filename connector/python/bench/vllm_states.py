@@ -3,10 +3,11 @@
     cd connector/python && PYTHONPATH=src:tests ../../bin/engines/bin/python \\
         bench/vllm_states.py --models long,qwen3_5,mamba2,bailing_2.5 --states bfloat16,float32
 
-Starts engines of vLLM on a CPU, one after another. Each answer ends at the end of a block; the
-next turn continues there. Its log-probabilities are compared with those after the same tokens
-computed as a prompt, and these with a prefill that was cut at every block. The printed values are
-the root mean squares of the differences in units of the spread of the log-probabilities.
+It starts engines of vLLM on a CPU, one after another. Each answer ends at the end of a block, where
+the next turn continues. The next turn's log-probabilities are compared with those after a prefill
+of the same tokens ("decoded"). A prefill that was cut at every block is compared with that prefill
+as well ("split"). The printed values are the root mean squares of the differences, in units of the
+spread of the log-probabilities.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ PROMPTS, TAILS, TAIL = 4, 4, 24
 
 
 def keep_asked_type(asked: str) -> None:
-    """On processors with bfloat16, vLLM sets the states of layers other than GDN to float32."""
+    """Makes vLLM keep the requested type of states. On processors with bfloat16 it would set the
+    states of layers other than GDN to float32."""
     from vllm.platforms.cpu import CpuPlatform
 
     check = CpuPlatform.check_and_update_config

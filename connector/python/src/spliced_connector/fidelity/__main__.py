@@ -127,8 +127,8 @@ def _finder(options: argparse.Namespace, tokenizer: Tokenizer) -> Finder:
 def _primers(
     options: argparse.Namespace, model: Loaded, tokenizer: Callable[[], Tokenizer]
 ) -> Mapping[str, Primer]:
-    """Returns the primers by their names in settings. Without --primer, a model that cannot have
-    one is measured without; otherwise raises ValueError."""
+    """Returns the primers by their names in settings. If the model cannot have a primer, raises
+    ValueError with --primer; without --primer, no primer is measured."""
     found: dict[str, Primer] = {}
     for given in options.primer or [DEFAULT]:
         name = given if given == DEFAULT else str(Path(given).absolute())
@@ -145,7 +145,7 @@ def _primers(
 def _usable(
     reader: Reader, meter: Meter, options: argparse.Namespace
 ) -> tuple[list[Sample], list[Skipped]]:
-    """Returns the first prompts that can be measured, and the skipped ones between them."""
+    """Returns the first prompts that can be measured, and the prompts skipped between them."""
     samples: list[Sample] = []
     skipped: list[Skipped] = []
     for sample in reader.read(options.prompts):

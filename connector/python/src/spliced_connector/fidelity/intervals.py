@@ -27,7 +27,8 @@ class Estimate:
 
 
 def share(hits: Sequence[bool]) -> Estimate:
-    """Returns Wilson's score interval of a share. Raises ValueError for no hits and no misses."""
+    """Returns the share of hits with Wilson's score interval. Raises ValueError if there are no
+    questions."""
     n = len(hits)
     if n == 0:
         raise ValueError("a share of nothing")
@@ -38,10 +39,10 @@ def share(hits: Sequence[bool]) -> Estimate:
 
 
 def paired(hits: Sequence[bool], reference: Sequence[bool]) -> Estimate:
-    """Returns the share of hits minus that of the reference over the same questions.
+    """Returns the share of hits minus the reference's share over the same questions.
 
-    The interval of Agresti and Min (2005): half a question is added to both kinds of disagreement,
-    so that it does not shrink to a point when the two never disagree.
+    The interval is that of Agresti and Min (2005). It adds half a question to both kinds of
+    disagreement, so that it does not shrink to a point if there is no disagreement.
     """
     n = len(hits)
     if n == 0 or n != len(reference):
@@ -56,8 +57,8 @@ def paired(hits: Sequence[bool], reference: Sequence[bool]) -> Estimate:
 
 @lru_cache(maxsize=1)
 def draws(n: int, times: int = DRAWS, seed: int = 1) -> Draws:
-    """Returns resamples of n samples with replacement, as indices. Estimates that share them are
-    paired."""
+    """Returns resamples of n samples with replacement, as indices. Estimates that use the same
+    resamples are paired."""
     rng = random.Random(seed)
     return [array("I", rng.choices(range(n), k=n)) for _ in range(times)]
 
@@ -81,8 +82,8 @@ def ratio(over: Sequence[float], under: Sequence[float], resampled: Draws) -> Es
 
 
 def removed(distances: Sequence[float], before: Sequence[float], resampled: Draws) -> Estimate:
-    """Returns the share of the distances before that is gone, paired by samples. Raises ValueError
-    if there was none before."""
+    """Returns the share by which `distances` are smaller than `before`, paired by samples. Raises
+    ValueError if `before` sums to zero."""
     left = ratio(distances, before, resampled)
     return Estimate(1 - left.value, 1 - left.high, 1 - left.low)
 

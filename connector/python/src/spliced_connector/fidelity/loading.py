@@ -28,7 +28,7 @@ class Loaded:
 
 
 def load(directory: Path, dtype: str = "auto", device: str = "cpu") -> Loaded:
-    """Loads a model. dtype: "auto" for that of the checkpoint, or torch's name of one.
+    """Loads a model. dtype: "auto" for the checkpoint's type, or torch's name of a type.
 
     The identity names the config instead of the weights, so no data may be shared under it.
     Raises UnsupportedError for a model whose segments cannot be reused, OSError or ValueError for

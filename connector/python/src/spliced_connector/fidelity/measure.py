@@ -1,4 +1,4 @@
-"""Serves one prompt in each way, and reads how likely the full prefill's own answer is in it."""
+"""Serves one prompt in each way, and measures how likely the full prefill's answer is in each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Meter:
     """Measures prompts with one model.
 
     seam: tokens recomputed on each side of a join. answer: maximum tokens of an answer; it ends
-    with a token that ends answers. primers: by their names in ways. Segments with fewer than
+    with a token that ends answers. primers: by the names that ways use. Segments with fewer than
     primer_after tokens before them are captured without a primer.
     """
 
@@ -69,8 +69,8 @@ class Meter:
         return ""
 
     def measure(self, sample: Sample, ways: Sequence[Way]) -> Measured:
-        """Serves a usable prompt in each way. Segments are captured once for neighboring ways of
-        one primer. Raises ValueError for a way that gives no numbers."""
+        """Serves a usable prompt in each way. Neighboring ways with the same primer share their
+        captured segments. Raises ValueError for a way whose logits are not finite."""
         with torch.no_grad():
             prompt = self._divide(sample)
             ids = torch.tensor(sample.ids, device=self.model.device)
@@ -88,7 +88,7 @@ class Meter:
                 segments = alone
                 if primer:
                     segments = alone | self._captured(prompt, ids, self.primers[primer])
-                served: dict[Prompt, Reading] = {}  # shares may select the same whole segments
+                served: dict[Prompt, Reading] = {}  # several shares may reuse the same segments
                 for way in some:
                     reused = self._divide(sample, way.refresh)
                     if reused not in served:
@@ -107,7 +107,7 @@ class Meter:
         )
 
     def _divide(self, sample: Sample, refresh: float = 0.0) -> Prompt:
-        """Names the segments that are reused, as an engine does."""
+        """Divides a prompt into the segments to reuse, as an engine does."""
         cuts = keep_for_reuse(sample.cuts, refresh)
         return divide(self.profile, b"", sample.ids, cuts, self.seam)
 
@@ -115,7 +115,7 @@ class Meter:
         return Context(self.model.arch, len(ids) + self.answer, self.model.device)
 
     def _primed(self, prompt: Prompt) -> list[Piece]:
-        """Returns the segments that a primer is for."""
+        """Returns the segments that are captured after a primer."""
         return [
             piece
             for piece in _reusable(prompt)
@@ -123,7 +123,7 @@ class Meter:
         ]
 
     def _captured(self, prompt: Prompt, ids: Tensor, primer: Primer | None) -> dict[int, Captured]:
-        """Captures all segments in isolation, or those that a primer is for after it."""
+        """Captures all segments in isolation; or, with a primer, only those captured after it."""
         found: dict[int, Captured] = {}
         for some in _batches(_reusable(prompt) if primer is None else self._primed(prompt)):
             wanted = [(ids[p.start : p.end], p.spec) for p in some if p.spec is not None]
@@ -132,8 +132,8 @@ class Meter:
         return found
 
     def _after_prefix(self, ids: Tensor, sample: Sample, answer: Tensor) -> Reading:
-        """Serves a prompt from the state before its second segment, or before its first one if
-        the prompt does not begin with it."""
+        """Serves a prompt from the state before its second segment, or before its first segment if
+        the prompt does not begin with a segment."""
         context = self._context(ids)
         at = next(cut for cut in sample.cuts if cut)
         self._walk(ids, [_computed(0, at)], {}, context)
@@ -173,8 +173,8 @@ class Meter:
     def _read(
         self, ids: Tensor, answer: Tensor, row: Tensor, context: Context, computed: int
     ) -> Reading:
-        """Reads a given answer after a context, all its tokens in one walk. All ways do the same,
-        so that the walk's rounding makes no difference."""
+        """Reads a given answer after a context, with all its tokens in one walk. Every way reads
+        it like this, so that the walk's rounding is the same."""
         if len(answer) > 1:
             row = torch.cat((row, prefill(self.model.arch, torch.cat((ids, answer[:-1])), context)))
         log_p = torch.log_softmax(self.model.arch.logits(row).double(), -1)

@@ -1,4 +1,4 @@
-"""Progress of a measurement, with the time that the rest is expected to take."""
+"""Progress of a measurement, with the expected remaining time."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@
     {"segments": ["instruction", "passage", ..., "question"]}
     {"messages": [{"role": "user", "content": "..."}], "tools": [...]}
 
-cuts are positions as a request to a server names them; the question follows the last. segments
-are pieces of one text, which is tokenized whole. `text` may be given as well, or alone. messages
-go through the chat template, and `tools`, `documents` and `chat_template_kwargs` with them. For a
-prompt without cuts the finders search them, as in a server.
+cuts are token positions, as in a request to a server; the question follows the last cut. segments
+are pieces of one text, which is tokenized as a whole. `text` may repeat that text, or be given
+without segments. messages go through the chat template, together with `tools`, `documents` and
+`chat_template_kwargs`. If a prompt has no cuts, the finders look for them, as in a server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt. line counts from 1. cuts ascend, and the last lies before the last token; () if
+    """One prompt. line counts from 1. cuts ascend, and the last cut is before the last token; () if
     the prompt has no segments."""
 
     line: int

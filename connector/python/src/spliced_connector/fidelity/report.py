@@ -21,11 +21,11 @@ LEAST_AGREEMENT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One way over all prompts. first and tokens are shares of equal first and equal answer
-    tokens, distance is the mean |delta log p| of an answer token in nats, all against the full
-    prefill. removed is the share of the distance of captures alone that the way removes, None where
-    that is not defined. computed is the share of prompt tokens computed. distances has the sum over
-    each prompt's answer."""
+    """One way over all prompts, compared with the full prefill. first and tokens: shares of equal
+    first tokens and of equal answer tokens. distance: mean |delta log p| of an answer token, in
+    nats. removed: the share by which the way reduces the distance of segments captured without a
+    primer; None if that is not defined. computed: the share of prompt tokens that are computed.
+    distances: for each prompt, the sum of |delta log p| over its answer."""
 
     way: Way
     prompts: int
@@ -39,8 +39,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the figures were measured with, and what a recommendation repeats if it is no
-    default."""
+    """Settings of the measurement. A recommendation repeats those that differ from the default."""
 
     seam: int = ServingSettings.seam_tokens
     primer_after: int = ServingSettings.primer_after
@@ -120,10 +119,11 @@ def _percent(e: Estimate) -> str:
 
 
 def recommended(rows: Sequence[Figures]) -> Figures | None:
-    """Returns the way to use; None for captures in isolation, and with too few prompts.
+    """Returns the way to use; None if that is captures in isolation, or with too few prompts.
 
-    A primer is chosen if it is nearer than none beyond the paired 95 % interval, the nearest of
-    those; a refresh if its best way is nearer than the best way with less refresh, likewise.
+    A way is nearer than another if its distance is smaller beyond the paired 95 % interval. Of the
+    primers that are nearer than no primer, the nearest is chosen. A larger refresh is chosen if its
+    best way is nearer than the way chosen so far.
     """
     chosen = today = _row(rows, TODAY)
     if today.prompts < LEAST_PROMPTS:
@@ -140,7 +140,7 @@ def _row(rows: Sequence[Figures], way: Way) -> Figures:
 
 
 def _nearest(alone: Figures, rows: Sequence[Figures]) -> Figures:
-    """Returns the best of the ways with one refresh. alone: the one without a primer."""
+    """Returns the best way with the refresh of `alone`, which is the way without a primer."""
     primed = (row for row in rows if row.way.primer and row.way.refresh == alone.way.refresh)
     better = [row for row in primed if _nearer(row, alone)]
     return min(better, key=lambda row: row.distance.value, default=alone)
@@ -188,7 +188,7 @@ def _fragment(way: Way, settings: Settings) -> Mapping[str, object]:
 
 
 def _cost(best: Figures, rows: Sequence[Figures]) -> list[str]:
-    """Returns a line about what a refresh costs and gives, none for other ways."""
+    """Returns a line about the cost and gain of a refresh; no line for a way without refresh."""
     if not best.way.refresh:
         return []
     plain = _nearest(_row(rows, TODAY), rows)
@@ -200,7 +200,7 @@ def _cost(best: Figures, rows: Sequence[Figures]) -> list[str]:
 
 
 def skips(skipped: Sequence[Skipped]) -> str:
-    """Returns one line about the prompts that were skipped, "" without any."""
+    """Returns one line about the skipped prompts; "" if no prompt was skipped."""
     reasons = Counter(s.reason for s in skipped)
     if not reasons:
         return ""

@@ -17,8 +17,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way. primer and refresh: as settings have them, "" for captures alone and 0 for all
-    segments reused."""
+    """One way. primer and refresh: as in an engine's settings; "" for captures without a primer,
+    and 0 if all segments are reused."""
 
     kind: Kind
     primer: str = ""
@@ -37,7 +37,7 @@ FULL, PREFIX, TODAY = Way(Kind.FULL), Way(Kind.PREFIX), Way(Kind.SPLICE)
 
 
 def ways_of(primers: Sequence[str], shares: Sequence[float] = ()) -> tuple[Way, ...]:
-    """Returns all ways; those of one primer are neighbors. shares: values of refresh besides 0."""
+    """Returns all ways; ways with one primer are neighbors. shares: values of refresh besides 0."""
     return (
         FULL,
         PREFIX,
@@ -49,8 +49,8 @@ def ways_of(primers: Sequence[str], shares: Sequence[float] = ()) -> tuple[Way, 
 class Reading:
     """One prompt in one way, over the n tokens of the full prefill's own greedy answer.
 
-    log_p: of each of these tokens, in nats, given those before it. top: the most likely token at
-    its position. computed: prompt tokens that were computed.
+    log_p: the log-probability of each of these tokens, in nats, given the tokens before it. top:
+    the most likely token at each position. computed: number of prompt tokens that were computed.
     """
 
     log_p: tuple[float, ...]
@@ -60,8 +60,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One prompt in all ways. segments: number that can be reused; primed: number of those that a
-    primer is for."""
+    """One prompt in all ways. segments: number of reusable segments; primed: how many of them are
+    captured after a primer."""
 
     line: int
     tokens: int

@@ -1,17 +1,17 @@
 """A GPU as this process sees it: driver, contexts, mapped memory, streams and launches.
 
-It does not know about the daemon: `client` uses it to map the memory that the daemon lends, and
-to run the kernels that are provided with it. Needs the standard library, and libcuda.so.1 once
-`load` is called. Calls that queue work on a stream return at once. Each object documents who owns
-its memory and frees it once no stream uses it.
+The package does not know about the daemon. `client` uses it to map memory that the daemon lends,
+and to run the kernels that come with this memory. It needs the standard library only, and
+libcuda.so.1 once `load` is called. Calls that queue work on a stream return at once. Each object
+documents who owns its memory, and frees its memory once no stream uses it.
 
-Why ctypes, and not NVIDIA's own `cuda-bindings`: the client needs no torch, so a second way to
-the driver would be needed as well, for engines without the bindings or with those of another CUDA
-(torch 2.13 requires 13.x; 2.6, the oldest that is supported, none). The bindings find
-libcuda.so.1 only by the system's search, while `DeviceOptions.library` names one, and get every
-call from `cuGetProcAddress`, which the simulated driver of our tests does not have (13.5.0,
-tried). They would save the table of signatures and five structures, a quarter of `driver`, for
-31 MB in an engine. They also make no DLPack capsule of an address, so `dlpack` would stay.
+The package uses ctypes, not NVIDIA's own `cuda-bindings`. With the bindings it would still need a
+second way to the driver, because engines may have none or those of another CUDA version (torch 2.13
+requires 13.x; torch 2.6, the oldest supported, requires none). The bindings find libcuda.so.1 only
+by the system's search, while `DeviceOptions.library` names a file. They get every call from
+`cuGetProcAddress`, which the simulated driver of our tests does not have (tried with 13.5.0). They
+would replace the table of signatures and five structures, a quarter of `driver`, but add 31 MB to
+an engine. They make no DLPack capsule of an address, so `dlpack` would stay.
 """
 
 from spliced_connector.gpu.context import Context, find_device, refuse_capture, uuid_text

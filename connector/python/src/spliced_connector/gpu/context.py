@@ -12,7 +12,7 @@ from spliced_connector.gpu.errors import NoDriverError
 
 
 class Context:
-    """A context of one device: the primary one, or one that the engine made."""
+    """A CUDA context of one device: the primary context, or a context that the engine made."""
 
     def __init__(self, driver: Driver, device: int, handle: int = 0) -> None:
         """Without a handle, the primary context is retained until `close`. Raises `CudaError`."""
@@ -23,7 +23,8 @@ class Context:
 
     @contextmanager
     def current(self) -> Iterator[Driver]:
-        """Makes it current on this thread for one block, then restores the previous one."""
+        """Makes this context current on the calling thread for one block, then restores the
+        previous context."""
         driver = self.driver
         if driver.current_context() == self.handle:
             yield driver
@@ -36,7 +37,8 @@ class Context:
 
     @contextmanager
     def aside(self) -> Iterator[Driver]:
-        """As `current`, on one of our threads while threads of the engine may capture graphs."""
+        """As `current`, for our own threads: in the block, calls do not disturb the engine's
+        threads that capture graphs."""
         with self.current() as driver, driver.relaxed():
             yield driver
 
@@ -62,17 +64,18 @@ def find_device(driver: Driver, uuid: bytes) -> int:
 
 
 def uuid_text(uuid: bytes) -> str:
-    """Formats it as nvidia-smi does."""
+    """Formats a UUID as nvidia-smi does."""
     text = uuid.hex()
     cuts = (0, 8, 12, 16, 20, 32)
     return "GPU-" + "-".join(text[a:b] for a, b in pairwise(cuts))
 
 
 def refuse_capture(driver: Driver, stream: Stream, what: str) -> None:
-    """Refuses to queue work that a replay of the graph would repeat wrongly.
+    """Raises `SplicedError(UNSUPPORTED)` if a stream captures a CUDA graph: a replay of the graph
+    would repeat the work wrongly.
 
-    A graph keeps addresses of tables that are rewritten for later launches, and numbers that are
-    sent to the daemon once. Raises `SplicedError(UNSUPPORTED)`, `CudaError`.
+    The graph would keep addresses of tables that later launches overwrite, and sequence numbers
+    that are sent to the daemon only once. Also raises `CudaError`.
     """
     if driver.captures(stream):
         text = f"{what} on a stream that captures a CUDA graph: do it before or after the capture"

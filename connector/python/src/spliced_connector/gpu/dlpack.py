@@ -111,7 +111,7 @@ class DeviceArray:
         dl_device: object = None,
         copy: bool | None = None,
     ) -> object:
-        """Returns a capsule. Queued work is not waited for: the bytes of leases do not change."""
+        """Returns a capsule. Does not wait for queued work: the bytes of leases do not change."""
         if copy:
             raise BufferError("this memory is shown, not copied")
         shape = (c_int64 * len(self.shape))(*self.shape)

@@ -1,8 +1,8 @@
 """The CUDA driver, by ctypes: nothing is loaded before `load` is called.
 
-Calls need a context that is current on the calling thread, where an engine has its own:
-`Context.current` makes ours current for one block and restores the previous one. A call releases
-the interpreter's lock, so that other threads continue.
+Calls need a context that is current on the calling thread. An engine may have its own context
+there: `Context.current` makes ours current for one block, then restores the engine's. A call
+releases the interpreter's lock, so that other threads continue.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Driver:
     """Calls of the driver. All raise `CudaError`; any thread may make them."""
 
     def __init__(self, library: str) -> None:
-        """Raises `NoDriverError` for no library, a missing function or a driver too old."""
+        """Raises `NoDriverError` if there is no library, it lacks a function, or it is too old."""
         try:
             self._library = ctypes.CDLL(library)
         except OSError as err:
@@ -203,7 +203,7 @@ class Driver:
         return found
 
     def retain_primary(self, device: int) -> int:
-        """Retains the primary context of a device, which is the one that torch uses."""
+        """Retains the primary context of a device; torch uses the primary context."""
         return self._handle("cuDevicePrimaryCtxRetain", device)
 
     def release_primary(self, device: int) -> None:
@@ -257,7 +257,7 @@ class Driver:
         return bytes(handle)
 
     def ipc_open(self, handle: bytes) -> DevicePtr:
-        """Maps the allocation of another process. A process may open each of them only once."""
+        """Maps an allocation of another process. A process may open an allocation only once."""
         if len(handle) != HANDLE_BYTES:
             raise ValueError(f"a handle of {len(handle)} bytes")
         value = _Handle.from_buffer_copy(handle)
@@ -268,7 +268,7 @@ class Driver:
         self._call("cuIpcCloseMemHandle", address)
 
     def granularity(self, device: int) -> int:
-        """Returns the size of which mapped memory is a multiple."""
+        """Returns the granularity of mapped memory: its size in bytes must be a multiple."""
         properties = _Properties(_PINNED, _POSIX_FD, _Location(_DEVICE, device))
         size = c_size_t()
         self._call("cuMemGetAllocationGranularity", byref(size), byref(properties), 0)
@@ -320,7 +320,7 @@ class Driver:
         return least.value, greatest.value
 
     def stream_with_priority(self, priority: int) -> Stream:
-        """As `stream`, which creates streams of priority 0."""
+        """Creates a stream as `stream` does, but with this priority instead of 0."""
         handle = self._handle("cuStreamCreateWithPriority", _STREAM_NON_BLOCKING, priority)
         return Stream(handle)
 
@@ -332,9 +332,11 @@ class Driver:
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        """For one block, lets this thread make calls that a capture forbids to other threads.
+        """For one block, allows this thread calls that are forbidden while another thread captures
+        a graph.
 
-        They do not affect the capture. Without this they fail, and the capture with them.
+        The calls do not affect the capture. Outside such a block they fail, and so does the
+        capture.
         """
         mode = c_int(_CAPTURE_RELAXED)
         self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
@@ -368,7 +370,7 @@ class Driver:
         self._call("cuEventRecord", event, stream)
 
     def passed(self, event: Event) -> bool:
-        """Returns whether the stream has passed the event, or it was never recorded."""
+        """Returns whether the stream has passed the event. True if it was never recorded."""
         return self._done("cuEventQuery", event)
 
     def wait_event(self, event: Event) -> None:
@@ -411,7 +413,7 @@ class Driver:
     # Kernels.
 
     def load_module(self, image: bytes) -> Module:
-        """Compiles PTX for the device. Messages of the compiler are in the error."""
+        """Compiles PTX for the device. The compiler's messages are in the `CudaError`."""
         image += b"\0"  # terminates the text
         log = ctypes.create_string_buffer(_JIT_LOG_BYTES)
         options = (c_int * 2)(_JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES)

@@ -1,6 +1,6 @@
 """Launches of the kernels for attention over runs of rows in place.
 
-The layouts are `attending::Job`, `Run` and `Item` in gpuipc/cuda/kernels/attend.cu.
+The layouts of their tables are `attending::Job`, `Run` and `Item` in gpuipc/cuda/kernels/attend.cu.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class AttendRows:
-    """Position of keys or values: address of block 0, or row 0, and strides in bytes."""
+    """Where keys or values are: the address of block 0 (of row 0 if there are no blocks), and
+    strides in bytes."""
 
     base: int
     block_stride: int
@@ -59,18 +60,18 @@ class AttendRows:
 
     @property
     def places(self) -> int:
-        """All values that affect alignment, or-ed."""
+        """The address and all strides, or-ed to check their alignment."""
         return self.base | self.block_stride | self.row_stride | self.head_stride
 
 
 @dataclass(frozen=True)
 class AttendRun:
-    """Rows of keys and values from position `begin` on; a query row sees rows up to its own.
+    """Rows of keys and values from position `begin` on. A query sees rows up to its own position.
 
-    Without block rows they are consecutive, at the row stride; else row 0 is `first_row` of a
-    block table that keys and values share. `turn` is the rotation that the keys lack: `turn_by(p,
-    ...)` for keys that were stored as if the run began at 0 and that begin at p here. Queries are
-    rotated by its inverse. None: keys are at their positions.
+    If `block_rows` is 0, rows are consecutive, one row stride apart. Otherwise the run begins at
+    row `first_row` of the block table, which keys and values share. `turn` is the rotation that
+    stored keys lack. If keys were stored as if the run began at 0, but it begins at p here, the
+    turn is `turn_by(p, ...)`. Queries are rotated by its inverse. None: keys lack no rotation.
     """
 
     rows: int
@@ -95,8 +96,9 @@ class AttendRun:
 class AttendJob:
     """Attention of one request's layer.
 
-    `q` [rows, heads, key_dim], rotated to positions from `begin` on, and `out` [rows, heads,
-    value_dim] are addresses of contiguous tensors of `q_dtype`; keys and values are of `dtype`.
+    `q` and `out` are addresses of contiguous tensors of `q_dtype`: the queries [rows, heads,
+    key_dim], rotated to positions from `begin` on, and the results [rows, heads, value_dim]. Keys
+    and values are of `dtype`.
     """
 
     rows: int
@@ -123,14 +125,14 @@ class AttendJob:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: `attending::layout`."""
+        """Bytes of shared memory, computed as in `attending::layout`."""
         channels = -(-self.key_dim // 64) * 64
         return 32 * _KEYS + 4 * _QUERIES * (channels + _KEYS + 1 + self.value_dim)
 
     @cached_property
     def entry(self) -> str:
-        """Returns the kernel: that of the type if pieces of eight numbers are aligned to
-        16 bytes."""
+        """Returns the kernel's name: the kernel for `dtype` if pieces of eight numbers are aligned
+        to 16 bytes, else the kernel for any alignment."""
         places = 0
         for run in self.runs:
             places |= run.keys.places | run.values.places
@@ -154,10 +156,10 @@ class _Plan:
 
 
 def attend_launches(jobs: Sequence[AttendJob], scratch: int) -> list[Launch]:
-    """Returns launches, to run in order; any number of jobs may read a run.
+    """Returns launches, which must run in this order. Several jobs may read the same run.
 
-    `scratch` is the address of `attend_scratch(jobs)` bytes, a multiple of 16. Raises
-    `SplicedError(INVALID)`.
+    `scratch` is the address, a multiple of 16, of `attend_scratch(jobs)` bytes of device memory.
+    Raises `SplicedError(INVALID)`.
     """
     plan = _plan(jobs)
     if plan.scratch and (scratch <= 0 or scratch % 16):

@@ -1,6 +1,7 @@
-"""Launches of the kernels that decode rows next to a state, and flush rows into it.
+"""Launches of the kernels that decode rows next to a state, and flush rows into the state.
 
-The layouts are `buffering::Job` and `buffering::Pass` in gpuipc/cuda/kernels/buffer.cu.
+The layouts of their tables are `buffering::Job` and `buffering::Pass` in
+gpuipc/cuda/kernels/buffer.cu.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _ROWS_MOST = 1 << 20
 
 @dataclass(frozen=True)
 class BufferRows:
-    """New rows as an engine projects them, by address.
+    """Addresses of n new rows, as an engine projects them, and of their outputs.
 
-    `q` and `k` [n, key_heads, dk], `v` and `outputs` [n, heads, dv], `e` [n, heads, dk] are of
-    `dtype`; `g`, as in `BufferJob`, and `beta` [n, heads] are F32. A delta rule reads states with
-    `e` instead of `k`, 0 = `k`.
+    `q` and `k` [n, key_heads, dk], `v` and `outputs` [n, heads, dv] and `e` [n, heads, dk] are of
+    `dtype`. `beta` [n, heads] and `g` are F32; `g` has the shape of `BufferJob.g` with n rows. A
+    delta rule reads states with `e`, or with `k` if `e` is 0.
     """
 
     n: int = 0
@@ -45,13 +46,15 @@ class BufferRows:
 
 @dataclass(frozen=True)
 class BufferJob:
-    """One request's layer: rows are decoded next to states and appended, or flushed, or both.
+    """One layer of one request: new rows are decoded next to the state and appended to a buffer,
+    or all rows are flushed into the state, or both.
 
-    By address: `k` [capacity, key_heads, dk] and `u` [capacity, heads, dv] of `dtype`, `g` F32
-    [capacity, heads], or [capacity, heads, dk] with `per_key`; `origin` and `out` F32 [heads, dk,
-    dv]. `origin` 0 is zero states: only rows are read. `out` 0 appends the new rows. Otherwise
-    all rows are flushed from `origin` to `out`, which may be equal, and the buffer is empty then.
-    Of rows that branch, a flush takes the last row and its ancestors.
+    Addresses of the buffer: keys `k` [capacity, key_heads, dk] and writes `u` [capacity, heads,
+    dv] of `dtype`, decays `g` in F32 [capacity, heads], or [capacity, heads, dk] with `per_key`.
+    `origin` and `out` are addresses of states, F32 [heads, dk, dv]. `origin` 0 is a zero state, so
+    only rows are read. If `out` is 0, new rows are appended. Otherwise the state at `origin` is
+    moved over all rows and written to `out`, which may equal `origin`; the buffer is empty then.
+    If rows branch, a flush takes the last row and its ancestors.
     """
 
     heads: int
@@ -75,17 +78,17 @@ class BufferJob:
 
     @property
     def total(self) -> int:
-        """Rows, pending and new."""
+        """Number of rows, pending and new."""
         return self.pending + self.new.n
 
     @property
     def decays(self) -> int:
-        """Numbers of a head's decay."""
+        """How many numbers a head's decay has in each row."""
         return self.dk if self.per_key else 1
 
     @property
     def tiles(self) -> int:
-        """Blocks of a head."""
+        """Number of thread blocks per head."""
         return (self.dv - 1) // _COLUMNS + 1
 
     @property
@@ -94,11 +97,12 @@ class BufferJob:
 
     @property
     def entry(self) -> int:
-        """Returns the maximum number of new rows of the kernel that takes a part of it."""
+        """Returns the smallest kernel for the new rows, by the maximum number that it takes; the
+        largest kernel if they must be cut."""
         return next((m for m in _KERNELS if self.new.n <= m), _KERNELS[-1])
 
     def shared(self, m: int) -> int:
-        """Bytes of shared memory: `buffering::layout`."""
+        """Bytes of shared memory of kernel m, computed as in `buffering::layout`."""
         channels = -(-self.dk // 4) * 4
         n = (2 * m + 1 + _GROUPS) * channels + (_GROUPS + 9 * m) * _COLUMNS
         n += 2 * m * _GROUPS + (2 * m + 1) * m
@@ -107,7 +111,8 @@ class BufferJob:
         return 4 * n
 
     def cut(self, n: int) -> tuple[BufferJob, BufferJob | None]:
-        """Splits off the first n new rows; for the remaining job they are pending."""
+        """Returns a job for the first n new rows, and a job for the remaining new rows (None if
+        there are none). In the second job, the first n rows are pending."""
         new = self.new
         if new.n <= n:
             return self, None
@@ -137,18 +142,17 @@ class BufferJob:
         return tuple(reversed(path))
 
     def ancestors(self, row: int) -> tuple[tuple[int, ...], int]:
-        """Returns the pending ancestors of a row, ascending, and a mask of the new ones."""
+        """Returns the pending ancestors of a row, ascending, and a mask of its new ancestors."""
         before = self.lineage(row)[:-1]
         path = tuple(at for at in before if at < self.pending)
         return path, sum(1 << (at - self.pending) for at in before if at >= self.pending)
 
 
 def buffer_launches(jobs: Sequence[BufferJob]) -> list[Launch]:
-    """Returns launches, to run in order, for jobs that may differ in everything and run in any
-    order.
+    """Returns launches, which must run in this order. Jobs may differ in all fields.
 
-    No job may write data that another reads or writes. A job of more than eight new rows takes
-    several launches. Raises `SplicedError(INVALID)`.
+    No job may write data that another job reads or writes: jobs run in any order. A job of more
+    than eight new rows takes several launches. Raises `SplicedError(INVALID)`.
     """
     waves: list[dict[int, list[BufferJob]]] = []
     for i, job in enumerate(jobs):
@@ -246,8 +250,9 @@ def _row(job: BufferJob, passes: int, count: int, ancestors: int) -> bytes:
 
 
 def _family(tables: Tables, job: BufferJob) -> tuple[int, int, int]:
-    """Writes to the tables the pending ancestors of the new rows, the rows to flush, and masks of
-    new ones."""
+    """Writes to the tables the pending ancestors of new rows, the rows to flush, and the masks of
+    new ancestors. Returns the offset of the passes, how many of them are for new rows, and the
+    offset of the masks; all 0 if rows are a chain."""
     if job.chain:
         return 0, 0, 0
     masks = []

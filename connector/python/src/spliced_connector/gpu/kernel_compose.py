@@ -1,8 +1,8 @@
 """Launches of the kernels that move running states over segments.
 
-The layouts are `ComposeJob` and `ComposeStep` in gpuipc/cuda/kernels/compose_job.cu, and
-`DenseArgs` and `PackedArgs` next to the dense kernels. The kernel of a job and its block size are
-chosen as in compose.go.
+The layouts of their tables are `ComposeJob` and `ComposeStep` in
+gpuipc/cuda/kernels/compose_job.cu; their arguments are `DenseArgs` and `PackedArgs` next to the
+dense kernels. The kernel of a job and its block size are chosen as in compose.go.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _BATCH = 1040  # for the positions of the heads of some steps
 
 @dataclass(frozen=True)
 class ComposeStep:
-    """One segment or seam: addresses of T [heads, ...], S [heads, dk, dv] and of the destination
-    of the F32 state before the step, 0 = absent. Without T and S the step changes nothing."""
+    """One step: a segment or a seam. `t` and `s` are addresses of T [heads, ...] and S [heads, dk,
+    dv]; without them the step changes nothing. The F32 state before the step is written to the
+    address `before`. An address of 0 means absent."""
 
     t: int = 0
     s: int = 0
@@ -63,10 +64,11 @@ class ComposeStep:
 
 @dataclass(frozen=True)
 class ComposeJob:
-    """A state moved over steps, all heads of one layer.
+    """Moves the state of one layer, with all its heads, over steps.
 
-    `origin` and `out` are addresses of F32 [heads, dk, dv], 0 = zero state and no output; they
-    may be equal. Other written memory must not overlap any memory of a launch.
+    `origin` and `out` are addresses of F32 [heads, dk, dv], which may be equal. `origin` 0 is a
+    zero state, `out` 0 no output. Except for equal `origin` and `out`, written memory must not
+    overlap any other memory of a launch.
     """
 
     transition: Transition
@@ -99,7 +101,7 @@ class ComposeJob:
 
     @cached_property
     def states(self) -> int:
-        """All addresses of states, or-ed for their alignment."""
+        """All addresses of states, or-ed to check their alignment."""
         together = self.origin | self.out
         for step in self.steps:
             together |= step.before
@@ -107,7 +109,8 @@ class ComposeJob:
 
     @cached_property
     def pairs(self) -> tuple[int, bool, bool]:
-        """Dimensions and form of the rotations, and whether all have the same."""
+        """Returns the dimensions of the steps' rotations, whether the rotations are interleaved,
+        and whether all steps agree in both."""
         dims, interleaved = 0, False
         for step in self.steps:
             turn = step.turn
@@ -129,7 +132,7 @@ class ComposeJob:
 
 
 class _Kernel(IntEnum):
-    """The entries; launches come in this order."""
+    """The kernels. `compose_launches` returns its launches in this order."""
 
     ROWS = 0
     NUMBERS = 1
@@ -151,7 +154,7 @@ class _Kernel(IntEnum):
 
 
 def compose_launches(jobs: Sequence[ComposeJob]) -> list[Launch]:
-    """Returns launches for jobs, such as all layers of a model; they are independent.
+    """Returns launches, independent of each other, for jobs such as all layers of a model.
 
     Raises `SplicedError(INVALID)`.
     """
@@ -217,7 +220,7 @@ def _fits_part(job: ComposeJob, nbytes: int) -> bool:
 
 
 def _choose(job: ComposeJob) -> _Kernel:
-    """Returns the fastest kernel that can take it."""
+    """Returns the fastest kernel that can take the job."""
     if job.transition == Transition.DENSE:
         return _choose_dense(job)
     if job.packed:
@@ -248,8 +251,8 @@ def _choose_dense(job: ComposeJob) -> _Kernel:
 
 
 def _in_strips(job: ComposeJob) -> bool:
-    """Returns whether all rows can be copied by 16 bytes (rows of packed parts are words at any
-    offset), and states by two numbers."""
+    """Returns whether all rows can be copied 16 bytes at a time, and states two numbers at a time.
+    Rows of packed parts need only have a multiple of eight numbers."""
 
     def whole(address: int, packed: int, numbers: int, size: int) -> bool:
         rest = numbers % 8 if packed else numbers * size % 16
@@ -302,8 +305,8 @@ def _strips(job: ComposeJob, columns: int) -> int:
 
 
 def _plain_columns(dk: int) -> int:
-    """Returns the widest strip of states with dk rows of which two fit into shared memory; 0 =
-    none."""
+    """Returns the largest number of columns such that two strips of a state with dk rows fit into
+    shared memory; 0: not even one column."""
     for columns in (8, 4, 2, 1):
         if _plain_shared(dk, columns) <= SHARED_MOST:
             return columns
@@ -316,9 +319,9 @@ def _plain_shared(dk: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Ring:
-    """Shared memory of dense kernels: slots for tiles of T and S, then new states. Kernels of
-    packed parts make slots for the forms that they find. There is room for two slots of any form,
-    and after it for the positions of heads."""
+    """The layout of shared memory of dense kernels: slots for tiles of T and S, then new states.
+    Kernels for packed parts divide `room` into slots for the forms that they find; it is enough
+    for two slots of any form. The positions of heads follow it."""
 
     columns: int
     t_bytes: int
@@ -346,8 +349,8 @@ class _Ring:
 
 
 def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
-    """Returns the widest strip of 64 and 32 columns, unless the narrow one spreads the work
-    better."""
+    """Returns the layout for strips of 64 columns, or of 32 columns if 64 do not fit or if 32
+    spread the work better over the multiprocessors."""
     wide, narrow = _ring_of(kernel, jobs, 64), _ring_of(kernel, jobs, 32)
     if wide.nbytes > SHARED_MOST or 4 * _load(jobs, 32) <= 3 * _load(jobs, 64):
         return narrow
@@ -355,7 +358,7 @@ def _ring(kernel: _Kernel, jobs: Sequence[ComposeJob]) -> _Ring:
 
 
 def _load(jobs: Sequence[ComposeJob], columns: int) -> int:
-    """Returns the columns of the busiest multiprocessor."""
+    """Returns how many columns the busiest multiprocessor computes."""
     return -(-sum(_strips(job, columns) for job in jobs) // _MULTIPROCESSORS) * columns
 
 
@@ -379,13 +382,13 @@ def _ring_of(kernel: _Kernel, jobs: Sequence[ComposeJob], columns: int) -> _Ring
 
 
 def _packed_tile(columns: int) -> int:
-    """Returns the maximum size of a tile of integers."""
+    """Returns the maximum bytes of a tile of packed integers."""
     return _TILE * (2 * columns + 16) + 128
 
 
 def _tables(jobs: Sequence[ComposeJob]) -> bytes:
-    """Returns jobs, then their steps, then cosines and sines, which the steps of all layers
-    share."""
+    """Returns the tables: jobs, then their steps, then cosines and sines. Equal rotations are
+    stored once for all layers."""
     at = len(jobs) * _JOB.size
     rows, steps, turns = [], [], bytearray()
     after = at + sum(len(job.steps) for job in jobs) * _STEP.size

@@ -29,11 +29,11 @@ _COPIED, _HALVES, _PAIRS = 0, 1, 2
 
 @dataclass(frozen=True)
 class RotateTarget:
-    """The destination of rows. Without block rows they are dense at `base`, [rows, heads, dim].
+    """The destination of rows. If `block_rows` is 0, rows are dense at `base`, [rows, heads, dim].
 
-    Otherwise row t of the table, head h goes to `base + blocks[t // block_rows] * block_stride +
-    (t % block_rows) * row_stride + h * head_stride`; row 0 is `first_row`. The caller ensures
-    that rows do not overlap and are writable.
+    Otherwise row i goes to row t = first_row + i of the block table. Its head h goes to `base +
+    blocks[t // block_rows] * block_stride + (t % block_rows) * row_stride + h * head_stride`.
+    Strides are in bytes. The caller ensures that rows do not overlap and are writable.
     """
 
     base: int
@@ -67,7 +67,7 @@ class RotateJob:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Strides of rows and heads at the target."""
+        """Strides of rows and heads at the target, in bytes."""
         if self.dst.block_rows == 0:
             return self.head_bytes * self.heads, self.head_bytes
         return self.dst.row_stride, self.dst.head_stride
@@ -89,7 +89,7 @@ class RotateJob:
 
 @dataclass(frozen=True)
 class _Part:
-    """How blocks share the rotated or the plain part of rows."""
+    """How thread blocks share the rotated part, or the plain part, of a job's rows."""
 
     units: int = 0  # of a head
     lanes: int = 0  # of a row
@@ -106,7 +106,7 @@ class _Part:
 
     @property
     def row(self) -> tuple[int, ...]:
-        """Returns its form in a job's row."""
+        """Returns the part's numbers in the job's entry of the table."""
         return self.units, self.lanes, self.group_lanes, self.groups, self.blocks
 
 
@@ -121,9 +121,9 @@ class _Share:
 
 
 def rotate_launches(jobs: Sequence[RotateJob]) -> list[Launch]:
-    """Returns launches for jobs that may differ in everything and run in any order.
+    """Returns launches for jobs, which may differ in all fields. All may run in any order.
 
-    No job may write data that another reads or writes. Raises `SplicedError(INVALID)`.
+    No job may write data that another job reads or writes. Raises `SplicedError(INVALID)`.
     """
     some = []
     angles = 0

@@ -1,7 +1,7 @@
 """Runs the daemon's kernels in this process, on the engine's own streams.
 
-The PTX is provided with the memory, so that kernels and daemon match. Launches return when they
-are queued; their operands must stay valid until the stream has passed them.
+The daemon provides the PTX with its memory, so that kernels and daemon match. A launch returns
+when it is queued; its operands must stay valid until the stream has passed the launch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spliced_connector.gpu.launch import SHARED_MOST, TABLE_ALIGN, Launch
 from spliced_connector.gpu.mapped import Run
 
 _SLOTS = 8  # copies of tables that may be in use at once; a guess
-# for one call, allocated in advance: a guess, some 1,700 rows of a rotation
+# Bytes for one call's tables, allocated in advance: a guess, some 1,700 rows of a rotation.
 _TABLE_BYTES = 256 << 10
-_SCRATCH_BYTES = 1 << 20  # likewise: a guess
+_SCRATCH_BYTES = 1 << 20  # for one call's operands, allocated in advance: a guess
 _MOST_BYTES = 256 << 20
 
 
@@ -32,7 +32,7 @@ _ENTRY = re.compile(rb"\.entry\s+(\w+)")
 
 @dataclass
 class _Slot:
-    """Memory for one call, until the stream has passed it."""
+    """Memory of one call. It is in use until the stream has passed `event`."""
 
     event: Event
     device: DevicePtr
@@ -44,9 +44,9 @@ class _Slot:
 class _Ring:
     """Slots that are used in turn. The caller holds the lock and has made the context current.
 
-    All are allocated in advance. A slot that is too small gets new memory, at least twice as
-    large, and its old memory is freed only at the end: freeing device memory waits for all its
-    streams.
+    All slots are allocated in advance. A slot that is too small gets new memory, at least twice as
+    large. Its old memory is freed only by `close`, because freeing device memory waits for all
+    streams of the device.
     """
 
     def __init__(self, driver: Driver, nbytes: int, *, host: bool) -> None:
@@ -94,7 +94,7 @@ class _Ring:
         return device, view, address
 
     def close(self) -> None:
-        """Frees everything, once no stream uses it."""
+        """Frees all memory, once no stream uses it."""
         self._undo.close()
 
 
@@ -102,10 +102,11 @@ class Kernels:
     """The kernels, loaded into one context. Any thread may launch them."""
 
     def __init__(self, context: Context, ptx: bytes) -> None:
-        """Compiles and loads all of them, which may take seconds. Raises `CudaError`.
+        """Compiles and loads all kernels, which may take seconds. Raises `CudaError`.
 
-        Nothing is deferred to the first launch: the driver may wait for the whole device when it
-        loads a kernel. 10 MiB of the device and 2 MiB of pinned memory are reserved for launches.
+        No kernel is loaded only at its first launch, because the driver may wait for the whole
+        device when it loads a kernel. 10 MiB of device memory and 2 MiB of pinned host memory are
+        reserved for launches.
         """
         self._context = context
         self._lock = threading.Lock()
@@ -127,7 +128,7 @@ class Kernels:
     def launch(self, stream: Stream, launches: Sequence[Launch]) -> None:
         """Queues launches, one after the other. Raises `CudaError`.
 
-        It waits for another stream only while the last eight calls' tables are all in use.
+        It waits for another stream only while the tables of the last eight calls are all in use.
         """
         self.gather(stream, [], lambda _: launches)
 
@@ -137,11 +138,11 @@ class Kernels:
         pieces: Sequence[Sequence[Run]],
         build: Callable[[list[DevicePtr]], Sequence[Launch]],
     ) -> None:
-        """Queues copies that make operands of several runs contiguous, and launches that read
-        them.
+        """Queues copies that make operands contiguous, then launches that read the operands.
 
-        `build` is given the address of each operand; one of a single run is not copied. Raises
-        `CudaError`, `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
+        pieces: the runs of memory of each operand; an operand of one run is not copied. `build`
+        receives the address of each operand and returns the launches. Raises `CudaError`, and
+        `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         with self._lock, self._context.current() as driver:
             refuse_capture(driver, stream, "a launch")
@@ -199,7 +200,7 @@ class Kernels:
         return function
 
     def close(self) -> None:
-        """Unloads them, once no stream runs them. Raises `CudaError`."""
+        """Unloads the kernels, once no stream runs them. Raises `CudaError`."""
         with self._lock, self._context.aside():
             self._undo.close()
 

@@ -1,7 +1,7 @@
-"""Kernel launches as values, byte-identical with those of Go's package gpuipc/cuda/kernels.
+"""Kernel launches as values, byte-identical with the launches of Go's gpuipc/cuda/kernels.
 
-A launch's argument block begins with 8 bytes for the device address of its tables, which is
-filled in at launch. Both sides are tested against the same golden launches.
+A launch's argument block begins with the device address of its tables, 8 bytes that are filled in
+at launch. The Go and Python packages are tested against the same golden launches.
 """
 
 from __future__ import annotations
@@ -73,27 +73,28 @@ class Tables:
         self._data[at : at + len(row)] = row
 
     def find(self, kind: str, key: object) -> int | None:
-        """Returns the offset of equal data, among the last few of its kind."""
+        """Returns the offset of data with an equal key, among the last few entries of its kind;
+        None if there is none."""
         for known, at in self._placed.get(kind, [])[-_TABLES_BACK:]:
             if known == key:
                 return at
         return None
 
     def add(self, kind: str, key: object, data: bytes) -> int:
-        """Appends data, aligned. Returns its offset."""
+        """Appends data, aligned, so that `find` returns it. Returns its offset."""
         at = self.append(data)
         self._placed.setdefault(kind, []).append((key, at))
         return at
 
     def append(self, data: bytes) -> int:
-        """Appends data that is not shared. Returns its offset."""
+        """Appends data, aligned, that `find` does not return. Returns its offset."""
         self._data += bytes(-len(self._data) % TABLE_ALIGN)
         at = len(self._data)
         self._data += data
         return at
 
     def bytes(self) -> bytes:
-        """Returns all of it."""
+        """Returns the rows and the data."""
         return bytes(self._data)
 
 

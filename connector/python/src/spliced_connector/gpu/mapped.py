@@ -20,9 +20,9 @@ class Run(NamedTuple):
 
 
 class Mapped:
-    """Chunks, mapped consecutively if the way of sharing allows it.
+    """Chunks of device memory, mapped at consecutive addresses if the way of sharing allows it.
 
-    Offsets count through the chunks. No stream may use them at `close`.
+    Offsets count through all chunks in order. No stream may use the memory during `close`.
     """
 
     def __init__(self, runs: Sequence[Run], undo: Callable[[], None]) -> None:
@@ -31,7 +31,8 @@ class Mapped:
         self.nbytes = sum(run.nbytes for run in self._runs)
 
     def runs(self, offset: int, nbytes: int) -> list[Run]:
-        """Returns where [offset, offset + nbytes) lies. Raises `SplicedError(INVALID)` outside."""
+        """Returns the memory at [offset, offset + nbytes). Raises `SplicedError(INVALID)` if it is
+        not all mapped."""
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             text = f"{nbytes} bytes at {offset} of {self.nbytes} of device memory"
             raise SplicedError(Code.INVALID, text)
@@ -48,14 +49,14 @@ class Mapped:
         return out
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
-        """Returns the address of bytes that lie in one run. Raises `SplicedError(INVALID)`."""
+        """Returns the address of bytes in one run. Raises `SplicedError(INVALID)` otherwise."""
         runs = self.runs(offset, nbytes)
         if len(runs) != 1:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} lie in {len(runs)} runs")
         return runs[0].address
 
     def close(self) -> None:
-        """Unmaps it. Raises `CudaError`."""
+        """Unmaps the memory. Raises `CudaError`."""
         self._undo()
 
 
@@ -96,7 +97,7 @@ def map_handles(
 ) -> Mapped:
     """Maps chunks by the handles of their allocations.
 
-    Raises `CudaError`, `SplicedError(INVALID)` for a chunk beyond its allocation.
+    Raises `CudaError`, and `SplicedError(INVALID)` for a chunk beyond its allocation.
     """
     runs = []
     with context.current() as driver, contextlib.ExitStack() as failing:
@@ -125,7 +126,7 @@ _openings = threading.Lock()
 
 
 def _open(context: Context, handle: bytes) -> DevicePtr:
-    """A process maps an allocation once, however many of its clients use it."""
+    """Maps an allocation for one more user; a process maps each allocation only once."""
     key = context.handle, handle
     imports = context.driver.imports
     with _openings:

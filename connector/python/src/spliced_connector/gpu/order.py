@@ -1,14 +1,15 @@
 """Order between streams of this process and the daemon: two numbers in shared device memory.
 
-They are described in docs/protocol.md, "Order on the device". The client's number is written by
-one stream of ours that follows the engine's, so that it ascends whatever streams are marked.
+They are described in docs/protocol.md, "Order on the device". One stream of ours writes the
+client's number, and follows the engine's stream that is marked. So the number ascends, whichever
+streams are marked.
 
 Streams share a process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). If
-each of them has a stream that waits, no other stream makes progress: not one of the highest
-priority, no copy, not the write that would end the waits. On an H200 a write got past 7 waiting
-streams and not past 8; with one connection, not past 4. So at most half as many of our streams
-wait as there are connections, and at most `MOST_WAITING`. An engine whose own streams wait for
-numbers may still stop.
+each connection has a stream that waits, no other stream makes progress: no stream of the highest
+priority, no copy, and not the write that would end the waits. On an H200 a write got past 7
+waiting streams and not past 8; with one connection, it did not get past 4. So at most
+`MOST_WAITING` of our streams wait, and at most half as many as there are connections. An engine
+whose own streams wait for numbers may still stop.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def most_waiting() -> int:
 
 
 class OrderPage:
-    """The two slots, mapped here. Methods raise `CudaError`.
+    """The two slots with the numbers, mapped in this process. Methods raise `CudaError`.
 
     `mark` and `wait` raise `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
     """
@@ -48,16 +49,16 @@ class OrderPage:
         self._lock = threading.Lock()
         self._marked = self._signal = 0
         self._closed = False
-        self._rescued = 0  # what was written instead of the daemon: it never decreases
-        # A separate lock: a call under the other one may be blocked by streams that wait for the
+        self._rescued = 0  # number written in the daemon's place; never decreases
+        # A separate lock: a driver call under `_lock` may be blocked by streams that wait for the
         # rescue.
         self._rescue = threading.Lock()
         with context.current() as driver, contextlib.ExitStack() as failing:
             self._event = driver.event()
             failing.callback(driver.destroy_event, self._event)
             least, greatest = driver.priorities()
-            # Separate from the writer, which may be queued after a stream that waits for the
-            # daemon's slot.
+            # Separate from the writer's stream, which may be queued after a stream that waits for
+            # the daemon's slot.
             self._rescuer = driver.stream_with_priority(greatest)
             failing.callback(driver.destroy_stream, self._rescuer)
             self._writer = driver.stream_with_priority(min(greatest + 1, least))
@@ -87,11 +88,11 @@ class OrderPage:
             if self._rescued == RELEASED:
                 return
             driver.wait_value(stream, self._daemon, signal)
-        if self._rescued == RELEASED:  # perhaps before the wait was queued
+        if self._rescued == RELEASED:  # the rescue may have preceded the queued wait
             self.rescue()
 
     def rescue(self, signal: int = RELEASED) -> None:
-        """Writes the daemon's slot in its place: it is gone, or does not answer."""
+        """Writes a number into the daemon's slot, because the daemon is gone or does not answer."""
         with self._rescue:
             self._rescued = max(self._rescued, signal)
             if self._closed:

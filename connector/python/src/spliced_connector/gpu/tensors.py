@@ -1,7 +1,7 @@
 """Device memory that the engine owns and the daemon may write to, such as its key-value tensors.
 
-It is exported once in the life of a process, with one CUDA IPC handle for each allocation, and
-registered under one epoch at every daemon that is found.
+It is exported once per process, with one CUDA IPC handle for each allocation. Every daemon that
+the process finds gets it registered under the same epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tensor(Protocol):
 
 
 class Rows(Tensor, Protocol):
-    """A tensor with more attributes."""
+    """The part of torch.Tensor that `layer_of` uses."""
 
     def dim(self) -> int: ...
 
@@ -58,7 +58,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Exported:
-    """Parts of allocations, which count as one run in their order."""
+    """Parts of allocations. Offsets count through all parts in order, as through one run."""
 
     chunks: tuple[Chunk, ...]
     epoch: int
@@ -70,8 +70,8 @@ class Exported:
         return sum(chunk.nbytes for chunk in self.chunks)
 
     def offset(self, address: int) -> int:
-        """Returns the offset of an address in the run. Raises `SplicedError(INVALID)` for one
-        outside."""
+        """Returns the offset of an address in the run. Raises `SplicedError(INVALID)` for an
+        address outside."""
         at = 0
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
@@ -80,7 +80,7 @@ class Exported:
         raise SplicedError(Code.INVALID, f"address {address:#x} is not in an exported tensor")
 
     def room(self, address: int) -> int:
-        """Returns the bytes of its chunk from an address on, 0 for one outside."""
+        """Returns how many bytes of its chunk begin at an address; 0 for an address outside."""
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
                 return chunk.address + chunk.nbytes - address
@@ -88,11 +88,11 @@ class Exported:
 
 
 def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
-    """Makes the storages of tensors openable by another process, each allocation once.
+    """Exports the storages of tensors so that another process can open them.
 
-    Of an allocation only the range between its first and last storage is exported. Raises
-    `CudaError`, with the remedy in it, for memory that has no IPC handle, such as that of
-    PyTorch's expandable segments and of vLLM's sleep mode.
+    Each allocation is exported once, from its first to its last storage. Raises `CudaError`, whose
+    text names a remedy, for memory that has no IPC handle, such as memory of PyTorch's expandable
+    segments and of vLLM's sleep mode.
     """
     parts: dict[DevicePtr, tuple[int, int]] = {}
     chunks = []
@@ -117,8 +117,8 @@ def export(context: Context, tensors: Iterable[Tensor]) -> Exported:
 
 
 def local(tensors: Iterable[Tensor]) -> Exported:
-    """Returns tensors that only kernels in this process write, in any memory; they are not
-    registered."""
+    """Describes tensors, in any memory, that only kernels in this process write. They are not
+    registered with a daemon."""
     chunks = [
         Chunk(DevicePtr(address), nbytes, b"", 0) for address, nbytes in sorted(_storages(tensors))
     ]
@@ -137,10 +137,10 @@ def _storages(tensors: Iterable[Tensor]) -> set[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class DeviceLayer:
-    """Where an attention layer's keys and values lie on the GPU: addresses, strides in bytes.
+    """Where an attention layer's keys and values are on the GPU: addresses, strides in bytes.
 
     The row of a key is at `k_address + block * block_stride + token * k_token_stride +
-    head * k_head_stride`, with the token counted in its block; values likewise.
+    head * k_head_stride`, where `token` counts within the block. Values likewise.
     """
 
     layer: int
@@ -172,8 +172,9 @@ class DeviceEngineMemory:
 def layer_of(layer: int, k: Rows, v: Rows) -> DeviceLayer:
     """Returns the position of keys and values [blocks, tokens, heads, dim] of a layer.
 
-    They may be views, in any order, of a larger tensor with the same distance between blocks for
-    keys and values. Raises `SplicedError(INVALID)`.
+    k and v may be views, with dimensions in any order, of a larger tensor. Raises
+    `SplicedError(INVALID)` if heads are not contiguous, or if keys and values have different
+    strides between blocks.
     """
     if k.dim() != 4 or v.dim() != 4 or k.stride(3) != 1 or v.stride(3) != 1:
         raise SplicedError(Code.INVALID, "rows of keys or values are not contiguous")

@@ -1,5 +1,5 @@
-"""Threads for driver calls that may take long, so that neither the engine nor the keeper waits
-for them."""
+"""Threads for driver calls that may take long, so that neither the engine nor the client's keeper
+thread waits for them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Job = Callable[[], None]
 
 
 class DeviceThread:
-    """Runs jobs one after the other; after its end, on separate threads.
+    """A thread that runs jobs one after the other. Jobs queued after its end run on other threads.
 
-    The caller may be a destructor inside any function, so `do` takes no lock.
+    The caller of `do` may be a destructor that interrupts any function, so `do` takes no lock.
     """
 
     def __init__(self) -> None:
-        # A destructor that interrupts a put may call put as well.
+        # SimpleQueue.put is reentrant: a destructor that interrupts a put may call put as well.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="spliced", daemon=True)

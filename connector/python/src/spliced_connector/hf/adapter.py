@@ -4,15 +4,15 @@
     first = engine.prefill(ids, cuts, mode="splice")      # logits of the last token, a Cache
     text = engine.generate(ids, cuts, mode="splice", max_new_tokens=32)
 
-`cuts` are the boundaries of the prompt's segments; the query follows the last. Mode `prefix`
-continues saved states and gives what no cache gives; mode `splice` places captured segments and
-recomputes the seams; mode `none` is the model's own forward. A daemon that is absent, slow or gone
-costs a bounded wait: the prompt is then computed, and `Prefilled.trouble` says why.
+`cuts` are the boundaries of the prompt's segments; the query follows the last cut. Mode `prefix`
+continues from saved states, and gives the same results as without a cache. Mode `splice` places
+captured segments and recomputes the seams. Mode `none` is the model's own forward. If the daemon
+is absent, slow or gone, a request waits for a bounded time. Then the prompt is computed, and
+`Prefilled.trouble` says why.
 
-The state after an answer of `generate` is kept, so that the next turn of the conversation
-continues from it; not for a model whose steps of one token leave other states than its prefill,
-which is compared once. Spliced states are kept by, and continued from, requests with
-accept=Accept.ANY only.
+`generate` keeps the state after its answer, so that the next turn of the conversation continues
+from it. It does not if the model's single-token steps leave other states than its prefill, which
+is compared once. Only requests with accept=Accept.ANY keep spliced states and continue from them.
 """
 
 from __future__ import annotations
@@ -75,33 +75,36 @@ _OTHER_CACHES = (
 
 @dataclass(frozen=True)
 class HFSettings:
-    """How the adapter reuses; the default is usable.
+    """How the adapter reuses states. The defaults are usable.
 
-    seam_tokens is w, the tokens recomputed on either side of a join; tail_tokens, if given, those
-    on the left side: 0 recomputes beginnings only, as MEPIC does. Checkpoints lie at multiples
-    of block_tokens, and behind answers. What the daemon advises is followed, but with keep_all:
-    then every missing segment is captured, every position that it names is saved and all that is
-    held is used, for warming a cache. A canary_share of the spliced prompts is computed again
-    behind its answer; canary_changed is the share of other first tokens that ends splicing, 0 for
-    none; canary_bound is the error of logits, relative to their spread, beyond which a
-    comparison has failed; some failures end splicing. parallel: engines of other nodes may compute
-    segments that a prompt misses, if it misses at least parallel_tokens tokens in two or more; the
-    tenant has to be allowed it. Where the client has memory of the model's GPU (`Options.device`),
-    copies there are used; device_is_host_memory says that the driver's device memory is memory of
-    this process, which a model on the CPU can use, as with the driver without a GPU of our tests.
-    resume: rows of the last turn's tokens are kept with it, as many as take the memory of one
-    state, so that the next prompt continues at the exact token where a template has rewritten
-    the turn; exact states only, mode `prefix`, and without memory of a GPU.
+    seam_tokens: w, the tokens recomputed on either side of a join. tail_tokens: the tokens on the
+    left side only, None for w; 0 recomputes only what follows a join, as MEPIC does.
+    block_tokens: checkpoints are at multiples of it, and after answers.
+    keep_all: ignores the daemon's advice, to warm a cache. Every missing segment is captured, every
+    position that the daemon names is saved, and everything that is cached is used.
+    canary_share: the share of spliced prompts that is computed again after its answer.
+    canary_changed: the share of changed first tokens that ends splicing, 0 for no limit.
+    canary_bound: the error of logits, relative to their spread, beyond which a comparison fails.
+    Several failures end splicing.
+    parallel: engines of other nodes may compute missing segments, if the tenant is allowed to and
+    at least two segments and parallel_tokens tokens are missing.
+    device_is_host_memory: the driver's device memory is memory of this process, as with the
+    simulated driver of our tests, so a model on the CPU can use it. Copies on the model's GPU are
+    used if the client has memory there (`Options.device`).
+    resume: rows of the last turn's tokens are stored, in at most the bytes of one state. If a
+    template rewrites the turn, the next prompt continues at the exact token where it differs.
+    Applies to exact states in mode `prefix`, without memory of a GPU.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
-    process share one copy; a request then holds leases for as long as its cache. It pays where many
-    requests at once have segments in common. compute: where leased segments are put in place,
-    "engine" in this process, "daemon" by the daemon's kernels, "auto" where five walks were
-    quicker. On a GPU the daemon writes the rows of prompts into memory of at most registered_mib
-    that is allocated for them and registered with it.
-    primer: token ids of a neutral passage, after which segments are captured that have at least
-    primer_after tokens before them in the prompt. refresh: the share of the tokens of a prompt's
-    segments that is computed in context all the same, from the last segment on (`keep_for_reuse`).
-    max_loss, fidelity: as of `ServingSettings`.
+    process share one copy. A request then holds leases as long as its cache. It pays if many
+    concurrent requests share segments.
+    compute: who places leased segments: "engine" (this process), "daemon" (its kernels), or "auto"
+    (the quicker one in five walks). On a GPU, the daemon writes the rows of prompts into at most
+    registered_mib of memory, which is allocated for them and registered with the daemon.
+    primer: token ids of a neutral passage. Segments with at least primer_after tokens before them
+    in the prompt are captured after it.
+    refresh: the share of the tokens of a prompt's segments that is always computed in context,
+    beginning with the last segment (`keep_for_reuse`).
+    max_loss, fidelity: as in `ServingSettings`.
     """
 
     seam_tokens: int = 8
@@ -131,7 +134,7 @@ class HFSettings:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a request accepts; as of `SplicedTransformers.prefill`."""
+    """What a request accepts: arguments of `SplicedTransformers.prefill`."""
 
     accept: Accept
     max_error: float | None
@@ -150,15 +153,15 @@ def _check_loss(most: object) -> None:
 
 @dataclass
 class Prefilled:
-    """What a prefill gave and cost.
+    """The result of a prefill, and its cost.
 
-    `logits` [vocabulary] are of the last token, `cache` continues behind the `tokens` in it: by
-    `SplicedTransformers.advance`, which passes positions. Tokens of the prompt
-    are `computed` in context, `reused` from the daemon, or interiors of segments that were run
-    alone first (`captured` counts those whole); of the reused ones engines of other nodes have
-    computed `elsewhere` for this prompt. `approximate`: a segment was placed after other
-    tokens; `trouble`: why the daemon was not used; `expected_loss`: the daemon's estimate for the
-    splice, None if unknown.
+    `logits` [vocabulary] are those of the last token. `cache` has `tokens` tokens; continue it by
+    `SplicedTransformers.advance`, which passes positions. Tokens of the prompt are `computed` in
+    context, `reused` from the daemon, or belong to segments that were captured first (`captured`
+    counts all tokens of these segments). Of the reused tokens, engines of other nodes have computed
+    `elsewhere` for this prompt, and `on_device` come from copies on the model's GPU.
+    `approximate`: a segment was placed after other tokens. `trouble`: why the daemon was not used.
+    `expected_loss`: the daemon's estimate for the splice, None if unknown.
     """
 
     logits: Tensor
@@ -178,23 +181,23 @@ class Prefilled:
 
     @property
     def good(self) -> bool:
-        """Whether decoding has read only leased data so far. Checked after a step; if False, the
-        prompt has to be computed again."""
+        """Whether all leased data that decoding has read was valid. Check this after a step; if it
+        is False, compute the prompt again."""
         return self.loan is None or self.loan.good
 
     def release(self) -> bool:
-        """Ends the leases of a cache that reads in place, which is of no use then; whether all that
-        was read was good. Done too when it is dropped."""
+        """Ends the leases of a cache that reads in place; the cache must not be used afterwards.
+        Returns whether all data that was read was valid. Dropping the cache ends them as well."""
         return self.loan is None or self.loan.end()
 
 
 class SplicedTransformers:
-    """A causal language model of transformers that reuses through the daemon.
+    """A causal language model of transformers that reuses states through the daemon.
 
-    A model whose state has no arithmetic here is served as it is, in every mode; `inert` says why.
-    Once its weights are not those that were named, nothing is shared any more: every byte is
-    compared before each request and before what it has made is stored. Not for several threads at
-    once. The model must stay in evaluation mode.
+    A model that is not supported is served without reuse in every mode; `inert` says why. Before
+    each request, and before its results are stored, every byte of the weights is compared with the
+    weights that were named. Once they differ, nothing is shared any more. Only one thread at a time
+    may use this object. The model must stay in evaluation mode.
     """
 
     def __init__(
@@ -260,7 +263,8 @@ class SplicedTransformers:
     def _registered(
         self, profile: Profile, client: Client, device: torch.device
     ) -> Registered | None:
-        """Memory that the daemon may write rows to, where it is to and the model is on a GPU."""
+        """Returns GPU memory into which the daemon may write rows; None if the engine is to place
+        segments, or the model is not on a GPU."""
         settings = self.settings
         on_host = settings.device_is_host_memory
         if Compute(settings.compute) is Compute.ENGINE or not (on_host or device.type == "cuda"):
@@ -275,7 +279,7 @@ class SplicedTransformers:
         )
 
     def _reads_pages(self, arch: Architecture) -> bool:
-        """Has the model attend over pages, if it can."""
+        """Makes the model attend over pages, if it can. Returns whether it does."""
         why = why_not(self.model, arch)
         if why:
             log.warning("segments of %s are copied: %s", type(self.model).__name__, why)
@@ -294,12 +298,13 @@ class SplicedTransformers:
         max_error: float | None = None,
         max_loss: float | None = None,
     ) -> Prefilled:
-        """Computes a prompt. Raises `PlanError` for cuts that can never be right, or a max_loss.
+        """Computes a prompt. Raises `PlanError` for cuts, or a max_loss, that can never be valid.
 
-        max_error: the most that what is reused of a segment may be off from what was captured, of
-        its norm (see tolerance in `Naming`); 0 takes only what is as it was. max_loss: the loss
-        that is accepted of a splice, None as in the settings. What others can use is stored before
-        the return, or with keep=False when `store` is called: the first token need not wait for it.
+        max_error: the largest error of a reused segment against its capture, relative to the norm
+        (see tolerance in `Naming`); 0 accepts only unchanged segments, None any error. max_loss:
+        the loss of accuracy that is accepted from a splice; None: as in the settings. Captured
+        segments and checkpoints are stored before the return. With keep=False, `store` stores them,
+        so that the first token need not wait.
         """
         tokens, terms = _plain(ids), Terms(accept, max_error, max_loss)
         reuse = self._serving()
@@ -318,10 +323,10 @@ class SplicedTransformers:
     def advance(self, done: Prefilled, ids: Sequence[int] | Tensor) -> Tensor:
         """Computes the tokens that follow a prefill, one at a time, into its cache.
 
-        Returns the logits [vocabulary] of the last one. For a few tokens, such as sampled ones: a
-        longer text is quicker by a `prefill` of everything in mode "prefix". Raises
-        `UnsupportedError` where the library's steps are not what its forward computes, and
-        `GoneError` when rows that are read in place are gone.
+        Returns the logits [vocabulary] of the last token. Use it for a few tokens, such as sampled
+        ones; for a longer text, a `prefill` of all tokens in mode "prefix" is quicker. Raises
+        `UnsupportedError` if the library's steps differ from a prefill (`steps_differ`), and
+        `GoneError` if rows that are read in place are gone.
         """
         if why := self.steps_differ:
             raise UnsupportedError(f"{why}: prefill the tokens with those before them")
@@ -335,8 +340,8 @@ class SplicedTransformers:
 
     @property
     def steps_differ(self) -> str:
-        """Why the model's steps of one token leave other states than a prefill; empty if they do
-        not. Compared when first asked for, by a few dozen steps."""
+        """Why the model's single-token steps leave other states than a prefill; empty if they do
+        not. The first access compares them, by a few dozen steps."""
         if self._unlike is None:
             self._unlike = (
                 "" if self._reuse is None else unlike_prefill(self.model, self._reuse.arch)
@@ -358,15 +363,17 @@ class SplicedTransformers:
         drafter: Drafter | None = None,
         **options: object,
     ) -> Tensor:
-        """The model's own `generate` behind a reused prompt, with its options: [1, tokens].
+        """Calls the model's own `generate` after a reused prompt, with its options. Returns [1,
+        tokens].
 
-        The prompt's last token is left to the model, so that its logits are processed like all. A
-        model without attention cannot be handed a cache, and beams, several answers and other
-        caches cannot be fed from one: there the model's `generate` computes the prompt.
+        The model computes the prompt's last token, so that its logits are processed like all
+        others. In some cases the model's `generate` computes the whole prompt: a model without
+        attention accepts no cache, and beams, several answers and options with other caches cannot
+        continue one.
 
-        With a drafter an answer is decoded greedily, several tokens at a time where its guesses are
-        right: the same tokens up to rounding, `drafted` says how many. Options that would choose
-        another token are served without it.
+        With a drafter, the answer is decoded greedily, several tokens at a time if guesses are
+        right. It has the same tokens up to rounding; `drafted` has the counts. If an option would
+        choose other tokens, the drafter is not used.
         """
         tokens, terms = _plain(ids), Terms(accept, max_error, max_loss)
         if drafter is not None:
@@ -398,7 +405,7 @@ class SplicedTransformers:
         if out is None:
             if walked.loan is not None:
                 walked.loan.end()
-            del walked, cache  # nothing is held while it is computed
+            del walked, cache  # free their memory before the answer is computed again
             return plain()
         if walked.kept is not None and self._serving() is not None:
             answered = _plain(getattr(out, "sequences", out))
@@ -420,7 +427,7 @@ class SplicedTransformers:
         drafter: Drafter,
         options: Mapping[str, object],
     ) -> Decoded | None:
-        """An answer by drafts; None where that cannot be had."""
+        """Returns an answer that was decoded with drafts; None if that is not possible."""
         self.drafted, reuse, config = None, self._serving(), self.model.generation_config
         given = options.get("max_new_tokens", getattr(config, "max_new_tokens", None))
         why = not_greedy(config, options) if isinstance(given, int) else "max_new_tokens"
@@ -465,29 +472,31 @@ class SplicedTransformers:
 
     @property
     def device_state(self) -> str:
-        """Why no memory of the model's GPU is used; empty when some is."""
+        """Why the daemon's copies on the model's GPU are not used; empty if they are."""
         reuse = self._serving()
         return self.inert if reuse is None or reuse.lent is None else reuse.lent.why()
 
     @property
     def written_state(self) -> str:
-        """Why the daemon cannot write rows into memory of the model's GPU; empty when it can."""
+        """Why the daemon cannot write rows into memory of the model's GPU; empty if it can."""
         reuse = self._serving()
         return self.inert if reuse is None else reuse.written_state
 
     @property
     def composed(self) -> Composed:
-        """How often leased segments were put in place by the daemon, and how often here."""
+        """How often the daemon has placed leased segments, and how often this process has."""
         return Composed() if self._reuse is None else self._reuse.composer.count
 
     def worker(self) -> Worker:
-        """Lets engines of other nodes have segments computed here, in steps of the caller's."""
+        """Returns a worker that computes segments for engines of other nodes; the caller steps
+        it."""
         return Worker(self._serving)
 
     def store(self, done: Prefilled) -> list[int]:
-        """Publishes what a prefill has captured and saves its checkpoints, once; the canary's turn.
+        """Publishes the segments that a prefill has captured and saves its checkpoints. Then the
+        canary may compare the prompt. Further calls for the same prefill do nothing.
 
-        Returns a code of the protocol for each; trouble is not raised.
+        Returns a code of the protocol for each object. Failures of the daemon are not raised.
         """
         walked, done.walked = done.walked, None
         if walked is None or walked.kept is None or (reuse := self._serving()) is None:
@@ -507,15 +516,15 @@ class SplicedTransformers:
         answered: list[int],
         reading: Reading,
     ) -> None:
-        """Adds the state behind an answer, and rows of it, to what is stored, where it is worth it.
-        The answer's last token was sampled and never computed."""
+        """Adds the state after an answer, and the answer's rows, to the objects to store, if they
+        are worth it. The answer's last token was sampled but never computed."""
         after = walked.context.snapshot()
         if not kept.keeps(after) or self.steps_differ:
             return
         try:
             read_back(self.model, reuse.arch, cache, after)
         except Exception:
-            # Whatever a cache has become: the answer is there, and must not be lost for it.
+            # The cache may be in any form, but the answer is complete and must not be lost.
             log.exception("the state after an answer was not kept")
             return
         if self._keep_state(reuse, kept, after, answered) and kept.turn is not None:
@@ -523,7 +532,8 @@ class SplicedTransformers:
             kept.turn = with_answer(reuse.arch, kept.turn, before, after, answered, reading)
 
     def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, answered: list[int]) -> bool:
-        """The same for the context after an answer; returns whether it is worth keeping."""
+        """Adds the context after an answer to the checkpoints to store, if it is worth a
+        checkpoint. Returns whether it is."""
         prompt_tokens = len(kept.ids)
         if not kept.keeps(after) or not prompt_tokens < after.tokens < len(answered):
             return False
@@ -537,7 +547,7 @@ class SplicedTransformers:
         return False
 
     def _serving(self) -> Reuse | None:
-        """What to reuse with: nothing once the model is not what was named."""
+        """Returns this model's `Reuse`; None if it has none, or once its weights have changed."""
         if self._reuse is not None and (why := self._weights.changed()):
             self._reuse, self.inert = None, f"{why}: load the model again to share its states"
             log.warning("%s is served without reuse: %s", type(self.model).__name__, self.inert)
@@ -551,7 +561,7 @@ class SplicedTransformers:
         return any(options.get(n) or getattr(given, n, None) for n in _OTHER_CACHES)
 
     def _own(self, tokens: list[int]) -> Prefilled:
-        """The model's own forward."""
+        """Computes a prompt by the model's own forward."""
         with torch.no_grad():
             line = torch.tensor([tokens], device=self.model.device)
             out = self.model(line, use_cache=True, logits_to_keep=1)
@@ -587,14 +597,14 @@ class SplicedTransformers:
         upto: int,
         terms: Terms,
     ) -> Walked:
-        """Brings a context to token `upto`, with reuse or, where that fails, without."""
+        """Returns a context after the first `upto` tokens. If reuse fails, computes all of them."""
         settings, max_error = self.settings, terms.max_error
         max_loss = settings.max_loss if terms.max_loss is None else terms.max_loss
         kept = keep_for_reuse(cuts, settings.refresh) if mode == "splice" else cuts
         cuts, left_out = kept, len(cuts) - len(kept)
         seam = settings.seam_tokens
         tail = seam if settings.tail_tokens is None else settings.tail_tokens
-        # Also without a daemon: wrong cuts are the caller's error, whatever else is wrong.
+        # Checked even without a daemon: wrong cuts are always the caller's error.
         prompt = divide(
             reuse.profile,
             reuse.model.salt or b"",
@@ -604,9 +614,9 @@ class SplicedTransformers:
             self.settings.tail_tokens,
             reuse.lead,
         )
-        # Segments that others compute have unknown errors.
+        # Segments that other engines compute have unknown errors.
         parallel = settings.parallel and max_error is None
-        # A prefix behind segments has an unknown error and an unknown loss.
+        # A saved prefix that contains segments has an unknown error and an unknown loss.
         limited = max_error is not None or max_loss < ANY_LOSS
         request = Request(
             ids,
@@ -632,7 +642,7 @@ class SplicedTransformers:
                 walked = by_segments(reuse, request)
             walked.on_device = reuse.device_tokens - before
         except UnreliableError as err:
-            why = str(err)  # a record of the error itself would keep what was leased mapped
+            why = str(err)  # the error itself, if logged, would keep leased memory mapped
             reuse.computes(ids, why)
             walked = plainly(reuse, request, why)
         reuse.served(ids, walked.begin, walked.found, walked.segments, began, walked.loss)
@@ -640,14 +650,14 @@ class SplicedTransformers:
 
 
 def _answer_ends(model: PreTrainedModel) -> list[int]:
-    """The tokens at which the model ends its answers."""
+    """Returns the tokens at which the model ends its answers."""
     config = model.generation_config
     named = None if config is None else config.eos_token_id
     return [named] if isinstance(named, int) else list(named or ())
 
 
 def _plain(ids: Sequence[int] | Tensor) -> list[int]:
-    """Token ids of one prompt; a batch of one is unpacked."""
+    """Returns the token ids of one prompt; unpacks a batch of one. Raises ValueError if empty."""
     if isinstance(ids, Tensor):
         ids = cast("list[int]", ids.reshape(-1).tolist())
     if not ids:

@@ -29,7 +29,7 @@ def filled(
         if described.kind == Kind.LINEAR:
             _fill_linear(model, cache, slot, described.linear, at)
         elif at.pages is not None:
-            # The context may continue separately: the canary's does.
+            # A fork, because the context may continue separately, as it does for the canary.
             cache.layers[slot] = PagedLayer(at.pages.fork(), context.tokens, loan)
         elif at.k is not None and at.v is not None:
             k, v = (x[: context.tokens].transpose(0, 1)[None] for x in (at.k, at.v))
@@ -41,11 +41,11 @@ def filled(
 
 
 def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context: Context) -> None:
-    """Moves a context to the position of a cache that `filled` made from it.
+    """Moves a context to the position of a cache that `filled` made from it and the library moved.
 
-    Only layers of attention count tokens: without any, the context's count stays. Raises
-    UnsupportedError if a layer of the cache is not as it was made; the context must then not be
-    used.
+    The number of tokens comes from attention layers; in a model without them, it stays. Raises
+    UnsupportedError if a layer of the cache has another form than `filled` gave it; the context
+    must then not be used.
     """
     lengths = set()
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):
@@ -117,7 +117,7 @@ def _reordered(described: Linear, state: Tensor, shape: torch.Size) -> Tensor:
 
 def _empty(model: PreTrainedModel) -> Cache:
     if model.config.model_type == "minimax":
-        # It refuses any other cache.
+        # MiniMax refuses any other cache.
         module = import_module("transformers.models.minimax.modeling_minimax")
         return cast(Cache, module.MiniMaxCache())
     return DynamicCache(config=model.config)
@@ -140,14 +140,14 @@ def _fill_linear(
     if not hasattr(layer, "update_recurrent_state"):
         raise UnsupportedError(f"{type(layer).__name__} holds no recurrent state")
     if at.conv is not None:
-        # As wide as the kernel there; the next token pushes the oldest column out unread.
+        # The library's state has one more column; the next token pushes it out unread.
         columns = torch.nn.functional.pad(at.conv.t(), (1, 0))
         layer.update_conv_state(columns[None].contiguous())
     layer.update_recurrent_state(_ordered(model, described, at.state)[None].contiguous())
 
 
 def _ordered(model: PreTrainedModel, described: Linear, state: Tensor) -> Tensor:
-    """Returns a state [Hv, dk, dv] in the order in which transformers stores that family's."""
+    """Returns a state [Hv, dk, dv] in the order in which transformers stores this family."""
     if described.family == Family.MAMBA2:
         return state.transpose(1, 2)
     if described.family != Family.MAMBA1:

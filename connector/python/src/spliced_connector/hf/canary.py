@@ -1,4 +1,4 @@
-"""A share of the spliced prompts of the transformers adapter is computed again and compared."""
+"""Computes a share of the spliced prompts of the transformers adapter again, and compares."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST = 600.0  # seconds; only requests chosen for comparison wait for it
 
 
 class Watch:
-    """Looks at every n-th spliced prompt, behind its answer; and says whether to go on splicing."""
+    """Compares every n-th spliced prompt after its answer, and decides whether splicing goes on."""
 
     def __init__(
         self, arch: Architecture, model: Model, share: float, bound: float, changed: float
     ) -> None:
-        """bound, changed: as of `Canary`."""
+        """share: of the spliced prompts, to compare. bound, changed: as in `Canary`."""
         self._model = model
         self._bound = bound
         self._share = share
@@ -31,15 +31,15 @@ class Watch:
 
     @property
     def off(self) -> bool:
-        """Whether splices of this model were found too far off."""
+        """Whether comparisons have ended splicing for this model."""
         return self._canary.off
 
     def look(self, ids: list[int], context: Context, way: SpliceWay | None = None) -> None:
-        """Compares the logits after the last of ids, if it is this prompt's turn.
+        """Compares the logits after the last token of ids, if this prompt is to be compared.
 
-        The context, spliced and of fewer tokens than ids, belongs to the canary from then on. way:
-        how it was spliced, where ids are the prompt, so that a first token is compared; None: it
-        counts for no loss.
+        The context is spliced and has fewer tokens than ids. It belongs to the canary from now on.
+        way: how the prompt was spliced; given if ids is exactly the prompt, so that first tokens
+        of answers are compared. None: the comparison does not count for the loss.
         """
         share = self._model.canary_share(self._share)
         if share <= 0 or not context.spliced:
@@ -51,7 +51,7 @@ class Watch:
             if self._canary.offer(every, context):
                 try:
                     self._canary.run(time.monotonic() + _LONGEST)
-                except GoneError as err:  # the answer that it looks at is there all the same
+                except GoneError as err:  # the request was answered before, so nothing is lost
                     log.warning("a splice is not compared: %s", str(err))
 
     def _report(self, verdict: Verdict) -> None:

@@ -1,7 +1,7 @@
 """Greedy decoding with drafts: guessed tokens are verified several at a time.
 
 transformers' own assisted generation removes rejected tokens from a cache, which recurrent states
-do not allow; here they are never added (`walk.decoding.drafts`).
+do not allow. Here rejected tokens are never added to the states (`walk.decoding.drafts`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ model ends the guess."""
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Guesses that the tokens that followed an earlier match of the last tokens follow again.
+    """Guesses by repetition: finds the last tokens at an earlier place, and guesses that the same
+    tokens follow.
 
-    The longest match of up to `longest` tokens counts, the latest of several; the `most` tokens
-    after it are guessed.
+    It takes the longest match of up to `longest` tokens, the latest if there are several. It
+    guesses the `most` tokens after the match.
     """
 
     most: int = 4
@@ -49,7 +50,7 @@ class PromptLookup:
 
 @dataclass
 class Decoded:
-    """An answer, and its cost: walks through the model, and drafts that were guessed and right."""
+    """An answer, and its cost: the number of walks, of guessed drafts, and of right drafts."""
 
     tokens: list[int]
     walks: int = 0
@@ -68,11 +69,12 @@ def decode(
     before: Callable[[], None] = lambda: None,
     accepted: Callable[[Drafts, int], None] = lambda _drafts, _n: None,
 ) -> Decoded:
-    """Returns at most `most` greedy tokens after ids, up to the first one of ends.
+    """Returns at most `most` greedy tokens after ids, up to and with the first token in ends.
 
-    logits [vocabulary] are of the last of ids, where the context stands. It ends after the last
-    token but one of the answer. before is called before each walk, accepted with the drafts of
-    each walk and how many of them are right, before these move the context.
+    The context has all tokens of ids; logits [vocabulary] are from its last token. On return, the
+    context has all tokens of the answer but the last. before is called before each walk. accepted
+    is called with the drafts of each walk and how many of them are accepted, before they move the
+    context.
     """
     out = Decoded([])
     line, following = list(ids), int(logits.argmax())
@@ -92,7 +94,7 @@ def decode(
             if drafts[right - 1] in ends:
                 break
         ended = right > 0 and drafts[right - 1] in ends
-        new = 1 + right - ended  # the last token of an answer is in no state
+        new = 1 + right - ended  # the last token of an answer moves no state
         accepted(done, new)
         done.accept(new)
         out.walks += 1

@@ -1,7 +1,8 @@
 """Calls of the library's own forward after a cache.
 
-Several classes of transformers restart positions unless they are passed, or restart the
-recurrence if more than one token follows a cache. One token at its position is right in all.
+Some classes of transformers restart positions unless positions are passed. Some restart the
+recurrence if more than one token follows a cache. A single token, passed with its position, is
+computed correctly by all classes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
 def cache_name(model: PreTrainedModel) -> str:
-    """Returns the parameter of the model's forward, and field of its output, that is its cache."""
+    """Returns the name of the cache: a parameter of the model's forward and field of its output."""
     parameters = _parameters(model)
     return next((name for name in CACHE_NAMES if name in parameters), "past_key_values")
 
@@ -27,8 +28,8 @@ def cache_name(model: PreTrainedModel) -> str:
 def step(model: PreTrainedModel, cache: Cache, ids: Tensor, position: int) -> Tensor:
     """Computes tokens ids [n] after a cache and adds them to it; the first is at `position`.
 
-    Returns the logits [vocabulary] of the last one. After a cache that is not empty only n = 1 is
-    right in all classes.
+    Returns the logits [vocabulary] of the last token. After a cache that is not empty, only n = 1
+    is computed correctly by all classes.
     """
     given: dict[str, object] = {cache_name(model): cache}
     if "position_ids" in _parameters(model):

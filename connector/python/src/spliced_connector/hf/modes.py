@@ -1,4 +1,4 @@
-"""The ways in which a prompt of the transformers adapter is brought to its last token."""
+"""How the transformers adapter computes a prompt: plainly, after a prefix, or with segments."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that is to be in place up to token `upto`, cut into segments. accept: the states
-    that it continues from. max_error: the most that a segment may be off, None for anything."""
+    """A prompt, cut into segments, that is to be computed up to token `upto`. accept: the kinds of
+    states from which it may continue. max_error: the largest error of a segment, None for any."""
 
     ids: list[int]
     cuts: tuple[int, ...]
@@ -69,8 +69,8 @@ class Request:
     """The canary counts its first token for the loss."""
 
     def positions(self, ends: Collection[int]) -> list[int]:
-        """Where a state of an earlier request may stand: at blocks, the application's cuts, the end
-        of a turn, or before the last token of the same prompt."""
+        """Returns where earlier requests may have saved a state: at blocks, the application's cuts,
+        the end of a turn, or before the last token of the same prompt."""
         n = len(self.ids)
         named = {*range(self.block_tokens, n, self.block_tokens), *self.cuts, n - 1}
         return sorted({p for p in (*named, *turn_ends(self.ids, ends)) if 0 < p < n})
@@ -80,8 +80,9 @@ class Request:
 class Walked:
     """A context at the request's `upto`, the hidden rows that were computed last, and the cost.
 
-    Tokens computed in context, taken from the cache, and run alone; those taken that others have
-    computed for this request, and those that were taken from copies on the model's GPU.
+    The cost in tokens: `computed` in context, `reused` from the cache, and `captured` in isolation.
+    Of the reused tokens, other engines have computed `elsewhere` for this request, and `on_device`
+    come from copies on the model's GPU.
     """
 
     context: Context
@@ -108,7 +109,8 @@ class Walked:
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
-    """All tokens computed; what was made for others before the trouble is kept."""
+    """Computes all tokens, because of `trouble`. Segments that were captured before stay in `kept`,
+    so that they are published."""
     context = Context(reuse.arch, len(request.ids), reuse.device)
     hidden = prefill(reuse.arch, request.ids[: request.upto], context)
     captured = 0 if kept is None else kept.captured
@@ -119,7 +121,7 @@ def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = No
 
 
 def by_prefix(reuse: Reuse, request: Request) -> Walked:
-    """Continues the longest saved prefix, and keeps states where the daemon wants them."""
+    """Continues the longest saved prefix, and keeps states at positions that the daemon advises."""
     ids, upto = request.ids, request.upto
     nothing = Prompt(len(ids), ())
     positions = request.positions(reuse.ends)
@@ -130,8 +132,8 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
     stops = found.saves(request.keep_all)
     base = _base(reuse, request, context, kept)
     if base is not None and stops and stops[-1] > base:
-        # The rows behind the base are found at that position, too: it needs no states.
-        # They are saved after all where the rows are not.
+        # Later prompts find the turn's rows at positions after the base, which need no states.
+        # If the rows cannot be saved, the states at these positions are saved after all.
         kept.spared = [s for s in stops if s > base and s not in request.cuts]
         stops = sorted({s for s in stops if s not in kept.spared} | {base})
     hidden = _advance(reuse, ids, context, kept, stops, upto, base)
@@ -150,11 +152,11 @@ def by_prefix(reuse: Reuse, request: Request) -> Walked:
 
 
 def by_segments(reuse: Reuse, request: Request) -> Walked:
-    """The longest saved prefix first, then the segments after it that the cache has or is to
-    have, and the rest in context."""
+    """Continues the longest saved prefix. After it, places segments that are cached or worth
+    capturing, and computes all other tokens in context."""
     ids, prompt = request.ids, request.prompt
     positions = request.positions(reuse.ends)
-    # States are had before the first segment and at the end, wherever these lie.
+    # A splice has states only before the first segment and at the end, so only these are offered.
     ends = tuple(sorted({c for c in (*request.cuts[:1], request.upto) if c}))
     query = Query(ids, block_tokens=1, cuts=ends)
     found = reuse.look_up(
@@ -186,7 +188,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
     others = None
     if request.parallel_tokens and not found.trouble:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)
-    # First what takes long: a lease must outlive all that is done under it.
+    # Captures take long, so they come before the leases: a lease must outlive its use.
     choices, elsewhere = _together(reuse, kept, prompt, choices, others)
     taken, walked = time.monotonic(), reuse.now()
     held, pages = reuse.acquire(prompt, choices)
@@ -219,7 +221,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         if loan is not None:
             loan.end()
         kept.loan = loan = None
-        del context  # what it keeps is not for the time of computing
+        del context  # free its memory before the prompt is computed
         reuse.computes(ids, why)
         return plainly(reuse, request, why, kept)
     reuse.count(held)
@@ -250,7 +252,7 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
 
 
 def _way(reuse: Reuse, found: Found, choices: Sequence[Choice]) -> SpliceWay:
-    """The way of a splice with these choices."""
+    """Returns the way of splicing that these choices amount to. Losses are counted by way."""
     pairs = zip(found.prompt.pieces, choices, strict=True)
     used = [piece for piece, choice in pairs if choice in (Choice.HIT, Choice.ISOLATED)]
     return replace(found.judged, primed=all_primed(used, reuse.lead))
@@ -259,8 +261,8 @@ def _way(reuse: Reuse, found: Found, choices: Sequence[Choice]) -> SpliceWay:
 def _judged(
     reuse: Reuse, request: Request, found: Found, choices: tuple[Choice, ...]
 ) -> tuple[Choice, ...]:
-    """The choices; where the loss is limited and theirs is not the one that is known, those
-    without any segment."""
+    """Returns the choices. If the loss is limited, but the daemon's estimate is of another way of
+    splicing than these choices, returns choices without any segment."""
     if request.limit.max_loss >= ANY_LOSS or _way(reuse, found, choices) == found.judged:
         return choices
     return tuple(
@@ -275,8 +277,8 @@ def _together(
     choices: tuple[Choice, ...],
     others: Following | None,
 ) -> tuple[tuple[Choice, ...], frozenset[int]]:
-    """Runs segments alone, those that others compute after all included; then the choices, and the
-    segments that others have computed."""
+    """Captures the chosen segments, and segments that other engines were to compute but did not.
+    Returns the choices after that, and the indices of segments that other engines have computed."""
     if others is None:
         reuse.capture(kept, prompt, choices)
         return choices, frozenset()
@@ -301,10 +303,10 @@ def _together(
 
 
 def _without_misses(choices: tuple[Choice, ...], segments: Container[int]) -> tuple[Choice, ...]:
-    """Choices without the hits that came to nothing: those are computed in context.
+    """Returns choices in which hits that could not be leased are computed in context.
 
-    With one of them go the segments that were run alone, because the daemon may have switched
-    splicing off meanwhile: they are only published.
+    If there is such a hit, captured segments are computed in context as well, because the daemon
+    may have switched splicing off meanwhile. They are only published.
     """
     lost = {i for i, c in enumerate(choices) if c is Choice.HIT and i not in segments}
     if not lost:
@@ -316,7 +318,7 @@ def _without_misses(choices: tuple[Choice, ...], segments: Container[int]) -> tu
 
 
 def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]:
-    """The context behind the longest saved prefix, or an empty one."""
+    """Returns the context after the longest saved prefix, or an empty context."""
     kept = Kept(request.ids, request.accept)
     way = found.way(request.keep_all)
     if way is Way.RECOMPUTE:
@@ -324,7 +326,7 @@ def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]
     context = reuse.load(found, request.ids, request.accept, way)
     if context is None or context.tokens > request.upto:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
-    # Saved checkpoints extend the existing states, not a node for each token after them.
+    # New checkpoints extend the last checkpoint with states, not a turn's nodes for single tokens.
     states = min(context.tokens, found.match.prefix_states)
     name = (
         found.hashes[found.match.prefix_index]
@@ -343,7 +345,7 @@ def _lead(reuse: Reuse, request: Request, found: Found, context: Context, kept: 
 
 
 def _base(reuse: Reuse, request: Request, context: Context, kept: Kept) -> int | None:
-    """Where the rows of the prompt's last turn begin, None where none are kept."""
+    """Returns the token at which the rows of the last turn begin; None if no rows are kept."""
     if context.spliced or not reuse.turns.most or not reuse.model.keeps_turns:
         return None
     return base_of(
@@ -366,8 +368,8 @@ def _advance(
     upto: int,
     base: int | None = None,
 ) -> Tensor | None:
-    """Computes up to a token, with a copy of the state at every stop on the way, and the rows of
-    the tokens behind `base`."""
+    """Computes the tokens up to `upto`. Keeps a copy of the state at every stop on the way, and the
+    rows of the tokens after `base`. Returns the hidden rows that were computed last."""
     hidden, rows, state = None, None, None
     at = {*stops, *kept.spared, upto} if base is None else {*stops, *kept.spared, base, upto}
     for stop in sorted(s for s in at if context.tokens < s <= upto):
@@ -387,14 +389,14 @@ def _advance(
 
 
 def _keep(kept: Kept, context: Context, wanted: Sequence[int]) -> None:
-    """Keeps a copy of the state where it stands, if that is wanted and new."""
+    """Keeps a copy of the context's state, if its position is wanted and not stored yet."""
     if kept.held < context.tokens in wanted and kept.keeps(context):
         kept.checkpoints.append(context.snapshot())
 
 
 def _timing(spans: Sequence[Span], begin: int, seconds: float) -> Sample | WalkTiming:
-    """What the daemon is to learn from spans behind `begin` tokens: of a walk, or of a prefill
-    where no segment was placed."""
+    """Returns the measurement that the daemon gets of spans after `begin` tokens: of a walk, or of
+    a prefill if no segment was placed."""
     placed = sum(s.length for s in spans if s.kind is SpanKind.SEGMENT)
     rows = sum(s.length for s in spans) - placed
     if not placed:
@@ -403,7 +405,7 @@ def _timing(spans: Sequence[Span], begin: int, seconds: float) -> Sample | WalkT
 
 
 def _until(spans: Sequence[Span], upto: int) -> list[Span]:
-    """Spans without what lies behind a token of the last one."""
+    """Returns the spans without the tokens from `upto` on."""
     out = [s for s in spans if s.start < upto]
     if out and out[-1].end > upto:
         last = out[-1]

@@ -37,8 +37,8 @@ class Loan:
     def __init__(
         self, segments: Sequence[Leased], taken: float, release: Callable[[], bool]
     ) -> None:
-        """taken: when they were requested, by time.monotonic. release: releases them, and returns
-        whether they were valid until then."""
+        """taken: when the leases were requested, by time.monotonic. release: releases the leases,
+        and returns whether they were valid until then."""
         self._segments = list(segments)  # dropped with this object, they release themselves
         self._release = release
         self._rows: list[PagedRows] = []
@@ -59,7 +59,8 @@ class Loan:
 
     @property
     def readable(self) -> bool:
-        """Whether the rows are still there. Called after a use, it confirms what was read."""
+        """Whether the rows can still be read. If True after a use, the data that was used is
+        valid."""
         return self._good if self._copied else bool(self._segments) and self.good
 
     def extend(self) -> None:
@@ -96,7 +97,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Adds rows. Returns the new keys, by which `attend_pages` finds all."""
+        """Adds rows. Returns the new keys, which tell `attend_pages` where all rows are, and the
+        new values."""
         if len(key_states) != 1:
             raise ValueError(f"rows in pages are of one line, these of {len(key_states)}")
         if self._loan is not None:
@@ -112,8 +114,8 @@ class PagedLayer(DynamicLayer):  # type: ignore[misc, unused-ignore]
         return self._length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes this many rows, or with a positive number those after it, as `DynamicLayer`
-        does; later ones replace them."""
+        """As in `DynamicLayer`: a negative number removes that many last rows, a positive number
+        keeps that many first rows. Later rows replace the removed rows."""
         if tokens_to_remove > 0:
             self._length = min(self._length, tokens_to_remove)
         else:
@@ -157,7 +159,8 @@ def attend_pages(
     scaling: float | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: over pages if the keys are of a `PagedLayer`."""
+    """An attention function for transformers. It attends over pages if the keys come from a
+    `PagedLayer`, and otherwise as "sdpa" does."""
     found = getattr(key, "spliced_pages", None)
     if found is None:
         out, _ = sdpa_attention_forward(
@@ -174,7 +177,8 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def why_not(model: PreTrainedModel, arch: Architecture) -> str:
-    """Returns why rows of this model cannot be read in place; empty if they can, which is tried."""
+    """Returns why rows of this model cannot be read in place; empty if they can. Tries it with
+    three tokens."""
     slots = [
         slot
         for slot, described in zip(arch.slots, arch.identity.layers, strict=True)

@@ -1,8 +1,8 @@
 """What a request of the transformers adapter takes from the daemon and gives to it.
 
-Trouble of the daemon never shows in a result: whatever cannot be had is computed. Everything that
-was read of leased memory counts only once its lease was released well; else the prompt is computed
-from its first token.
+Trouble with the daemon never changes a result: missing data is computed. Data that was read from
+leased memory counts only if the lease was still valid when it was released. Otherwise the prompt is
+computed from its first token.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ _PLAN_SECONDS = 0.5
 
 
 class UnreliableError(Exception):
-    """Something that was read of the daemon's memory cannot be used; compute instead."""
+    """The daemon cannot be used for a prompt: the prompt must be computed."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the daemon said about a prompt; hashes name it up to the positions of the match. prompt:
-    with the variants of segments that the daemon has."""
+    """The daemon's answers about a prompt. hashes: the names of the prompt's prefixes, one for each
+    position of the match. prompt: names the variants of segments that the daemon has."""
 
     hashes: list[bytes]
     match: Match
@@ -94,13 +94,14 @@ class Found:
     """The way of splicing that this loss is of."""
 
     def way(self, everything: bool) -> Way:
-        """How the daemon would serve the prompt; without its advice with all that is held."""
+        """Returns how the daemon advises to serve the prompt; SPLICE without advice, or if
+        everything that is cached is to be used."""
         advised = None if self.advice is None or everything else self.advice.way
         return Way.SPLICE if advised is None else Way(advised)
 
     @property
     def trouble(self) -> str:
-        """Why nothing may be spliced, or even run alone for it; empty when it may."""
+        """Why segments may be neither spliced nor captured; empty if they may."""
         if Reason.OFF in self.match.reason:
             return "the profile is switched off for splicing"
         if not self.match.trouble and self.loss.splicing is Splicing.NONE:
@@ -109,16 +110,16 @@ class Found:
 
     @property
     def unadvised(self) -> str:
-        """Why nothing is stored of it; empty where that is advised."""
+        """Why nothing of the prompt is stored; empty if the daemon has given advice."""
         return UNADVISED if self.advice is None else ""
 
     def held(self, prompt: Prompt, max_error: float | None) -> list[bool]:
-        """For each segment of the prompt, whether the cache has it, off by no more than that."""
-        hits = iter(self.match.within(max_error))  # of more segments where the last is left out
+        """Returns for each segment whether the cache has it with at most this error."""
+        hits = iter(self.match.within(max_error))  # one more if the prompt omits the last segment
         return [p.key is not None and next(hits) for p in prompt.pieces]
 
     def wanted(self, prompt: Prompt, everything: bool) -> list[bool]:
-        """For each segment, whether it is worth running alone when it is missing."""
+        """Returns for each segment whether it is worth capturing if it is missing."""
         advised = iter(() if self.advice is None else self.advice.segments)
         out = []
         for p in prompt.pieces:
@@ -127,8 +128,8 @@ class Found:
         return out
 
     def takes(self, prompt: Prompt, wanted: bool, everything: bool) -> list[bool]:
-        """For each segment of the prompt, whether the splice that the daemon advises takes it; all
-        of them without its advice. wanted: some are to be captured."""
+        """Returns for each segment whether the splice that the daemon advises uses it; True for all
+        without advice. wanted: some segments are to be captured."""
         most = None if self.advice is None or everything else self.advice.takes(wanted)
         if most is None:
             return [True] * len(prompt.pieces)
@@ -136,14 +137,14 @@ class Found:
         return [p.index in named[:most] for p in prompt.pieces]
 
     def saves(self, everything: bool) -> list[int]:
-        """Ascending positions that are worth a checkpoint."""
+        """Returns the positions that are worth a checkpoint, in ascending order."""
         named = () if self.advice is None else self.advice.checkpoints
         return sorted(c.tokens for c in named if c.save or everything)
 
 
 @dataclass
 class Kept:
-    """What a request has made that others can use, until it is stored."""
+    """What a request has computed and other requests can use, until it is stored."""
 
     ids: list[int]
     accept: Accept = Accept.EXACT
@@ -167,17 +168,17 @@ class Kept:
 
     @property
     def held(self) -> int:
-        """Leading tokens whose state is stored, or about to be."""
+        """Number of leading tokens whose state is stored or about to be stored."""
         return self.checkpoints[-1].tokens if self.checkpoints else self.parent[1]
 
     @property
     def captured(self) -> int:
-        """Tokens of the segments that were run alone."""
+        """Number of tokens of the captured segments."""
         return sum(piece.tokens for piece, _ in self.segments)
 
 
 class Reuse:
-    """One model's dealings with the daemon."""
+    """The exchange of one model with the daemon."""
 
     def __init__(
         self,
@@ -193,11 +194,12 @@ class Reuse:
         primer: tuple[int, ...] = (),
         primer_after: int = ServingSettings.primer_after,
     ) -> None:
-        """ends: the tokens that end an answer. lent: memory of the model's GPU, None for never.
-        in_place: the rows of segments are read where they lie. resume: rows of turns are kept, and
-        continued from. compute: where leased segments are put in place. registered: memory of the
-        model's GPU that the daemon may write to, for those on that GPU. primer: token ids of what
-        segments are captured after that have primer_after tokens before them."""
+        """ends: the tokens that end an answer. lent: the daemon's memory on the model's GPU, None
+        if it is not used. in_place: attention reads the rows of segments in place. resume: rows of
+        turns are stored, and prompts continue from them. compute: who places leased segments.
+        registered: memory of the model's GPU into which the daemon may place segments on that GPU.
+        primer: token ids of the passage after which segments are captured if primer_after tokens
+        precede them."""
         self.primers = Primers(arch, device, primer)
         self._lead = lead_of(primer, primer_after)
         on_device = registered is not None
@@ -213,26 +215,26 @@ class Reuse:
         self.profile = model.profile
         self.device = device
         self.attends = bool(self.profile.attention_layers)
-        # Rows are replayed in memory of the host: a copy of the states on the GPU is nearer.
+        # Rows are replayed in host memory; copies of states on the GPU are quicker to use.
         rows = most_rows(self.profile) if resume and not (lent and lent.wanted) else 0
         self.turns = Turns(arch, model, rows)
         self._samples: list[Sample | WalkTiming | CaptureTiming] = []
 
     @property
     def lead(self) -> Lead | None:
-        """How prompts name the primer; None without one, or with a daemon that knows none."""
+        """How prompts name the primer; None without a primer, or if the daemon knows no primers."""
         return self._lead if self.model.primers else None
 
     @property
     def written_state(self) -> str:
-        """Why the daemon cannot write rows into memory of the model's GPU; empty when it can."""
+        """Why the daemon cannot write rows into memory of the model's GPU; empty if it can."""
         if self._registered is None:
             return self.composer.never or "the model is on a CPU"
         return self._registered.trouble or self.model.memory_trouble
 
     @property
     def device_tokens(self) -> int:
-        """Tokens taken from copies on the model's GPU so far."""
+        """Number of tokens taken from copies on the model's GPU so far."""
         return 0 if self.lent is None else self.lent.tokens
 
     def look_up(
@@ -245,12 +247,13 @@ class Reuse:
         limit: LossLimit | None = None,
         known: bool = True,
     ) -> Found:
-        """One match and one advice. Raises `UnreliableError` while no daemon ever answered.
+        """Asks the daemon for a match and for advice. Raises `UnreliableError` if no daemon has
+        ever answered.
 
-        query: what the advice is to be about, without what the match says. max_error, limit: as of
-        `Request`; no limit where no segments are named. known: losses are counted at seams as wide
-        as the prompt's. Where the advice is to compute the last segment in context, the prompt is
-        without it.
+        query: the query for advice, without the fields that the match determines. max_error, limit:
+        as in `Request`; limit is None if no segments are named. known: whether losses are counted
+        at seams as wide as the prompt's. If the daemon advises to compute the last segment in
+        context, the prompt in the result omits that segment.
         """
         hashes = self.model.prefix_hashes(query.tokens, positions)
         if hashes is None:
@@ -283,16 +286,16 @@ class Reuse:
         return Found(hashes, match, advice, prompt, loss, judged)
 
     def _kinds(self, accept: Accept) -> Accept:
-        """The kinds of checkpoints that a request continues from."""
+        """Returns the kinds of checkpoints from which a request continues."""
         rows = self.turns.most > 0 and bool(accept & Accept.EXACT)
         return accept | Accept.ROWS if rows else accept
 
     def _within_turn(
         self, ids: Sequence[int], match: Match, hashes: list[bytes], accept: Accept
     ) -> tuple[Match, list[bytes]]:
-        """Looks at every token behind a prefix that was found, to the next position at which it
-        would have been: whether the prompt parts from a turn there. The hashes with those of a
-        prefix that is longer."""
+        """Looks for a longer prefix that ends inside a stored turn. It looks at every token after
+        the found prefix, up to the next block. Returns the match of the longer prefix and all
+        hashes, or the arguments if there is none."""
         begin, block = match.prefix_tokens, self.model.block_tokens
         if begin == 0 or not self._kinds(accept) & Accept.ROWS:
             return match, hashes
@@ -316,8 +319,9 @@ class Reuse:
     def share(
         self, ids: list[int], prompt: Prompt, choices: Sequence[Choice], begin: int, least: int
     ) -> Following | None:
-        """Has others compute some of the segments that are missing, where these are at least two
-        and of `least` tokens, and that is quicker. begin: tokens that are in place."""
+        """Asks other engines to compute some of the missing segments. Returns None if fewer than
+        two segments or `least` tokens are missing, or if the daemon plans none of them elsewhere.
+        begin: the number of tokens that are in place already."""
         wanted: dict[bytes, Missing] = {}
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is Choice.HIT or piece.start < begin:
@@ -340,8 +344,8 @@ class Reuse:
         began: float,
         loss: float | None = None,
     ) -> None:
-        """The daemon hears how a prompt was brought to its last token, begun at a
-        `time.perf_counter()`. loss: that was expected of its splice."""
+        """Reports to the daemon how a prompt was served. prefix: reused tokens of a checkpoint.
+        began: start, by `time.perf_counter()`. loss: the loss that was expected of the splice."""
         match = Match() if found is None else found.match
         advice = None if found is None else found.advice
         self.model.served(
@@ -360,8 +364,8 @@ class Reuse:
         )
 
     def told(self, ids: list[int], prompt_tokens: int, held: int) -> bool:
-        """Reports a prompt and its answer, as far as it was computed; returns whether the state
-        after them is worth a checkpoint."""
+        """Reports a prompt and the computed part of its answer. Returns whether the state after
+        them is worth a checkpoint. held: number of leading tokens whose state is stored."""
         advice = self.model.advise(
             Query(
                 tokens=ids,
@@ -376,22 +380,23 @@ class Reuse:
         return any(c.save and c.tokens == len(ids) for c in named)
 
     def computes(self, ids: Sequence[int], why: str) -> None:
-        """Logs why a prompt is computed, once while the reason lasts."""
+        """Logs why a prompt is computed without reuse; only once while the reason is the same."""
         if why != self._logged:
             log.warning("prompt of %d tokens computed without reuse: %s", len(ids), why)
         self._logged = why
 
     def now(self) -> float:
-        """Seconds of a clock, once the model's device has done what it was given."""
+        """Waits until the model's device has done its queued work. Returns a clock in seconds."""
         return self.composer.now()
 
     def measured(self, sample: Sample | WalkTiming | CaptureTiming) -> None:
-        """Remembers what a prefill, a walk or a capture took for the next advice."""
+        """Remembers how long a prefill, a walk or a capture took. The next `look_up` reports it."""
         self._samples = [*self._samples, sample][-64:]
 
     def load(self, found: Found, ids: list[int], accept: Accept, way: Way) -> Context | None:
-        """The context behind the longest saved prefix, None for a miss. One that is kept as rows is
-        replayed, if the daemon advises it, else that of the states before them is taken."""
+        """Returns the context after the longest saved prefix, None for a miss. If the prefix ends
+        in rows, they are replayed if the daemon advises it; otherwise the context is the last one
+        before the rows that has states."""
         match, prefix = found.match, b""
         if match.prefix_tokens == 0:
             return None
@@ -407,12 +412,12 @@ class Reuse:
         return self._load_whole(name, match.prefix_states, len(ids), accept)
 
     def name(self, ids: Sequence[int], tokens: int) -> bytes:
-        """The hash of leading tokens, NOTHING for none."""
+        """Returns the hash of the first `tokens` tokens; NOTHING if tokens is 0."""
         names = self.model.prefix_hashes(ids, [tokens]) if tokens else None
         return names[0] if names else NOTHING
 
     def _replayed(self, found: Found, room: int) -> Context | None:
-        """The context behind a token of a turn."""
+        """Returns the context after a token inside a stored turn; None if that fails."""
         match = found.match
         held = self.model.load(found.hashes[match.prefix_index], Accept.ROWS)
         if held is None:
@@ -432,7 +437,7 @@ class Reuse:
         return context if good else None
 
     def _load_whole(self, prefix: bytes, tokens: int, room: int, accept: Accept) -> Context | None:
-        """The context behind a checkpoint that has its states."""
+        """Returns the context after a checkpoint that has states; None if that fails."""
         if self.lent is not None and (there := self.lent.load(prefix, accept, room, tokens)):
             return there
         held = self.model.load(prefix, accept)
@@ -451,9 +456,9 @@ class Reuse:
     def acquire(
         self, prompt: Prompt, choices: Sequence[Choice]
     ) -> tuple[dict[int, Leased], Pages | None]:
-        """Leases the segments that are chosen as hits, by index: on the model's GPU those that are
-        there. A miss is left out. Pages, where their rows are to be read where they lie: they are
-        leased for so long then."""
+        """Leases the segments that are chosen as hits. Returns the leases by segment index, without
+        misses; copies on the model's GPU come first. Also returns pages if the segments' rows are
+        to be read in place; the leases then last for `LIFE` seconds."""
         wanted = {
             p.index: p.key
             for p, c in zip(prompt.pieces, choices, strict=True)
@@ -463,12 +468,12 @@ class Reuse:
         if lasting and (held := self._leased(wanted, LIFE)):
             return held, self._pages(held)
         held = self._leased(wanted, 0.0)
-        # Leases for as long are more than the daemon gives; it would be asked twice for ever.
+        # The daemon grants no leases of this length. Do not ask it twice for every prompt.
         self._refused |= lasting and bool(held)
         return held, None
 
     def _reads(self) -> bool:
-        """Whether attention can read rows in memory that is leased."""
+        """Whether attention can read rows in leased memory."""
         on_device = self.lent is not None and self.lent.reads and self.lent.memory() is not None
         return on_device or self.device.type == "cpu"
 
@@ -482,7 +487,7 @@ class Reuse:
         return held
 
     def _pages(self, held: dict[int, Leased]) -> Pages | None:
-        """Attention reads rows where they lie if all of them are in its own device's memory."""
+        """Returns pages if all leased rows are in memory of the model's device; else None."""
         there = list(_on_device(held).values())
         if not there:
             return Pages(self.device) if self.device.type == "cpu" else None
@@ -494,8 +499,8 @@ class Reuse:
     def placement(
         self, prompt: Prompt, held: dict[int, Leased], in_place: bool, max_error: float | None
     ) -> Placement:
-        """Leased segments, to be put in place by the daemon or here; one that cannot be read, or is
-        farther off than that, is no hit."""
+        """Returns the placement of leased segments, by the daemon or by this process. A segment
+        that cannot be read, or has a larger error than max_error, is omitted."""
         out = Placement(self.composer, self.placing(held), self._remote(held), in_place=in_place)
         for index, segment in held.items():
             spec = prompt.pieces[index].spec
@@ -513,20 +518,21 @@ class Reuse:
         return out
 
     def placing(self, held: dict[int, Leased]) -> Placing | None:
-        """Who puts leased segments in place that lie on the GPU."""
+        """Returns the placer of leased segments on the GPU; None if there are none."""
         there = _on_device(held)
         return None if self.lent is None else self.lent.placing(there)
 
     def _remote(self, held: dict[int, Leased]) -> Remote | None:
-        """Who has the daemon put them in place."""
+        """Returns the object by which the daemon places leased segments on the GPU; None if it
+        cannot."""
         there = _on_device(held)
         if self.lent is None or self._registered is None or not there:
             return None
         return Remote(self.lent, self.model, self._registered, there)
 
     def release(self, held: dict[int, Leased], reader: Reader | None = None) -> bool:
-        """Ends the leases; whether all their bytes were good until now. reader: who has read rows
-        of theirs on the GPU."""
+        """Ends the leases. Returns whether all their bytes were valid until now. reader: the object
+        that has read their rows on the GPU."""
         good = all(release_all([s for s in held.values() if isinstance(s, Segment)]))
         if self.lent is not None:
             stream = None if reader is None else reader.last
@@ -534,12 +540,13 @@ class Reuse:
         return good
 
     def count(self, held: dict[int, Leased]) -> None:
-        """Counts the tokens of leased segments that were good."""
+        """Counts the tokens of leased segments whose bytes were valid."""
         if self.lent is not None:
             self.lent.tokens += sum(s.tokens for s in _on_device(held).values())
 
     def lend(self, held: dict[int, Leased], taken: float, context: Context) -> Loan | None:
-        """Keeps leases for as long as a context's pages are read; None: there are no pages."""
+        """Returns a loan, which keeps leases as long as a context's pages are read; None if the
+        context has no pages."""
         paged = [at.pages for at in context.layers if at.pages is not None]
         if not paged:
             return None
@@ -550,10 +557,10 @@ class Reuse:
         return loan
 
     def capture(self, kept: Kept, prompt: Prompt, choices: Sequence[Choice]) -> None:
-        """Runs the segments alone that are chosen for it.
+        """Captures the segments that are chosen as ISOLATED, into `kept`.
 
-        Kept segments have the stored types, so that this prompt uses the same values as later ones
-        will read, within the tolerance.
+        Their tensors have the stored types, so that this prompt uses the values that later prompts
+        will read, up to the tolerance.
         """
         if Choice.ISOLATED not in choices:
             return
@@ -576,7 +583,7 @@ class Reuse:
             self.measured(CaptureTiming(tokens, self.now() - began))
 
     def store(self, kept: Kept) -> list[Code | int]:
-        """Publishes captured segments and saves checkpoints: what became of each."""
+        """Publishes captured segments and saves checkpoints. Returns the outcome of each."""
         new: dict[bytes, NewSegment] = {}
         for piece, captured in kept.segments:
             if piece.key is not None and piece.key not in new:
@@ -601,7 +608,8 @@ class Reuse:
             return []
 
     def _save(self, kept: Kept, spare: Sequence[Context]) -> list[Code | int]:
-        """Saves checkpoints; or spare ones between them, behind those that were saved before."""
+        """Saves the kept checkpoints. If `spare` is given, saves only these, each with the kept or
+        spare checkpoint before it as its parent."""
         every = sorted([*kept.checkpoints, *spare], key=lambda context: context.tokens)
         positions = [c.tokens for c in every]
         hashes = self.model.prefix_hashes(kept.ids, positions) if positions else None

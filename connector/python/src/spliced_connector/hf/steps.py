@@ -1,8 +1,8 @@
-"""Whether the library's single-token steps leave the same states as a prefill.
+"""Checks whether the library's single-token steps leave the same states as a prefill.
 
-A step is another function than a prefill, and not always the same arithmetic: MiniMax rounds its
-state to the model's type at each token, and Mamba2's step ignores `time_step_limit`. A prefill
-does not give the state after an answer of such a model.
+A step is another function than a prefill, and may have other arithmetic: MiniMax rounds its state
+to the model's type at each token, and Mamba2's step ignores `time_step_limit`. In such a model, a
+prefill of prompt and answer does not give the state that the answer's steps leave.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAST = 1e-4
 
 
 def unlike_prefill(model: PreTrainedModel, arch: Architecture) -> str:
-    """Returns why states after single-token steps are not those of a prefill, "" if they are.
+    """Returns why single-token steps leave other states than a prefill, "" if they do not.
 
     Steps of `_STEPS` tokens are compared with the walk's recurrence over the same rows of each
     mixer, so that rounding in earlier layers does not count.
@@ -104,8 +104,8 @@ def bound(dtype: torch.dtype) -> float:
 
 
 def apart(a: Tensor, b: Tensor) -> float:
-    """Returns the error of a, relative to b for each head, as a root of the mean square. So one
-    head that decays by another rule is detected among many, and so is one with a small state."""
+    """Returns the root mean square over heads of the error of a, relative to b in each head. So it
+    detects a single head that decays by another rule, even if that head's state is small."""
     wide, want = a.double().flatten(1), b.double().flatten(1)
     each = (wide - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-30)
     return float(each.square().mean().sqrt())

@@ -2,10 +2,10 @@
 
 A chat template rewrites the previous turn: reasoning is dropped, white space trimmed, arguments
 of tools are serialised again. The next prompt then diverges from the computed tokens a few tokens
-before the end of the last prompt, or inside the answer, between two states. So the rows of the
-last turn's tokens, from a state shortly before the end of the prompt on, are stored with it, one
-node per token. If a prompt diverges inside them, the states are replayed, and nothing is computed
-twice.
+before the end of the last prompt, or inside the answer, between two states. So the adapter stores
+a state shortly before the end of the prompt (the base) and the rows of the tokens after it, one
+node per token. If a prompt diverges inside these rows, the states are replayed, and nothing is
+computed twice.
 
 Rows are taken from the walk that has computed the prompt's end, and from the mixers' inputs while
 the library decoded the answer. They are appended to a buffer of the daemon over the state before
@@ -61,7 +61,7 @@ _APPENDED = 16
 
 def most_rows(profile: Profile) -> int:
     """Returns how many rows take no more bytes than the states of linear layers, 0 if the states
-    of a profile do not follow from rows."""
+    of a profile cannot be rebuilt from rows."""
     if not profile.keeps_rows:
         return 0
     row = profile.buffer_layout(_APPENDED).nbytes / _APPENDED
@@ -70,9 +70,9 @@ def most_rows(profile: Profile) -> int:
 
 @dataclass
 class Turn:
-    """The last turn: rows of tokens [base, rows.end), and a context that has the keys and
-    values of all of them. state: the state after `base` tokens, unless the daemon has it or
-    is about to."""
+    """The last turn: the rows of tokens [base, rows.end), and a context with the keys and values
+    of these tokens. state: the state after `base` tokens; None if the daemon has it or will get
+    it with the other checkpoints."""
 
     base: int
     rows: TurnRows
@@ -91,9 +91,9 @@ def base_of(
 ) -> int | None:
     """Returns the token at which the rows of a turn begin, None if no rows are stored.
 
-    The prompt `ids` was computed up to token `upto`, after `begin` tokens that were reused;
-    `whole`: the states of these are in the daemon. At least half of the rows are reserved for the
-    answer. A new base is at the end of the previous turn, or at a block: every later prompt looks
+    The prompt `ids` was computed up to token `upto`, after `begin` reused tokens. `whole`: the
+    daemon has the states after these tokens. At least half of the rows are reserved for the answer.
+    A new base is at the end of the previous turn, or at a block, because every later prompt looks
     up these positions.
     """
     least = upto - most // 2
@@ -147,12 +147,12 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Returns the tokens that all layers have read; 0 if they do not agree."""
+        """Returns how many tokens all layers have read; 0 if layers differ."""
         counts = set(self._count.values())
         return counts.pop() if len(counts) == 1 else 0
 
     def read(self, tokens: int) -> dict[int, Tensor]:
-        """Returns the first rows of each layer."""
+        """Returns the rows of each layer for the first `tokens` tokens."""
         return {layer: torch.cat(rows)[:tokens] for layer, rows in self._read.items()}
 
 
@@ -164,8 +164,9 @@ def with_answer(
     answered: list[int],
     read: Reading,
 ) -> Turn:
-    """Returns a turn with the rows of its answer, as far as its mixers' inputs were recorded. The
-    context was `before` when the library began, where the turn's rows end, and is `after`."""
+    """Returns a turn with the rows of those tokens of its answer whose mixers' inputs were
+    recorded. `before` is the context where the turn's rows end and the library began to decode;
+    `after` is the context after the answer."""
     n = min(read.tokens, after.tokens - before.tokens)
     if n <= 0 or before.tokens != turn.rows.end:
         return turn
@@ -196,8 +197,8 @@ class Drafted:
 
 
 class Turns:
-    """Stores the rows of turns in the daemon. Those of the first one are compared with the states
-    of the engine. If they differ by more than rounding, no more are stored."""
+    """Stores the rows of turns in the daemon. The states replayed from the first turn are compared
+    with the engine's states. If they differ by more than rounding, no rows are stored any more."""
 
     def __init__(self, arch: Architecture, model: Model, most: int) -> None:
         self.most = most
@@ -251,8 +252,8 @@ class Turns:
         return self._model.accept(buffer, rows.end - rows.begin) == Code.OK
 
     def _like(self, buffer: Buffer, turn: Turn, rows: TurnRows) -> bool:
-        """Returns whether a replay gives the states of the turn's context; compared once, if it
-        can be."""
+        """Returns whether a replay gives the states of the turn's context. Only one turn is
+        compared, the first whose context ends with its rows; True for all other turns."""
         if self._compared or turn.context.tokens != rows.end:
             return True
         slot = self._model.replay(buffer, rows.end)

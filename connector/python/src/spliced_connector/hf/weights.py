@@ -13,7 +13,7 @@ from spliced_connector.walk import UnsupportedError, altered
 class Weights:
     """Watches a model's modules, and their parameters byte by byte.
 
-    Raises `UnsupportedError` for a model whose weights cannot be read, such as offloaded ones.
+    Raises `UnsupportedError` for a model whose weights cannot be read, such as offloaded weights.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -32,7 +32,7 @@ class Worker:
         """serving: the engine's current reuse; nothing is computed while it is None."""
         self._serving = serving
         self._closed = False
-        self._declined: list[Job] = []  # and not reported yet
+        self._declined: list[Job] = []  # declined jobs that are not reported yet
 
     def __enter__(self) -> Worker:
         return self
@@ -43,8 +43,8 @@ class Worker:
     def step(self, wait: float = 0.0) -> int:
         """Waits at most `wait` seconds for a requested segment, and computes it.
 
-        Returns how many were published. Failures of the daemon are not raised; it returns 0 after
-        some of the time.
+        Returns how many segments were published. Failures of the daemon are not raised: it returns
+        0, perhaps before `wait` has passed.
         """
         reuse = self._reuse()
         declined, self._declined = self._declined, []
@@ -66,7 +66,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """Takes no more jobs. Declined ones are reported."""
+        """Takes no more jobs, and reports declined jobs."""
         reuse, self._closed = self._reuse(), True
         if reuse is not None:
             reuse.model.jobs(0, 0.0, self._declined, end=True)
@@ -83,7 +83,7 @@ class Worker:
             primer = reuse.primers.of(job.spec)
             captured = capture(reuse.arch, job.tokens, job.spec, reuse.device, primer)
         except Exception:
-            # An error of the model for tokens of others must not end its owner.
+            # If the model fails on another engine's tokens, this process must go on.
             log.exception("a segment of %d tokens is not computed", job.spec.tokens)
             return False
         new = NewSegment(job.spec, job.tokens, pack(reuse.profile, captured))

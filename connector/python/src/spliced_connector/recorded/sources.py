@@ -1,8 +1,8 @@
 """Describes the interfaces of a release by reading its sources, without importing any.
 
-The facts are the same as in `spliced_connector.drift`, as far as sources show them. They leave
-out results of the engine's functions, and members made by decorators and bases of other
-libraries.
+The facts are the same as in `spliced_connector.drift`, as far as sources show them. Sources do not
+show results of the engine's functions, nor members that come from decorators or from base classes
+of other libraries.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Sources:
         return ".".join([*above, *([node.module] if node.module else [])])
 
     def _ancestors(self, module: str, node: ast.AST) -> tuple[list[ast.ClassDef], bool]:
-        """Returns a class and its bases in order, and whether these are all."""
+        """Returns a class and its bases in order, and whether all its bases were found."""
         if not isinstance(node, ast.ClassDef):
             return [], False
         order, whole = [node], True

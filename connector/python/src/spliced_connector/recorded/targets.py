@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the engine whose result for one small model, a shape, is recorded."""
+    """A call of an engine's function for one small model. Its result, a shape, is recorded."""
 
     method: str
     arguments: tuple[object, ...]
@@ -15,9 +15,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Target:
-    """A class or function. `members` limits fields and enumeration members, empty = all of them.
-    every: a base class of ours, all of whose public methods are recorded. A new one, even one
-    with a default, is a request of the engine that we have not handled."""
+    """A class or function. `members`: the fields and enumeration members to record; empty for all.
+    every: for a base class of ours, all public methods are recorded. A new method, even one with a
+    default implementation, is a request of the engine that our class does not handle yet."""
 
     module: str
     name: str

@@ -1,11 +1,10 @@
 """SGLang's HiCache with the daemon as its storage tier (`--hicache-storage-backend dynamic`).
 
-Pages of keys and values, and recurrent states where tree nodes end: see `pages`. SGLang calls
-this from its storage threads, not from the thread that runs the model.
+The tier has pages of keys and values, and recurrent states where tree nodes end (see `pages`).
+SGLang calls it from its storage threads, not from the thread that runs the model.
 
-This was run against the classes, host pools and allocators of SGLang 0.5.23 and a real daemon,
-and never inside a running engine: HiCache pins host memory, for which SGLang needs a GPU's
-driver.
+It was run with the classes, host pools and allocators of SGLang 0.5.23 and a real daemon, but never
+inside a running engine: HiCache pins host memory, for which SGLang needs a GPU's driver.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from spliced_connector.walk import part_bytes
 class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     """Stores and finds pages of one rank.
 
-    With a daemon that is absent, slow or new, pages are misses. An unknown pool is not used, with
-    one line in the log. Only the constructor raises.
+    If the daemon is absent, slow or newly started, lookups miss. A pool of unknown form is not
+    used, and a line in the log says why. Only the constructor raises.
     """
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: object = None) -> None:
@@ -219,8 +218,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         self.client.close()
 
     def _named(self) -> bytes:
-        """Returns the digest of the loaded weights. Nothing is stored if they differ from those
-        that the settings name."""
+        """Returns the digest of the loaded weights. If these are not the weights that the settings
+        name, nothing is stored."""
         try:
             args = get_server_args()
         except ValueError:  # there is no engine in this process
@@ -258,8 +257,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         return Pages(model, pool, self.tally, self._shares)
 
     def _shares(self) -> bool:
-        """Returns whether pages may be stored and found: the engine has the weights that name
-        them."""
+        """Returns whether pages may be stored and found, which requires that the engine still has
+        the weights that name the pages."""
         watched = self._watched
         if watched is None or self._refusal:
             return False
@@ -285,7 +284,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         extra_info: HiCacheStorageExtraInfo | None,
         until: float,
     ) -> list[int]:
-        """Returns after how many leading pages a pool can be restored."""
+        """Returns the numbers of leading pages after which a pool can be restored, ascending."""
         one = transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES and len(transfer.keys or "x") == 1
         if transfer.name != PoolName.MAMBA or not one or self.states is None or self.rows is None:
             return []
@@ -361,7 +360,7 @@ def _refusal(config: HiCacheStorageConfig) -> str:
 
 
 def _starts(pages: Pages, keys: int, indices: torch.Tensor | None) -> list[int] | None:
-    """Returns the first slot of each page; None if there are fewer than the keys need."""
+    """Returns the first slot of each page; None if the number of slots does not fit the keys."""
     size = max(pages.pool.page_tokens, 1)
     if indices is None or indices.numel() != keys * size:
         return None

@@ -1,4 +1,4 @@
-"""From SGLang's arguments to a connection with the daemon."""
+"""Makes the connection with the daemon from SGLang's arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _ATTACH_SECONDS = 1.0
 
 
 def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reuse:
-    """Raises Inert for an engine that is not supported, ValueError for settings that are wrong."""
+    """Returns the engine's `Reuse`, connected with the daemon if it answers within a second.
+
+    Raises Inert for an engine that is not supported, ValueError for invalid settings.
+    """
     engine = survey(context, settings)
     profile = Profile(engine.identity)
     params = context.params
@@ -64,7 +67,7 @@ def make_reuse(context: TreeCacheBuildContext, settings: SpliceSettings) -> Reus
 
 
 def _tokenizer(context: TreeCacheBuildContext) -> Tokenizer | None:
-    """The engine's own; None where it was started without."""
+    """Returns the engine's own tokenizer; None if the engine was started without one."""
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
     args = context.server_args

@@ -1,7 +1,7 @@
-"""One request of SGLang: a context that moves, and the slots that it is finally written to.
+"""One request of SGLang: a context that moves, and the slots to which it is written at the end.
 
-The engine has no slots for a job until it has ended: they are allocated when all is there, so
-that a request that waits, or is lost, occupies none.
+The engine allocates a job's slots only when the job has ended, so that a request that waits or
+fails occupies no slots.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spliced_connector.walk import Context
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The exact prefix of a request in the engine's tree: slots [tokens] of its rows, and the
-    slot of the states after them, None in a model without."""
+    """The exact prefix of a request in the engine's tree: the slots [tokens] of its rows, and the
+    slot of the states after them (None in a model without states)."""
 
     slots: Tensor
     state: int | None
@@ -31,8 +31,9 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base of a job: the first `tokens` tokens, of a checkpoint of the daemon or, without a
-    name, of the engine's tree. spliced: the checkpoint may be of a splice."""
+    """Where a job begins: after the first `tokens` tokens. They come from the daemon's checkpoint
+    `name`, or from the engine's tree if the name is empty. spliced: the checkpoint may come from a
+    splice."""
 
     tokens: int = 0
     name: bytes = b""
@@ -40,7 +41,7 @@ class Base:
 
 
 class SlotJob(Job):
-    """See `serving.job`."""
+    """A job (see `serving.job`) whose result is written to SGLang's slots."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class SlotJob(Job):
         base: Base,
         sampled: bool,
     ) -> None:
-        """sampled: the canary recomputes it."""
+        """sampled: the canary recomputes the request."""
         super().__init__(splice, ids, means)
         self.base = base
         self.sampled = sampled
@@ -61,12 +62,12 @@ class SlotJob(Job):
 
     @property
     def fresh(self) -> bool:
-        """Whether it has done no work yet that another job would have to repeat."""
+        """Whether this job has done no work that a new job would have to repeat."""
         return self.context is None and not self.captured
 
     def write(self, into: Tensor, begin: int, state: int | None) -> None:
-        """Writes rows from token `begin` on to slots, and the states after the last; call it once
-        `run` has returned True."""
+        """Writes the rows from token `begin` on to the slots `into`, and the states after the last
+        row to the slot `state`. Call it once `run` has returned True."""
         context = self._moving()
         for layer, rows in self._slots.rows.items():
             k, v = context.rows(layer)

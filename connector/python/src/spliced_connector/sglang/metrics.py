@@ -1,4 +1,4 @@
-"""The connector's counts among SGLang's Prometheus metrics, and in its log when it ends.
+"""Exports the connector's counts with SGLang's Prometheus metrics.
 
 `sglang:spliced_total{what="loaded_tokens"}`: every count of `EngineTally` by name.
 """

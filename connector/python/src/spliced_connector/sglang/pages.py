@@ -10,14 +10,14 @@ profiles that follow from the model's identity:
     states  the recurrent layers only; a page is a checkpoint without rows of all tokens before
             its end
 
-Neither extends another checkpoint: a chain of pages would be cut off at 256 of them, could not
-branch within a node, and would lose its tail with its first page.
+No page extends another checkpoint. A chain of pages would be limited to 256 pages, could not branch
+within a node, and would lose all later pages with its first page.
 
     name = SHA-256("spliced sglang page\\0" | fingerprint | u32 salt length | salt
                    | u32 page tokens, 0 of states | page hash as text)
 
-The fingerprint includes weights, adapter, types and layer shapes, and shares are stored by rank:
-another model, layout or rank finds nothing.
+The fingerprint includes weights, adapter, types and layer shapes, and each rank stores its own
+share. So another model, layout or rank finds nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Pages:
         self._layout = pool.profile.checkpoint_layout(pool.page_tokens)
 
     def names(self, keys: Sequence[str]) -> list[bytes]:
-        """Returns names; empty if no daemon was attached yet, or nothing may be shared."""
+        """Returns the pages' names; () if no daemon was attached yet, or nothing may be shared."""
         salt = self._model.salt
         if salt is None or not self._shares():
             return []
@@ -124,9 +124,9 @@ class Pages:
         return found
 
     def ends(self, keys: Sequence[str], positions: Sequence[int], until: float) -> list[int]:
-        """Returns numbers of leading pages after which a state is stored, ascending.
+        """Returns the numbers of leading pages after which a state is stored, ascending.
 
-        `positions` are the tokens up to each page's end.
+        `positions`: the number of tokens up to each page's end. `until`: as in `leading`.
         """
         found: list[int] = []
         names = self.names(keys)
@@ -151,7 +151,7 @@ class Pages:
     def save_parts(
         self, keys: Sequence[str], ends: Sequence[int], parts: Callable[[int], list[memoryview]]
     ) -> list[bool]:
-        """`save` of pages that `parts` yields one by one."""
+        """Stores pages as `save` does; `parts(i)` returns the parts of page i."""
         done: list[bool] = []
         names = self.names(keys)
         for at in range(0, len(names), _AT_ONCE):
@@ -192,7 +192,7 @@ class Pages:
         return done + [False] * (len(keys) - len(done))
 
     def _copy(self, checkpoint: Checkpoint, targets: Sequence[Tensor]) -> bool:
-        """Copies a page and releases it. Returns whether it was copied, and valid until then."""
+        """Copies a page and releases its lease. Returns whether it was copied and was valid."""
         fits = checkpoint.layouts == (self._layout,)
         try:
             if fits:

@@ -1,12 +1,12 @@
 """The `sglang.srt.plugins` entry point, which registers `--radix-cache-backend spliced`.
 
-SGLang passes requests to a cache when it schedules them. For the rest SGLang's own hooks are
-used. They do nothing for other caches:
+SGLang passes requests to a cache when it schedules them. The plugin gets everything else from
+SGLang's hooks, which do nothing for other caches:
 
-    before a batch is planned        a slice of work, see `reuse`
+    before a batch is planned        a slice of work is done, see `reuse`
     a request is to be admitted      it is skipped until its promised tokens are there, and its
                                      prompt is cut where the daemon wants a state
-    a batch runs                     a prefill's time is learned
+    a batch runs                     a prefill's time is measured
     a model is loaded                its weights are watched
     weights are replaced             nothing is reused any more
     weights may have been written    they are compared before anything is reused or stored
@@ -163,7 +163,8 @@ def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> An
 
 
 def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: Any) -> Any:
-    """Around the replacement of weights: the daemon's objects are named by those of the start."""
+    """Around the replacement of weights. Objects are named by the weights at the start, so reuse
+    ends."""
     engine_weights.replace()
     cache = _ours(getattr(updater.scheduler, "tree_cache", None))
     if cache is not None:
@@ -194,7 +195,7 @@ def released(original: Callable[..., Any], updater: Any, request: Any) -> Any:
 
 
 def resumed(original: Callable[..., Any], updater: Any, request: Any) -> Any:
-    """Around its return, with unknown contents."""
+    """Around the return of the weights' memory, whose contents are then unknown."""
     done = original(updater, request)
     if _WEIGHTS_TAG not in updater.offload_tags:
         engine_weights.resume()
@@ -210,12 +211,13 @@ def _doubt(scheduler: Any) -> None:
 
 
 def is_told(original: Callable[..., Any], streamer: Any, key: str) -> bool:
-    """Around the output's query whether a value is reported once, not for every token."""
+    """Around the query of SGLang's output whether a value is reported once, not for each token."""
     from spliced_connector.sglang.radix import TOLD
 
     return key == TOLD or bool(original(streamer, key))
 
 
 def _ours(cache: object) -> Any:
-    """Returns a cache of ours, None for others. Typed loosely: its class imports SGLang."""
+    """Returns the cache if it is a `SplicedRadixCache`, else None. The type is loose, because the
+    class imports SGLang."""
     return cache if hasattr(cache, "admit") and hasattr(cache, "stopping") else None

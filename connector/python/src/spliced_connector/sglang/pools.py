@@ -1,6 +1,6 @@
-"""SGLang's host pools as canonical tensors: the only module that knows their layout.
+"""SGLang's host pools as tensors of our own layout. Only this module knows the pools' layouts.
 
-Written against 0.5.23. Host pools keep what HiCache has copied from the device:
+It was written for 0.5.23. Host pools have what HiCache has copied from the device:
 
     KV     layer_first        [2, layers, tokens, heads, dim]
            page_first         [2, tokens, layers, heads, dim]
@@ -9,8 +9,8 @@ Written against 0.5.23. Host pools keep what HiCache has copied from the device:
     MAMBA  temporal           [slots, layers, 1, value heads, value dim, key dim]
            conv               [slots, layers, 1, channels, kernel - 1]
 
-KV has only attention layers, MAMBA only recurrent ones. Any other layout is refused by `Unfit`,
-and the backend does not use the pool.
+KV has only attention layers, MAMBA only recurrent layers. Any other layout raises `Unfit`, and the
+backend does not use the pool.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unfit(Exception):  # noqa: N818 - it is a property of the engine, not a fa
 
 
 class Pool(Protocol):
-    """One kind of page: reads and writes it in the order of a checkpoint's parts."""
+    """Pages of one kind, as tensors in the order of a checkpoint's parts."""
 
     profile: Profile
     page_tokens: int
@@ -94,7 +94,8 @@ class RowPool:
         return self._rows(block)
 
     def flat(self, data: Tensor) -> list[Tensor]:
-        """`page` of the bytes that the pool's `get_data_page` returns: views of `data`."""
+        """Returns the same tensors as `page`, as views of `data`, which has the form of the pool's
+        `get_data_page`. Raises `Unfit` for another type or size."""
         if data.dtype != self.dtype or data.numel() != torch.Size(self._shape).numel():
             raise Unfit(f"page of {data.numel()} {data.dtype}")
         return self._rows(data.view(self._shape))

@@ -1,13 +1,14 @@
 """SGLang's radix cache with the daemon as a lower tier: `--radix-cache-backend spliced`.
 
 The tree's prefix of a prompt is used first; it is exact and shared between requests. The daemon
-may have more: a longer exact prefix, or segments at any position. That is reported as a hit of a
-host tier, with slots that belong to the request: SGLang admits the request for the remaining
-tokens and then asks for the slots. An exact prefix joins the tree with the tokens computed after
-it, as any row does. Rows after composed segments never do, and are freed with their request.
+may have more: a longer exact prefix, or segments at any position. This cache reports these tokens
+as a hit of a host tier. SGLang admits the request for the remaining tokens, and then asks for slots
+with the hit tokens; these slots belong to the request. An exact prefix joins the tree with the
+tokens computed after it, as any row does. Rows after composed segments never join the tree, and are
+freed with their request.
 
-A job works between batches, for as long as `Reuse` allows; until it is done its request is
-skipped. All promised tokens are delivered, or none: then the request is matched again without
+A job works between batches, for as long as `Reuse` allows. Its request is skipped until the job is
+done. All promised tokens are delivered, or none; in that case the request is matched again without
 them.
 """
 
@@ -49,8 +50,8 @@ TOLD = "spliced"
 
 
 class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
-    """Behaves like its base class until it is given a `reuse`. An error of ours ends the reuse,
-    not the engine."""
+    """Behaves like its base class until `attach` gives it a `reuse`. An error in the reuse ends the
+    reuse, but not the engine."""
 
     reuse: Reuse | None = None
     inert = ""
@@ -58,12 +59,12 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
-        # By request, and kept when the reuse ends: requests continue with what they were given.
+        # By request. They stay when the reuse ends, because requests keep the slots they got.
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
         self._composed: set[str] = set()  # requests with rows after composed segments
         self._lent = False  # the last load gave slots to a request
         self._rounded: set[str] = set()  # requests that continue from rounded states
-        self._leading: dict[str, Leading] = {}  # names of their tokens
+        self._leading: dict[str, Leading] = {}  # names of requests' leading tokens
 
     def attach(self, reuse: Reuse) -> None:
         """Starts using the daemon."""
@@ -115,7 +116,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return torch.cat([path, own.to(path)])
 
     def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
-        """Stores the states of the request that the daemon wants. Rows after composed segments
+        """Stores those states of the request that the daemon wants. Rows after composed segments
         stay out of the tree."""
         self._private.pop(req.rid, None)
         tracked = self._of(req)
@@ -212,8 +213,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             self.reuse.rounded.add([self._name(self.reuse, req, up_to)])
 
     def _name(self, reuse: Reuse, req: Req, tokens: int) -> bytes:
-        """Returns the name of the leading tokens of a request. Their list is built only if the
-        name is new: waiting requests are asked about at every step."""
+        """Returns the name of the first `tokens` tokens of a request. It lists the tokens only if
+        the name is not known yet, because waiting requests are looked up at every step."""
         leading = self._leading.get(req.rid)
         if leading is None:
             leading = self._leading[req.rid] = Leading(reuse.model.profile, STEP)
@@ -273,8 +274,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
         return Prefix(slots, state)
 
     def _load(self, tracked: Tracked, req: Req, count: int) -> int | None:
-        """Returns the number of tokens for which the request now has slots; None: not yet, 0:
-        never."""
+        """Returns the number of tokens for which the request now has slots. None: there is no room
+        yet; 0: it gets none."""
         if self.reuse is None:
             return 0
         slots = self._take_slots(count)
@@ -289,7 +290,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
             self.token_to_kv_pool_allocator.free(slots)
             raise
         if state is not None:
-            # The written state replaces one that was to be copied or cleared.
+            # The written state replaces a state that was to be copied or cleared.
             req.kv.mamba_cow_src_index, req.kv.mamba_needs_clear = None, False
         self._private[req.rid] = slots
         if tracked.spliced:
@@ -325,7 +326,7 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
     def _store(self, tracked: Tracked, req: Req, up_to: int) -> None:
         ended = req.kv.kv_committed_len if req.finished() else req.extend_end
         if self.reuse is None or up_to != ended:
-            return  # the state is of another token
+            return  # the request's state is not the one after `up_to` tokens
 
         def row() -> tuple[Tensor, int | None]:
             held = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :up_to]
@@ -354,8 +355,8 @@ def _ids(req: Req) -> list[int]:
 
 
 def _plain(req: Req) -> bool:
-    """Returns whether a request is of a kind that is reused: its tokens determine its state, and
-    are enough."""
+    """Returns whether a request is of a kind that is reused: its tokens alone determine its state,
+    and there are more than NEXT_TOKENS of them."""
     special = (
         req.lora_id,
         req.extra_key,

@@ -1,10 +1,10 @@
-"""What SGLang's scheduler asks for a request's prefixes and segments, and what is stored of it.
+"""Decides which prefixes and segments an SGLang request reuses, and what is stored of it.
 
 A prefix is all rows of the first p tokens and every recurrent state after them. States are
 available where a forward pass of the engine ends: at the ends of prompts and answers, and where the
-plugin ends a chunk of a prompt because the daemon wants the state there. Segments have the names
-that every adapter gives them; names of prefixes go by `STEP`, so that they are shared by engines of
-SGLang.
+plugin ends a chunk of a prompt because the daemon wants the state there. Segments have the same
+names in every adapter. Prefixes are named in steps of `STEP` tokens, so that engines of SGLang
+share them.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _MOST_TURNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a request can have, behind what the engine's tree held when it was made."""
+    """What the daemon can give a request beyond the tokens that the engine's tree has."""
 
     splice: Splice
     base: Base
 
     @property
     def composed(self) -> bool:
-        """Whether segments are in what it gives: then the engine's tree must not have it."""
+        """Whether the offer contains segments. Its rows must then not join the engine's tree."""
         return self.base.spliced or any(span.segment >= 0 for span in self.splice.spans)
 
 
@@ -71,29 +71,29 @@ class Tracked:
 
     ids: tuple[int, ...]  # of the prompt
     names: dict[int, bytes] = field(default_factory=dict)  # of prefixes by tokens, ascending
-    namer: PrefixNames | None = None  # names those of the answer
-    known: Known | None = None  # where it has segments
+    namer: PrefixNames | None = None  # names prefixes that end in the answer
+    known: Known | None = None  # None if the request has no segments
     found: Match = field(default_factory=Match)  # of prefixes
     compute: bool = False  # fetching the prefix is no faster than computing
     held: int = 0  # leading tokens that the daemon has, or is about to have
     wanted: list[int] = field(default_factory=list)  # positions to store, ascending
     cuts: Found = field(default_factory=Found)
     trouble: str = ""
-    decided_micros: int = 0  # what the decision took of the scheduler's time
+    decided_micros: int = 0  # time of the scheduler's thread for the decision
     offer: Offer | None = None
     job: SlotJob | None = None
-    lost: bool = False  # a job has failed: the engine computes it
+    lost: bool = False  # a job has failed, so the engine computes the request
     way: str = "engine"
     claimed: Offer | None = None  # what the engine continued from
     spliced: bool = False  # the request computes tokens that follow spliced segments
     rounded: bool = False  # it began at a state that decoding had rounded
-    stored: int = 0  # checkpoints that were handed over for storing
+    stored: int = 0  # number of checkpoints that were queued for storing
     asked: Match | None = None  # of segments
     predicted: tuple[float, ...] = ()  # seconds by way
     arrived: float = 0.0  # time.perf_counter() when it was opened
     begin: int = 0  # tokens of the engine's tree in front of what was claimed
     placed: int = 0  # end of what was claimed, in whole pages
-    waited: float = 0.0  # seconds until that was in place
+    waited: float = 0.0  # seconds until the claimed tokens were in place
     served: bool = False  # reported to the daemon
 
     @property
@@ -102,12 +102,12 @@ class Tracked:
 
     @property
     def computed(self) -> bool:
-        """Whether nothing of the daemon's can be offered, whatever the engine's tree holds."""
+        """Whether the daemon can offer nothing, whatever the engine's tree has."""
         nothing = self.compute or not self.found.prefix_tokens
         return self.lost or (self.known is None and nothing)
 
     def told(self) -> dict[str, object]:
-        """What became of it, for its response."""
+        """Returns the outcome of the request, for its response."""
         summary: dict[str, object] = {"way": self.way, "decided_micros": self.decided_micros}
         if self.claimed is not None:
             splice = self.claimed.splice
@@ -129,7 +129,7 @@ class Tracked:
 
 
 class Requests:
-    """Decides for one engine; on its scheduler's thread."""
+    """Decides for the requests of one engine, on its scheduler's thread."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Requests:
     def open(
         self, ids: Sequence[int], said: dict[str, object] | None, stops: Collection[int]
     ) -> Tracked:
-        """Asks the daemon of a new request, once.
+        """Asks the daemon about a new request, once.
 
-        said: what it says beside its prompt. stops: the ids that end turns.
+        said: the request's own parameters for the connector. stops: the ids that end turns.
         """
         began = time.perf_counter()
         tracked = Tracked(tuple(ids), arrived=began)
@@ -157,9 +157,9 @@ class Requests:
         return tracked
 
     def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
-        """What there is beyond the first `held` tokens, which the engine's tree has, up to token
-        `most`; None where it is nothing, or not worth it."""
-        # Of a request that gave way the tree may have a part of the answer too.
+        """Returns what the daemon has beyond the first `held` tokens, which the engine's tree has,
+        up to token `most`. Returns None if it has nothing, or if that is not worth it."""
+        # If a request was preempted, the tree may have a part of its answer, too.
         if tracked.lost or held >= tracked.tokens:
             return None
         known = tracked.known
@@ -169,7 +169,7 @@ class Requests:
         return offer if offer is not None and held < offer.splice.tokens <= most else None
 
     def answered(self, tracked: Tracked, ids: Sequence[int]) -> bool:
-        """Whether the daemon wants the state behind a prompt and its answer, of which it hears."""
+        """Reports a prompt and its answer. Returns whether the daemon wants the last state."""
         advice = self._model.advise(
             Query(
                 tokens=ids,
@@ -222,7 +222,7 @@ class Requests:
         tracked.names = dict(zip(ascending, names, strict=True))
 
     def _before(self, tracked: Tracked) -> Named:
-        """The prefixes that can be reused: the engine computes at least the last token."""
+        """Returns the prefixes that can be reused: the engine computes at least the last token."""
         positions = [p for p in tracked.names if p < tracked.tokens]
         return Named(positions, [tracked.names[p] for p in positions])
 
@@ -239,8 +239,8 @@ class Requests:
             tokens=tracked.ids,
             block_tokens=STEP,
             max_checkpoints=self._settings.max_checkpoints,
-            # After the first turn the user's own words begin, after the last comes the answer: so
-            # one state serves other conversations, and one the next turn.
+            # The state after the first turn serves other conversations, because the user's own
+            # words begin there. The state after the last turn serves the next turn.
             cuts=tuple(sorted({*ends[:1], *ends[-1:]})),
             samples=self._clock.take(),
         )
@@ -256,7 +256,7 @@ class Requests:
 
     def _follow(self, tracked: Tracked, found: Match, advice: Advice | None) -> None:
         tracked.found = found
-        if found.prefix_kind == Accept.EXACT:  # what the engine computes extends nothing else
+        if found.prefix_kind == Accept.EXACT:  # new checkpoints extend only exact ones
             tracked.held = found.prefix_tokens
         if advice is None:
             return
@@ -274,8 +274,9 @@ class Requests:
             tracked.trouble = tracked.trouble or "computing it is no slower than fetching it"
 
     def _stored(self, tracked: Tracked) -> bool:
-        """Reports whether the daemon has the state after the prompt. The match leaves it out, as
-        the prompt cannot use it, so every repetition of the prompt would store it again."""
+        """Returns whether the daemon has the state after the prompt. The match omits this state,
+        because the prompt cannot use it. So without this check, every repetition of the prompt
+        would store it again."""
         n = tracked.tokens
         found = self._model.match([n], [tracked.names[n]], (), Accept.ANY)
         return found.prefix_tokens == n
@@ -295,7 +296,7 @@ class Requests:
         return Offer(Splice(base.tokens, base.tokens, known.prompt, through, ()), base)
 
     def _continued(self, tracked: Tracked, held: int) -> Offer | None:
-        """An exact prefix of the daemon, as it is."""
+        """Returns an offer of the daemon's exact prefix alone; None if there is none to offer."""
         tokens, exact = tracked.found.prefix_tokens, tracked.found.prefix_kind == Accept.EXACT
         if not exact or tokens - held < NEXT_TOKENS:
             return None

@@ -1,8 +1,9 @@
-"""One engine's dealings with the daemon: jobs in slices of time, and what is stored.
+"""The exchange of one engine with the daemon: jobs in slices of time, and what is stored.
 
-All of it is on the thread of SGLang's scheduler, which runs the model too. Between two batches a
-slice of work fits: of `stall_ms` where requests run, of a prefill's rows where none does. A request
-whose segments are not in place yet is passed over, others are served meanwhile.
+All of it runs on the thread of SGLang's scheduler, which also runs the model. Between two batches
+there is one slice of work. It takes `stall_ms` while requests run, and at least as long as a
+prefill of `PREFILL_ROWS` rows while none runs. A request whose segments are not in place yet is
+skipped; other requests are served meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _CLOSE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Bare:
-    """What a context has to know of a model that is never walked."""
+    """The attributes of an architecture that a context needs, for a model that is never walked."""
 
     identity: Identity
     dtype: torch.dtype
@@ -64,8 +65,8 @@ class ChangedError(Exception):
 
 
 class Reuse:
-    """See the module. The client belongs to it. Raises ChangedError before anything is reused or
-    stored with other weights."""
+    """See the module. It owns the client. Methods raise ChangedError before they reuse or store
+    anything with changed weights."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class Reuse:
         primer: tuple[int, ...] = (),
         counted: bool = False,
     ) -> None:
-        """arch: the walk over the model; None in mode prefix. primer: the token ids of what
-        segments are captured after. counted: SGLang has metrics."""
+        """arch: the walk over the model; None in mode prefix. primer: the token ids after which
+        segments are captured. counted: whether SGLang exports metrics."""
         self.weights = weights
         """Watches the engine's weights, whose values at the start name all objects."""
         self.engine, self.settings, self.slots = engine, settings, slots
@@ -127,7 +128,7 @@ class Reuse:
         self._fresh = True  # nothing was done in this step
 
     def step(self, alone: bool) -> None:
-        """The scheduler is about to plan a batch. alone: no request runs."""
+        """Begins a slice of work, before the scheduler plans a batch. alone: no request runs."""
         bound = self.settings.stall_ms / 1000
         if alone:
             bound = max(bound, PREFILL_ROWS * self._pace.seconds)
@@ -143,18 +144,18 @@ class Reuse:
     def open(
         self, rid: str, ids: Sequence[int], said: dict[str, object] | None, stops: Collection[int]
     ) -> Tracked:
-        """The request, asked for when it is new."""
+        """Returns the request. Asks the daemon about it if it is new."""
         tracked = self._tracked.get(rid)
         if tracked is None:
             tracked = self._tracked[rid] = self._requests.open(ids, said, stops)
         return tracked
 
     def of(self, rid: str) -> Tracked | None:
-        """The request, if it was opened."""
+        """Returns the request; None if it was not opened."""
         return self._tracked.get(rid)
 
     def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
-        """See `Requests.offer`. What a job works on stays offered while the tree has less."""
+        """See `Requests.offer`. An offer that a job works on stays, while the tree has less."""
         job, page = tracked.job, self.engine.page_tokens
         if job is not None and job.fresh and not job.base.name and job.base.tokens != held:
             self._drop_job(tracked)  # the tree has grown, or shrunk
@@ -167,9 +168,10 @@ class Reuse:
         return found if found is not None and found.splice.tokens // page * page > held else None
 
     def ready(self, tracked: Tracked, prefix: Prefix | None) -> bool:
-        """Works on what is offered for as long as there is time; whether it has ended.
+        """Works on a request's offer within this step's slice. Returns whether the work has ended:
+        the offer is ready to be written, or is lost.
 
-        prefix: what the tree holds of the request now.
+        prefix: the prefix of the request that the tree has now.
         """
         offer = tracked.offer
         if offer is None:
@@ -193,7 +195,7 @@ class Reuse:
             self._lose(tracked, str(err))
             return True
         except Exception:
-            # Whatever the engine's modules raise: the request is computed, and must not fail.
+            # The engine's modules may raise anything. The request must not fail: it is computed.
             log.exception("splicing a request failed, the engine computes it")
             self._lose(tracked, "")
             return True
@@ -202,7 +204,8 @@ class Reuse:
         return done
 
     def write(self, tracked: Tracked, into: Tensor, begin: int, state: int | None) -> None:
-        """Puts what a job has made into slots of the request's own; rows from `begin` on."""
+        """Writes the result of a job, from token `begin` on, into the request's own slots `into`,
+        and its states into the slot `state`."""
         job, offer = tracked.job, tracked.offer
         if job is None or offer is None or job.context is None:
             raise LostError("nothing was made")
@@ -229,9 +232,9 @@ class Reuse:
         job.close()
 
     def next_stop(self, tracked: Tracked, computed: int) -> int:
-        """The next token behind which the daemon wants a state, inside the prompt; 0 for none."""
+        """Returns the next position in the prompt where the daemon wants a state; 0 for none."""
         if not self.engine.states:
-            return 0  # rows stay: they are stored from the prompt's end
+            return 0  # rows stay in place, so they can be stored at the prompt's end
         return next((p for p in tracked.wanted if computed < p < tracked.tokens), 0)
 
     def reached(
@@ -241,10 +244,10 @@ class Reuse:
         at: int,
         row: Callable[[], tuple[Tensor, int | None]],
     ) -> None:
-        """Stores the wanted checkpoints; the request holds rows [0, at) and the states after them.
+        """Stores wanted checkpoints of a request that has rows [0, at) and the states after them.
 
-        ids: of prompt and answer; beyond the prompt the request has ended. row: the slots of its
-        rows, and that of its states.
+        ids: of prompt and answer; if `at` is beyond the prompt, the request has ended. row: returns
+        the slots of the request's rows and the slot of its states.
         """
         due = self._due(tracked, ids, at)
         if not due:
@@ -259,7 +262,7 @@ class Reuse:
     def served(self, tracked: Tracked, rid: str, cached: int, first: float, trace: str) -> None:
         """Reports the first token, `first` seconds after the request's arrival.
 
-        cached: tokens that were not computed, ours among them. trace: a traceparent.
+        cached: tokens that were not computed, including the daemon's. trace: a traceparent.
         """
         tracked.served = True
         claimed, known = tracked.claimed, tracked.known
@@ -287,13 +290,14 @@ class Reuse:
         )
 
     def released(self, tracked: Tracked) -> None:
-        """What the engine had of the request is gone, and the request is not."""
+        """Resets a request that was preempted: the engine has freed its tokens, and serves it again
+        later."""
         if tracked.spliced:
-            tracked.held = 0  # nothing exact extends what was stored of a splice
+            tracked.held = 0  # exact checkpoints do not extend stored checkpoints of a splice
         tracked.claimed, tracked.spliced, tracked.way = None, False, "engine"
 
     def drop(self, rid: str) -> None:
-        """The request is over."""
+        """Forgets a request that has ended."""
         tracked = self._tracked.pop(rid, None)
         if tracked is not None:
             self._drop_job(tracked)
@@ -303,7 +307,7 @@ class Reuse:
             raise ChangedError(f"its weights have changed ({why}): restart it")
 
     def close(self) -> None:
-        """Stores what was taken, for some seconds at most, and ends."""
+        """Stores what is queued, for at most `_CLOSE_SECONDS`, and closes the client."""
         for rid in list(self._tracked):
             self.drop(rid)
         until = time.monotonic() + _CLOSE_SECONDS
@@ -350,22 +354,23 @@ class Reuse:
             self.tally.add("stalls_over_bound")
 
     def _turn(self, tracked: Tracked) -> None:
-        """Wants the state after the prompt, from which the next turn continues."""
+        """Adds the state after the prompt to the wanted ones: the next turn continues from it."""
         if self.settings.turns and tracked.tokens not in tracked.wanted:
             tracked.wanted.append(tracked.tokens)
 
     def _due(self, tracked: Tracked, ids: Sequence[int], at: int) -> list[int]:
-        """The positions to store now. Rows stay; only the last token has a state."""
+        """Returns the positions to store now. Rows of all tokens are there, but states only after
+        the last token."""
         if at > tracked.tokens:
             return [at] if self._ended(tracked, ids, at) else []
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
         tracked.wanted = [p for p in tracked.wanted if p > at]
         if tracked.rounded and not tracked.spliced:
-            return []  # those of a spliced request are stored as approximations
+            return []  # states of a spliced request are stored, as approximations
         return [p for p in due if p > tracked.held]
 
     def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:
-        """Whether the state behind an answer is to be stored; names it then."""
+        """Returns whether the state after an answer is to be stored. If so, names it."""
         if not self.settings.answers or tracked.namer is None or at - tracked.held < 1:
             return False
         if not self._requests.answered(tracked, ids[:at]):
@@ -394,7 +399,7 @@ class Reuse:
             tracked.stored += 1
 
     def _publish(self, piece: Piece, ids: tuple[int, ...], captured: Captured) -> Captured:
-        """Stores a capture, and gives it to the others that wait to capture the same."""
+        """Stores a captured segment, and gives it to other jobs that need the same segment."""
         stored = self._publisher.capture(captured, ids, self.slots.copies)
         if piece.key is not None:
             for other in self._tracked.values():

@@ -62,7 +62,7 @@ class HiCacheSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, object] | None, model_name: str | None) -> HiCacheSettings:
-        """Raises ValueError with all invalid settings."""
+        """Returns checked settings. Raises ValueError, which names all invalid settings."""
         wrong: list[str] = []
         known = {field.name: str(field.type) for field in fields(cls)}
         values: dict[str, object] = {}
@@ -101,7 +101,7 @@ class HiCacheSettings:
             raise ValueError(f"{self.WHERE}: {err}") from err
 
     def identity(self, weights: bytes, tp_size: int, dtype: DType) -> Identity:
-        """Returns the identity of the model with rows, or convolution tails, of a type.
+        """Returns the identity of the model with rows, or convolution tails, of type `dtype`.
 
         It covers all settings of the config that may change values, but none that SGLang was
         started with. Raises ValueError if its config cannot be read or is not supported.

@@ -1,11 +1,11 @@
 """Rows and states of SGLang on its device, by slot.
 
-Tokens and requests have separate slots: row t of a request is in the slot that its row of
-`req_to_token` names, its states in one slot of the state pool. Canonical rows are [n, KV heads,
-dim]. A canonical state is [value heads, key dim, value dim] in float32; the pool's is
-value-major, except for Lightning attention. A convolution's tail is [kernel - 1, channels], the
-oldest first; the pool's is channel-major. For latent attention a slot has the latent, which is
-the canonical value, followed by the shared key.
+Tokens and states have separate slots. Row t of a request is in the slot that entry t of its row in
+`req_to_token` names. Its states are in one slot of the state pool. "Canonical" is the layout of
+stored objects: rows are [n, KV heads, dim], a state is [value heads, key dim, value dim] in
+float32, and a convolution's tail is [kernel - 1, channels], the oldest input first. In the pool, a
+state is value-major (except for Lightning attention), and a tail is channel-major. For latent
+attention a slot has the latent, which is the canonical value, followed by the shared key.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Slots:
 def find_slots(profile: Profile, kv_pool: Any, request_pool: Any) -> Slots:
     """Returns the pools of an engine's model.
 
-    kv_pool: the pool of its token allocator. request_pool: its table of requests, which contains
-    the state pool. Raises Inert for pools that are unknown or do not fit.
+    kv_pool: the pool of the engine's token allocator. request_pool: the engine's table of requests,
+    which contains the state pool. Raises Inert for pools that are unknown or do not fit.
     """
     rows = _rows(profile, kv_pool)
     states = _states(profile, request_pool)

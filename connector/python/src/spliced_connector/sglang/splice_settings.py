@@ -31,10 +31,10 @@ class SpliceSettings(ServingSettings):
 
     @classmethod
     def parse(cls, text: str, model: str) -> SpliceSettings:
-        """Raises ValueError with all invalid settings.
+        """Returns checked settings. Raises ValueError, which names all invalid settings.
 
-        text: of the variable. model: the directory of the engine's model, which has the weights
-        by default.
+        text: the value of the variable. model: the directory of the engine's model, which has the
+        weights by default.
         """
         try:
             given = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text or "{}")

@@ -1,7 +1,7 @@
 """The properties of an engine, and whether the connector supports it.
 
-`survey` reads SGLang's arguments and pools once, at the start. Anything unknown makes the
-connector inert: `Inert` carries the one line with the reason.
+`survey` reads SGLang's arguments and pools once, at the start. If anything is unknown, it raises
+`Inert` with a one-line reason, and the connector does nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def loading_of(args: Any) -> Loading:
 
 
 def survey(context: TreeCacheBuildContext, settings: SpliceSettings) -> Engine:
-    """Reads the engine. Raises Inert for anything unsupported, ValueError for a setting that
-    names no weights."""
+    """Returns the properties of the engine. Raises Inert for anything unsupported, ValueError for a
+    setting that names no weights."""
     release, args = version("sglang"), context.server_args
     if release not in TESTED and not settings.untested:
         raise Inert(f"SGLang {release} was never tested, {', '.join(TESTED)} was")
@@ -104,8 +104,9 @@ def _check(context: TreeCacheBuildContext, args: Any) -> None:
 
 
 def _described(context: TreeCacheBuildContext, args: Any) -> Mapping[str, object]:
-    """Returns the model's config as transformers reads it, if it knows the model: SGLang's own
-    classes have other defaults, and all adapters must name a model alike."""
+    """Returns the model's config as transformers reads it, or SGLang's if transformers does not
+    know the model. SGLang's own classes have other defaults, and all adapters must give a model the
+    same name."""
     from transformers import AutoConfig
 
     try:

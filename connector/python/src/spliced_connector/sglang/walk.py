@@ -1,7 +1,8 @@
 """The layer walk over SGLang's own modules; see `serving.modules`.
 
-A walk runs between two batches on the thread of the scheduler, which also runs the model. The
-modules use their forward batch only for other devices and for parallel layers, which are refused.
+A walk runs between two batches on the thread of the scheduler, which also runs the model. It passes
+no forward batch to the modules: they need one only for other devices and for parallel layers, which
+are refused.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from spliced_connector.walk import UnsupportedError, child
 def walk_over(model: nn.Module, identity: Identity) -> Decoder:
     """Returns the walk over a model that SGLang loaded.
 
-    model: the model runner's. identity: the profile's, of one rank. Raises UnsupportedError,
-    naming the module that is unknown or has another shape.
+    model: the model runner's model. identity: the profile's identity for one rank. Raises
+    UnsupportedError, which names the module that is unknown or has another shape.
     """
     body = child(model, "model")
     layers, mixers = mixers_of(body, identity, _mixer)
@@ -44,7 +45,7 @@ def walk_over(model: nn.Module, identity: Identity) -> Decoder:
 
 
 def _head(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Returns the logits of normed rows, as the engine's own processor computes them."""
+    """Returns a function from normed rows to logits, equal to the engine's logits processor."""
     head, processor = child(model, "lm_head"), child(model, "logits_processor")
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor) or getattr(processor, "final_logit_softcapping", None):

@@ -1,7 +1,7 @@
 """The weights of the engine in this process, for threads other than the engine's.
 
-HiCache's storage threads are not given the model. So the plugin records which runners have loaded
-one, and when their weights are replaced, or their memory is released and must not be read.
+HiCache's storage threads have no access to the model. So the plugin records which runners have
+loaded a model, when weights are replaced, and when their memory is released and must not be read.
 
 Nothing here imports SGLang, or torch before there is a model.
 """
@@ -33,8 +33,8 @@ class EngineWeights:
             self._runners.append(weakref.ref(runner))
 
     def watch(self) -> Parameters:
-        """Watches the models that are loaded now. Raises Inert if there is none, or one cannot be
-        read."""
+        """Watches the models that are loaded now. Raises Inert if there is none, or if the weights
+        of a model cannot be read."""
         with self._lock:
             models = [getattr(ref(), "model", None) for ref in self._runners]
             found: list[Any] = [model for model in models if model is not None]
@@ -55,8 +55,8 @@ class EngineWeights:
         self._replaced = "its weights were replaced"
 
     def release(self) -> None:
-        """Records that memory of the weights is about to be released. Waits for a comparison that
-        reads it."""
+        """Records that memory of the weights is about to be released. First waits for a comparison
+        that reads this memory."""
         with self._lock:
             self._released = True
 

@@ -25,9 +25,9 @@ from spliced_connector.walk.rope import Turn, rope_of, turn_of
 class Grouped:
     """Grouped-query attention with projections q_proj, k_proj, v_proj, o_proj.
 
-    Norms named q_norm and k_norm apply if the module has them: per head, or over the whole row
-    with `norm_rows`. Rope is absent if turn is None. `extra` maps q, k or v to modules whose
-    output is added to that projection's.
+    If the module has norms named q_norm and k_norm, they apply to each head, or with `norm_rows`
+    to the whole row. `turn` rotates queries and keys; None: no rotation. `extra` maps "q", "k" or
+    "v" to a module; its output is added to the output of that projection.
     """
 
     module: nn.Module
@@ -93,7 +93,11 @@ def grouped(
     key_scale: float = 1.0,
     extra: Mapping[str, nn.Module] | None = None,
 ) -> Grouped:
-    """Reads one attention module; embedding is the rotary module, None for NoPE."""
+    """Returns the mixer of one attention module.
+
+    embedding: the rotary module, None for NoPE (no positions). Raises UnsupportedError for a
+    sliding window.
+    """
     dim = head_dim(config)
     if getattr(config, "sliding_window", None) is not None:
         raise UnsupportedError("sliding-window attention has no splice: earlier keys are gone")
@@ -113,12 +117,13 @@ def grouped(
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention in its absorbed form, with positions if there is a turn.
+    """Multi-head latent attention (MLA) in its absorbed form.
 
-    For each token its normalised latent (V) and its shared key rows (K) are stored. Queries are
-    mapped into the space of the latents, so that scores and sums read the stored rows directly: q
-    is [n, heads, rank + key]. The output is multiplied by the result of `gate`, [n, heads, 1 or
-    value].
+    For each token the normalised latent is stored as V, and the key that all heads share as K.
+    Queries are mapped into the space of the latents: q is [n, heads, rank + key]. So scores and
+    weighted sums read the stored rows directly. `turn` rotates the `key` columns; None: no
+    positions. The values [n, heads, value] are multiplied by the result of `gate`, [n, heads, 1
+    or value].
     """
 
     module: nn.Module
@@ -188,8 +193,8 @@ class Latent:
 
 
 def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | None:
-    """Returns the factor of an attention's output, per head or for each of its values; None if
-    the module has no gate."""
+    """Returns a function from a mixer's input to the factors on its output: one per head, or one
+    per value. Returns None if the module has no gate."""
     gate = maybe_child(module, "g_proj")
     if gate is None:
         return None
@@ -203,7 +208,7 @@ def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | Non
 
 
 def check_turn(turn: Turn | None, rope: Rope) -> None:
-    """Refuses a module whose rotation differs from its config."""
+    """Raises UnsupportedError if a module rotates another number of columns than its config."""
     turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]
     if turned != rope.dims:
         raise UnsupportedError(f"rope turns {turned} dimensions, its config says {rope.dims}")

@@ -1,8 +1,8 @@
 """The properties of a model that a walk over its layers needs.
 
-An Architecture is the arithmetic of one model as functions of rows, one row per token. It has no
-cache, and its only positions are those given, so the same object serves a prefill, a capture and
-the recomputed rows of a splice. The caller keeps the state: `spliced_connector.walk.run`.
+An Architecture is the arithmetic of one model as functions of rows, one row per token. It keeps no
+cache, and the caller passes all positions. So the same object serves a prefill, a capture and the
+recomputed rows of a splice. The caller keeps the state (`spliced_connector.walk.run`).
 
 Shapes: n rows, H query heads, KV key-value heads, Hk key heads and Hv value heads of a linear
 layer, dk and dv their dimensions, C convolution channels, k the convolution's kernel.
@@ -26,10 +26,11 @@ T = TypeVar("T")
 class AttentionRows:
     """The projections of an attention layer.
 
-    q is [n, H, dk], k is [n, KV, dk], both rotated to the positions given; v is [n, KV, dv]. A
-    latent (MLA) layer returns the absorbed form: k [n, 1, rope], v [n, 1, rank], and q [n, H,
-    rank + rope], whose first columns read the latent; its output rows are [n, H, rank]. `rest`
-    contains values that the layer needs again after the attention, such as an output gate.
+    q [n, H, dk] and k [n, KV, dk] are rotated to the given positions; v is [n, KV, dv]. A latent
+    (MLA) layer returns the absorbed form: k [n, 1, rope], v [n, 1, rank] and q [n, H, rank +
+    rope]. The first `rank` columns of q are multiplied with the latent v, the others with k, and
+    the attention's output is [n, H, rank]. `rest` contains values that the layer needs again
+    after the attention, such as an output gate.
     """
 
     q: Tensor
@@ -42,7 +43,7 @@ class AttentionRows:
 class LinearRows:
     """The projections of a linear layer before the convolution.
 
-    conv [n, C] is the convolution's input, None in a layer without one.
+    conv [n, C] is the convolution's input, None in a layer without a convolution.
     """
 
     conv: Tensor | None
@@ -53,12 +54,12 @@ class LinearRows:
 class Steps:
     """The inputs of a linear layer's recurrence, one step per row.
 
-    q and k [n, Hk, dk] are normalised, rotated and scaled, Hv is a multiple of Hk; v is [n, Hv,
-    dv]. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk]. With beta
-    [n, Hv] a step corrects the content of the state (the delta rule); without it k v^T is added.
-    erase [n, Hv, dk] instead of beta is a delta rule with gates per channel (Gated DeltaNet-2):
-    the state is read with it, and v is the written value. skip [n, Hv, dv] is added to the output
-    and does not affect the state.
+    q and k [n, Hk, dk] are already normalised, rotated and scaled; v is [n, Hv, dv], and Hv is a
+    multiple of Hk. decay is the logarithm of the step's decay in float32, [n, Hv] or [n, Hv, dk].
+    A step adds k v^T to the state S (plain). With beta [n, Hv] it corrects the content of S (the
+    delta rule). With erase [n, Hv, dk] instead of beta, the delta rule has gates per channel
+    (Gated DeltaNet-2): erase reads S, and v is the written value. skip [n, Hv, dv] is added to
+    the output and does not affect S.
 
         plain   S = exp(decay) * S + k v^T
         delta   S = exp(decay) * S;  S = S + beta * k (v - k^T S)^T
@@ -82,8 +83,8 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Rows [lo, hi) of a walk see the keys [begin, end): the last row all of them, each row one
-    more than the row before it."""
+    """Rows [lo, hi) of a walk see the keys [begin, end). The last row sees all these keys, and
+    each row sees one key more than the row before it."""
 
     lo: int
     hi: int
@@ -98,11 +99,12 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayer:
-    """One layer of a segment, in canonical form (None = the layer has no such part).
+    """One layer of a segment in its stored form; None: the layer has no such part.
 
-    transition [Hv], [Hv, dk] or [Hv, dk, dk] and state [Hv, dk, dv] of the interior, conv
-    [k-1, C] its last convolution inputs, k [m, KV, dk] and v [m, KV, dv] its m rows, keys turned
-    to their position in the whole segment.
+    All parts are of the interior: the m tokens of the segment without its seams. transition [Hv],
+    [Hv, dk] or [Hv, dk, dk] is T, state [Hv, dk, dv] is S, and conv [k-1, C] has the last
+    convolution inputs. k [m, KV, dk] and v [m, KV, dv] have one row per token; keys are rotated
+    to their positions in the whole segment.
     """
 
     transition: Tensor | None = None
@@ -121,10 +123,10 @@ class Captured:
 
 
 class Placer(Protocol):
-    """Places some of a walk's segments, such as those in the model's memory.
+    """Places some of a walk's segments, such as those in the memory of the model's device.
 
-    Of these the walk only reads the convolution inputs, and rows if they are read in place: their
-    `Captured` needs nothing else.
+    Of a segment that the placer holds, the walk reads only the convolution inputs, and the keys
+    and values if they are read in place. The segment's `Captured` needs no other parts.
     """
 
     def holds(self, segment: int) -> bool:
@@ -134,10 +136,11 @@ class Placer(Protocol):
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """Writes the keys, rotated to their positions, and values of its segments among these
-        spans.
+        """Writes keys and values of the placer's segments among these spans. Keys are rotated to
+        their positions in the prompt.
 
-        into: for each layer all rows [room, KV, d] of the prompt, None in one without attention.
+        into: for each layer the keys and the values of the whole prompt, [room, KV, d] each; both
+        are None in a layer without attention.
         """
         ...
 
@@ -148,25 +151,27 @@ class Placer(Protocol):
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Moves a state, which may be overwritten, over consecutive spans: its own segments, and
-        n computed spans, for which `computed` has T [n, ...] and S [n, Hv, dk, dv]; None: n is 0.
+        """Moves a state over consecutive spans: segments of this placer, and n computed spans.
 
-        Returns the state after them, and those before the computed spans [n, Hv, dk, dv].
+        computed has T [n, ...] and S [n, Hv, dk, dv] of the computed spans; None: n is 0. Returns
+        the state after all spans, and the states before each computed span, [n, Hv, dk, dv]. May
+        overwrite `state`.
         """
         ...
 
 
 class Batch(Protocol):
-    """How the rows of one walk are grouped: sequences of them, one after the other."""
+    """How the rows of one walk are grouped: into sequences that follow one another."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Rows of each sequence."""
+        """Number of rows of each sequence."""
         ...
 
     @property
     def parts(self) -> Sequence[int]:
-        """Rows of each run that the recurrence moves a state over: sequences, or smaller parts."""
+        """Number of rows of each run. The recurrence moves a state over one run at a time; a run
+        is a sequence or a part of one."""
         ...
 
     @property
@@ -183,8 +188,8 @@ class Recurrence(Protocol):
     """The recurrence of one layer over the parts of a batch; see `families.Scan`."""
 
     def advance(self, run: int, state: Tensor) -> Tensor:
-        """Moves a state [Hv, dk, dv] over a run, and records what its outputs need. The given
-        tensor may be overwritten."""
+        """Returns the state [Hv, dk, dv] after a run, and records what the run's outputs need.
+        May overwrite the given state."""
         ...
 
     def transition(self, run: int) -> Tensor:
@@ -199,31 +204,32 @@ class Recurrence(Protocol):
 class Kernels(Protocol):
     """Operations between the projections of a mixer that an engine does faster than torch.
 
-    The results are the same, rounded as the engine rounds.
+    Results equal the results of torch's operations, but are rounded as the engine rounds.
     """
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor, batch: Batch) -> Tensor:
-        """Returns outputs after SiLU [n, C] of inputs [n, C]; lefts [sequences, k-1, C] precede
-        them."""
+        """Returns the convolution's outputs after SiLU, [n, C]. inputs is [n, C]; lefts
+        [sequences, k-1, C] has the inputs before each sequence."""
         ...
 
     def recurrence(
         self, layer: int, conv_out: Tensor, rows: LinearRows, batch: Batch
     ) -> Recurrence:
-        """conv_out is the result of `convolve`, rows that of `Architecture.linear`."""
+        """Returns the recurrence of all rows. conv_out is the result of `convolve`, rows the
+        result of `Architecture.linear`."""
         ...
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
-        """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] returns [n, H,
-        dv]."""
+        """Returns the softmax attention [n, H, dv] of q [n, H, dk] over k [N, KV, dk] and v [N,
+        KV, dv]."""
         ...
 
 
 class Architecture(Protocol):
     """Arithmetic of one model. Positions are int64 [n]; hidden rows h are [n, any width].
 
-    Every method is a pure function of its arguments and the weights, row by row unless its
-    description says otherwise: a row's result does not depend on the other rows.
+    Every method is a pure function of its arguments and the weights. A row's result does not
+    depend on other rows, unless the method's description says otherwise.
     """
 
     @property
@@ -248,7 +254,7 @@ class Architecture(Protocol):
 
     @property
     def kernels(self) -> Kernels | None:
-        """Used for all layers if given, else torch."""
+        """The kernels used for all layers; None: torch's operations."""
         ...
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -280,7 +286,8 @@ class Architecture(Protocol):
         ...
 
     def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None] | None:
-        """Returns taps [C, k], the last one for the row itself, and bias [C]; SiLU follows."""
+        """Returns taps [C, k] and bias [C] or None; None in a layer without a convolution. The last
+        tap is for the row itself. SiLU follows."""
         ...
 
     def steps(

@@ -1,8 +1,8 @@
 """An architecture as a list of blocks: a mixer and the arithmetic around it.
 
 Models differ in their mixers and in the norms, multipliers and MLPs around them; everything else
-is common and implemented here. A decoder layer that runs two mixers on the same input is two
-blocks, with the result of the first one in extra columns of the rows.
+is common and implemented here. A decoder layer that runs two mixers on the same input becomes two
+blocks. The first block passes its result in extra columns of the rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class LinearMixer(Protocol):
 class Block:
     """One layer: at most one of the mixers, and the arithmetic around it.
 
-    slot is the layer of the engine's cache that contains the mixer's state.
+    slot is the layer of the engine's cache that contains the mixer's state. before maps the hidden
+    rows to the mixer's input; after maps hidden rows and the mixer's result to new hidden rows.
     """
 
     slot: int
@@ -171,7 +172,8 @@ def pre_norm(
 
 
 def batched(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Calls a module that needs a batch with plain rows, as mixtures of experts do."""
+    """Returns a function of plain rows [n, width]. It calls a module that needs a batch dimension,
+    such as a mixture of experts."""
 
     def call(rows: Tensor) -> Tensor:
         y: Tensor = module(rows[None])

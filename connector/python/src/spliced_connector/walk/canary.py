@@ -1,9 +1,9 @@
 """Recomputes a sample of spliced requests in full, and compares.
 
-A splice is an approximation that a measurement on other prompts has found good. The canary checks
-the prompts that are served: the logits after a prompt's last token, once from its spliced context
-and once from a full walk. It takes one request at a time, works only when called and within the
-given time, and never delays a request.
+A splice is an approximation, and its accuracy was measured on other prompts. The canary checks
+prompts that are served: it compares the logits after a prompt's last token, computed once from the
+spliced context and once by a full walk. It takes one request at a time, works only when called and
+within the given time, and never delays a request.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One comparison. error: of the logits, root of the mean square, relative to the spread of
-    those of the full walk; infinite for a logit that is NaN."""
+    """The result of one comparison. error: the result of `logit_error`; failed: the error exceeds
+    the bound; same_token: both walks rank the same token first."""
 
     error: float
     same_token: bool
@@ -58,9 +58,11 @@ class Verdict:
 
 
 def logit_error(spliced: Tensor, full: Tensor) -> float:
-    """Returns the error of logits [vocabulary], in units of the spread of the right ones.
+    """Returns the root-mean-square error of spliced logits [vocabulary], divided by the spread
+    (standard deviation) of the full walk's logits.
 
-    A constant added to all logits does not count: it changes no probability.
+    A constant added to all logits does not count, because it changes no probability. The error is
+    infinite if a logit is not finite.
     """
     a, b = spliced.double(), full.double()
     a, b = a - a.mean(), b - b.mean()
@@ -76,13 +78,14 @@ def logit_error(spliced: Tensor, full: Tensor) -> float:
 class ChangedTokens:
     """Cumulative-sum test (Page, Biometrika 41, 1954) of the share of changed first tokens.
 
-    Errors of single logits stay within any bound that rounding needs, while answers change. Each
-    comparison adds the logarithm of its likelihood ratio between `share` and an acceptable share;
-    sums below zero restart at zero.
+    A bound on the error of logits must allow for rounding, and answers can change within such a
+    bound. So this test counts changed tokens. Each comparison adds the logarithm of a likelihood
+    ratio: how probable its result is if the share of changed tokens is `share`, against an
+    acceptable, smaller share. A sum below zero restarts at zero.
     """
 
     def __init__(self, share: float = CHANGED) -> None:
-        """share: above 0 and below 1, or 0 for no test. Raises ValueError for others."""
+        """share: above 0 and below 1, or 0 for no test. Raises ValueError for other values."""
         if not 0 <= share < 1:
             raise ValueError(f"share of changed tokens {share}, want at least 0 and below 1")
         self._changed = math.log(1 / _FINE) if share else 0.0
@@ -96,10 +99,10 @@ class ChangedTokens:
 
 
 class Canary:
-    """The record of one profile. For one thread.
+    """The comparisons of one profile's requests. Only one thread may use it.
 
-    `report` is called with every verdict. After `off` no request is taken any more; a person has
-    to investigate, and to restart the engine.
+    `report` is called with every verdict. Once `off` is set, the canary takes no more requests: an
+    operator has to investigate and restart the engine.
     """
 
     def __init__(
@@ -109,8 +112,8 @@ class Canary:
         report: Callable[[Verdict], None],
         changed: float = CHANGED,
     ) -> None:
-        """bound: error of logits, relative to their spread, beyond which a comparison fails.
-        changed: as in `ChangedTokens`."""
+        """bound: a comparison fails if its `logit_error` is larger. changed: the share of changed
+        first tokens that ends splicing, as in `ChangedTokens`."""
         self._arch = arch
         self._bound = bound
         self._report = report
@@ -127,10 +130,11 @@ class Canary:
         return self._work is not None
 
     def offer(self, ids: Tensor, context: Context) -> bool:
-        """Takes a request, unless another is in progress.
+        """Takes a request and returns True. Returns False if another is in progress, if the canary
+        is off, or if the context already covers the prompt.
 
-        ids [n] of the whole prompt; context: spliced, of fewer tokens than that. It belongs to
-        the canary from then on.
+        ids [n] has the tokens of the whole prompt. context is the spliced context of some of its
+        first tokens; it belongs to the canary once the request is taken.
         """
         if self.off or self._work is not None or context.tokens >= len(ids):
             return False
@@ -138,8 +142,8 @@ class Canary:
         return True
 
     def run(self, until: float) -> None:
-        """Works until the monotonic time `until`, at least one piece. Raises errors of a walk;
-        the comparison is then abandoned."""
+        """Works until the monotonic time `until`, and computes at least one piece of rows. If a
+        walk raises an error, the comparison is abandoned and the error passed on."""
         work = self._work
         if work is None:
             return
@@ -186,7 +190,7 @@ class _Comparison:
         self._logits: list[Tensor] = []
 
     def run(self, until: float) -> tuple[Tensor, Tensor] | None:
-        """Returns logits of the spliced and of the full walk, None if the time was over before."""
+        """Returns the logits of the spliced and the full walk; None if the time ended before."""
         while len(self._logits) < len(self._walks):
             self._step(self._walks[len(self._logits)], until)
             if time.monotonic() >= until:

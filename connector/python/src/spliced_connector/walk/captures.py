@@ -1,18 +1,18 @@
 """Capture: the result of an isolated pass over a segment's tokens.
 
 Several segments pass the layers as one batch of sequences, which do not see each other. The
-recurrence of a segment stops at the ends of its interior, so that with T from the interior's rows
-and the states before and after it, S = after - T before.
+recurrence stops at both ends of a segment's interior (the segment without its seams). T comes from
+the interior's rows. With the states `before` and `after` the interior, S = after - T before.
 
-After a primer, a segment's rows attend to the primer's as well, and its state and convolution
-begin where the primer's ended. Its own positions are the same.
+If a segment is captured after a primer, its rows also attend to the primer's rows, and its state
+and convolution continue from the primer's. The segment's positions still begin at 0.
 
 Denormal numbers are not flushed to zero, although heads that decay fast produce them in up to a
-quarter of the results of a product. `torch.set_flush_denormal` only affects the calling thread:
-for a product on two threads it flushes half. On one thread of an AMD EPYC (family 25) it gains
-nothing: 0.94 to 1.02x, 12 interleaved captures of 32 to 512 tokens with both trained models;
-transitions differ by at most 6e-38, nothing else does. An engine with one thread on a processor
-that is slow at them (1.6x was seen on a Xeon) may set it for its process.
+quarter of the results of a product. `torch.set_flush_denormal` only affects the calling thread, so
+it flushes half of a product on two threads. On one thread of an AMD EPYC (family 25) it gains
+nothing: 0.94 to 1.02x in 12 interleaved captures of 32 to 512 tokens with both trained models.
+Transitions differ by at most 6e-38, all other parts are equal. An engine with one thread may set
+it for its process if its processor is slow at denormal numbers (1.6x was seen on a Xeon).
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def capture_all(
     device: torch.device | None = None,
     primers: Sequence[Primer | None] = (),
 ) -> list[Captured]:
-    """Runs the tokens of segments, each in isolation, and returns the parts that its spec names.
+    """Computes each segment in isolation, and returns the parts that its spec names.
 
-    From position 0, a zero state and an empty convolution, attention inside only; or from the
-    context of the segment's primer, with attention to it. primers has one entry for each segment,
-    None for no primer; () gives none to all. So a capture is a function of the weights, the
-    segment's tokens, its spec and its primer. Memory grows with the tokens of all segments and,
-    for each primed one, those of its primer. Raises PlanError if a spec has another number of
-    tokens, or a primer is another model's.
+    A segment begins at position 0 with a zero state and an empty convolution, and attends only to
+    itself. With a primer it begins with the primer's context, and also attends to the primer.
+    primers has one entry for each segment, None for no primer; () means that no segment has one.
+    So a capture is a function of the weights, the segment's tokens, its spec and its primer.
+    Memory grows with the tokens of all segments and of the primer of each segment that has one.
+    Raises PlanError if a spec has another number of tokens than its ids, or if another model
+    computed a primer.
     """
     primers = primers or [None] * len(segments)
     if len(primers) != len(segments):
@@ -119,8 +120,8 @@ class _CapturePass(Pass[Rows]):
         return self.arch.attention_out(layer, self.attend(layer, new.q, k, v), new)
 
     def _seen(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the keys and values that sights name: each segment's own after those of its
-        primer."""
+        """Returns keys and values in the order that the sights index: for each segment the rows of
+        its primer, then its own rows."""
         if not any(self._primers):
             return k, v
         keys, values = [], []
@@ -177,7 +178,7 @@ class _CapturePass(Pass[Rows]):
         return torch.zeros(shape, dtype=wide, device=self.rows.device)
 
     def _convolved(self, layer: int, inputs: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Returns outputs after SiLU, and the last inputs of every interior."""
+        """Returns outputs after SiLU, and the last inputs of each segment's interior."""
         back = self.arch.identity.layers[layer].linear.conv.rows
         if back == 0:
             return None, [None] * len(self._specs)

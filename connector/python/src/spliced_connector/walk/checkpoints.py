@@ -15,7 +15,7 @@ from spliced_connector.walk.segments import part_bytes, tensor_over
 
 
 class HeldCheckpoint(Protocol):
-    """A leased checkpoint of the client: a chain of nodes, each [begin, end) of the prefix."""
+    """A checkpoint that the client has leased: a chain of nodes, each for tokens [begin, end)."""
 
     @property
     def tokens(self) -> int: ...
@@ -27,8 +27,8 @@ class HeldCheckpoint(Protocol):
 
 
 def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> list[memoryview]:
-    """Returns what a checkpoint at the context's tokens adds to its parent, in the order of its
-    layout."""
+    """Returns the parts of a checkpoint at the context's last token, in the order of its layout:
+    the states there, and the keys and values after the parent's tokens."""
     layout = profile.checkpoint_layout(context.tokens - parent_tokens)
     found: list[Tensor | None] = []
     for p in layout.parts:
@@ -44,9 +44,10 @@ def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> 
 def restore(
     arch: Architecture, profile: Profile, held: HeldCheckpoint, room: int, device: torch.device
 ) -> Context:
-    """Returns a context that continues after a leased checkpoint; everything is copied.
+    """Returns a context that continues after a leased checkpoint. All parts are copied.
 
-    Raises ValueError if a node's layout does not fit the model.
+    room: number of tokens that the context has room for. Raises ValueError if a node's layout does
+    not fit the model, or if the nodes do not end at the checkpoint's tokens.
     """
     context = Context(arch, room, device)
     reader, last = PartReader(context), len(held.nodes) - 1
@@ -69,8 +70,8 @@ class PartReader:
         self._context, self._copies = context, Copies(context.device)
 
     def read(self, part: Part, view: memoryview, begin: int, end: int) -> None:
-        """Reads keys or values of the tokens [begin, end), or a state or convolution inputs.
-        Raises ValueError if the context has no room for it."""
+        """Copies one part into the context: keys or values of tokens [begin, end), a state, or
+        convolution inputs. Raises ValueError if the context's layer has no such part."""
         at = self._context.layers[part.layer]
         if part.kind in ("K", "V"):
             into = at.k if part.kind == "K" else at.v

@@ -14,9 +14,11 @@ from spliced_connector.walk.paged import PagedRows, Pages
 
 @dataclass(slots=True)
 class LayerContext:
-    """One layer: state [Hv, dk, dv] (float32, float64 in a float64 model) and conv [k-1, C] of a
-    linear one; k [room, KV, dk] and v [room, KV, dv] of an attention one, keys at their final
-    positions. Rows after the context's tokens are not set. Pages may replace k and v."""
+    """The state and rows of one layer.
+
+    A linear layer has state [Hv, dk, dv] (float32, or float64 in a float64 model) and conv
+    [k-1, C]. An attention layer has k [room, KV, dk] and v [room, KV, dv], with keys rotated to
+    their positions; rows after the context's tokens are not set. pages may replace k and v."""
 
     state: Tensor | None = None
     conv: Tensor | None = None
@@ -52,15 +54,15 @@ class Context:
                 at.v = torch.empty((room, a.kv_heads, a.value_dim), dtype=arch.dtype, device=device)
 
     def reserve(self, room: int, spare: int = 0) -> None:
-        """Makes room for that many tokens' rows; existing views of rows stay valid. If it has to
-        grow, it gets room for `spare` more, so that small steps do not copy every time.
+        """Makes room for the rows of `room` tokens. If memory must grow, it grows by `spare` more
+        tokens, so that small steps do not copy every time. Existing views of rows stay valid.
         """
         for at in self.layers:
             if at.k is not None and at.v is not None and at.k.shape[0] < room:
                 at.k, at.v = (_grown(x, room + spare, self.tokens) for x in (at.k, at.v))
 
     def page(self, arch: Architecture, pages: Pages) -> None:
-        """Moves the rows of layers of full attention to pages from now on."""
+        """Copies the rows of full-attention layers to pages, which hold them from now on."""
         for at, described in zip(self.layers, arch.identity.layers, strict=True):
             a = described.attention
             if described.kind != Kind.FULL or a.window or at.k is None or at.v is None:
@@ -69,8 +71,8 @@ class Context:
             at.k, at.v, at.pages = None, None, PagedRows(pages, a.rope, k, v)
 
     def rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Returns an attention layer's keys and values [tokens, KV, d]: views, or copies of
-        pages."""
+        """Returns an attention layer's keys and values [tokens, KV, d]: views, or copies if the
+        layer has pages."""
         at = self.layers[layer]
         if at.pages is not None:
             return at.pages.whole(self.tokens)
@@ -79,8 +81,8 @@ class Context:
         return at.k[: self.tokens], at.v[: self.tokens]
 
     def snapshot(self) -> Context:
-        """Returns a context with copies of what later tokens change; rows are shared, because
-        they are only appended."""
+        """Returns a context that stays as it is when this context moves on. Tensors are shared:
+        walks replace states and convolution inputs, and only append rows."""
         out = Context.__new__(Context)
         out.tokens, out.spliced, out.device = self.tokens, self.spliced, self.device
         out.layers = [LayerContext(a.state, a.conv, a.k, a.v, a.pages) for a in self.layers]

@@ -22,7 +22,7 @@ class Moment(Protocol):
 
 
 class Stream(Protocol):
-    """A stream next to the one that the engine computes on, the device's current one."""
+    """A stream for copies. The engine computes on another stream, the device's current one."""
 
     def host(self, like: Tensor) -> Tensor:
         """Returns pinned host memory, not set."""
@@ -33,7 +33,7 @@ class Stream(Protocol):
         ...
 
     def follow(self) -> None:
-        """Orders later work here after the queued work of the engine's stream."""
+        """Makes later work here wait for the work queued on the engine's stream."""
         ...
 
     def copy(self, to: Tensor, source: Tensor) -> None: ...
@@ -41,8 +41,8 @@ class Stream(Protocol):
     def moment(self) -> Moment: ...
 
     def precede(self, made: Sequence[Tensor]) -> None:
-        """Orders later work of the engine's stream after the queued work here, so that it may use
-        `made`."""
+        """Makes later work on the engine's stream wait for the work queued here, so that it may
+        use `made`."""
         ...
 
 
@@ -64,7 +64,7 @@ class ToHost:
         self._moment = stream.moment()
 
     def arrived(self) -> tuple[Tensor, ...]:
-        """Waits for them. Any thread may call it, one at a time."""
+        """Waits for the copies and returns them. Any thread may call it, one at a time."""
         if self._moment is not None:
             self._moment.synchronize()
         self._moment, self._sources = None, ()
@@ -85,8 +85,8 @@ class Copies:
         return ToHost(tensors, self._stream)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns tensors of host memory, which is not read any more after the return, for use on
-        the engine's stream. On a CPU they are the same ones."""
+        """Returns device copies of tensors in host memory, for use on the engine's stream. The
+        host memory is not read after the return. On a CPU it returns the same tensors."""
         stream = self._stream
         if stream is None:
             return list(tensors)
@@ -101,7 +101,7 @@ class Copies:
 
 
 class _Beside:
-    """As `Stream`, for any accelerator that torch supports. It was never run on one."""
+    """The `Stream` of any accelerator that torch supports. It never ran on one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

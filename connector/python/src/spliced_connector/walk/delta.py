@@ -33,10 +33,11 @@ class DeltaSizes:
 class Delta:
     """A mixer with q_proj, k_proj, v_proj, conv1d, o_norm and o_proj.
 
-    `forget` returns the logarithm of the decay, [n, heads] or [n, heads, key_dim]; `write` how
-    much of the correction is written, [n, heads]; `gate` the gate of the normed output. With
-    `erase`, [n, key_heads, key_dim], the gates are per channel and `write` is [n, heads,
-    value_dim] (arXiv 2605.22791): S = (I - k (erase * k)^T) exp(forget) S + k (write * v)^T.
+    `forget` returns the logarithm of the decay, [n, heads] or [n, heads, key_dim]. `write` returns
+    the share of the correction that is written, [n, heads]. `gate` returns the gate of the normed
+    output. If `erase` is given, it returns [n, key_heads, key_dim], `write` returns [n, heads,
+    value_dim], and gates are per channel (arXiv 2605.22791):
+    S = (I - k (erase * k)^T) exp(forget) S + k (write * v)^T.
     """
 
     module: nn.Module

@@ -1,17 +1,18 @@
 """Arithmetic of linear-attention layers: scans, transitions, composition and rotation, in torch.
 
 One algorithm serves every family that `walk.base.Steps` can express. Rows are cut into chunks.
-Inside a chunk everything is matrix products (the WY form of a product of Householder-like
-factors: Bischof and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464);
-between chunks the state moves once. With a chunk's decayed keys Kd, writes U from a zero state,
-and W that reads the state before it,
+Inside a chunk all work is matrix products (the WY form of a product of Householder-like factors:
+Bischof and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464). The state
+moves once per chunk. S is the state before the chunk, g the chunk's decay, Kd and Qd its decayed
+keys and queries, and A the decayed products of queries and keys. U is what the tokens write if S
+is zero, and W reads S:
 
     V = U - W S            what the chunk's tokens write
     S' = g S + Kd^T V      so that T = g I - Kd^T W and the end-state is Kd^T U
-    O = Qd S + A V
+    O = Qd S + A V         the outputs
 
-Computes in float32, in float64 if the values are. Sums of logarithmic decays are computed in
-float64: a sum over a chunk of strong decays would leave no digits for the small differences.
+The arithmetic is in float32, or in float64 if the values are. Sums of logarithmic decays are in
+float64: over a chunk of strong decays, float32 would leave no digits for small differences.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Chunks of one length. index [count * length] names their rows, mask [count, length] is 0
-    for rows that only pad a chunk; None = there are none. later [length, length] marks the
-    columns of rows after one's own."""
+    """`count` chunks of `length` rows. index [count * length] has the numbers of their rows. mask
+    [count, length] is False for rows that only pad a chunk; None: no padding. later [length,
+    length] is True where the column's row is after the line's row."""
 
     count: int
     length: int
@@ -47,9 +48,9 @@ class _Group:
 class Runs:
     """The division of consecutive runs of rows into chunks, made once for all layers.
 
-    A chunk never crosses runs. Whole chunks of longer runs are one group; runs of one chunk, and
-    the remainders of longer ones, another. So a few short runs next to a long one are not all
-    padded to a whole chunk, and are contiguous.
+    A chunk never crosses the border of a run. Full chunks of runs longer than one chunk form one
+    group. Runs of at most one chunk, and the remainders of longer runs, form a second group. So
+    short runs next to a long run need no padding to a full chunk, and they are contiguous.
     """
 
     def __init__(self, lengths: Sequence[int], chunk: int, device: torch.device) -> None:
@@ -111,10 +112,11 @@ def chunk_length(steps: Steps) -> int:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A group's chunks ready for the scan; heads are value heads.
+    """A group's c chunks of L rows, ready for the scan. Letters are as in the module's formulas.
 
-    writes [c, Hv, L, dv]; reads [c, Hv, L, dk], None without the delta rule; scores [c, Hv, L, L];
-    queries [c, Hv, L, dk]; keys [c, Hv, dk, L]; decay [c, Hv, 1 or dk, 1].
+    writes (U) [c, Hv, L, dv]; reads (W) [c, Hv, L, dk], None without the delta rule; scores (A)
+    [c, Hv, L, L]; queries (Qd) [c, Hv, L, dk]; keys (Kd^T) [c, Hv, dk, L]; decay (g) [c, Hv, 1 or
+    dk, 1].
     """
 
     writes: Tensor
@@ -133,10 +135,10 @@ class _Prepared:
 
 
 class Scan:
-    """The recurrence of one layer over runs of rows, moved run by run in any order of states.
+    """The recurrence of one layer over runs of rows.
 
-    `advance` moves a state over a run and records what the run's outputs need; `outputs` returns
-    those of all rows. So the states between runs may pass through segments.
+    `advance` moves a state over one run and records what the run's outputs need. `outputs` returns
+    the outputs of all rows. Between two runs the caller may move the state over cached segments.
     """
 
     def __init__(self, steps: Steps, runs: Runs) -> None:
@@ -160,8 +162,8 @@ class Scan:
         return state
 
     def behind(self, run: int, n: int) -> Tensor:
-        """Returns the state after the first n rows, at least one, of a run that was advanced. It
-        uses the record of `advance`, so that no row is recomputed."""
+        """Returns the state after the first n rows (at least one) of a run. It uses the record of
+        `advance`, so that no row is recomputed. Raises RuntimeError without such a record."""
         at, last = divmod(n - 1, self.runs.chunk)
         group, i = self.runs.chunks[run][at]
         seen = self._seen[group][i]
@@ -179,8 +181,8 @@ class Scan:
         return torch.baddbmm(decay * state, keys, new[:, :size])
 
     def writes(self, run: int) -> Tensor:
-        """Returns the writes of each row of a run, [n, Hv, dv], once the run was advanced: a row
-        moves a state by S = decay S + k write^T."""
+        """Returns what each row of a run writes, [n, Hv, dv]: the row's step is
+        S = decay S + k write^T. Raises RuntimeError if no state was moved over the run."""
         out = []
         for at, (group, i) in enumerate(self.runs.chunks[run]):
             seen = self._seen[group][i]
@@ -191,7 +193,8 @@ class Scan:
         return torch.cat(out)
 
     def transition(self, run: int) -> Tensor:
-        """Returns T of a run's rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+        """Returns T of a run, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of its rows' transitions
+        with later rows on the left."""
         steps = self.steps
         if not steps.delta:
             begin = sum(self.runs.lengths[:run])
@@ -221,8 +224,8 @@ class Scan:
         return t, written
 
     def moved_over(self, runs: range, before: Tensor) -> None:
-        """Records that consecutive short runs were moved over, from these states [runs, Hv, dk,
-        dv]. It replaces `advance`, run by run, if a placer moves the state."""
+        """Records that a placer has moved the state over consecutive short runs; this replaces a
+        call of `advance` for each run. before [runs, Hv, dk, dv]: the state before each run."""
         p, at = self._groups[-1], self._place(runs)
         new = p.writes[at] if p.reads is None else p.writes[at] - p.reads[at] @ before
         self._seen[-1][at] = list(zip(before.unbind(), new.unbind(), strict=True))
@@ -300,11 +303,11 @@ def _cut(x: Tensor, group: _Group, wide: torch.dtype) -> Tensor:
 def _pairs(
     readers: Sequence[Tensor], k: Tensor, total: Tensor, heads: int, later: Tensor
 ) -> list[Tensor]:
-    """Returns r_i . k_j of each reader, under the decay from row j to row i, for j <= i; else
-    zero.
+    """Returns for each reader r the products r_i . k_j times the decay from row j to row i, zero
+    for j > i: [c, Hv, L, L].
 
-    [c, Hv, L, L]: queries read, and so do the keys of a delta rule, which compares its values
-    with the result.
+    The readers are the queries and, in a delta rule, the rows that read the state before a write:
+    its keys, or erase.
     """
     if total.dim() == 3:
         fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(k.dtype)
@@ -322,8 +325,8 @@ def _pairs(
 
 
 def _products(rows: Tensor, k: Tensor, heads: int) -> Tensor:
-    """Returns rows_i . k_j of every value head, computed by key head if both are by key head,
-    which are fewer."""
+    """Returns rows_i . k_j of every value head. If both arguments have one row per key head, the
+    products are computed per key head, because these are fewer."""
     if rows.shape[1] != k.shape[1]:
         k = _heads(k, heads)
     return _heads(rows @ k.transpose(2, 3), heads)
@@ -359,7 +362,8 @@ def end_state(steps: Steps) -> Tensor:
 
 
 def transition(steps: Steps) -> Tensor:
-    """Returns T of the rows, later ones on the left: [Hv], [Hv, dk] or [Hv, dk, dk]."""
+    """Returns T of the rows, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of their transitions with
+    later rows on the left."""
     if not steps.delta:
         return plain_transition(steps)
     scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
@@ -373,8 +377,8 @@ def plain_transition(steps: Steps, begin: int = 0, end: int | None = None) -> Te
 
 
 def written(transition: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Returns S of rows with this T that have moved a state from `before` to `after`, all in one
-    type."""
+    """Returns S of rows that moved a state from `before` to `after`, given their T. All three
+    tensors have one type."""
     if transition.dim() == 3:
         return torch.baddbmm(after, transition, before, alpha=-1)
     t = transition.view(*transition.shape, *[1] * (3 - transition.dim()))
@@ -384,8 +388,8 @@ def written(transition: Tensor, before: Tensor, after: Tensor) -> Tensor:
 def compose(transition: Tensor, state: Tensor, before: Tensor) -> Tensor:
     """Returns the state after a segment, T before + S, [Hv, dk, dv], in the type of `before`.
 
-    transition is [Hv], [Hv, dk] or [Hv, dk, dk] and acts from the left; both may be of a narrower
-    type or on another device.
+    transition (T) is [Hv], [Hv, dk] or [Hv, dk, dk] and acts from the left; state is S. Both may
+    have a narrower type than `before`, or be on another device.
     """
     t = transition.to(before)
     s = state.to(before)
@@ -402,7 +406,8 @@ def angles(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Rotates the leading 2 * cos.shape[-1] dimensions of x [..., d], in float32, to x's type.
+    """Rotates the leading 2 * cos.shape[-1] dimensions of x [..., d]. Computes in float32 or
+    wider, and returns x's type.
 
     cos and sin broadcast against [..., dims / 2]. Interleaved pairs are (2i, 2i + 1), others (i,
     i + dims / 2).
@@ -432,10 +437,10 @@ def rotate(keys: Tensor, distance: Tensor, rope: Rope) -> Tensor:
 
 
 def rotate_state(state: Tensor, distance: int, rope: Rope) -> Tensor:
-    """Rotates a state [Hv, dk, dv] by a distance, along its key axis: the keys in it were
-    rotated.
+    """Rotates a state [Hv, dk, dv] along its key axis by a distance in tokens, for models that
+    rotate the keys of linear layers.
 
-    Right for scalar transitions only, which commute with the rotation.
+    This is correct only for scalar transitions, which commute with the rotation.
     """
     if rope.dims == 0 or distance == 0:
         return state

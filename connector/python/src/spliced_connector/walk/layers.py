@@ -41,13 +41,13 @@ class Pass(ABC, Generic[R]):
 
     @abstractmethod
     def attention(self, layer: int, x: Tensor | None) -> Tensor | None:
-        """Returns the result of a mixer of softmax attention; without rows only its context
-        moves."""
+        """Returns the result of a softmax-attention mixer for its input x. If x is None, no row is
+        computed, and only the context moves on."""
 
     @abstractmethod
     def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
-        """Returns the result of a mixer of linear attention; without rows only its context
-        moves."""
+        """Returns the result of a linear-attention mixer for its input x. If x is None, no row is
+        computed, and only the context moves on."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Returns the attention of all rows over the keys and values that their sights name."""
@@ -60,7 +60,7 @@ class Pass(ABC, Generic[R]):
         return attend(q, k, v, blocks, self.arch.scale(layer))
 
     def convolve(self, layer: int, inputs: Tensor, lefts: Tensor) -> Tensor | None:
-        """Returns outputs after SiLU [n, C] of inputs [n, C], None in a layer without a
+        """Returns the convolution's outputs after SiLU, [n, C]; None in a layer without a
         convolution.
 
         lefts [sequences, k-1, C]: the inputs before each sequence.

@@ -2,7 +2,7 @@
 
 Every channel is a separate head, with a state of N numbers that each decay at their own rate,
 A[channel, i] * dt[channel]. B and C, the equivalents of keys and queries, are common to the
-channels of a group: all of them, or those of one of Zamba's heads.
+channels of a group. A group is all channels, or in Zamba the channels of one head.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class Mamba1:
 
 
 def halves(projected: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits off the convolution's input first, the gate second."""
+    """Splits a projected row into two halves: the convolution's input, then the gate."""
     conv, gate = projected.chunk(2, dim=-1)
     return conv, gate
 
 
 def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Returns a selection by x_proj and dt_proj, with norms on dt, B and C if the module has
-    them."""
+    """Returns a function that computes a selection with x_proj and dt_proj, and with norms on dt,
+    B and C if the module has them."""
     read, widen = child(module, "x_proj"), plain_weight(module, "dt_proj")
     bias = tensor(child(module, "dt_proj"), "bias")
     norms = [maybe_child(module, f"{name}_layernorm") for name in ("dt", "b", "c")]
@@ -103,7 +103,7 @@ def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Se
 
 
 def grouped_selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Returns a selection with separate matrices for each group of channels."""
+    """Returns a function that computes a selection with separate matrices for each group."""
     read, widen = tensor(module, "x_proj_weight"), tensor(module, "dt_proj_weight")
     bias = tensor(module, "dt_proj_bias").flatten()
 

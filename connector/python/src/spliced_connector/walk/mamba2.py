@@ -28,7 +28,7 @@ from spliced_connector.walk.reading import (
 
 @dataclass(frozen=True)
 class Mamba2Sizes:
-    """heads of dim values each over groups of state keys."""
+    """Sizes of a mixer: `heads` heads of `dim` values, `groups` groups of `state` keys."""
 
     heads: int
     dim: int
@@ -62,7 +62,7 @@ class Mamba2:
     """One Mamba2 mixer: in_proj, conv1d, A_log, D, dt_bias, norm, out_proj.
 
     `before` scales the mixer's input, `spread` each column of the projection (Falcon-H1's
-    multipliers). `gate` takes the outputs [n, inner] and the gate.
+    multipliers). `gate` combines the recurrence's outputs and the gate, both [n, inner].
     """
 
     module: nn.Module

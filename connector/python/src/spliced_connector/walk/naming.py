@@ -18,11 +18,12 @@ _STORED = {
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The remaining fields of an identity. weights is the digest of the weights only, 32 bytes.
+    """The fields of an identity that a model's modules do not determine.
 
-    An empty model means the config's model_type. state and transition are the element types of S
-    and of a T that is not scalar, tolerance is the error that the daemon may add to them,
-    row_tolerance the same for keys and values: see Identity.
+    weights is the digest of the weights only, 32 bytes. An empty model means the config's
+    model_type. state is the element type of stored S; transition is the element type of stored T,
+    unless T is scalar. tolerance is the error that the daemon may add to S and T; row_tolerance is
+    the error that it may add to keys and values (see `Identity`).
     """
 
     weights: bytes

@@ -1,8 +1,8 @@
-"""Rows of attention that are read in place: those of segments in the cache's memory, and a
-request's own.
+"""Keys and values that attention reads in place: rows of segments in the cache's memory, and a
+request's own rows.
 
-Any number of requests read a segment's rows at once, each at another position: queries are
-rotated back to the segment (`softmax.attend_runs`), and nothing of the segment is copied.
+Any number of requests can read a segment's rows at once, each at another position. Queries are
+rotated back by the segment's position (`softmax.attend_runs`), and no row of it is copied.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position at which a request reads a segment's rows: the first at `begin`; its keys need
-    a rotation by `origin` to be at their positions."""
+    """Where a request reads a segment's rows: at positions [begin, begin + rows). Its stored keys
+    would need a rotation by `origin` tokens to be at these positions."""
 
     begin: int
     rows: int
@@ -54,7 +54,7 @@ class RowsAt:
 
 
 class Reader(Protocol):
-    """Attends over rows in place by other means than torch's operations."""
+    """Computes attention over rows in place without torch's operations, such as by a kernel."""
 
     def attend(
         self,
@@ -69,7 +69,7 @@ class Reader(Protocol):
 
 
 class Pages:
-    """Shared by the tables of one request's layers: the place of each position."""
+    """The places of one request's segments. The `PagedRows` of all its layers share them."""
 
     def __init__(self, device: torch.device, reader: Reader | None = None) -> None:
         self.device = device
@@ -91,7 +91,7 @@ class Pages:
         return self._shared
 
     def turns(self, rope: Rope) -> Turns | None:
-        """Returns the rotations of queries for each place."""
+        """Returns the rotations of queries for each place; None if the rope rotates nothing."""
         if rope not in self._turns:
             self._turns[rope] = Turns.back(rope, [p.origin for p in self.places], self.device)
         return self._turns[rope]
@@ -100,8 +100,8 @@ class Pages:
 class PagedRows:
     """The rows of one attention layer: keys [n, KV, dk] and values [n, KV, dv].
 
-    Own rows are in the order of their positions. Rows that are put at a position replace all own
-    ones from there on.
+    The request's own rows are in the order of their positions. `put` at a position replaces all
+    own rows from that position on.
     """
 
     def __init__(self, pages: Pages, rope: Rope, k: Tensor, v: Tensor) -> None:
@@ -133,14 +133,14 @@ class PagedRows:
         return [x for pair in self._segments for x in pair]
 
     def add(self, segments: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Adds rows of segments, one for each place that was added to the pages. They are not
-        copied."""
+        """Adds the keys and values of segments, one pair for each place that was added to the
+        pages. They are not copied."""
         self._segments += segments
         self._look()
 
     def fork(self) -> PagedRows:
-        """Returns the same rows for another request that continues from here: own ones are
-        copied."""
+        """Returns the same rows for another request that continues from here. Own rows are
+        copied, the segments' rows are shared."""
         out = PagedRows.__new__(PagedRows)
         out.pages, out.rope, out._own = self.pages, self.rope, list(self._own)
         out._k, out._v = self._k.clone(), self._v.clone()
@@ -149,7 +149,7 @@ class PagedRows:
         return out
 
     def copy(self) -> None:
-        """Copies the rows that are in the cache's memory."""
+        """Replaces the segments' rows by copies, so that the cache's memory is not read again."""
         self._segments = [(k.clone(), v.clone()) for k, v in self._segments]
         self._look()
 
@@ -237,7 +237,8 @@ def _positions(stretches: Sequence[Stretch], device: torch.device) -> Tensor:
 
 
 def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:
-    """Returns x with room for `rows` rows."""
+    """Returns x with room for `rows` rows, of which the first `kept` are set. kept None: all rows
+    of x are kept, and the result is new memory."""
     if kept is not None and len(x) >= rows:
         return x
     out = x.new_empty((-(-rows // GRAIN) * GRAIN, *x.shape[1:]))

@@ -1,8 +1,9 @@
 """Checks that a model consists only of the modules of its class.
 
 A walk reads weights of some modules and calls others, and an identity names the weights that were
-loaded. Adapters, quantised layers and hooks change values and appear in neither, so a model that
-has any of them is refused. Replacing a method of a class by assignment is not detected.
+loaded. Adapters, quantised layers and hooks change values, but the walk and the identity would
+miss them. So a model that has any of them is refused. Replacing a method of a class by assignment
+is not detected.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _READS_ONLY = "transformers.utils.output_capturing"
 
 
 def require_plain(model: nn.Module) -> None:
-    """Raises `UnsupportedError` with the name of anything that changes the model's values."""
+    """Raises `UnsupportedError` if anything changes the model's values; its text says what."""
     why = altered(model)
     if why:
         raise UnsupportedError(why)

@@ -1,9 +1,10 @@
-"""A primer: a short neutral passage that segments are captured after.
+"""A primer: a short neutral passage after which segments are captured.
 
 A segment captured from an empty state is encoded as the first passage of a prompt. After a primer
-it is encoded as a later one. The primer is computed once per model and process, and moved to the
-positions before zero. A segment captured after it still begins at position 0: its keys are stored
-as without a primer, and T and S stay relative to the state before its interior.
+it is encoded as a later passage. The primer is computed once per model and process, and moved to
+the positions before zero. A segment captured after it still begins at position 0. So its keys are
+stored at the same positions as without a primer, and T and S still act on any state before its
+interior.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from spliced_connector.walk.run import prefill
 
 @dataclass(frozen=True)
 class Primer:
-    """The context after the tokens of a primer, P of them, at positions -P to -1.
+    """The context after a primer of P tokens, which are at positions -P to -1.
 
-    digest is the SHA-256 of the ids as little-endian u32: it names the primer. Each layer has the
+    digest names the primer: it is the SHA-256 of the ids as little-endian u32. Each layer has the
     parts of its kind: state [Hv, dk, dv] in float32 or wider and conv [k-1, C], or k [P, KV, dk]
-    and v [P, KV, dv]. These are never written.
+    and v [P, KV, dv]. These tensors are never written.
     """
 
     ids: tuple[int, ...]
@@ -57,9 +58,9 @@ class Primer:
 def make_primer(
     arch: Architecture, ids: Sequence[int] | Tensor, device: torch.device | None = None
 ) -> Primer:
-    """Computes a primer from its token ids, with a prefill of them in an empty context.
+    """Computes a primer by a prefill of its token ids in an empty context.
 
-    Raises PlanError if there are none, or if a layer cannot be moved to other positions.
+    Raises PlanError if there are no ids, or if a layer cannot be moved to other positions.
     """
     tokens = ids.to(torch.int64) if isinstance(ids, Tensor) else torch.tensor(ids).long()
     if tokens.numel() == 0:
@@ -99,7 +100,7 @@ def _fixed(layer: Layer) -> str:
 
 
 def _moved(arch: Architecture, context: Context, layer: int) -> SegmentLayer:
-    """Returns a layer of a context, moved back by the context's tokens."""
+    """Returns one layer of a context, moved back by as many positions as the context has tokens."""
     described, at, back = arch.identity.layers[layer], context.layers[layer], -context.tokens
     if at.state is not None:
         state = families.rotate_state(at.state, back, described.linear.rope)

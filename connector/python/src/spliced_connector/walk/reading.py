@@ -1,7 +1,8 @@
 """Reading an engine's modules and settings by name.
 
-A model that lacks a required module, or has a setting whose arithmetic is not implemented here,
-raises `UnsupportedError` with its name, so that a connector can report why it stays inert.
+If a model lacks a required module, or has a setting whose arithmetic is not implemented here, the
+functions raise `UnsupportedError`. It names the module or setting, so that a connector can report
+why it stays inactive.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def flag(config: object, name: str, default: bool = False) -> bool:
 
 
 def require_silu(config: object, name: str = "hidden_act") -> None:
-    """Refuses convolutions with another activation than SiLU, which have no arithmetic here."""
+    """Raises UnsupportedError unless the activation after the convolution is SiLU."""
     value = getattr(config, name, None)
     if value not in ("silu", "swish"):
         raise UnsupportedError(f"config: {name} is {value!r}, want silu after the convolution")
@@ -116,7 +117,7 @@ def head_dim(config: object) -> int:
 
 
 def float_dtype(module: nn.Module) -> torch.dtype:
-    """Returns the dtype that a model computes in: that of its embedding."""
+    """Returns the dtype in which a model computes. module: the model's embedding."""
     dtype = tensor(module, "weight").dtype
     if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         raise UnsupportedError(f"model dtype {dtype} is not one that segments are stored in")

@@ -84,9 +84,9 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 def architecture(model: nn.Module, naming: Naming) -> Architecture:
     """Returns the walk over a causal language model of transformers.
 
-    The weights remain the model's own, so the model must live as long as the walk. Raises
-    `UnsupportedError` with the name of what cannot be reused, `ProfileError` for a config with a
-    value that cannot be named.
+    The walk reads the model's own weights, so the model must live as long as the walk. Raises
+    `UnsupportedError` if the state cannot be reused; its text says why. Raises `ProfileError` for
+    a config with a value that the identity's digest cannot include.
     """
     config: object = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)

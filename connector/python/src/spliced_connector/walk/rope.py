@@ -16,10 +16,11 @@ _FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_fact
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotates the leading 2*len(inv_freq) columns of rows: NeoX halves, or neighbours as pairs.
+    """Rotates the leading 2*len(inv_freq) columns of rows: as NeoX halves or, if `interleaved`, as
+    pairs of neighbours.
 
-    With `wide`, products are computed in float32 whatever the rows' dtype; else in the rows' own,
-    as in most models.
+    Products are computed in float32 if `wide` is set, otherwise in the rows' dtype, as in most
+    models. Rows of float64 are always computed in float64.
     """
 
     inv_freq: Tensor
@@ -60,7 +61,7 @@ def rope_of(config: object, dim: int) -> Rope:
 
 
 def latent_rope_of(config: object, dim: int) -> Rope:
-    """The same for latent attention, which rotates the whole shared key, in pairs."""
+    """Returns the rope of latent attention, which rotates the whole shared key, in pairs."""
     return replace(_read(config, lambda fields: fields.rope_over(dim)), interleaved=True)
 
 

@@ -21,8 +21,9 @@ T = TypeVar("T")
 class ConvRows:
     """How the rows of several sequences pass one convolution.
 
-    order places every sequence after its left rows, from (all left rows | all rows); valid names
-    the outputs that belong to rows. Both None: one sequence.
+    The input is the left rows of all sequences, followed by all rows. order has the indices that
+    put each sequence directly after its left rows. valid has the indices of the outputs that
+    belong to rows. Both are None if there is one sequence.
     """
 
     order: Tensor | None
@@ -40,8 +41,8 @@ class Rows:
         positions: Tensor,
         parts: Sequence[int] = (),
     ) -> None:
-        """ids and positions [n] of all rows. parts: boundaries for the recurrence, if they are
-        not only the ends of sequences."""
+        """ids and positions have one entry per row, [n]. parts: the number of rows of each run of
+        the recurrence; () if each sequence is one run."""
         self.arch = arch
         self.device = ids.device
         self.ids, self.positions = ids, positions
@@ -97,7 +98,7 @@ class SplicedRows(Rows):
         placer: Placer | None = None,
         paged: bool = False,
     ) -> None:
-        """placer: places the segments that it has; rows that are paged stay in place."""
+        """placer: places the segments that it holds. paged: rows of segments stay in place."""
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
@@ -158,10 +159,10 @@ PARTS = ("transition", "state", "conv", "k", "v")
 
 
 def check_segment(arch: Architecture, segment: Captured, composed: bool = True) -> None:
-    """Raises PlanError unless every layer has its parts in their shapes. The parts for composing
-    states are checked only if states are composed here.
+    """Raises PlanError unless every layer has exactly its parts, in their shapes. composed: whether
+    linear layers must have T and S; if not, they must have neither.
 
-    A part of another shape would broadcast, and give an answer that looks right.
+    Without this check, a part of another shape could broadcast and give an answer that looks right.
     """
     rows = segment.spec.interior[1]
     if len(segment.layers) != len(arch.layers):

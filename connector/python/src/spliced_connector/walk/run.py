@@ -1,9 +1,9 @@
 """Moving the rows of a prompt through a model's layers.
 
-One walk serves all: a prefill is a walk over one recomputed span, a splice one over several with
-segments between them (HYPIC sections 4.2 and 4.3). The rows of all recomputed spans pass each
-layer in one batch; only the state passes from span to span. So a difference between a prefill and
-a splice is due to the segments alone.
+Prefill and splice use the same walk. A prefill is a walk over one recomputed span; a splice is a
+walk over several recomputed spans with segments between them (HYPIC sections 4.2 and 4.3). The
+rows of all recomputed spans pass each layer in one batch; only the state passes from span to span.
+So a difference between a prefill and a splice is due to the segments alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ CONVERTED = 16
 def prefill(arch: Architecture, ids: Tensor | Sequence[int], context: Context) -> Tensor:
     """Continues a context over all remaining tokens of ids.
 
-    ids is the whole prompt. Returns the last hidden rows of the tokens computed, [n, width].
+    ids is the whole prompt. Returns the last layer's hidden rows of the computed tokens, [n,
+    width].
     """
     every = _tokens(ids, context.device)
     if context.tokens >= every.shape[0]:
@@ -60,14 +61,14 @@ def splice(
     placer: Placer | None = None,
     pages: Pages | None = None,
 ) -> Tensor | None:
-    """Moves a context over consecutive spans that begin where it ends.
+    """Moves a context over consecutive spans that begin where the context ends.
 
-    ids is the whole prompt; segments are by their numbers in spans, and placer places those that
-    it has. With pages the rows of segments stay in place, in layers that can read them there, and
-    must be readable as long as the context is used; other layers copy them. Works for any run of
-    a plan's spans, so that a long plan can be cut: the next call continues the context. Returns
-    the hidden rows of the last span, None if that is a segment. Raises PlanError, with the
-    context unchanged, if spans or segments do not fit.
+    ids is the whole prompt. segments maps the segment numbers in spans to segments; placer places
+    the segments that it holds. With pages, layers that can read a segment's rows in place do so,
+    and the rows must stay readable as long as the context is used; other layers copy them. A long
+    plan can be cut into several calls: each call continues the context. Returns the hidden rows of
+    the last span, None if that span is a segment. Raises PlanError, and leaves the context
+    unchanged, if spans or segments do not fit.
     """
     with torch.no_grad():
         every = _tokens(ids, context.device)
@@ -88,15 +89,15 @@ def splice(
 
 
 def places(rows: SplicedRows) -> list[Place]:
-    """Returns where the segments of a walk are read."""
+    """Returns where a walk reads the rows of its segments in place."""
     return [
         Place(s.start, s.length, s.start - rows.segments[s.segment].spec.head) for s in rows.copied
     ]
 
 
 def pieces(spans: Sequence[Span]) -> list[list[Span]]:
-    """Divides consecutive spans into walks, each of bounded memory: long recomputed spans are
-    cut, and a walk ends before it exceeds PREFILL_ROWS or PLACED_ROWS."""
+    """Divides consecutive spans into walks of bounded memory. Long recomputed spans are cut, and a
+    walk ends before it computes more than PREFILL_ROWS or places more than PLACED_ROWS."""
     out: list[list[Span]] = [[]]
     computed = placed = 0
     for span in spans:
@@ -123,7 +124,7 @@ def _tokens(ids: Tensor | Sequence[int], device: torch.device) -> Tensor:
 
 
 class Walk(Pass[SplicedRows]):
-    """The pass of a splice; the context changes only at its end."""
+    """The pass of a splice. The context's states are replaced only when the pass has ended."""
 
     def __init__(
         self, arch: Architecture, rows: SplicedRows, context: Context, placer: Placer | None
@@ -173,7 +174,7 @@ class Walk(Pass[SplicedRows]):
         if self.rows.reused is None:
             return
         parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
-        # They may be in several memories: leased ones in the host's, fresh captures in ours.
+        # Parts may be in different memories: leased ones on the host, fresh captures on the device.
         keys = torch.cat([p.k.to(k.device) for p in parts if p.k is not None]).to(k)
         values = torch.cat([p.v.to(v.device) for p in parts if p.v is not None]).to(v)
         rope = self.arch.identity.layers[layer].attention.rope
@@ -198,9 +199,9 @@ class Walk(Pass[SplicedRows]):
         return self.arch.linear_out(layer, recurrence.outputs(), new)
 
     def _through(self, layer: int, state: Tensor, recurrence: Recurrence | None) -> Tensor:
-        """Returns the state after the last span: computed rows move it, segments compose
-        onto it."""
-        state = state.clone()  # the context's stays until the walk has ended
+        """Returns the state after the last span. Computed rows advance the state, and segments
+        are composed with it."""
+        state = state.clone()  # the context keeps its own state until the walk has ended
         run = 0
         segments = self._tuples(layer, state)
         for spans in self._moves(recurrence):
@@ -219,8 +220,9 @@ class Walk(Pass[SplicedRows]):
         return self._placer is not None and self._placer.holds(span.segment)
 
     def _moves(self, recurrence: Recurrence | None) -> list[list[Span]]:
-        """Groups the spans in order: the placer's segments together with the short runs of rows
-        next to them, which it moves a state over at once; all others one by one."""
+        """Groups the spans, in order, into moves. The placer's segments and the short computed
+        spans next to them are one move, over which the placer moves a state at once. Every other
+        span is a move of its own."""
         if self._placer is None:
             return [[span] for span in self.rows.spans]
         chunk = recurrence.runs.chunk if isinstance(recurrence, families.Scan) else 0
@@ -254,7 +256,7 @@ class Walk(Pass[SplicedRows]):
         recurrence: Recurrence | None,
         state: Tensor,
     ) -> Tensor:
-        """Returns the state after spans that the placer moves it over, including computed rows."""
+        """Returns the state after one move of the placer. runs: its computed spans, if any."""
         if self._placer is None:
             raise RuntimeError("no placer")
         if not runs or not isinstance(recurrence, families.Scan):
@@ -265,8 +267,8 @@ class Walk(Pass[SplicedRows]):
         return state
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields (T, S) of every segment that is composed here, in order and in the type of a
-        state: several are converted at once."""
+        """Yields (T, S) of every segment that the walk itself composes, in order. They have the
+        type of `like`; CONVERTED segments are converted at once."""
         rope = self.arch.identity.layers[layer].linear.rope
         spans = self.rows.composed
         for first in range(0, len(spans), CONVERTED):
@@ -287,8 +289,8 @@ class Walk(Pass[SplicedRows]):
         return part.transition, part.state
 
     def _left(self, layer: int, span: int) -> Tensor | None:
-        """Returns the convolution's inputs before a span: of the segment or the context left of
-        it."""
+        """Returns the convolution's inputs before a span. They come from the segment, or from the
+        context, that precedes the span."""
         tail = self.context.layers[layer].conv
         if tail is None or span == 0:
             return tail
@@ -299,7 +301,7 @@ class Walk(Pass[SplicedRows]):
         return None if conv is None else conv.to(tail)
 
     def _after(self, layer: int) -> Tensor | None:
-        """Returns the convolution's tail after a last span that is a segment: a copy."""
+        """Returns a copy of the convolution's tail after the last span, which is a segment."""
         tail = self._left(layer, len(self.rows.spans))
         return None if tail is None else tail.clone()
 
@@ -319,7 +321,8 @@ class Walk(Pass[SplicedRows]):
 
 
 def alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
-    """Converts tensors of one shape to the type of another, without a copy if they have it."""
+    """Converts tensors of one shape to the type and device of `like`; without a copy if they have
+    both already."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):
         return tensors
     # Their stored type is narrower, so they are converted after the transfer.

@@ -1,7 +1,7 @@
-"""Segments as tensors and as bytes of the canonical layout, without a copy if types agree.
+"""Converts segments between tensors and bytes in the stored layout, without a copy if types agree.
 
-The daemon may have packed T and S of a segment: they are read as float32. It may also have packed
-keys and values: they are read in their original type.
+The daemon may have packed T and S of a segment; they are then read as float32. It may also have
+packed keys and values; they are read in their original type.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pack(profile: Profile, captured: Captured) -> list[memoryview]:
 
 
 def packed(profile: Profile, captured: Captured) -> list[Tensor]:
-    """As `pack`, as tensors on the segment's device."""
+    """Returns the same parts as `pack`, as tensors on the segment's device."""
     layout = profile.segment_layout(captured.spec)
     found = [getattr(captured.layers[p.layer], FIELDS[p.kind]) for p in layout.parts]
     return part_tensors(layout, found)
@@ -70,8 +70,8 @@ def part_bytes(layout: Layout, tensors: Sequence[Tensor | None]) -> list[memoryv
 
 
 def part_tensors(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-    """Returns tensors, parallel to a layout's parts, in the parts' types and each contiguous, on
-    their device. Raises ValueError if one does not have its part's shape."""
+    """Returns tensors, parallel to a layout's parts, as contiguous tensors of the parts' types, on
+    their device. Raises ValueError if a tensor does not have its part's shape."""
     out = []
     for part, x in zip(layout.parts, tensors, strict=True):
         if x is None or tuple(x.shape) != part.shape:
@@ -92,7 +92,7 @@ def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
     """Returns a leased segment as tensors over the leased memory: valid while the lease is.
 
     The tensors are of the stored types, float32 for packed T and S, and must not be written.
-    Raises ValueError if the segment's layout is not that of the spec, or a packed part is
+    Raises ValueError if the segment's layout does not fit the spec, or a packed part is
     damaged.
     """
     layout = segment.layout
@@ -103,8 +103,8 @@ def unpack(profile: Profile, spec: SegmentSpec, segment: Held) -> Captured:
 
 
 def is_of_spec(profile: Profile, spec: SegmentSpec, layout: Layout) -> bool:
-    """Returns whether a segment with this layout was written with the parts of the spec,
-    whichever were packed since."""
+    """Returns whether a segment with this layout was written with the parts of the spec. Any of
+    its parts may have been packed since."""
     plain = profile.segment_layout(spec)
     return layout == plain or list(map(_written, layout.parts)) == list(map(_written, plain.parts))
 
@@ -117,8 +117,8 @@ def _written(part: Part) -> Part:
 def collect(
     layers: int, layout: Layout, part: Callable[[int], memoryview]
 ) -> tuple[SegmentLayer, ...]:
-    """Returns the parts of a layout as tensors over their bytes, layer by layer; packed ones as
-    new tensors."""
+    """Returns the parts of a layout, layer by layer, as tensors over their bytes. Packed parts
+    become new tensors. Raises ValueError for a part of another size, or a damaged packed part."""
 
     def over(i: int) -> Tensor:
         p, view = layout.parts[i], part(i)
@@ -167,8 +167,8 @@ def tensor_over(view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Tenso
 
 
 def unpacked(part: Part, view: memoryview) -> Tensor:
-    """Returns the numbers of a packed part as a new tensor, in float32, those of keys and values
-    in their original type; heads of a low rank up to rounding.
+    """Returns the numbers of a packed part as a new tensor: float32 for T and S, the original type
+    for keys and values. Heads stored as low-rank factors are exact up to rounding.
 
     Raises ValueError for bytes that are no such part. All heads of one form are read at once.
     """
@@ -206,8 +206,8 @@ def _cut(raw: Tensor, begins: Iterable[int], skip: int, n: int) -> Tensor:
 
 
 def _int12(raw: Tensor, cols: int) -> Tensor:
-    """Reads rows of integers [heads, rows, bytes]: shifted to the top of 16 bits, and down with
-    their sign."""
+    """Reads rows of 12-bit integers from raw [heads, rows, bytes]. Each is put into the top of 16
+    bits and then shifted down, which extends its sign."""
     pairs, odd = raw[..., : cols // 2 * 3], raw[..., cols // 2 * 3 :].to(torch.int16)
     low, mid, high = pairs.unflatten(-1, (cols // 2, 3)).to(torch.int16).unbind(-1)
     out = torch.empty((*raw.shape[:-1], cols), dtype=torch.int16)
@@ -240,8 +240,8 @@ def _expect_read_only() -> None:
 def rounded(profile: Profile, captured: Captured) -> Captured:
     """Returns a captured segment as a reader would find it: its values in the stored types.
 
-    With tolerances readers may find T and S, or keys and values, that differ from these by as
-    much.
+    If the identity has a tolerance, the daemon may pack parts, and readers may find values that
+    differ from these by up to the tolerance.
     """
     layout = profile.segment_layout(captured.spec)
     parts = packed(profile, captured)

@@ -27,11 +27,11 @@ MASK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows [lo, hi) of a walk, the first at `position`, see keys [begin, end).
+    """Rows [lo, hi) of a walk see keys [begin, end). Row lo is at `position`.
 
-    A mask [hi - lo, end - begin] is given for rows that are not contiguous, and if the masks of
-    all blocks are small. Otherwise it is made where it is used: all masks together would grow
-    with the square of the prompt.
+    window: how many tokens a row sees, 0 for all. `given` is the mask [hi - lo, end - begin]. It is
+    set for rows that are not contiguous, or if the masks of all blocks are small. Otherwise `mask`
+    makes it for each use: all masks together would grow with the square of the prompt.
     """
 
     lo: int
@@ -44,11 +44,11 @@ class Block:
 
     @property
     def causal(self) -> bool:
-        """Whether row i sees the keys up to its own, which is the i-th."""
+        """Whether the i-th row sees exactly the first i keys, so that no mask is needed."""
         return self.given is None and self.position == self.begin and self.window == 0
 
     def mask(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """Returns the summand of the scores; None if the block is causal."""
+        """Returns the numbers to add to the scores, 0 or -inf; None if the block is causal."""
         if self.given is not None or self.causal:
             return self.given
         positions = torch.arange(self.position, self.end, device=device)
@@ -58,7 +58,7 @@ class Block:
 def blocks(
     spans: Sequence[Sight], window: int, dtype: torch.dtype, device: torch.device
 ) -> list[Block]:
-    """Returns how the rows of spans attend; window 0 = all earlier tokens."""
+    """Divides the rows of spans into blocks. window 0: a row sees all earlier tokens."""
     first, last = spans[0], spans[-1]
     together = len(spans) > 1 and first.begin == last.begin and window == 0
     if together and last.hi * last.end <= KEPT:
@@ -92,7 +92,8 @@ def _mask(positions: Tensor, begin: int, end: int, window: int) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: list[Block], scale: float) -> Tensor:
-    """Softmax attention: q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv] returns [n, H, dv]."""
+    """Returns the softmax attention of q [n, H, dk] over k [N, KV, dk] and v [N, KV, dv]: [n, H,
+    dv]."""
     grouped = q.shape[1] != k.shape[1]
     out = []
     for b in spans:
@@ -122,7 +123,8 @@ class Turns:
     def back(
         cls, rope: Rope, distances: Sequence[int], device: torch.device | None = None
     ) -> Turns | None:
-        """Returns the inverses of the rotations that runs of keys lack; None without positions."""
+        """Returns rotations of queries for runs of keys, each still to be rotated by a distance in
+        tokens: the inverse of that rotation. Returns None if the rope rotates nothing."""
         if rope.dims == 0:
             return None
         short = torch.tensor(distances, dtype=torch.int64, device=device)
@@ -143,17 +145,18 @@ none, keys [KV, dk, rows] and values [KV, rows, dv]; of any strides."""
 def attend_runs(
     q: Tensor, runs: Sequence[Run], turns: Turns | None, scale: float, hidden: Tensor | None
 ) -> Tensor:
-    """Softmax attention of q [n, H, dk] over rows in place: [n, H, dv], float32 or wider.
+    """Returns the softmax attention of q [n, H, dk] over rows in place: [n, H, dv], float32 or
+    wider.
 
-    A key k at position p of its segment, whose token 0 is at s in the request, is stored as R(p)
-    k and would be R(s) R(p) k at its position. Rotations are orthogonal and add up, so its
-    product with a query is q . R(s) R(p) k = (R(-s) q) . R(p) k: the query is rotated, once for
-    each run, and keys are read unchanged (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section
-    3.3.3).
+    R(x) is the rotation by x tokens. A key k at position p of its segment is stored as R(p) k. If
+    the segment's token 0 is at position s of the request, attention needs the key R(s) R(p) k.
+    Rotations are orthogonal and add up, so a query's product with it is q . R(s) R(p) k =
+    (R(-s) q) . R(p) k. So the query is rotated, once for each run, and keys are read unchanged
+    (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section 3.3.3).
 
-    hidden [n, rows of all runs]: those that a query must not see; None: it sees all. Rows of 16
-    bits are widened when they are read: scores in 16 bits would lose the differences between
-    weights.
+    hidden [n, rows of all runs] is True for rows that a query must not see; None: queries see all
+    rows. Rows of 16 bits are widened when they are read, because scores in 16 bits would lose the
+    differences between weights.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     asked, heads = q.to(wide) * scale, runs[0][1].shape[0]

@@ -41,7 +41,7 @@ _RELEASE_SECONDS = 10.0
 
 
 class Lent:
-    """The daemon's device memory as one model can use it. For the thread that runs the model."""
+    """The daemon's device memory as one model can use it. Only the model's thread may use it."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Lent:
         *,
         is_host_memory: bool = False,
     ) -> None:
-        """is_host_memory: the driver's device memory is memory of this process, which a model on
-        the CPU can use, as with the simulated driver of our tests."""
+        """is_host_memory: the driver's device memory is memory of this process, so that a model on
+        the CPU can use it. The simulated driver of our tests is such a driver."""
         self._arch = arch
         self._client = client
         self._model = model
@@ -81,7 +81,7 @@ class Lent:
         return memory
 
     def why(self) -> str:
-        """Returns why there is none; empty if there is some."""
+        """Returns why this model has no device memory; empty if it has."""
         if self.memory() is not None:
             return ""
         if self._never:
@@ -102,15 +102,16 @@ class Lent:
         return Stream(torch.cuda.current_stream(self._device).cuda_stream)
 
     def settle(self, memory: DeviceMemory) -> None:
-        """Orders later work of the engine's stream after the work that we have queued. It is the
-        same stream; but a CPU runs torch's operations at once."""
+        """Makes later work of the engine wait for the work that we have queued. On a GPU both use
+        the same stream, so there is nothing to do. A CPU runs torch's operations at once, so this
+        waits."""
         if self._is_host_memory:
             with memory.gpu.context.current() as driver:
                 driver.synchronize(self.stream())
 
     def acquire(self, keys: Sequence[bytes], life: float = 0.0) -> list[DeviceSegment | None]:
-        """Leases the copies that exist, as `Model.acquire_device`. Missing ones are copied for
-        the next time."""
+        """Leases the copies that exist, as `Model.acquire_device` does. The daemon makes missing
+        copies for later requests."""
         if not keys or self.memory() is None:
             return [None] * len(keys)
         return self._model.acquire_device(keys, fetch=False, life=life)
@@ -119,7 +120,7 @@ class Lent:
         """Returns the tensors of a leased segment that a walk reads itself, in place: its
         convolution inputs, and its rows if these are read in place.
 
-        Raises ValueError if the segment lacks parts of the spec; `SplicedError`.
+        Raises ValueError if the segment lacks parts of the spec, and `SplicedError`.
         """
         if not is_of_spec(self._profile, spec, held.layout):
             raise ValueError(f"segment of {held.layout.nbytes} bytes is not as its spec says")
@@ -145,8 +146,8 @@ class Lent:
                 driver.synchronize(self.stream())
 
     def states(self, slot: DeviceSlot) -> dict[int, Tensor]:
-        """Returns copies of the states that an assemble has left, by layer; the slot is released
-        after them. Raises `SplicedError`."""
+        """Returns copies, by layer, of the states that an assemble has left in a slot. The slot is
+        released after the copies. Raises `SplicedError`."""
         out = {}
         for part in self._profile.checkpoint_layout(0).parts:
             if part.kind == "S":
@@ -156,8 +157,8 @@ class Lent:
         return out
 
     def reader(self, held: Sequence[DeviceSegment]) -> Reader | None:
-        """Returns a reader that attends over the rows of leased segments in place; None if there
-        is none."""
+        """Returns a reader that attends over the rows of leased segments in place; None if they
+        cannot be read in place."""
         if not held or not self.reads or len(held) > SEGMENTS:
             return None
         memory = held[0].device
@@ -190,9 +191,9 @@ class Lent:
     def release(
         self, held: Sequence[DeviceSegment | DeviceCheckpoint], stream: Stream | None = None
     ) -> bool:
-        """Ends leases when a stream, by default the one that the engine computes on now, has
-        passed this point, and waits for it. Returns whether all their bytes were valid until
-        then."""
+        """Waits until a stream has passed this point, and ends the leases then. stream: None for
+        the stream on which the engine computes now. Returns whether all bytes of the leases were
+        valid until then."""
         if not held:
             return True
         try:
@@ -221,7 +222,7 @@ class Lent:
         return context
 
     def _view(self, memory: DeviceMemory, runs: Sequence[Run], part: Part) -> Tensor:
-        """Returns a part as a tensor: over the leased memory if it lies in one run, else a copy."""
+        """Returns a part as a tensor: over the leased memory if that is one run, else a copy."""
         kind = HOST if self._is_host_memory else CUDA
         dtype = TORCH_TYPES[part.dtype]
         if not runs:
@@ -244,8 +245,8 @@ class Lent:
 
 
 def _unusable(arch: Architecture) -> str:
-    """Returns why the kernels cannot write a model's tensors: they convert states to float32, and
-    do not convert rows."""
+    """Returns why the kernels cannot write a model's tensors; empty if they can. They write states
+    as float32, and rows in the stored type."""
     if arch.dtype == torch.float64:
         return "states are float64"
     for i, layer in enumerate(arch.identity.layers):

@@ -20,9 +20,9 @@ from spliced_connector.walk import Context
 
 
 class Placing:
-    """As `walk.Placer`, for segments that are leased in GPU memory.
+    """The `walk.Placer` of segments that are leased in GPU memory.
 
-    Queueing work raises `SplicedError`; the walk's results must not be used then.
+    If queueing work raises `SplicedError`, the walk's results must not be used.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Placing:
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """One launch for all layers and segments."""
+        """See `walk.Placer`. One launch serves all layers and segments."""
         planned = [DeviceSpan(s.start, s.length, self._held.get(s.segment)) for s in spans]
         if self._profile.attention_layers and any(span.segment for span in planned):
             place(self._stream, self._profile, planned, _blocks(into))
@@ -57,7 +57,7 @@ class Placing:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """In place, by one launch: the state before is not kept."""
+        """See `walk.Placer`. One launch moves the state in place; the given state is lost."""
         state = state.contiguous()
         inputs = self._inputs(layer, computed, state)
         before = state.new_empty((len(inputs), *state.shape))
@@ -89,7 +89,7 @@ def _at(tensor: Tensor) -> DevicePtr:
 def place_prefix(
     profile: Profile, held: DeviceCheckpoint, stream: Stream, context: Context
 ) -> None:
-    """Queues the copy of a saved prefix's rows into those of a context. Raises `SplicedError`."""
+    """Queues the copy of a saved prefix's rows into a context's rows. Raises `SplicedError`."""
     if profile.attention_layers:
         blocks = _blocks([(at.k, at.v) for at in context.layers])
         place(stream, profile, [], blocks, origin=held)

@@ -44,14 +44,14 @@ many)."""
 
 
 class Reader:
-    """As `walk.Reader`, for rows in device memory. Raises `GoneError` if they cannot be read."""
+    """The `walk.Reader` of rows in device memory. Raises `GoneError` if they cannot be read."""
 
     def __init__(
         self, memory: DeviceMemory, stream: Callable[[], Stream], settle: Callable[[], None]
     ) -> None:
         """settle: called after work is queued. Raises `SplicedError` if the memory is gone."""
         self._memory = memory
-        self._keep = memory.keep()  # the kernels too: rows may have become copies since
+        self._keep = memory.keep()  # keeps the kernels as well, which also read copied rows
         self._stream = stream
         self._settle = settle
         self.last: Stream | None = None
@@ -65,7 +65,7 @@ class Reader:
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """Each stretch sees the rows before it, and its own."""
+        """See `walk.Reader`. Queries of a stretch see the rows before it, and its own rows."""
         q = q.contiguous()
         out = q.new_empty((*q.shape[:2], rows[0].v.shape[-1]))
         try:
@@ -89,7 +89,7 @@ class Reader:
 
 
 def _most(q: Tensor, out: Tensor, runs: Sequence[AttendRun]) -> int:
-    """Returns the rows of a job that needs no more than SCRATCH."""
+    """Returns the most query rows of a job that needs at most SCRATCH bytes."""
     return max(1, min(ROWS, SCRATCH // _sums(1, q.shape[1], out.shape[2], runs)))
 
 

@@ -2,9 +2,9 @@
 
 Each adapter makes one allocation with the driver and registers it once with every daemon that
 lends memory of the GPU. PyTorch's allocator is not involved, so that no other tensor is exported.
-A prompt reserves a part of it as long as a tensor uses that part. The client keeps the allocation
-until the daemon has closed its side of the connection, or until the process ends if that is
-unknown.
+A prompt reserves a part of the allocation as long as a tensor uses that part. The client keeps the
+allocation until the daemon has closed its side of the connection, or until the process ends if that
+is unknown.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ALIGN = 16
 
 
 class _Owner:
-    """Referenced by the tensors over one part of the memory; references the memory."""
+    """Keeps the memory alive. The tensors over one part of the memory reference it."""
 
     def __init__(self, memory: _Allocated) -> None:
         self.memory = memory
 
 
 class _Allocated:
-    """Memory from the driver, freed when this is dropped, in the process that allocated it."""
+    """Memory from the driver. The process that allocated it frees it when this is dropped."""
 
     def __init__(self, options: DeviceOptions, nbytes: int) -> None:
         """Raises `SplicedError`."""
@@ -71,7 +71,7 @@ class _Allocated:
 
 @dataclass
 class _Part:
-    """Consecutive blocks of a prompt."""
+    """Consecutive blocks that one prompt uses."""
 
     first: int
     blocks: int
@@ -80,13 +80,13 @@ class _Part:
 
     @property
     def free(self) -> bool:
-        """Returns whether no tensor uses it, and the daemon no longer writes to it."""
+        """Returns whether no tensor uses the part, and the daemon no longer writes to it."""
         self.writes = [write for write in self.writes if not write.settled]
         return self.owner() is None and not self.writes
 
 
 class Registered:
-    """The memory of one adapter. For the thread that runs the model."""
+    """The memory of one adapter. Only the thread that runs the model may use it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Registered:
         *,
         is_host_memory: bool = False,
     ) -> None:
-        """most: bytes. `trouble` reports why there is no memory."""
+        """most: maximum bytes of the memory. `trouble` says why there is no memory."""
         self.trouble = ""
         self.memory: DeviceEngineMemory | None = None
         """The memory to register with the model."""
@@ -123,13 +123,13 @@ class Registered:
 
     @property
     def tokens(self) -> int:
-        """Returns the tokens of all prompts that fit at once."""
+        """Returns how many tokens, of all prompts together, fit at once."""
         return self._blocks * self._block
 
     @staticmethod
     def _row_bytes(profile: Profile) -> dict[int, int]:
-        """Returns the bytes from one token's keys to the next one's by layer, and of values: both
-        must have the same distance between blocks."""
+        """Returns by layer the bytes from one token's keys to the next token's keys. Values have
+        this stride too, because keys and values must have the same distance between blocks."""
         out = {}
         for i in profile.attention_layers:
             a = profile.identity.layers[i].attention
@@ -156,14 +156,14 @@ class Registered:
         self._held = held
 
     def _bytes(self, owner: _Owner) -> Tensor:
-        """Returns all of the memory."""
+        """Returns the whole memory as bytes, referencing `owner`."""
         held = owner.memory
         whole = held.address, (held.nbytes,), DType.NONE
         return torch.from_dlpack(DeviceArray(*whole, held.context.device, owner, self._kind))
 
     def why_not(self, model: Model, context: Context, room: int) -> str:
-        """Returns why the daemon cannot write rows of a prompt now; empty if it can. room: its
-        tokens."""
+        """Returns why the daemon cannot write rows of a prompt now; empty if it can. room: number
+        of the prompt's tokens."""
         if self.trouble:
             return self.trouble
         if why := model.memory_trouble:
@@ -173,8 +173,8 @@ class Registered:
         return ""
 
     def adopt(self, context: Context, room: int) -> None:
-        """Moves the rows of a context here, with room for `room` tokens: existing rows are
-        copied. `why_not` must have returned ""."""
+        """Moves the rows of a context into this memory, with room for `room` tokens; existing rows
+        are copied. `why_not` must have returned ""."""
         if self._part_of(context.layers, room) is not None:
             return
         blocks = self._count(room)
@@ -215,7 +215,7 @@ class Registered:
         return typed.as_strided(size, strides, (address - self._held.address) // dtype.size)
 
     def table(self, into: Sequence[tuple[Tensor | None, Tensor | None]]) -> list[int]:
-        """Returns the blocks of an adopted context, by its rows."""
+        """Returns the numbers of an adopted context's blocks. into: the context's rows."""
         part = self._part(into)
         return list(range(part.first, part.first + part.blocks))
 

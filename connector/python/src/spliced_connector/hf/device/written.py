@@ -1,4 +1,4 @@
-"""Placing leased copies on the GPU by the daemon's own kernels, in memory registered there."""
+"""Placing leased copies on the GPU by the daemon itself, in memory that is registered with it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spliced_connector.walk import Context
 
 
 class Writing(Placing):
-    """As `Placing`, with rows that the daemon writes, and with the states of one `assemble` if
-    only the end of the prompt is computed. Other states are composed by kernels on the engine's
-    stream: the daemon would need transitions of computed rows, which are in engine memory.
+    """A `Placing` whose rows the daemon writes. If only the end of the prompt is computed, the
+    daemon's `assemble` gives the states as well. Otherwise kernels on the engine's stream compose
+    the states, because the daemon has no access to the transitions of computed rows.
 
-    Raises `RefusedError`.
+    Raises `RefusedError` if the daemon refuses.
     """
 
     def __init__(self, of: Remote) -> None:
@@ -36,7 +36,7 @@ class Writing(Placing):
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """One request for all layers and segments. The rows must be those of an adopted context."""
+        """Makes one request for all layers and segments. into: the rows of an adopted context."""
         placed = [s for s in spans if self.holds(s.segment)]
         if not placed:
             return
@@ -72,7 +72,7 @@ class Writing(Placing):
 
 @dataclass(frozen=True)
 class Remote:
-    """Has the daemon place the segments of one request that are on the model's GPU."""
+    """Lets the daemon place those segments of one request that are on the model's GPU."""
 
     lent: Lent
     model: Model

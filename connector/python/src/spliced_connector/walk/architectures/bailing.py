@@ -26,7 +26,7 @@ from spliced_connector.walk.rope import latent_rope_of, turn_of
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """Returns the walk over a `BailingHybridForCausalLM`, or over a 2.5 of the same model_type."""
+    """Returns the walk over a `BailingHybridForCausalLM`, or a Ling 2.5 of the same model_type."""
     body = child(model, "model")
     if maybe_child(body, "word_embeddings") is not None:
         return ring.build(model, config, naming)

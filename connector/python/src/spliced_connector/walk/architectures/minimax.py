@@ -1,6 +1,7 @@
 """MiniMax: Lightning attention without rope, and full attention with it.
 
-Residuals are taken from the normalised rows, and both branches have weights.
+Residuals are taken from the normalised rows. The residual and the mixer's or MLP's result are
+added with weights.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from spliced_connector.walk.reading import (
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention: every head decays at a fixed rate, which the module has.
+    """Decayed linear attention: every head decays at a fixed rate.
 
-    Engines derive the rates from head and layer by different formulas, so they are read.
+    The rates are read from the module, because engines compute them by different formulas.
     """
 
     module: nn.Module

@@ -1,6 +1,6 @@
 """OLMo hybrid: gated delta rule that may have negative eigenvalues, and full attention.
 
-Attention layers norm after the mixer and the MLP, the others before.
+Attention layers apply their norms after the mixer and the MLP, linear layers before them.
 """
 
 from __future__ import annotations

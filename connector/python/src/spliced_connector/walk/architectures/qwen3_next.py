@@ -1,8 +1,8 @@
 """Qwen3-Next and the text models of Qwen3.5, with transformers' modules.
 
-Gated delta rule with one convolution over q | k | v, gated softmax attention with partial rope,
-dense MLPs or mixtures of experts. Weights are not copied, except the few rows of the two gate
-projections, which are joined.
+They have the gated delta rule with one convolution over q | k | v, gated softmax attention with
+partial rope, and dense MLPs or mixtures of experts. Weights are not copied, except the few rows of
+the two gate projections, which are joined into one matrix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spliced_connector.walk.rope import rope_of, turn_of
 
 
 class _Angles:
-    """cos and sin of the positions of a walk, which all layers share."""
+    """Computes cos and sin of a walk's positions once for all layers."""
 
     def __init__(self, inv_freq: Tensor) -> None:
         self._inv_freq = inv_freq.float()
@@ -65,7 +65,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Norm:
-    """RMS norm whose weight is stored as an offset from one, in float32 as in the model."""
+    """RMS norm whose weight is stored as an offset from one. Computes in float32, as the model."""
 
     def __init__(self, module: nn.Module, eps: float) -> None:
         weight = tensor(module, "weight")
@@ -123,8 +123,8 @@ class GatedAttention:
 
 @dataclass(frozen=True)
 class GatedDelta:
-    """The gated delta rule. `project` returns q | k | v [n, C], z [n, Hv, dv] and b | a [n, 2
-    Hv]."""
+    """The gated delta rule. `project` returns q | k | v [n, C], the output gate z [n, Hv, dv], and
+    b | a [n, 2 Hv], from which beta and the decay are computed."""
 
     module: nn.Module
     key_heads: int
@@ -190,7 +190,7 @@ class GatedDelta:
 def _grouped_projection(
     module: nn.Module, key_heads: int, value_heads: int, key_dim: int, value_dim: int
 ) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """Qwen3-Next: columns of in_proj_qkvz and in_proj_ba are grouped by key head."""
+    """Returns Qwen3-Next's projection: in_proj_qkvz and in_proj_ba are grouped by key head."""
     qkvz, ba = plain_weight(module, "in_proj_qkvz"), plain_weight(module, "in_proj_ba")
     each = value_heads // key_heads
     # Gates in the order b | a, head by head.
@@ -208,7 +208,7 @@ def _grouped_projection(
 def _plain_projection(
     module: nn.Module, value_heads: int, value_dim: int
 ) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """Qwen3.5: one projection each for q | k | v, z, b and a."""
+    """Returns Qwen3.5's projection, with one matrix each for q | k | v, z, b and a."""
     qkv, z = plain_weight(module, "in_proj_qkv"), plain_weight(module, "in_proj_z")
     gates = torch.cat((plain_weight(module, "in_proj_b"), plain_weight(module, "in_proj_a")))
 
@@ -289,7 +289,7 @@ def _mlp(config: object, module: nn.Module) -> Callable[[Tensor], Tensor]:
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
     """Returns the walk over a causal language model of these families.
 
-    Raises `UnsupportedError` with the name of anything that has no arithmetic here.
+    Raises `UnsupportedError`, which names the module or setting, if it is not implemented here.
     """
     body = child(model, "model")
     eps = real(config, "rms_norm_eps")

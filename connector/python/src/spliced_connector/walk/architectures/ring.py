@@ -1,8 +1,8 @@
 """Ring and Ling up to 2.5, which are called Bailing: Lightning attention that rotates its queries
 and keys, and full attention over grouped keys or latents.
 
-transformers has no class of these; their code is distributed with the weights. A walk needs the
-names of its modules, and arithmetic that vLLM and SGLang also have.
+transformers has no classes for these models; their code is distributed with the weights. The walk
+finds the modules of that code by their names. It implements arithmetic that vLLM and SGLang share.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from spliced_connector.walk.rope import Turn, latent_rope_of, rope_of, turn_of
 
 @dataclass(frozen=True)
 class Projection:
-    """Queries, keys and values from one matrix, normed per head if the module has norms, and
-    rotated if it has rope."""
+    """Queries, keys and values from one matrix. Queries and keys are normed per head if the module
+    has norms, and rotated if `turn` is given. `silu`: SiLU follows the matrix."""
 
     module: nn.Module
     heads: int
@@ -67,7 +67,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Softmax attention after such a projection."""
+    """Softmax attention over the results of a `Projection`."""
 
     project: Projection
     rope: Rope
@@ -92,10 +92,10 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Lightning:
-    """Decayed linear attention over rotated keys, so its state depends on the position, too.
+    """Decayed linear attention over rotated keys. So its state depends on the tokens' positions.
 
-    A module stores the logarithm of each head's decay as its slope. Engines have formulas for it
-    that count layers differently, so it is read.
+    The module's `slope` is the logarithm of each head's decay. It is read from the module, because
+    the formulas of engines count layers differently.
     """
 
     project: Projection
@@ -212,7 +212,8 @@ def _latent(module: nn.Module, rotary: nn.Module, config: object) -> Latent:
 
 
 def _mlp(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Mixtures of experts need a batch, and return the router's choice with the rows."""
+    """Returns an MLP over plain rows. A mixture of experts needs a batch dimension, and returns
+    the router's choice next to the rows; both are removed here."""
 
     def call(rows: Tensor) -> Tensor:
         given = module(rows[None])

@@ -1,8 +1,8 @@
-"""Zamba and Zamba2: Mamba layers, some of them after attention blocks that share their weights.
+"""Zamba and Zamba2: Mamba layers. Some follow an attention block; these blocks share weights.
 
-The shared block reads the word embeddings in addition to the hidden rows, so rows contain both
-here: [hidden | embedding], and after an attention block [hidden | embedding | output of the
-block]. The output is an input of the following Mamba2 but not of the residual.
+An attention block reads the word embeddings in addition to the hidden rows. So rows are [hidden |
+embedding] here, and after an attention block [hidden | embedding | output of the block]. The
+following Mamba layer adds the block's output to its input, but not to its residual.
 """
 
 from __future__ import annotations
@@ -114,6 +114,6 @@ def _shared(
 
 
 def _adapters(attention: nn.Module, config: object, layer: int) -> Mapping[str, nn.Module]:
-    """Returns what this use of the shared weights adds to its projections."""
+    """Returns the modules that a layer adds to the shared projections "q", "k" and "v"."""
     use = whole_numbers(config, "hybrid_layer_ids").index(layer)
     return {name: layers(attention, f"linear_{name}_adapter_list")[use] for name in "qkv"}

@@ -1,2 +1,2 @@
-"""Tokens that are decoded next to the rows of earlier ones, and the rows that are stored of
-them."""
+"""Decoding that keeps rows of recent tokens next to a state: drafts, which may be dropped, and
+turns, which are stored as rows."""

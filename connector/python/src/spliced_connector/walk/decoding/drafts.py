@@ -1,10 +1,10 @@
 """Tokens that are computed after a context and may be dropped again (KVBuffer, section 3.3).
 
-All drafts pass the layers in one walk. A linear layer computes their outputs from the state
-before the first one and the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows.
-Only accepted drafts move the state, in one update from these rows (Eq. 8). Nothing is copied and
-nothing undone, while drafts that are decoded one by one need a state each. Rows of attention
-after the certain tokens are overwritten by the next ones.
+All drafts pass the layers in one walk. A linear layer computes their outputs from the state before
+the first draft and from the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows.
+Only accepted drafts move the state, in one update from these rows (Eq. 8). So no state is copied
+or undone; drafts that are decoded one by one would need one state each. The next tokens overwrite
+the keys and values of dropped drafts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from spliced_connector.walk.run import Walk
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Result of drafts in a linear layer: its recurrence with the rows, the state after all of
-    them, and the convolution's inputs [n, C]."""
+    """The result of drafts in a linear layer: the recurrence over their rows, the state after all
+    drafts, and the convolution's inputs [n, C]."""
 
     layer: int
     scan: families.Scan
@@ -55,7 +55,8 @@ class _Trial(Walk):
 
 
 class Drafts:
-    """Drafts after a context, until it moves on. `hidden` [n, width] are their last rows."""
+    """Drafts after a context, valid until the context moves on. `hidden` [n, width] has their
+    rows after the last layer."""
 
     def __init__(self, context: Context, hidden: Tensor, left: Sequence[_Left]) -> None:
         self.hidden = hidden
@@ -64,12 +65,12 @@ class Drafts:
         self._left = left
 
     def rows(self, n: int) -> TurnRows:
-        """Returns the rows of the first n drafts, which move the context over them."""
+        """Returns the rows with which states can be moved over the first n drafts."""
         layers = {left.layer: turn_layer(left.scan, left.conv).cut(0, n) for left in self._left}
         return TurnRows(self._begin, self._begin + n, layers)
 
     def accept(self, n: int) -> None:
-        """Moves the context over the first n drafts; the others are dropped. To be called once."""
+        """Moves the context over the first n drafts and drops the others. Call it only once."""
         if not 0 <= n <= len(self.hidden) or self._context.tokens != self._begin:
             raise PlanError(f"{n} of {len(self.hidden)} drafts at {self._begin}, {self._context}")
         if n == 0:
@@ -84,9 +85,10 @@ class Drafts:
 
 
 def verify(arch: Architecture, ids: Sequence[int], context: Context) -> Drafts:
-    """Computes the tokens of ids after the context, at least one, as drafts.
+    """Computes the tokens of ids after the context as drafts.
 
-    ids is the whole prompt. For architectures without an engine's kernels.
+    ids is the whole prompt. Raises PlanError if no token follows the context, or if the
+    architecture has an engine's kernels.
     """
     if arch.kernels is not None or context.tokens >= len(ids):
         raise PlanError(f"drafts of {len(ids)} tokens after {context.tokens}")

@@ -1,9 +1,9 @@
-"""Rows that move the states of linear layers over the tokens of a turn: states at any of these
-tokens are rebuilt from them without a forward pass.
+"""Rows of a turn of a conversation. From these rows, the states of linear layers at any token of
+the turn are rebuilt without a forward pass.
 
-A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk has
-all of them when it has moved the states; for tokens that the engine has decoded itself they
-follow from the inputs of its mixers.
+A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk
+computes all of them when it moves the states. For tokens that the engine has decoded itself, they
+are computed from the inputs of the engine's mixers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from spliced_connector.walk.segments import bytes_of, part_tensors
 
 @dataclass(frozen=True, slots=True)
 class TurnLayer:
-    """Rows of one linear layer, [n, ...] each: decays, inputs of the convolution (None in a layer
-    without one), keys, and writes, so that a row moves a state by S = decay S + key write^T."""
+    """Rows of one linear layer, [n, ...] each. A row moves a state by S = decay S + key write^T.
+    conv has the inputs of the convolution; None in a layer without one."""
 
     decay: Tensor
     conv: Tensor | None
@@ -55,7 +55,7 @@ class TurnRows:
         return TurnRows(self.begin, end, {i: x.cut(0, n) for i, x in self.layers.items()})
 
     def joined(self, *more: TurnRows) -> TurnRows:
-        """Returns these rows, then `more`, which must follow each other."""
+        """Returns these rows followed by `more`. Raises PlanError if the tokens have a gap."""
         end = self.end
         for rows in more:
             if rows.begin != end:
@@ -95,10 +95,11 @@ _FIELDS = ("decay", "conv", "key", "write")
 
 
 def at_once(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns tensors of one device in host memory, by one copy: each copy waits for the device."""
+    """Returns host copies of tensors of one device. All are copied at once, because each copy
+    waits for the device."""
     if not tensors:
         return []
-    # in this order they are aligned
+    # The largest elements come first, so that every tensor is aligned in the joined bytes.
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     flat = [tensors[i].contiguous().view(-1).view(torch.uint8) for i in order]
     whole = torch.cat(flat).to("cpu")
@@ -153,7 +154,7 @@ class _Recorded(Walk):
 
 
 def turn_layer(scan: families.Scan, conv: Tensor | None) -> TurnLayer:
-    """Returns the rows of a recurrence over one run that was moved over a state."""
+    """Returns the rows of a recurrence of one run, over which a state was moved."""
     steps, wide = scan.steps, scan.wide
     return TurnLayer(steps.decay.double().exp().to(wide), conv, steps.k.to(wide), scan.writes(0))
 
@@ -167,8 +168,8 @@ def _walk(arch: Architecture, ids: Tensor, context: Context) -> _Recorded:
 def prefill_turn(
     arch: Architecture, ids: Sequence[int], context: Context
 ) -> tuple[Tensor, TurnRows]:
-    """`prefill` that also returns the rows of the tokens that it computes, `PREFILL_ROWS` at
-    most."""
+    """Computes the remaining tokens of ids as `prefill` does, at most `PREFILL_ROWS`. Returns their
+    hidden rows, and their rows for `restore_turn`."""
     n = len(ids) - context.tokens
     if not 0 < n <= PREFILL_ROWS:
         raise PlanError(f"rows of {n} tokens after {context.tokens}")
@@ -185,8 +186,10 @@ def prefill_turn(
 def advance_mixers(
     arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
 ) -> None:
-    """Moves the states of a context, and nothing else of it, over the next tokens of ids. The
-    mixers of linear layers have read these rows [n, width], by layer."""
+    """Moves only the states and convolution inputs of a context over the next tokens of ids.
+
+    read: for each linear layer, the rows [n, width] that its mixer has read for these tokens.
+    """
     with torch.no_grad():
         _advanced(arch, ids, context, read)
 
@@ -194,7 +197,7 @@ def advance_mixers(
 def read_turn(
     arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
 ) -> TurnRows:
-    """`advance_mixers` that returns the rows of the tokens."""
+    """Does what `advance_mixers` does, and returns the rows of the tokens."""
     with torch.no_grad():
         return _advanced(arch, ids, context, read).left()
 
@@ -219,10 +222,11 @@ def restore_turn(
     room: int,
     device: torch.device,
 ) -> Context:
-    """Returns a context after a leased checkpoint that is stored as rows: its keys and values,
-    and the states and convolution tails of a replay. Everything is copied.
+    """Returns a context after a leased checkpoint that is stored as rows.
 
-    Raises ValueError if a node's layout does not fit the model.
+    Keys and values come from the checkpoint. `states` is the result of the daemon's replay: states
+    and convolution inputs at the checkpoint's last token. All parts are copied. Raises ValueError
+    if a node's layout does not fit the model, or `states` is too short.
     """
     context = Context(arch, room, device)
     reader, attends = PartReader(context), set(profile.attention_layers)
