@@ -119,6 +119,7 @@ func (k *packer) part(i int, p *profile.Part) {
 		of, tolerance = gpuipc.PackRows, k.profile.RowTolerance()
 	}
 	var largest float32
+	held := int64(0)
 	for rank, share := range k.shares {
 		n, most := k.kernel.Pack(k.scratch[:profile.PackedMost(p)], &gpuipc.PackJob{
 			Src: gpuipc.Window(share, p.Off, p.Len), Type: gpuipc.DType(p.DType),
@@ -132,9 +133,10 @@ func (k *packer) part(i int, p *profile.Part) {
 			return
 		}
 		k.parts[rank][i] = slices.Clone(k.scratch[:n])
-		k.held += int64(n)
+		held += int64(n)
 		largest = max(largest, most)
 	}
+	k.held += held
 	if p.Kind == profile.PartT {
 		k.transition = max(k.transition, largest)
 	} else {

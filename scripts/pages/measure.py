@@ -44,7 +44,7 @@ docs/policies.md."""
 
 
 def numbers(name: str) -> Iterator[list[int]]:
-    for line in (ROOT / "policy" / "pages" / "xquad" / name).read_text().splitlines():
+    for line in (ROOT / "scripts" / "lab" / "pages" / "xquad" / name).read_text().splitlines():
         if words := line.partition("#")[0].split():
             yield [int(w) for w in words]
 

@@ -163,7 +163,8 @@ func (o *Object) Compare(c *Content) error {
 }
 
 func (o *Object) String() string {
-	return fmt.Sprintf("%s %x of %q", [...]string{"segment", "checkpoint", "spliced checkpoint"}[o.Kind], o.Key[:4], o.Tenant.Name)
+	kind := map[tier.CheckpointKind]string{0: "segment", tier.Exact: "checkpoint", tier.Spliced: "spliced checkpoint", tier.Rows: "rows checkpoint"}[o.Kind]
+	return fmt.Sprintf("%s %x of %q", kind, o.Key[:4], o.Tenant.Name)
 }
 
 // Total returns the bytes of all ranks.

@@ -47,7 +47,7 @@ from spliced_connector.vllm.pages.manager import SharedPagesSpec, find_manager  
 from spliced_connector.vllm.pages.plans import Wanted, parts_of  # noqa: E402
 
 CONFIGS = ROOT / "policy/profile/testdata/config"
-LISTS = ROOT / "scripts/lab/pages/testdata"
+LISTS = ROOT / "scripts/lab/pages/xquad"
 
 MODELS = {
     "qwen3-next-80b-a3b": "Qwen3NextForCausalLM",
@@ -164,7 +164,7 @@ class Pool:
 
 def peaks(block: int, at_once: int, name: str, share: bool) -> tuple[int, int]:
     """Returns the peak numbers of blocks in use: of attention alone, and including states."""
-    paragraphs = [row[0] for row in numbers("xquad_lengths.txt")]
+    paragraphs = [row[0] for row in numbers("lengths.txt")]
     pool, running = Pool(block), deque[Any]()
     attention = every = 0
     for i, (question, *picked) in enumerate(numbers(name)):
@@ -178,7 +178,7 @@ def peaks(block: int, at_once: int, name: str, share: bool) -> tuple[int, int]:
 
 
 def main() -> None:
-    lengths = sorted(row[0] for row in numbers("xquad_lengths.txt"))
+    lengths = sorted(row[0] for row in numbers("lengths.txt"))
     print("| model | CPU | GPU | paragraphs of XQuAD as long as a block (GPU) |\n|---|---|---|---|")
     for model, architecture in MODELS.items():
         cpu = block_tokens(model, architecture, CPUAttentionBackend, 128)
@@ -189,8 +189,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for block in (128, 256, 544, 1056):
         for at_once in (25, 75, 300):
-            copied = peaks(block, at_once, "xquad_uniform.txt", share=False)
-            shared = peaks(block, at_once, "xquad_uniform.txt", share=True)
+            copied = peaks(block, at_once, "uniform.txt", share=False)
+            shared = peaks(block, at_once, "uniform.txt", share=True)
             row: list[int | str] = [block, at_once]
             for a, b in zip(copied, shared, strict=True):
                 row += [a, b, f"{a / b:.2f}"]
