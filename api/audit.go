@@ -59,7 +59,7 @@ func caller(ctx *fasthttp.RequestCtx) string {
 	return ctx.RemoteIP().String()
 }
 
-// plain makes untrusted text fit for a line: bounded, without control characters.
+// plain makes untrusted text fit for a log line: it shortens it and removes control characters.
 func plain(text string) string {
 	const most = 128
 	return strings.Map(func(r rune) rune {

@@ -8,14 +8,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Canaries has the reports of engines that compared reused with recomputed segments, and the
-// switch that such a report or an operator sets.
+// Canaries has the reports of engines that compared reused with recomputed segments. It also
+// switches splicing off or on for a profile, which reports and operators can do.
 type Canaries interface {
 	// Canaries lists the reports in a stable order.
 	Canaries() []Canary
 	// SwitchProfile switches splicing off or on for a profile, for one tenant or with "" for
-	// all. It returns the affected rows as they are afterwards, or with Dry as they are now.
-	// ErrNotFound: the profile is not registered, or is to be switched on without reports.
+	// all. It returns the affected rows after the change, or with Dry as they are now. It
+	// returns ErrNotFound if the profile is not registered, or if it is to be switched on and
+	// has no reports.
 	SwitchProfile(q SwitchQuery) ([]Canary, error)
 }
 
@@ -24,47 +25,45 @@ type Canary struct {
 	Profile  Digest     `json:"profile"` // fingerprint
 	Model    string     `json:"model"`
 	Tenant   string     `json:"tenant"`
-	Off      bool       `json:"off"`                // splicing is switched off
-	Since    *time.Time `json:"since,omitempty"`    // time of the switch-off
-	Why      string     `json:"why,omitempty"`      // text of the report or the operator
-	Compared uint64     `json:"compared"`           // reuses that were computed again since the daemon's start
-	Failed   uint64     `json:"failed"`             // of these, above the bound
-	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil if a result was NaN or infinite
-	Bound    float64    `json:"bound"`              // of the last report
+	Off      bool       `json:"off"`                // splicing is switched off: lookups find no segments, but exact checkpoints
+	Since    *time.Time `json:"since,omitempty"`    // when splicing was switched off
+	Why      string     `json:"why,omitempty"`      // text of the report or the operator that switched it off
+	Compared uint64     `json:"compared"`           // reuses that were recomputed and compared since the daemon's start
+	Failed   uint64     `json:"failed"`             // compared reuses whose difference exceeded the bound
+	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil = a result was NaN or infinite
+	Bound    float64    `json:"bound"`              // bound on the difference in the last report
 	Reported *time.Time `json:"reported,omitempty"` // time of the last report
-	Losses   []Loss     `json:"losses,omitempty"`   // of ways of splicing with comparisons
+	Losses   []Loss     `json:"losses,omitempty"`   // one row for each way of splicing that was compared
 }
 
-// Loss has the counts and the estimate of one way of splicing. The loss is the share of
+// Loss has the counts and the estimate for one way of splicing. The loss is the share of
 // requests whose first token differs from a full prefill's.
 type Loss struct {
-	Primed    bool     `json:"primed"`             // segments were captured after the primer, if there is one for them
-	Refreshed bool     `json:"refreshed"`          // the last segments are computed in context
-	Expected  *float64 `json:"expected,omitempty"` // nil = too few were compared
-	// Requests that canaries compared since the daemon's start, requests that were measured
-	// offline, and the changed first tokens of each.
-	Compared        uint64 `json:"compared"`
-	Changed         uint64 `json:"changed"`
-	OfflineCompared uint64 `json:"offline_compared"`
-	OfflineChanged  uint64 `json:"offline_changed"`
+	Primed          bool     `json:"primed"`             // segments were captured after the primer, where there is one for them
+	Refreshed       bool     `json:"refreshed"`          // the last segments are computed in context
+	Expected        *float64 `json:"expected,omitempty"` // expected loss, from 0 to 1; nil = too few requests were compared
+	Compared        uint64   `json:"compared"`           // requests that canaries compared since the daemon's start
+	Changed         uint64   `json:"changed"`            // compared requests whose first token changed
+	OfflineCompared uint64   `json:"offline_compared"`   // requests that were measured offline, as an engine last reported
+	OfflineChanged  uint64   `json:"offline_changed"`    // requests measured offline whose first token changed
 }
 
-// SwitchQuery asks for a switch.
+// SwitchQuery asks to switch splicing off or on for a profile.
 type SwitchQuery struct {
 	Profile Digest
 	Tenant  string // "" = all
 	Off     bool
-	Why     string // for people
+	Why     string // reason, shown to other operators
 	Dry     bool   // change nothing
 }
 
-// Switched is the reply to a switch: the affected rows.
+// Switched is the result of switching splicing off or on.
 type Switched struct {
-	Canaries []Canary `json:"canaries"`
-	DryRun   bool     `json:"dry_run"`
+	Canaries []Canary `json:"canaries"` // the affected rows
+	DryRun   bool     `json:"dry_run"`  // nothing was changed
 }
 
-// maxWhy bounds an operator's reason in bytes, as the socket does.
+// maxWhy bounds an operator's reason in bytes. The socket protocol has the same bound.
 const maxWhy = 1024
 
 func (s *Server) listCanaries(ctx *fasthttp.RequestCtx, _ string) error {

@@ -17,11 +17,12 @@ import (
 	"time"
 )
 
-// maxAnswerBytes bounds the size of a response: the largest page takes about 1 MiB.
+// maxAnswerBytes bounds the size of a response. The largest page has about 1 MiB.
 const maxAnswerBytes = 64 << 20
 
-// Client is a client of the admin REST of one node. Errors of the server are *Problem; if a
-// node does not answer, the error is ErrUnavailable. Safe for concurrent use.
+// Client is a client of the admin REST of one node. Errors that the server returns are
+// *Problem; if it does not answer, the error is ErrUnavailable. A Client is safe for
+// concurrent use.
 type Client struct {
 	base  string
 	token string
@@ -50,8 +51,9 @@ func NewClient(target, token string) (*Client, error) {
 	return c, nil
 }
 
-// SetTimeout sets the timeout of each request, instead of a minute; 0 = only its context.
-// It must be called before the client is used, and does not apply to a stream of events.
+// SetTimeout sets the timeout of each request; the default is a minute, and 0 means that only
+// the request's context ends it. SetTimeout must be called before the client is used. The
+// timeout does not apply to a stream of events.
 func (c *Client) SetTimeout(d time.Duration) { c.http.Timeout = d }
 
 // Close drops idle connections.
@@ -68,7 +70,7 @@ func (c *Client) Ready(ctx context.Context) (Health, error) {
 	return fetch[Health](ctx, c, "/readyz", url.Values{"verbose": {"true"}})
 }
 
-// Profiles lists the registered identities.
+// Profiles lists the registered model identities.
 func (c *Client) Profiles(ctx context.Context) ([]Profile, error) {
 	return list[Profile](ctx, c, "/api/v1/profiles", nil)
 }
@@ -83,7 +85,7 @@ func (c *Client) Connections(ctx context.Context) ([]Connection, error) {
 	return list[Connection](ctx, c, "/api/v1/connections", nil)
 }
 
-// Canaries lists engines' reports about reuses that they recomputed.
+// Canaries lists the reports of engines that recomputed reused segments.
 func (c *Client) Canaries(ctx context.Context) ([]Canary, error) {
 	return list[Canary](ctx, c, "/api/v1/canaries", nil)
 }
@@ -125,7 +127,7 @@ func (c *Client) Requests(ctx context.Context, q RequestQuery) ([]Request, error
 	return list[Request](ctx, c, "/api/v1/requests", v)
 }
 
-// Request returns one of them with its spans.
+// Request returns one request with its spans.
 func (c *Client) Request(ctx context.Context, id uint64) (Request, error) {
 	return fetch[Request](ctx, c, "/api/v1/requests/"+strconv.FormatUint(id, 10), nil)
 }
@@ -135,8 +137,8 @@ func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
 	return list[Usage](ctx, c, "/api/v1/usage", nil)
 }
 
-// Overview returns the content of the first page; history is the span of its history,
-// HistoryHours if empty.
+// Overview returns the content of the dashboard's first page. history is the length of its
+// history: one of the History constants, or HistoryHours if it is empty.
 func (c *Client) Overview(ctx context.Context, history string) (Overview, error) {
 	return fetch[Overview](ctx, c, "/api/v1/overview", url.Values{"history": {history}})
 }
@@ -171,8 +173,8 @@ func (c *Client) ProbeObjectStore(ctx context.Context) (ObjectProbe, error) {
 	return out, err
 }
 
-// Segments iterates over all segments that pass the query, in pages of q.Limit (0 =
-// DefaultLimit). It ends after the first error.
+// Segments iterates over all segments that match the query. It requests pages of q.Limit
+// segments (0 = DefaultLimit), and ends after the first error.
 func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment, error] {
 	v := queryOf(q.Tenant, q.Profile, q.After, q.Limit)
 	if q.Prefix != "" {
@@ -181,7 +183,7 @@ func (c *Client) Segments(ctx context.Context, q SegmentQuery) iter.Seq2[Segment
 	return walk[Segment](ctx, c, "/api/v1/segments", v)
 }
 
-// Checkpoints iterates over all checkpoints that pass the query, as Segments does.
+// Checkpoints iterates over all checkpoints that match the query, as Segments does.
 func (c *Client) Checkpoints(ctx context.Context, q CheckpointQuery) iter.Seq2[Checkpoint, error] {
 	return walk[Checkpoint](ctx, c, "/api/v1/checkpoints", queryOf(q.Tenant, q.Profile, q.After, q.Limit))
 }
@@ -191,7 +193,7 @@ func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error)
 	return fetch[SegmentDetail](ctx, c, "/api/v1/segments/"+key.String(), nil)
 }
 
-// Remove evicts a segment, or with dry only returns what would be removed.
+// Remove evicts a segment. With dry it changes nothing and returns what it would remove.
 func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
 	var r Removal
 	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry), &r)
@@ -237,7 +239,7 @@ func walk[T any](ctx context.Context, c *Client, path string, v url.Values) iter
 	}
 }
 
-// list requests a listing of a single page.
+// list requests a listing that always has a single page.
 func list[T any](ctx context.Context, c *Client, path string, v url.Values) ([]T, error) {
 	p, err := fetch[Page[T]](ctx, c, path, v)
 	return p.Items, err
@@ -253,7 +255,7 @@ func (c *Client) do(ctx context.Context, method, path string, v url.Values, out 
 	return c.send(ctx, method, path, v, nil, out)
 }
 
-// send is like do, with a JSON document unless body is nil.
+// send is like do, and sends body as a JSON document unless it is nil.
 func (c *Client) send(ctx context.Context, method, path string, v url.Values, body []byte, out any) error {
 	head := http.Header{}
 	if body != nil {
@@ -290,7 +292,7 @@ func (c *Client) exchange(ctx context.Context, method, path string, v url.Values
 	return res.Header, nil
 }
 
-// request creates a request, with the token; body is nil for none.
+// request creates a request with the client's token. A nil body is no body.
 func (c *Client) request(ctx context.Context, method, path string, v url.Values, head http.Header, body []byte) (*http.Request, error) {
 	target := c.base + path
 	if len(v) > 0 {

@@ -10,52 +10,52 @@ import (
 // States of a member.
 const (
 	MemberAlive       = "alive"
-	MemberUnreachable = "unreachable" // gossip gave it up; its place is kept for a while
+	MemberUnreachable = "unreachable" // gossip does not reach it; its place is kept for a while
 	MemberLeaving     = "leaving"     // it has announced that it leaves
 	MemberFailed      = "failed"      // it was unreachable until its place was given up; listed for 72 hours
 	MemberLeft        = "left"        // it left after announcing so; listed for 72 hours
 )
 
-// Cluster is a node's view of its cluster. Without one, all fields are zero.
+// Cluster is a node's view of its cluster.
 type Cluster struct {
-	Enabled bool   `json:"enabled"`
-	Name    string `json:"name,omitempty"`
-	// Encrypted means that gossip is encrypted. Certificate is the expiry of the peers'
-	// port's certificate; nil = no TLS.
-	Encrypted   bool       `json:"gossip_encrypted"`
+	Enabled bool   `json:"enabled"`        // the node is in a cluster; otherwise all other fields are zero
+	Name    string `json:"name,omitempty"` // name of the cluster
+	// Encrypted means that gossip is encrypted.
+	Encrypted bool `json:"gossip_encrypted"`
+	// Certificate is the expiry of the certificate of the peers' port; nil = no TLS.
 	Certificate *time.Time `json:"certificate_ends,omitempty"`
 	FilesError  string     `json:"files_error,omitempty"` // why a changed keyring or certificate is not in use
 	Join        Join       `json:"join"`
 	Members     []Member   `json:"members"` // this node first, failed and left ones last
-	// Rejected are addresses that speak the gossip protocol but could not be authenticated
-	// in the last minute: probably nodes with a wrong key.
+	// Rejected lists addresses that spoke the gossip protocol in the last minute but could not
+	// be authenticated. They are probably nodes with a wrong key.
 	Rejected []Rejected `json:"rejected"`
 	Index    PeerIndex  `json:"index"`
 	Own      OwnIndex   `json:"own"`
-	Health   int        `json:"gossip_health"` // 0 is good, 8 a node that hardly keeps up
-	Fetched  uint64     `json:"fetched_bytes"` // from all members, since the start
-	Sent     uint64     `json:"sent_bytes"`    // to all members
-	Counters []Counter  `json:"counters"`      // of gossip and of remote sources
+	Health   int        `json:"gossip_health"` // 0 is good, 8 is a node that hardly keeps up
+	Fetched  uint64     `json:"fetched_bytes"` // bytes fetched from all members since the start
+	Sent     uint64     `json:"sent_bytes"`    // bytes sent to all members since the start
+	Counters []Counter  `json:"counters"`      // counters of gossip and of remote sources
 	Workers  []Worker   `json:"workers"`       // engines of this node that compute segments for others
 }
 
-// Worker is an engine of a node that takes segments to compute.
+// Worker is an engine of a node that computes segments for other engines.
 type Worker struct {
 	Connection uint64  `json:"connection"`
 	Profile    uint32  `json:"profile"`
 	Tenant     string  `json:"tenant"`
 	Pieces     bool    `json:"pieces"`         // it can continue from the first piece of a segment
-	AtOnce     int     `json:"at_once"`        // maximum number of jobs
-	Jobs       int     `json:"jobs"`           // being computed or queued for it
-	Queued     float64 `json:"queued_seconds"` // of work before a new job would start
+	AtOnce     int     `json:"at_once"`        // maximum number of concurrent jobs
+	Jobs       int     `json:"jobs"`           // jobs that it computes or that are queued for it
+	Queued     float64 `json:"queued_seconds"` // predicted wait of a new job
 }
 
 // Join is the latest attempt to find nodes that are not members.
 type Join struct {
-	At       *time.Time `json:"at,omitempty"`
-	Tried    int        `json:"tried"`    // nodes that were not members
-	Answered int        `json:"answered"` // of these
-	Errors   []string   `json:"errors"`   // some of the errors
+	At       *time.Time `json:"at,omitempty"` // time of the attempt; nil = none yet
+	Tried    int        `json:"tried"`        // nodes that were not members and were asked
+	Answered int        `json:"answered"`     // nodes that answered
+	Errors   []string   `json:"errors"`       // some of the errors
 }
 
 // Rejected is an address that could not be authenticated.
@@ -63,76 +63,77 @@ type Rejected struct {
 	Address string    `json:"address"`
 	Since   time.Time `json:"since"`
 	Seen    time.Time `json:"last_seen"`
-	Times   uint64    `json:"times"`
+	Times   uint64    `json:"times"` // number of attempts
 	Why     string    `json:"why"`
 }
 
-// PeerIndex sums up this node's index of the other members' names.
+// PeerIndex sums up this node's index of the names of objects on other members.
 type PeerIndex struct {
-	Names    int64 `json:"names"`    // counted once per node that has it
-	Complete int   `json:"complete"` // members whose set has been read completely
-	Bytes    int64 `json:"bytes"`    // in memory
-	Refused  int64 `json:"refused"`  // names for which there was no room
+	Names    int64 `json:"names"`    // a name counts once for each member that has it
+	Complete int   `json:"complete"` // members whose names have all been read
+	Bytes    int64 `json:"bytes"`    // memory of the index
+	Refused  int64 `json:"refused"`  // names that did not fit into the index
 }
 
-// OwnIndex is the set of names that this node publishes to the others.
+// OwnIndex is the set of names that this node publishes to the other members.
 type OwnIndex struct {
 	Names   int64  `json:"names"`
-	Version uint64 `json:"version"` // grows by one with every change
-	Bytes   int64  `json:"bytes"`
+	Version uint64 `json:"version"` // increases by one with every change
+	Bytes   int64  `json:"bytes"`   // memory of the set
 	Refused int64  `json:"refused"` // names refused because the set was full
 }
 
 // Member is one node of the cluster.
 type Member struct {
 	Name  string    `json:"name"`
-	Self  bool      `json:"self"`
-	State string    `json:"state"`
-	Since time.Time `json:"since"` // of the state
-	// Seen is the time of the last gossip message from it; nil = this node.
+	Self  bool      `json:"self"` // it is this node
+	State string    `json:"state" enum:"Member*"`
+	Since time.Time `json:"since"` // when the state began
+	// Seen is the time of the last gossip message from the member; nil = this node.
 	Seen   *time.Time `json:"last_seen,omitempty"`
-	Gossip string     `json:"gossip"`
-	Peer   string     `json:"peer"` // address of the peers' port
-	TLS    bool       `json:"tls"`  // of that port
+	Gossip string     `json:"gossip"` // address of the gossip port
+	Peer   string     `json:"peer"`   // address of the peers' port
+	TLS    bool       `json:"tls"`    // the peers' port uses TLS
 
-	Version  string    `json:"version"` // of the program
-	Protocol int       `json:"protocol"`
+	Version  string    `json:"version"`  // version of the program
+	Protocol int       `json:"protocol"` // version of the protocol
 	Started  time.Time `json:"started"`
-	// InUse means that it is asked and fetched from. Unusable is the reason why a live
-	// member never is.
-	InUse    bool   `json:"in_use"`
+	// InUse means that this node looks up and fetches objects there.
+	InUse bool `json:"in_use"`
+	// Unusable is the reason why a live member is never in use.
 	Unusable string `json:"unusable,omitempty"`
 
-	// Of the latest ping; nil = none yet. ClockAhead is the lead of its clock over this
-	// node's, plus or minus half of RTT.
-	RTT        *float64 `json:"rtt_seconds,omitempty"`
+	// RTT is the round trip of the latest ping by gossip; nil = none yet.
+	RTT *float64 `json:"rtt_seconds,omitempty"`
+	// ClockAhead is the lead of the member's clock over this node's at the latest ping, plus or
+	// minus half of RTT; nil = no ping yet.
 	ClockAhead *float64 `json:"clock_ahead_seconds,omitempty"`
 
 	Index *MemberIndex `json:"index,omitempty"` // nil = not in use, or this node
-	Fetch *MemberFetch `json:"fetch,omitempty"` // the same
+	Fetch *MemberFetch `json:"fetch,omitempty"` // nil = not in use, or this node
 }
 
-// MemberIndex is the knowledge of a member's set of names.
+// MemberIndex is what this node knows of a member's set of names.
 type MemberIndex struct {
-	Names    int64      `json:"names"`    // known names
-	Version  uint64     `json:"version"`  // the latest known change
-	Complete bool       `json:"complete"` // the set has been read completely, in this run of the member or the previous one
-	Reading  bool       `json:"reading"`  // the set is being read completely
-	AsOf     *time.Time `json:"as_of,omitempty"`
+	Names    int64      `json:"names"`           // known names
+	Version  uint64     `json:"version"`         // the latest known change
+	Complete bool       `json:"complete"`        // the whole set has been read, in this run of the member or the previous one
+	Reading  bool       `json:"reading"`         // the whole set is being read
+	AsOf     *time.Time `json:"as_of,omitempty"` // when the member last had no more changes to report
 }
 
 // MemberFetch holds measurements of fetches from a member.
 type MemberFetch struct {
-	RoundTrip      float64    `json:"round_trip_seconds"` // of a request; 0 = none yet
-	BytesPerSecond float64    `json:"bytes_per_second"`   // 0 = none yet
-	QueuedBytes    int64      `json:"queued_bytes"`       // requested but not received yet
-	Reads          int        `json:"reads"`              // objects being read
-	Open           bool       `json:"breaker_open"`       // it failed, and is not used for a while
-	LeftAlone      *time.Time `json:"left_alone_until,omitempty"`
+	RoundTrip      float64    `json:"round_trip_seconds"`         // time of a request; 0 = not measured yet
+	BytesPerSecond float64    `json:"bytes_per_second"`           // 0 = not measured yet
+	QueuedBytes    int64      `json:"queued_bytes"`               // bytes requested and not received yet
+	Reads          int        `json:"reads"`                      // objects that are being read
+	Open           bool       `json:"breaker_open"`               // fetches failed, and the member is not used for a while
+	LeftAlone      *time.Time `json:"left_alone_until,omitempty"` // end of that time
 }
 
-// Lag returns the age of the oldest index knowledge among members in use; false while
-// nothing is known.
+// Lag returns how old this node's index of the other members' names is: the age of the part
+// for the member that was up to date longest ago. It returns false if no member ever was.
 func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
 	var lag time.Duration
 	known := false
@@ -149,14 +150,14 @@ const (
 	FoundUnreachable = "unreachable"
 	FoundUnusable    = "unusable" // another protocol, another secret, another key
 	FoundFailed      = "failed"   // crashed or partitioned, and given up
-	FoundAlone       = "alone"
-	FoundClock       = "clock"
-	FoundVersion     = "version"
-	FoundFailing     = "failing" // up, but fetches from it fail
-	FoundKeys        = "keys"    // files, certificate, encryption
+	FoundAlone       = "alone"    // no other members
+	FoundClock       = "clock"    // clocks differ
+	FoundVersion     = "version"  // members run several versions
+	FoundFailing     = "failing"  // up, but fetches from it fail
+	FoundKeys        = "keys"     // files, certificate, encryption
 )
 
-// Finding is a problem of a cluster, for operators.
+// Finding describes a problem of a cluster to operators.
 type Finding struct {
 	Kind   string `json:"kind"`
 	Member string `json:"member,omitempty"` // "" = the node itself, or several
@@ -169,8 +170,8 @@ const (
 	certificateSoon = 24 * time.Hour // certificates that nodes issue themselves always have more
 )
 
-// Findings lists problems, by member in the order of Members, followed by those of this
-// node. now is the reader's time.
+// Findings lists the problems of each member in the order of Members, and then those of the
+// cluster and this node. now is the current time of the caller.
 func (c *Cluster) Findings(now time.Time) []Finding {
 	if !c.Enabled {
 		return nil
@@ -265,7 +266,7 @@ func (m *Member) findings(now time.Time) (list []Finding) {
 	return list
 }
 
-// listed returns some of many names.
+// listed returns a text with up to four names and the number of the others.
 func listed(names []string) string {
 	const most = 4
 	if len(names) <= most {

@@ -14,19 +14,20 @@ import (
 )
 
 // Config is a node's configuration without secrets. The fields before ArenaBytes can change
-// while it runs.
+// while the daemon runs.
 type Config struct {
 	LogLevel     string           `json:"log_level"`
 	PublicBytes  int64            `json:"public_bytes"`  // budget of segments in memory
-	PrivateBytes int64            `json:"private_bytes"` // and of checkpoints; both together at most ArenaBytes
+	PrivateBytes int64            `json:"private_bytes"` // budget of checkpoints in memory
 	Quotas       map[string]Quota `json:"quotas"`        // by tenant
-	// CanaryShare is the share of spliced requests that engines recompute, from 0 to 1; nil = as
-	// each is configured. Engines learn it with the reply to their next report of a request.
+	// CanaryShare is the share of spliced requests, from 0 to 1, that engines also recompute to
+	// compare the results; nil = each engine uses its own setting. Engines learn it with the
+	// reply to their next report of a request.
 	CanaryShare *float64 `json:"canary_share,omitempty"`
 
-	ArenaBytes int64             `json:"arena_bytes"` // fixed at the start
+	ArenaBytes int64             `json:"arena_bytes"` // upper bound of PublicBytes and PrivateBytes together, fixed at the start
 	Draining   bool              `json:"draining"`
-	Settings   map[string]string `json:"settings"` // as the daemon was started, by name
+	Settings   map[string]string `json:"settings"` // settings with which the daemon was started, by name
 }
 
 // Quota is the limit of a tenant.
@@ -34,7 +35,10 @@ type Quota struct {
 	QuotaBytes int64 `json:"quota_bytes"` // in all tiers together; 0 = unlimited
 }
 
-// etag identifies a configuration, so that a change can name the version it is based on.
+// ConfigPatch is a merge patch (RFC 7396) of Config.
+type ConfigPatch map[string]any
+
+// etag returns the version of a configuration. A change names the version that it is based on.
 func (c *Config) etag() string {
 	text, err := json.Marshal(c)
 	if err != nil { // strings and numbers only: cannot happen
@@ -104,7 +108,7 @@ func (c *Config) changeable() map[string]any {
 	return map[string]any{"log_level": c.LogLevel, "canary_share": c.CanaryShare, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
 }
 
-// patched merges a document into a configuration. It refuses changes of fixed values, and
+// patched applies a merge patch to a configuration. If the patch changes fixed values, the error
 // names all of them.
 func patched(c *Config, patch []byte) (Config, error) {
 	was, err := json.Marshal(c)
@@ -143,7 +147,7 @@ func patched(c *Config, patch []byte) (Config, error) {
 			wrong = append(wrong, Violation{"quotas." + tenant, "no such tenant"})
 		}
 	}
-	for tenant := range c.Quotas { // removed: no limit
+	for tenant := range c.Quotas { // a removed quota becomes 0, which is unlimited
 		if _, stays := to.Quotas[tenant]; !stays {
 			if to.Quotas == nil {
 				to.Quotas = map[string]Quota{}
@@ -160,7 +164,7 @@ func patched(c *Config, patch []byte) (Config, error) {
 	return to, nil
 }
 
-// mergedInto merges a document into an encoded configuration.
+// mergedInto applies a merge patch to an encoded configuration. Unknown fields are an error.
 func mergedInto(was, patch []byte) (to Config, err error) {
 	target, err := decoded(was)
 	if err != nil {

@@ -12,80 +12,85 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Errors of Control in addition to those of Node; each maps to one HTTP status.
+// Errors of Control, in addition to those of Node. Each maps to one HTTP status.
 var (
 	ErrFull        = errors.New("api: full")        // 507: it exceeds a limit
 	ErrUnsupported = errors.New("api: unsupported") // 422: impossible while the daemon runs
 	ErrBadFile     = errors.New("api: bad file")    // 422: a file to be reloaded is bad
 )
 
-// Control lets operators change a running node and list leases. With dry nothing is
-// changed, and the result describes what would happen.
+// Control lets operators change a running node, and list leases. A method with a dry run then
+// changes nothing, and its result describes what would happen.
 type Control interface {
 	Remover
 	Pinner
 	Operator
-	// Leases lists leases of clients by id, selected by LeaseQuery.
+	// Leases lists leases of clients in ascending order of ids.
 	Leases(LeaseQuery) ([]Lease, error)
 }
 
 // Remover removes objects.
 type Remover interface {
-	// RemoveSegments removes all segments that pass a query, in small batches, until ctx
-	// ends. ErrBusy: another such removal is running.
+	// RemoveSegments removes all segments that match a query, in small batches, until ctx
+	// ends. It returns ErrBusy if another removal by query is running.
 	RemoveSegments(context.Context, RemovalQuery) (Removed, error)
-	// RemoveCheckpoints does the same for checkpoints. Those extended by a checkpoint that
-	// stays also stay.
+	// RemoveCheckpoints does the same for checkpoints. It keeps a checkpoint that a kept one
+	// extends.
 	RemoveCheckpoints(context.Context, RemovalQuery) (Removed, error)
-	// Checkpoint returns the first checkpoint of a hash that passes; ErrNotFound.
+	// Checkpoint returns the first checkpoint with this name, or ErrNotFound.
 	Checkpoint(CheckpointName) (CheckpointDetail, error)
-	// RemoveCheckpoint removes all checkpoints of a hash that pass. ErrNotFound, or ErrBusy
-	// if one is being filled, pinned, or extended by another.
+	// RemoveCheckpoint removes all checkpoints with this name; the bool requests a dry run. It
+	// returns ErrNotFound, or ErrBusy if one of them is being filled, pinned, or extended by
+	// another.
 	RemoveCheckpoint(CheckpointName, bool) (Removed, error)
 }
 
 // Pinner keeps objects in memory.
 type Pinner interface {
 	Pins() ([]Pin, error)
-	// Pin pins all objects of a key, or changes the expiry of their pins. ErrNotFound, ErrBusy
-	// while it is being filled, ErrFull, or ErrUnavailable if it is on disk and cannot be read.
+	// Pin pins all objects of a key, or changes the expiry of their pins. It returns
+	// ErrNotFound, ErrBusy while an object is being filled, ErrFull if pins would exceed their
+	// share of a pool or the tenant's quota, or ErrUnavailable if an object on disk cannot be
+	// read.
 	Pin(context.Context, PinQuery) ([]Pin, error)
-	// Unpin removes the pins of a key; ErrNotFound.
+	// Unpin removes the pins of a key and returns them, or ErrNotFound.
 	Unpin(key Digest, dry bool) ([]Pin, error)
 }
 
 // Operator runs a node.
 type Operator interface {
 	Config() (Config, error)
-	// ChangeConfig applies a configuration that differs only in changeable values, and
-	// returns the resulting one. ErrInvalid, or ErrUnsupported.
+	// ChangeConfig applies a configuration that differs from the current one only in changeable
+	// values, and returns the resulting one. Errors are ErrInvalid and ErrUnsupported.
 	ChangeConfig(to Config, dry bool) (Config, error)
-	// Drain starts or stops refusing new clients and fills; a draining node is not ready.
+	// Drain makes the node refuse new clients and fills, or ends that. A draining node is not
+	// ready.
 	Drain(on, dry bool) (Drained, error)
-	// Reload reads keys, tokens and certificates again, all of them or none. The error is a
-	// *Problem or ErrBadFile that names the bad ones.
+	// Reload reads the files with keys, tokens and certificates again, and uses all of them or
+	// none. The error is a *Problem or an ErrBadFile that names the bad files.
 	Reload(dry bool) (Reloaded, error)
 }
 
-// RemovalQuery selects objects to remove together. Zero fields select all.
+// RemovalQuery selects objects to remove. Zero fields do not restrict it.
 type RemovalQuery struct {
 	Tenant    string
 	Profile   *uint32
 	Prefix    string        // lower-case hex digits that the key begins with
-	OlderThan time.Duration // not used for this time; 0 = any
+	OlderThan time.Duration // only objects that were not used for this time; 0 = all
 	Dry       bool
 }
 
 // Removed is the result of removing several objects.
 type Removed struct {
-	DryRun  bool  `json:"dry_run"`
-	Matched int   `json:"matched"`
-	Removed int   `json:"removed"` // with dry_run what would be removed, unless it is in use by then
-	Busy    int   `json:"busy"`    // kept: being filled, pinned, or extended by a kept one
-	Bytes   int64 `json:"bytes"`   // of the removed objects, over all ranks
+	DryRun  bool  `json:"dry_run"` // nothing was removed
+	Matched int   `json:"matched"` // objects that match the filter
+	Removed int   `json:"removed"` // objects that were removed, or with dry_run would be
+	Busy    int   `json:"busy"`    // objects that were kept: they are being filled, pinned, or extended by a kept checkpoint
+	Bytes   int64 `json:"bytes"`   // size of the removed objects, over all ranks
 }
 
-// CheckpointName is a hash and, if several checkpoints have it, a selection among them.
+// CheckpointName selects checkpoints by hash, and among several with the same hash by the other
+// fields.
 type CheckpointName struct {
 	Hash    Digest
 	Tenant  string  // "" = any
@@ -96,7 +101,7 @@ type CheckpointName struct {
 // CheckpointDetail is a checkpoint with the number of others that have its hash.
 type CheckpointDetail struct {
 	Checkpoint
-	Others int `json:"others"` // of another kind, tenant or profile
+	Others int `json:"others"` // number of checkpoints of this hash with another kind, tenant or profile
 }
 
 // checkpointKinds are the values of Checkpoint.Kind.
@@ -116,33 +121,33 @@ const MaxPinTTL = 7 * 24 * time.Hour
 // Pin keeps an object in memory until it expires. Pins end with the daemon.
 type Pin struct {
 	Key     Digest    `json:"key"`
-	Object  string    `json:"object"` // segment or checkpoint
+	Object  string    `json:"object" enum:"segment,checkpoint"`
 	Tenant  string    `json:"tenant"`
 	Profile uint32    `json:"profile"`
-	Bytes   int64     `json:"bytes"` // of pinned memory, including what a checkpoint extends
+	Bytes   int64     `json:"bytes"` // pinned memory, including the checkpoints that a checkpoint extends
 	Expires time.Time `json:"expires"`
-	By      string    `json:"by"`
+	By      string    `json:"by"` // who pinned it
 }
 
-// Pinned is the result of a change of pins: the pins concerned.
+// Pinned is the result of a change of pins.
 type Pinned struct {
-	Pins   []Pin `json:"pins"`
-	DryRun bool  `json:"dry_run"`
+	Pins   []Pin `json:"pins"`    // the affected pins
+	DryRun bool  `json:"dry_run"` // nothing was changed
 }
 
 // Drained is the result of starting or ending a drain.
 type Drained struct {
-	Draining    bool `json:"draining"` // now, or with dry_run the future state
-	DryRun      bool `json:"dry_run"`
-	Connections int  `json:"connections"` // still open
-	Leases      int  `json:"leases"`      // leases of these
+	Draining    bool `json:"draining"`    // state after the change, or with dry_run as it would be
+	DryRun      bool `json:"dry_run"`     // nothing was changed
+	Connections int  `json:"connections"` // open connections
+	Leases      int  `json:"leases"`      // leases of the open connections
 }
 
 // Reloaded is the result of a reload.
 type Reloaded struct {
-	DryRun  bool     `json:"dry_run"`
+	DryRun  bool     `json:"dry_run"` // the files were only checked
 	Read    []string `json:"read"`    // settings whose files were read
-	Changed []string `json:"changed"` // those of Read with new content
+	Changed []string `json:"changed"` // settings among Read whose files have new content
 }
 
 func (s *Server) removeSegments(ctx *fasthttp.RequestCtx, _ string) error {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// Leases iterates over the leases of clients that pass the query, as Segments does.
+// Leases iterates over the leases that match the query, as Segments does.
 func (c *Client) Leases(ctx context.Context, q LeaseQuery) iter.Seq2[Lease, error] {
 	v := queryOf(q.Tenant, nil, nil, q.Limit)
 	if q.Connection != nil {
@@ -22,7 +22,7 @@ func (c *Client) Leases(ctx context.Context, q LeaseQuery) iter.Seq2[Lease, erro
 	return walk[Lease](ctx, c, "/api/v1/leases", v)
 }
 
-// RemoveSegments removes all segments that pass the query; one without filters selects all.
+// RemoveSegments removes all segments that match the query. A query without filters matches all.
 func (c *Client) RemoveSegments(ctx context.Context, q RemovalQuery) (Removed, error) {
 	return c.removeMany(ctx, "/api/v1/segments", q)
 }
@@ -48,12 +48,12 @@ func (c *Client) removeMany(ctx context.Context, path string, q RemovalQuery) (o
 	return out, err
 }
 
-// Checkpoint returns the first checkpoint of a hash that passes.
+// Checkpoint returns the first checkpoint with this name.
 func (c *Client) Checkpoint(ctx context.Context, n CheckpointName) (CheckpointDetail, error) {
 	return fetch[CheckpointDetail](ctx, c, "/api/v1/checkpoints/"+n.Hash.String(), n.values())
 }
 
-// RemoveCheckpoint removes the checkpoints of a hash that pass.
+// RemoveCheckpoint removes all checkpoints with this name.
 func (c *Client) RemoveCheckpoint(ctx context.Context, n CheckpointName, dry bool) (out Removed, err error) {
 	v := n.values()
 	v.Set("dry_run", strconv.FormatBool(dry))
@@ -96,8 +96,8 @@ func (c *Client) Config(ctx context.Context) (out Config, etag string, err error
 	return out, head.Get("ETag"), err
 }
 
-// ChangeConfig merges a patch, any value that encodes as a JSON object, into the
-// configuration of the given version; "*" is any version.
+// ChangeConfig merges a patch into the configuration. The patch is any value that encodes as a
+// JSON object. The change fails unless the configuration has the given version; "*" is any.
 func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry bool) (out Config, err error) {
 	body, err := json.Marshal(patch)
 	if err != nil {

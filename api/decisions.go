@@ -6,49 +6,45 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Kinds of decisions about an object. Demoted: it left memory and is on disk. Thinned: a
-// checkpoint's states were evicted from memory and its rows stayed. Advised and discouraged: an
-// engine was told to store it, or not to; the outcome is a separate decision.
+// Kinds of decisions about an object.
 const (
-	DecidedAdmitted    = "admitted"
-	DecidedRefused     = "refused"
-	DecidedEvicted     = "evicted" // from memory, and no tier has it; or from the disk
-	DecidedThinned     = "thinned"
-	DecidedDemoted     = "demoted"
-	DecidedDropped     = "dropped"
-	DecidedAdvised     = "advised"
-	DecidedDiscouraged = "discouraged"
+	DecidedAdmitted    = "admitted"    // lookups find it from now on
+	DecidedRefused     = "refused"     // there was no room for it
+	DecidedEvicted     = "evicted"     // it was evicted from memory and no tier has it, or from the disk
+	DecidedThinned     = "thinned"     // a checkpoint's states were evicted from memory; its rows stayed
+	DecidedDemoted     = "demoted"     // it was evicted from memory; the disk has it or is receiving it
+	DecidedDropped     = "dropped"     // it had to be removed, whatever its value
+	DecidedAdvised     = "advised"     // an engine was advised to store it; whether it did is another decision
+	DecidedDiscouraged = "discouraged" // an engine was advised not to store it
 )
 
 var decided = []string{DecidedAdmitted, DecidedRefused, DecidedEvicted, DecidedThinned, DecidedDemoted, DecidedDropped, DecidedAdvised, DecidedDiscouraged}
 
-// Decision is one decision about an object. The object of advice has no key yet. A decision
-// of an earlier start has the profile's current number, 0 while no engine has registered
-// it, and its tenant's name, configured or not.
+// Decision is one decision about an object.
 type Decision struct {
 	At      time.Time `json:"at"`
-	What    string    `json:"what"`          // Decided…
-	Why     string    `json:"why"`           // in words
-	Object  string    `json:"object"`        // segment or checkpoint
-	Key     *Digest   `json:"key,omitempty"` // segment key or prefix hash; nil of advice
-	Profile uint32    `json:"profile"`
-	Tenant  string    `json:"tenant"`
-	Begin   int       `json:"begin"` // tokens [Begin, End) are saved by a hit
-	End     int       `json:"end"`
+	What    string    `json:"what" enum:"Decided*"`
+	Why     string    `json:"why"` // reason, in words
+	Object  string    `json:"object" enum:"segment,checkpoint"`
+	Key     *Digest   `json:"key,omitempty"`    // segment key or prefix hash; nil = advice, whose object is not stored yet
+	Profile uint32    `json:"profile"`          // current profile id; 0 = decided before the last start, and no engine has registered the profile since
+	Tenant  string    `json:"tenant"`           // possibly not configured any more, if it was decided before the last start
+	Begin   int       `json:"begin"`            // first token that a hit saves
+	End     int       `json:"end"`              // token after the last one that a hit saves
 	Value   float64   `json:"value_ms_per_mib"` // milliseconds that a hit saves per MiB, as far as known
-	Bytes   int64     `json:"bytes"`
+	Bytes   int64     `json:"bytes"`            // size of the object
 }
 
-// DecisionQuery selects decisions. Zero fields select all.
+// DecisionQuery selects decisions. Zero fields do not restrict it.
 type DecisionQuery struct {
 	Tenant  string
 	Profile *uint32
-	What    string // Decided…
+	What    string // one of the Decided constants
 	Prefix  string // lower-case hex digits that the key begins with
 	Limit   int
 }
 
-// Match reports whether a decision passes the filters (not the limit).
+// Match reports whether a decision matches the filters. It ignores Limit.
 func (q *DecisionQuery) Match(d *Decision) bool {
 	switch {
 	case q.Tenant != "" && q.Tenant != d.Tenant:

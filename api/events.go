@@ -10,25 +10,25 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Kinds of events. A lost event stands for those that a reader missed.
+// Kinds of events.
 const (
-	EventPublished = "published" // an engine has filled an object: lookups find it
-	EventEvicted   = "evicted"   // it was evicted from memory, and no tier of this node has it; or from the disk
-	EventDemoted   = "demoted"   // it left memory, and is on disk or being written there
-	EventPromoted  = "promoted"  // it was copied from disk to memory, or to HBM
-	EventFetched   = "fetched"   // it was copied from a remote source to memory
-	EventRequest   = "request"   // a request was answered
-	EventCanary    = "canary"    // a reuse differed from the computed result, or splicing was switched
+	EventPublished = "published" // an engine has filled an object, and lookups find it
+	EventEvicted   = "evicted"   // an object was evicted from memory and no tier of this node has it, or from the disk
+	EventDemoted   = "demoted"   // an object was evicted from memory, and is on disk or being written there
+	EventPromoted  = "promoted"  // an object was copied from disk to memory, or to HBM
+	EventFetched   = "fetched"   // an object was copied from another node or the object store to memory
+	EventRequest   = "request"   // a request was served
+	EventCanary    = "canary"    // a reuse differed from the computed result, or splicing was switched off or on
 	EventDisk      = "disk"      // the state of the disk tier changed
 	EventGPU       = "gpu"       // the state of a GPU changed
 	EventAttached  = "attached"  // a client attached, or registered a model
 	EventDetached  = "detached"  // a client ended
 	EventPeer      = "peer"      // a node of the cluster joined, left, or stopped answering
-	EventChanged   = "changed"   // an operator has changed or tried something
-	EventLost      = "lost"
+	EventChanged   = "changed"   // an operator changed or tried something
+	EventLost      = "lost"      // the reader has missed events before the next one
 )
 
-// EventKinds are the kinds that can be requested, in a fixed order.
+// EventKinds are the kinds that a query can select: all except EventLost.
 var EventKinds = []string{
 	EventPublished, EventEvicted, EventDemoted, EventPromoted, EventFetched, EventRequest, EventCanary, EventDisk, EventGPU,
 	EventAttached, EventDetached, EventPeer, EventChanged,
@@ -36,63 +36,66 @@ var EventKinds = []string{
 
 // Reasons of a lost event.
 const (
-	LostBehind  = "behind"    // the reader was slower than the events; Lost is their number
+	LostBehind  = "behind"    // the reader was slower than the events; Event.Lost is their number
 	LostRestart = "restarted" // the reader's last event is of an earlier start of the daemon
 )
 
 // Event is one event. Fields that do not apply are omitted.
 type Event struct {
-	// ID increases from event to event, and differs from those of other starts of the
+	// ID increases from event to event, and differs from the ids of other starts of the
 	// daemon. It is below 2^53, the limit of integers in JavaScript's numbers.
 	ID      uint64    `json:"id"`
 	At      time.Time `json:"at"`
-	Kind    string    `json:"kind"`             // Event…
-	Object  string    `json:"object,omitempty"` // segment or checkpoint
-	Key     *Digest   `json:"key,omitempty"`    // segment key or prefix hash
+	Kind    string    `json:"kind" enum:"Event*"`
+	Object  string    `json:"object,omitempty" enum:"segment,checkpoint"`
+	Key     *Digest   `json:"key,omitempty"` // segment key or prefix hash
 	Profile uint32    `json:"profile,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Model   string    `json:"model,omitempty"`
-	Client  string    `json:"client,omitempty"` // of an object: the client that began to fill it
+	Client  string    `json:"client,omitempty"` // name of the client; for an object the client that began to fill it
 	Bytes   int64     `json:"bytes,omitempty"`
-	Tokens  int       `json:"tokens,omitempty"` // saved by a hit
-	Why     string    `json:"why,omitempty"`
-	Policy  string    `json:"policy,omitempty"`           // the policy that chose what to evict
+	Tokens  int       `json:"tokens,omitempty"`           // tokens that a hit saves
+	Why     string    `json:"why,omitempty"`              // reason, in words; of a lost event LostBehind or LostRestart
+	Policy  string    `json:"policy,omitempty"`           // policy that chose the object to evict
 	Value   float64   `json:"value_ms_per_mib,omitempty"` // milliseconds that a hit saves per MiB, as far as known
-	Lost    uint64    `json:"lost,omitempty"`             // number of missing events of any kind before the next
+	Lost    uint64    `json:"lost,omitempty"`             // number of missing events of any kind; absent if they are of an earlier start
 	Text    string    `json:"text,omitempty"`             // for operators
 }
 
-// EventQuery selects events. Zero fields select all.
+// EventQuery selects events. Zero fields do not restrict it.
 type EventQuery struct {
-	Kinds  []string // Event…
-	Tenant string   // events without a tenant are omitted
-	// After is the last known event, 0 for the oldest that are kept; nil = from now on, or
-	// in a listing the newest.
+	Kinds  []string // some of EventKinds
+	Tenant string   // only events of this tenant
+	// After is the id of the last known event; 0 = begin with the oldest that is kept. nil
+	// selects future events for a stream, and the newest events for a listing.
 	After *uint64
-	Limit int // of a listing
+	Limit int // maximum number of events in a listing
 }
 
-// Match reports whether an event passes the filters (not After and Limit).
+// Match reports whether an event matches the filters. It ignores After and Limit.
 func (q *EventQuery) Match(e *Event) bool {
 	return (q.Tenant == "" || q.Tenant == e.Tenant) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, e.Kind))
 }
 
 // Events provides recent events. All methods may be called concurrently.
 type Events interface {
-	// Events lists the events that pass the query, in order, at most Limit plus one that
-	// reports how many were lost before them. more means that further ones follow.
+	// Events lists events that match the query, in order: at most Limit, and possibly an
+	// EventLost before them. more means that further events match.
 	Events(EventQuery) (list []Event, more bool)
-	// Follow starts following events; ErrUnavailable at the limit of followers.
+	// Follow starts following events. It returns ErrUnavailable if the maximum number of
+	// followers is reached.
 	Follow(EventQuery) (Follower, error)
 }
 
-// Follower reads events in order. If it is too slow, it loses the oldest, and gets an event
-// that reports so. It is used by one goroutine.
+// Follower reads events in order. A follower that is too slow loses the oldest events and gets
+// an EventLost instead. It is used by one goroutine.
 type Follower interface {
-	// Next waits for the next events that pass and appends as many to dst as fit. It
-	// returns the error of ctx when ctx ends, and no events after patience.
+	// Next waits for events that match, and appends as many as fit into the capacity of dst. It
+	// returns the error of ctx when ctx ends, and no events if there are none for the time
+	// patience.
 	Next(ctx context.Context, patience time.Duration, dst []Event) ([]Event, error)
-	// Last returns the id after which it continues; 0 = it has to report a loss first.
+	// Last returns the id of the event after which it continues; 0 = it has to report an
+	// EventLost first.
 	Last() uint64
 	// Close ends the follower; it is called once.
 	Close()
@@ -105,7 +108,8 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, _ string) error {
 	if !poll && p.args.Has("limit") {
 		p.refuse("limit", "applies only to listings, with poll=1")
 	}
-	// A browser that reconnects repeats its first request, and sends its last event here.
+	// A browser that reconnects repeats its first request with this header, which contains the
+	// id of the last event that it received.
 	if last := ctx.Request.Header.Peek("Last-Event-ID"); len(last) > 0 {
 		id, err := strconv.ParseUint(string(last), 10, 64)
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Parameters of a follower. A stream without data for followSilence, in which the server
-// has missed three heartbeats, is given up.
+// Parameters of a follower. It gives up a stream that is silent for followSilence, since the
+// server then has missed three heartbeats.
 const (
 	followSilence = 3 * heartbeat
 	followLine    = 64 << 10 // bytes of one line; an event's strings are bounded well below that
@@ -25,8 +25,8 @@ const (
 	followWaitMax = 30 * time.Second
 )
 
-// RecentEvents lists events in order: the newest, or with After those that follow that
-// event. more means that further ones follow.
+// RecentEvents lists events in order: the newest ones, or the ones after q.After if it is set.
+// more means that further events match.
 func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, more bool, err error) {
 	v := q.values()
 	v.Set("poll", "true")
@@ -37,10 +37,11 @@ func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, 
 	return p.Items, p.Next != "", err
 }
 
-// Events calls f with each event that passes the query, starting at its After, until ctx
-// ends or f returns an error, which it returns. Limit is ignored. When the stream ends, it
-// reconnects and continues after the last event; if that is impossible, f gets an
-// EventLost. Refusals by the server, and a failure of the first connection, are returned.
+// Events calls f with each event after q.After that matches the query. It ignores q.Limit. It
+// returns when ctx ends, and when f returns an error, which it returns. When the stream
+// breaks, Events reconnects and continues after the last event; if the server does not have
+// the missed events any more, f gets an EventLost. Events returns an error if the first
+// connection fails, or if the server refuses the request.
 func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) error {
 	s := follower{client: c, query: q, tell: f}
 	for wait := followWaitMin; ; wait = min(2*wait, followWaitMax) {
@@ -82,9 +83,9 @@ type follower struct {
 	client *Client
 	query  EventQuery
 	tell   func(Event) error
-	once   bool   // it has been answered
+	once   bool   // the server has accepted a request
 	last   uint64 // id of the last event read; 0 = none
-	failed error  // the reason to end
+	failed error  // why it must not reconnect; nil = reconnect
 }
 
 // connect reads one stream to its end.
@@ -97,7 +98,7 @@ func (s *follower) connect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow events: %w", err)
 	}
-	// The client's http.Client has a timeout for a whole response.
+	// A separate http.Client, since the timeout of the Client's own one would end the stream.
 	res, err := (&http.Client{Transport: s.client.http.Transport}).Do(req)
 	if err != nil {
 		return fmt.Errorf("follow events: %w: %w", err, ErrUnavailable)
@@ -127,7 +128,8 @@ func (s *follower) connect(ctx context.Context) error {
 	}
 }
 
-// line processes one line of a stream. An id counts once its event was delivered.
+// line processes one line of a stream. It records the id of an event after f has received the
+// event.
 func (s *follower) line(line []byte) (err error) {
 	name, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(": "))
 	switch string(name) {

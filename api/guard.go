@@ -15,13 +15,14 @@ import (
 
 // guardHost refuses requests that a page of another site made a browser send.
 //
-// DNS rebinding makes a foreign name resolve to our address, so the name in Host must be checked.
-// An address literal cannot be rebound; still, a loopback connection has no reason to carry one
-// that is not loopback.
+// DNS rebinding makes a name of another site resolve to our address, so guardHost checks the
+// name in Host. An address literal cannot be rebound. Over loopback, only a loopback address
+// is accepted, since an honest client uses no other.
 //
 // Probes and metrics are answered for any Host, so that a scraper may use the name of a
-// Kubernetes Service. They change nothing, and a rebound page learns only what any client of the
-// port can read: without a token for reading, counts and the names of models and tenants.
+// Kubernetes Service. They change nothing. A page that uses rebinding learns only what any
+// client of the port can read: if there is no token for reading, counts and the names of models
+// and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
@@ -92,8 +93,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 	case needs == scrapes && keys.reads == nil:
 		return nil
 	case needs == reads && from == local && *keys == (keysOf{}):
-		// If there is any token, it identifies callers, and a proxy or sidecar could make
-		// clients on other machines look local.
+		// Loopback suffices only if no token is set. If one is set, callers are expected to
+		// use it: a proxy or sidecar could make clients on other machines look local.
 		return nil
 	}
 	may := []*[sha256.Size]byte{keys.changes}
@@ -104,8 +105,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 		may = append(may, keys.reads)
 	}
 	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
-	// Both sides are hashed, so that the time of the comparison does not reveal the token's
-	// length either.
+	// Both sides are hashed, so that the time of the comparison reveals neither the token nor
+	// its length.
 	sum := sha256.Sum256([]byte(given))
 	some := false
 	for _, token := range may {
@@ -122,7 +123,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 	return newProblem(fasthttp.StatusForbidden, CodeReadOnly, noToken[needs])
 }
 
-// Problems for requests without a token, and for nodes without one.
+// Details of problems: needsToken if the request lacks a valid token, noToken if the node has
+// no token that would permit the request.
 var (
 	needsToken = [...]string{
 		reads:   "over TCP this needs the bearer token of -admin-read-token-file or -token-file; the admin unix socket needs none",
@@ -142,7 +144,8 @@ type keysOf struct {
 	changes, asks, reads *[sha256.Size]byte
 }
 
-// Tokens are the bearer tokens for untrusted listeners; empty = none. Each has at least 16 bytes.
+// Tokens are the bearer tokens for untrusted listeners. Each is empty, which means none, or has
+// at least MinToken bytes.
 type Tokens struct {
 	// Token permits changes.
 	Token string

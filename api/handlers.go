@@ -10,28 +10,28 @@ import (
 // Health states.
 const (
 	HealthOK          = "ok"
-	HealthDegraded    = "degraded"
-	HealthUnavailable = "unavailable"
+	HealthDegraded    = "degraded"    // ready, but some capabilities are restricted
+	HealthUnavailable = "unavailable" // not ready, or not alive
 )
 
-// Health is the result of the probes. Degraded is still 200: a problem of the cache must
-// not take the engine's pod out of service.
+// Health is the result of a probe. A degraded node is answered with status 200, so that a
+// problem of the cache does not take the engine's pod out of service.
 type Health struct {
-	Status   string   `json:"status"`
-	Degraded []string `json:"degraded"`
-	Checks   []Check  `json:"checks,omitempty"` // with ?verbose
+	Status   string   `json:"status" enum:"Health*"`
+	Degraded []string `json:"degraded"`         // names of the checks that are not ok
+	Checks   []Check  `json:"checks,omitempty"` // present with the parameter verbose
 }
 
-// Page is one page of a listing. Next is the cursor of the next page, absent on the last one.
+// Page is one page of a listing. Next is the cursor of the next page, empty on the last page.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// Removal is the result of DELETE of a segment.
+// Removal is the result of removing one segment.
 type Removal struct {
-	Segment Segment `json:"segment"` // before the removal
-	DryRun  bool    `json:"dry_run"`
+	Segment Segment `json:"segment"` // as it was before the removal
+	DryRun  bool    `json:"dry_run"` // nothing was removed
 }
 
 func (s *Server) live(ctx *fasthttp.RequestCtx, _ string) error {
@@ -126,8 +126,8 @@ func (s *Server) listCounters(ctx *fasthttp.RequestCtx, _ string) error {
 	return listAll(ctx, s.shown().Node.Counters)
 }
 
-// listAll answers a listing bounded by its owner: profiles, pools, connections and counters
-// are few.
+// listAll answers with a listing in one page. Its length is bounded by the data source:
+// profiles, pools, connections and counters are few.
 func listAll[T any](ctx *fasthttp.RequestCtx, list func() []T) error {
 	if err := noParams(ctx); err != nil {
 		return err
@@ -231,8 +231,9 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }
 
-// pageOf removes the additional item that was requested. Items of one key stay together,
-// since the cursor continues after that key.
+// pageOf returns a page of limit items, and a cursor if there are more. The caller has
+// requested limit+1 items to find out. Items with the same key stay on one page, since the
+// cursor continues after their key.
 func pageOf[T any](items []T, limit int, key func(*T) string) Page[T] {
 	page := Page[T]{Items: orEmpty(items)}
 	if len(items) <= limit {

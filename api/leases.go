@@ -8,28 +8,29 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Lease is an object that one client may read. Leases of slots, which hold results of compose,
+// Lease is a client's right to read an object. Leases of slots, which hold results of compose,
 // rotate, assemble and replay, are not listed.
 type Lease struct {
-	Lease      uint64    `json:"lease"`
-	Object     string    `json:"object"` // segment or checkpoint
-	Key        Digest    `json:"key"`
+	Lease      uint64    `json:"lease"` // id of the lease
+	Object     string    `json:"object" enum:"segment,checkpoint"`
+	Key        Digest    `json:"key"` // segment key or prefix hash
 	Tenant     string    `json:"tenant"`
 	Profile    uint32    `json:"profile"`
-	Client     string    `json:"client"`
+	Client     string    `json:"client"` // name of the client
 	Connection uint64    `json:"connection"`
 	Rank       int       `json:"rank"`
 	Since      time.Time `json:"since"`
-	Expires    time.Time `json:"expires"` // in the past: its memory is quarantined until the client releases it
-	Bytes      int64     `json:"bytes"`   // of the object, over all ranks; on a GPU of one rank
-	Device     string    `json:"device"`  // the GPU's UUID; empty = host memory
+	Expires    time.Time `json:"expires"` // if it is past, the memory is quarantined until the client releases the lease
+	Bytes      int64     `json:"bytes"`   // size of the object: over all ranks in host memory, of one rank on a GPU
+	Device     string    `json:"device"`  // UUID of the GPU; empty = host memory
 }
 
-// LeaseQuery selects a page of leases in ascending order of ids. Zero fields select all.
+// LeaseQuery selects a page of leases in ascending order of ids. Zero fields do not restrict
+// it.
 type LeaseQuery struct {
 	Tenant     string
 	Connection *uint64
-	After      uint64 // ids greater than this one
+	After      uint64 // only greater ids
 	Limit      int
 }
 

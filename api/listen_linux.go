@@ -19,8 +19,8 @@ import (
 // maxSocketPath is sun_path without its terminating zero.
 const maxSocketPath = 107
 
-// SocketBeside returns the admin socket's path for a daemon with only an engine socket
-// configured. It is in a separate directory, which only its owner may enter.
+// SocketBeside returns the default path of the admin socket of a daemon with the given engine
+// socket. It is in a separate directory, which only the owner may enter.
 func SocketBeside(engines string) string {
 	return filepath.Join(filepath.Dir(engines), "admin", "admin.sock")
 }
@@ -32,16 +32,17 @@ type AdminListener struct {
 		sync.Mutex
 		net    *net.UnixListener
 		lock   *os.File
-		bound  os.FileInfo // of the socket that net listens on
+		bound  os.FileInfo // the file of the listening socket
 		closed bool
 	}
 }
 
-// ListenUnix opens the trusted admin socket at path: mode 0600 from the moment it exists, and
-// only processes of our own user (or root) are accepted. A missing directory is created with mode
-// 0700; one in which others may write is refused. The socket of a dead daemon is replaced; a live
-// one, or anything that is not a socket, is left alone and refused with ErrBusy or ErrInvalid.
-// Close removes the socket; the lock file path.lock stays, since removing it would race.
+// ListenUnix opens the trusted admin socket at path. The socket has mode 0600 from the moment it
+// exists, and accepts only processes of our own user or root. ListenUnix creates a missing
+// directory with mode 0700, and refuses one in which others may write. It replaces the socket of
+// a dead daemon. It returns ErrBusy if a daemon serves the socket, and ErrInvalid if the path is
+// something other than a socket. Close removes the socket, but not the lock file path.lock,
+// since removing that would race.
 func ListenUnix(path string) (*AdminListener, error) {
 	if len(path) == 0 || len(path) > maxSocketPath {
 		return nil, fmt.Errorf("admin socket: path of %d bytes, want 1 to %d: %w", len(path), maxSocketPath, ErrInvalid)
@@ -53,8 +54,8 @@ func ListenUnix(path string) (*AdminListener, error) {
 	return l, nil
 }
 
-// TakeBack makes the path lead to l again if the socket, or its directory, was removed or
-// replaced. found describes what was there instead, and is empty if nothing was wrong.
+// TakeBack makes the path lead to l again if the socket or its directory was removed or
+// replaced. found describes what was at the path instead; it is empty if nothing was wrong.
 func (l *AdminListener) TakeBack() (found string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,13 +111,13 @@ func (l *AdminListener) bindLocked() (err error) {
 		return errors.Join(err, ln.Close())
 	}
 	if lock != l.mu.lock && l.mu.lock != nil {
-		l.mu.lock.Close() // in a directory that is no longer at the path
+		l.mu.lock.Close() // the lock file of a directory that is no longer at the path
 	}
 	l.mu.net, l.mu.lock, l.mu.bound = ln.(*net.UnixListener), lock, bound
 	return nil
 }
 
-// lockLocked returns the lock of the path, which may be held already.
+// lockLocked returns the lock file of the path. l may already hold this lock.
 func (l *AdminListener) lockLocked() (*os.File, error) {
 	path := l.path + ".lock"
 	if l.mu.lock != nil {
@@ -128,8 +129,8 @@ func (l *AdminListener) lockLocked() (*os.File, error) {
 	return lockFile(path)
 }
 
-// private sets the mode before bind: Linux gives the new socket file the mode of
-// the descriptor, so there is no moment at which others could connect.
+// private sets the mode of the socket's descriptor before bind. Linux gives the new socket file
+// that mode, so there is no moment at which others could connect.
 func private(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	if err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) }); err != nil {
@@ -154,8 +155,8 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// lockFile locks path while the file is open. The kernel unlocks it when the process dies
-// for any reason.
+// lockFile opens and locks the file at path. The lock is released when the returned file is
+// closed, and by the kernel when the process dies.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -234,7 +235,7 @@ func (l *AdminListener) Close() error {
 	return errors.Join(l.mu.net.Close(), l.mu.lock.Close())
 }
 
-// dialUnix connects to an admin socket, if the daemon serves it.
+// dialUnix connects to an admin socket, and checks that the daemon serves it.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", path)

@@ -21,9 +21,9 @@ const (
 	maxPromptTokens   = 1 << 20
 	maxSeamTokens     = 4096
 
-	maxLocateBytes = 1 << 20 // of a body: 2^17 token ids of six digits, or 1,024 keys of each kind
-	maxLocating    = 8       // concurrent ones; further ones wait for locatePatience
-	locatePatience = time.Second
+	maxLocateBytes = 1 << 20     // size of a body: 2^17 token ids of six digits, or 1,024 keys of each kind
+	maxLocating    = 8           // concurrent queries
+	locatePatience = time.Second // how long a further query waits before it is refused
 )
 
 // LocateQuery asks which nodes of the cluster have which parts of a prompt. It contains
@@ -32,88 +32,99 @@ const (
 type LocateQuery struct {
 	Tenant  string `json:"tenant,omitempty"` // empty = the default tenant
 	Profile string `json:"profile"`          // fingerprint, or the model's name if only one profile has it
-	Accept  string `json:"accept,omitempty"` // exact: no spliced checkpoints and no segments; empty = all
-	Limit   int    `json:"limit,omitempty"`  // number of nodes in the answer, those that save most; 0 = DefaultNodes
-	Tokens  int    `json:"tokens,omitempty"` // of the prompt; with token ids: their number, or 0
+	// Accept restricts the objects. exact: no spliced checkpoints and no segments; empty = all.
+	Accept string `json:"accept,omitempty" enum:",exact"`
+	Limit  int    `json:"limit,omitempty"`  // maximum number of nodes in the answer, 1 to MaxLocateNodes; 0 = DefaultNodes
+	Tokens int    `json:"tokens,omitempty"` // number of tokens of the prompt; required with keys, and with TokenIDs their number or 0
 
-	// With keys.
-	Prefixes []LocatePrefix `json:"prefixes,omitempty"` // ascending by tokens
+	// Prefixes are ascending by tokens, at most MaxLocatePrefixes. They must be absent with
+	// TokenIDs.
+	Prefixes []LocatePrefix `json:"prefixes,omitempty"`
 
-	// With token ids.
-	TokenIDs    []uint32 `json:"token_ids,omitempty"`
-	BlockTokens int      `json:"block_tokens,omitempty"` // of the engine, for prefixes; 0 = prefixes are not looked up
-	// Positions are possible ends of prefixes; empty = at every block, or if there are too
-	// many, at the last ones and at every n-th before.
-	Positions  []int `json:"positions,omitempty"`
-	SeamTokens int   `json:"seam_tokens,omitempty"` // seam width with which the engine splices
-	// Primer is the primer of segments that begin at token PrimedFrom or later, except at token
-	// 0; absent = no segment has one. The other variant of a segment is not looked up.
-	Primer     *Digest `json:"primer,omitempty"`
-	PrimedFrom int     `json:"primed_from,omitempty"`
+	// TokenIDs are the ids of the prompt's tokens, at most MaxLocateTokens; absent = the query
+	// contains keys.
+	TokenIDs []uint32 `json:"token_ids,omitempty"`
+	// BlockTokens is the engine's block size, and only allowed with TokenIDs; 0 = prefixes are
+	// not looked up.
+	BlockTokens int `json:"block_tokens,omitempty"`
+	// Positions are possible ends of prefixes, ascending, at most MaxLocatePrefixes, and only
+	// allowed with BlockTokens; empty = the end of every block. If a prompt has too many
+	// blocks, these are the last ones and every n-th of the others.
+	Positions []int `json:"positions,omitempty"`
+	// SeamTokens is the seam width with which the engine splices. It is only allowed with
+	// TokenIDs.
+	SeamTokens int `json:"seam_tokens,omitempty"`
+	// Primer is the id of the primer of segments that begin at token PrimedFrom or later, except
+	// at token 0; nil = no segment has a primer. It is only allowed with TokenIDs. Each segment
+	// is looked up either with the primer or without it.
+	Primer *Digest `json:"primer,omitempty"`
+	// PrimedFrom is the first token at which a segment with a primer can begin.
+	PrimedFrom int `json:"primed_from,omitempty"`
 
-	// Segments of the prompt, ascending. Key is given with keys, but not with token ids.
+	// Segments of the prompt, ascending, at most MaxLocateSegments.
 	Segments []LocateSegment `json:"segments,omitempty"`
 }
 
-// LocatePrefix is a prefix of which a checkpoint may be cached.
+// LocatePrefix is a prefix of the prompt for which a checkpoint may be cached.
 type LocatePrefix struct {
 	Hash   Digest `json:"hash"`
-	Tokens int    `json:"tokens"`
+	Tokens int    `json:"tokens"` // length of the prefix
 }
 
 // LocateSegment is tokens [Begin, Begin+Tokens) of the prompt.
 type LocateSegment struct {
-	Begin  int     `json:"begin"`
-	Tokens int     `json:"tokens"`
-	Key    *Digest `json:"key,omitempty"`
-	// Excluded is the number of recomputed tokens at both ends (head and tail of the key);
-	// with token ids the node knows it.
+	Begin  int     `json:"begin"`         // position of its first token
+	Tokens int     `json:"tokens"`        // length of the segment
+	Key    *Digest `json:"key,omitempty"` // required in a query with keys, not allowed with token ids
+	// Excluded is the number of recomputed tokens at both ends together. It must be 0 in a query
+	// with token ids, where the node knows the number.
 	Excluded int `json:"excluded_tokens,omitempty"`
 }
 
-// Located is the answer to a LocateQuery. The parts on other nodes are this node's
-// beliefs, as of AsOf; only its own part is exact.
+// Located is the answer to a LocateQuery. The parts on other nodes are this node's beliefs;
+// only its own part is exact.
 type Located struct {
-	Tokens int `json:"tokens"` // of the prompt
-	// RecomputeMillis is the time to prefill the whole prompt. Measured: on an engine of
-	// this node; else derived from prefill-speed.
+	Tokens int `json:"tokens"` // number of tokens of the prompt
+	// RecomputeMillis is the time to prefill the whole prompt.
 	RecomputeMillis float64 `json:"recompute_ms"`
-	Measured        bool    `json:"measured"`
-	// Best is the node with the shortest time to first token, including what it would
-	// fetch; empty if no node saves time.
+	Measured        bool    `json:"measured"` // an engine of this node measured prefills; otherwise RecomputeMillis is derived from the setting prefill-speed
+	// Best is the node with the shortest time to first token, including the time to fetch
+	// from peers; absent if no node saves time.
 	Best    string `json:"best,omitempty"`
-	Members int    `json:"members"` // compared members, including this node
-	// ExpectedFalse is the expected number of keys that are taken for cached on another
-	// node although no node has them. Beyond some hundredths, doubt long prefixes on other
-	// nodes; fewer positions reduce it.
+	Members int    `json:"members"` // number of compared members, including this node
+	// ExpectedFalse is the expected number of keys that are believed to be on another node
+	// although no node has them. Above a few hundredths, doubt long prefixes on other nodes;
+	// fewer positions reduce it.
 	ExpectedFalse float64       `json:"expected_false"`
 	Nodes         []LocatedNode `json:"nodes"` // best first; always includes this node
 }
 
 // LocatedNode is the part of a prompt that one node has.
 type LocatedNode struct {
-	Node string `json:"node"`
-	Self bool   `json:"self"`
-	Peer string `json:"peer,omitempty"` // address of its peers' port; empty without a cluster
+	Node string `json:"node"`           // name in the cluster
+	Self bool   `json:"self"`           // it is this node
+	Peer string `json:"peer,omitempty"` // address of its peers' port; absent without a cluster
 
-	PrefixTokens  int     `json:"prefix_tokens"`  // of its longest checkpoint
-	SegmentTokens int     `json:"segment_tokens"` // of segments after it
-	Tokens        int     `json:"held_tokens"`    // both
-	Share         float64 `json:"share"`          // of the prompt, 0 to 1
-	// MemoryTokens and DiskTokens divide Tokens by tier. For other nodes the tier is
-	// unknown: nil.
+	PrefixTokens  int     `json:"prefix_tokens"`  // tokens of its longest checkpoint
+	SegmentTokens int     `json:"segment_tokens"` // tokens of segments after that checkpoint
+	Tokens        int     `json:"held_tokens"`    // sum of PrefixTokens and SegmentTokens
+	Share         float64 `json:"share"`          // share of the prompt's tokens that it has, 0 to 1
+	// MemoryTokens is the number of tokens that it has in memory; nil = another node, whose
+	// tiers are unknown.
 	MemoryTokens *int `json:"memory_tokens,omitempty"`
-	DiskTokens   *int `json:"disk_tokens,omitempty"`
-	// SavedMillis is the reduction of the time to first token from that of a full prefill,
-	// with the objects that the node has; for other nodes as if in memory.
+	// DiskTokens is the number of tokens that it has only on disk; nil = another node.
+	DiskTokens *int `json:"disk_tokens,omitempty"`
+	// SavedMillis is how much shorter the time to first token is than with a full prefill, if
+	// only objects of this node are used. Objects of other nodes are assumed to be in memory.
 	SavedMillis float64 `json:"saved_ms"`
-	// PeerTokens are additional tokens that it could fetch from other members faster than
-	// compute them. SavedWithPeersMillis is the time saved with them.
-	PeerTokens           int     `json:"peer_tokens"`
+	// PeerTokens is the number of additional tokens that the node could fetch from other
+	// members faster than compute them.
+	PeerTokens int `json:"peer_tokens"`
+	// SavedWithPeersMillis is the saved time if the node also fetches the PeerTokens.
 	SavedWithPeersMillis float64 `json:"saved_with_peers_ms"`
 
-	Complete bool       `json:"complete"`        // its contents are completely known
-	AsOf     *time.Time `json:"as_of,omitempty"` // when it last had nothing more to report; nil = this node, or not yet
+	Complete bool       `json:"complete"`        // all objects of the node are known
+	AsOf     *time.Time `json:"as_of,omitempty"` // when the node last had no more changes to report; nil = this node, or not yet
 }
 
 // Validate lists all errors of a query, and sets defaults.
@@ -251,7 +262,8 @@ func (s *Server) locate(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, found)
 }
 
-// enterLocate waits for a place among the concurrent lookups.
+// enterLocate waits until fewer than maxLocating queries run, at most locatePatience. leave
+// ends the query.
 func (s *Server) enterLocate() (leave func(), err error) {
 	select {
 	case s.locating <- struct{}{}:
@@ -270,7 +282,8 @@ func (s *Server) enterLocate() (leave func(), err error) {
 	return func() { <-s.locating }, nil
 }
 
-// decodeBody decodes one JSON document. Its errors contain nothing of the body.
+// decodeBody decodes a body that is exactly one JSON document. Its errors quote nothing from the
+// body, which may contain token ids.
 func decodeBody(body []byte, out any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// merged applies a JSON Merge Patch (RFC 7396) to a value and returns the result. Both must
-// come from decoded; objects of target are modified.
+// merged applies a JSON Merge Patch (RFC 7396) to a value and returns the result. Both arguments
+// must be results of decoded. merged modifies the objects of target.
 func merged(target, patch any) any {
 	changes, ok := patch.(map[string]any)
 	if !ok {
@@ -28,7 +28,7 @@ func merged(target, patch any) any {
 	return object
 }
 
-// decoded returns a JSON value with numbers as written.
+// decoded decodes a JSON text. Numbers are json.Number, so that they keep all digits.
 func decoded(text []byte) (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -36,8 +36,8 @@ func decoded(text []byte) (value any, err error) {
 	return value, err
 }
 
-// unknownName returns a member of the objects in value that the objects in known do not
-// have. encoding/json would accept one that differs only in case.
+// unknownName returns the name of a member that the objects in value have and the objects in
+// known do not. It is stricter than encoding/json, which accepts names that differ in case.
 func unknownName(value, known any) (name string, found bool) {
 	object, _ := value.(map[string]any)
 	of, _ := known.(map[string]any)

@@ -1,6 +1,6 @@
 package api
 
-// ObjectProbe is the result of testing the object store, with an object that is deleted
+// ObjectProbe is the result of testing the object store with an object that is deleted
 // afterwards.
 type ObjectProbe struct {
 	Enabled  bool   `json:"enabled"` // there is an object store; otherwise the other fields are meaningless
@@ -17,5 +17,5 @@ type ObjectProbe struct {
 type ProbeStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error,omitempty"` // empty = success
+	Error   string  `json:"error,omitempty"` // why the step failed; absent = success
 }

@@ -15,6 +15,9 @@ const (
 	MaxLimit     = 1000
 )
 
+// maxNameBytes bounds names of tenants and of people.
+const maxNameBytes = 128
+
 // params parses query parameters and collects all errors, so that one response names all of them.
 type params struct {
 	args *fasthttp.Args
@@ -26,8 +29,8 @@ func (p *params) refuse(name, format string, a ...any) {
 	p.bad = append(p.bad, Violation{Parameter: name, Detail: fmt.Sprintf(format, a...)})
 }
 
-// text returns the value of name. A repeated parameter is refused, since two readers could
-// disagree about which one counts.
+// text returns the value of a parameter, and whether it is given. A repeated parameter is
+// refused, since a proxy and this server could use different values.
 func (p *params) text(name string) (string, bool) {
 	p.seen = append(p.seen, name)
 	values := p.args.PeekMulti(name)
@@ -57,8 +60,8 @@ func (p *params) flag(name string) bool {
 
 func (p *params) name(name string) string {
 	v, ok := p.text(name)
-	if ok && (v == "" || len(v) > 128) {
-		p.refuse(name, "has %d bytes, want 1 to 128", len(v))
+	if ok && (v == "" || len(v) > maxNameBytes) {
+		p.refuse(name, "has %d bytes, want 1 to %d", len(v), maxNameBytes)
 		return ""
 	}
 	return v
@@ -95,7 +98,8 @@ func (p *params) profile() *uint32 {
 	return &id
 }
 
-// number parses a decimal number of a number of bits; nil = not given. what describes it.
+// number parses a decimal number of at most the given number of bits; nil = not given. what
+// describes the number in an error.
 func (p *params) number(name string, bits int, what string) *uint64 {
 	v, ok := p.text(name)
 	if !ok {
@@ -111,7 +115,7 @@ func (p *params) number(name string, bits int, what string) *uint64 {
 
 func (p *params) prefix() string { return p.digits("key_prefix") }
 
-// digits parses the beginning of a key.
+// digits parses the first hex digits of a key; "" = not given.
 func (p *params) digits(name string) string {
 	v, ok := p.text(name)
 	if !ok {

@@ -30,8 +30,8 @@ const (
 	CodeFull             = "full"                  // 507
 )
 
-// types lists problems that are more specific than their HTTP status. Others have
-// about:blank with the status's title.
+// types lists the problems with a type of their own. All others have the type about:blank and
+// the title of their HTTP status.
 var types = map[string]struct{ uri, title string }{
 	CodeChanged:     {"urn:spliced:problem:changed", "Changed Meanwhile"},
 	CodeUnsupported: {"urn:spliced:problem:unsupported", "Not While The Daemon Runs"},
@@ -40,18 +40,19 @@ var types = map[string]struct{ uri, title string }{
 	CodeBusy:        {"urn:spliced:problem:busy", "In Use"},
 }
 
-// Problem is an RFC 9457 problem. Client returns it as an error; errors.Is matches the
-// sentinel of its code.
+// Problem is an RFC 9457 problem: the answer to a request that failed.
+//
+// Client returns it as an error. errors.Is matches the sentinel error of its code.
 type Problem struct {
-	Type   string      `json:"type"` // about:blank, or a URN that ends with the code
+	Type   string      `json:"type"` // about:blank, or urn:spliced:problem: and the code
 	Title  string      `json:"title"`
 	Status int         `json:"status"`
 	Detail string      `json:"detail,omitempty"`
-	Code   string      `json:"code"`
-	Errors []Violation `json:"errors,omitempty"` // every bad parameter of the request
+	Code   string      `json:"code" enum:"Code*"`
+	Errors []Violation `json:"errors,omitempty"` // all bad parameters or fields of the request
 }
 
-// Violation is one bad parameter.
+// Violation is one bad parameter or field.
 type Violation struct {
 	Parameter string `json:"parameter"`
 	Detail    string `json:"detail"`
@@ -88,7 +89,8 @@ func newProblem(status int, code, detail string, errs ...Violation) *Problem {
 	return p
 }
 
-// kinds is the only place where kinds of errors become HTTP statuses. The first match wins.
+// kinds maps sentinel errors to HTTP statuses and codes. The first match wins. No other place
+// maps them.
 var kinds = []struct {
 	is     error
 	status int
@@ -116,7 +118,7 @@ func problemOf(err error) *Problem {
 	return newProblem(fasthttp.StatusInternalServerError, CodeInternal, err.Error())
 }
 
-// BadFiles returns an ErrBadFile with the errors of the settings' files.
+// BadFiles returns an ErrBadFile that lists the settings whose files are bad.
 func BadFiles(list []Violation) error {
 	return newProblem(fasthttp.StatusUnprocessableEntity, CodeBadFile, fmt.Sprintf("%d files cannot be used; all previous ones stay in use", len(list)), list...)
 }

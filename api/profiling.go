@@ -8,8 +8,8 @@ import (
 
 const profilingPath = "/debug/pprof/"
 
-// profile serves the runtime's profiles, on trusted listeners only. Recordings end early
-// when the server stops.
+// profile serves the profiles of the Go runtime. The caller has checked that the listener is
+// trusted. A recording ends early when the server stops.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(s.stopping)
 	switch name := strings.TrimPrefix(r.URL.Path, profilingPath); name {

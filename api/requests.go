@@ -10,9 +10,9 @@ import (
 // Ways to serve a prompt.
 const (
 	WayRecompute = "recompute" // nothing was reused
-	WayPrefix    = "prefix"    // from a checkpoint
-	WaySplice    = "splice"    // with segments
-	WayReplay    = "replay"    // from rows of a checkpoint
+	WayPrefix    = "prefix"    // continued from a checkpoint
+	WaySplice    = "splice"    // composed from segments
+	WayReplay    = "replay"    // replayed from rows of a checkpoint
 )
 
 var ways = []string{WayRecompute, WayPrefix, WaySplice, WayReplay}
@@ -25,39 +25,42 @@ const (
 	FromComputed = "computed" // computed by the engine
 )
 
-// Request is an engine's report of how it served one prompt. The tokens add up: Prompt is the
-// sum of Engine, Prefix, Reused and Computed, and Computed includes Seam.
+// Request is an engine's report of how it served one prompt. Prompt is the sum of Engine,
+// Prefix, Reused and Computed.
 type Request struct {
-	ID       uint64    `json:"id"`   // of this daemon start
-	Name     string    `json:"name"` // the engine's own
+	ID       uint64    `json:"id"`   // valid until the daemon ends
+	Name     string    `json:"name"` // the engine's own id of the request
 	At       time.Time `json:"at"`   // time of the report, right after the first token
 	Tenant   string    `json:"tenant"`
 	Profile  uint32    `json:"profile"`
 	Model    string    `json:"model"`
-	Client   string    `json:"client"`
+	Client   string    `json:"client"`          // name of the client that reported it
 	Trace    string    `json:"trace,omitempty"` // trace id of W3C Trace Context
-	Way      string    `json:"way"`             // Way…
+	Way      string    `json:"way" enum:"Way*"`
 	Prompt   uint64    `json:"prompt_tokens"`
-	Engine   uint64    `json:"engine_tokens"`
-	Prefix   uint64    `json:"prefix_tokens"`
-	Reused   uint64    `json:"reused_tokens"`
+	Engine   uint64    `json:"engine_tokens"` // from the engine's own cache
+	Prefix   uint64    `json:"prefix_tokens"` // from a checkpoint
+	Reused   uint64    `json:"reused_tokens"` // from segments
 	Computed uint64    `json:"computed_tokens"`
-	Seam     uint64    `json:"seam_tokens"`
+	Seam     uint64    `json:"seam_tokens"` // computed tokens next to reused ones
 
-	PrefixTier   string  `json:"prefix_tier"`   // of the checkpoint that was used, or none
-	PrefixReason string  `json:"prefix_reason"` // why no longer one was used, or none
-	Bytes        uint64  `json:"bytes"`         // states and rows that were read or composed
-	MatchMillis  float64 `json:"match_ms"`      // until the way was chosen
-	WaitMillis   float64 `json:"wait_ms"`       // from then on, waiting for bytes
-	TTFTMillis   float64 `json:"ttft_ms"`       // from the request's arrival to its first token; 0 = not reported
-	SavedMillis  float64 `json:"saved_ms"`      // an estimate
-	SavedBy      string  `json:"saved_by"`      // basis of the estimate: one of SavedBy…
-	Unverified   bool    `json:"unverified"`    // it reports reuse that its connection had not looked up; excluded from sums
+	PrefixTier   string  `json:"prefix_tier"`              // tier of the checkpoint that was used, or none
+	PrefixReason string  `json:"prefix_reason"`            // why no longer checkpoint was used, or none
+	Bytes        uint64  `json:"bytes"`                    // size of the states and rows that were read or composed
+	MatchMillis  float64 `json:"match_ms"`                 // time until the way was chosen
+	WaitMillis   float64 `json:"wait_ms"`                  // time after that spent waiting for bytes
+	TTFTMillis   float64 `json:"ttft_ms"`                  // time from the request's arrival to its first token; 0 = not reported
+	SavedMillis  float64 `json:"saved_ms"`                 // estimate of the saved time
+	SavedBy      string  `json:"saved_by" enum:"SavedBy*"` // basis of the estimate
+	Unverified   bool    `json:"unverified"`               // it reports reuse of objects that its connection had not looked up; sums exclude it
 
-	ExpectedLoss *float64 `json:"expected_loss,omitempty"` // of its splice, as the daemon advised; nil = not spliced, or unknown
+	// ExpectedLoss is the loss that the daemon expected for the splice, from 0 to 1: the share
+	// of such requests whose first token differs from a full prefill's; nil = not spliced, or
+	// unknown.
+	ExpectedLoss *float64 `json:"expected_loss,omitempty"`
 
 	Ways  []WayCost `json:"ways,omitempty"`  // predictions for the possible ways
-	Spans []Span    `json:"spans,omitempty"` // of one request, not of a listing: ascending, covering the prompt
+	Spans []Span    `json:"spans,omitempty"` // ascending, covering the prompt; omitted in listings
 }
 
 // Bases of the estimate of saved time.
@@ -68,23 +71,23 @@ const (
 	SavedByGuess   = "guess"   // no measurements
 )
 
-// WayCost is the predicted time of one way.
+// WayCost is the predicted cost of one way.
 type WayCost struct {
-	Way    string  `json:"way"`
-	Millis float64 `json:"ms"`
+	Way    string  `json:"way" enum:"Way*"`
+	Millis float64 `json:"ms"` // predicted time in milliseconds
 }
 
 // Span is the tokens [Begin, End) of a prompt.
 type Span struct {
 	Begin  int     `json:"begin"`
 	End    int     `json:"end"`
-	From   string  `json:"from"`             // From…
-	Tier   string  `json:"tier,omitempty"`   // tier of the tokens, also of computed ones that were found
-	Reason string  `json:"reason,omitempty"` // why they were computed
-	Key    *Digest `json:"key,omitempty"`    // of the segment that contains them
+	From   string  `json:"from" enum:"From*"` // source of the tokens
+	Tier   string  `json:"tier,omitempty"`    // tier in which the daemon had the tokens, even if the engine computed them
+	Reason string  `json:"reason,omitempty"`  // why the tokens were computed
+	Key    *Digest `json:"key,omitempty"`     // key of the segment that contains them
 }
 
-// RequestQuery selects requests. Zero fields select all.
+// RequestQuery selects requests. Zero fields do not restrict it.
 type RequestQuery struct {
 	Tenant  string
 	Profile *uint32
@@ -92,36 +95,38 @@ type RequestQuery struct {
 	Limit   int
 }
 
-// Usage has the totals of one tenant and model, kept across restarts if there is a disk. The
-// token hit ratio is (Prefix + Reused) / (Prompt - Engine).
+// Usage is the sum of the requests of one tenant and model. It is kept across restarts if
+// there is a disk. Prompt is the sum of Engine, Prefix, Reused and Computed. The token hit
+// ratio is (Prefix + Reused) / (Prompt - Engine).
 type Usage struct {
 	Tenant   string  `json:"tenant"`
-	Profile  string  `json:"profile"` // 12 hex digits of the fingerprint; empty = profiles above a bound
+	Profile  string  `json:"profile"` // first 12 hex digits of the fingerprint; empty = all profiles, or those beyond the maximum number of rows
 	Model    string  `json:"model"`
 	Requests uint64  `json:"requests"`
 	Prompt   uint64  `json:"prompt_tokens"`
-	Engine   uint64  `json:"engine_tokens"`
-	Prefix   uint64  `json:"prefix_tokens"`
-	Reused   uint64  `json:"reused_tokens"`
+	Engine   uint64  `json:"engine_tokens"` // from the engine's own cache
+	Prefix   uint64  `json:"prefix_tokens"` // from checkpoints
+	Reused   uint64  `json:"reused_tokens"` // from segments
 	Computed uint64  `json:"computed_tokens"`
-	Seam     uint64  `json:"seam_tokens"`
-	Saved    float64 `json:"saved_ms"` // an estimate
-	// SavedGuess is the part of Saved without measured times.
+	Seam     uint64  `json:"seam_tokens"` // computed tokens next to reused ones
+	Saved    float64 `json:"saved_ms"`    // estimate of the saved time
+	// SavedGuess is the part of Saved that is not based on measured times.
 	SavedGuess float64 `json:"saved_guess_ms"`
-	// Unverified counts reports of reuse that their connection had not looked up,
-	// UnverifiedTokens the tokens of their prompts. The other fields exclude them.
-	Unverified       uint64 `json:"unverified_requests"`
+	// Unverified counts reports of reuse of objects that their connection had not looked up.
+	// All other fields exclude these reports.
+	Unverified uint64 `json:"unverified_requests"`
+	// UnverifiedTokens is the number of tokens of the unverified requests' prompts.
 	UnverifiedTokens uint64 `json:"unverified_tokens"`
-	// TTFTMillis is the sum over the TTFTRequests that reported it.
+	// TTFTMillis is the sum of the reported times to first token.
 	TTFTMillis   float64           `json:"ttft_ms"`
-	TTFTRequests uint64            `json:"ttft_requests"`
-	Since        time.Time         `json:"since"`  // time of the first report
-	Ways         map[string]uint64 `json:"ways"`   // requests by Way…
-	Missed       map[string]uint64 `json:"missed"` // computed tokens by reason
+	TTFTRequests uint64            `json:"ttft_requests"` // requests that reported their time to first token
+	Since        time.Time         `json:"since"`         // time of the first report
+	Ways         map[string]uint64 `json:"ways"`          // number of requests by way
+	Missed       map[string]uint64 `json:"missed"`        // number of computed tokens by reason
 }
 
-// HitRatio returns the share of tokens from the daemon among those that were not in the
-// engine's own cache; 0 if there are none.
+// HitRatio returns the share of tokens that the daemon provided, among the tokens that the
+// engine's own cache did not have; 0 if there are none.
 func (u *Usage) HitRatio() float64 {
 	if u.Prompt == u.Engine {
 		return 0
@@ -129,7 +134,7 @@ func (u *Usage) HitRatio() float64 {
 	return float64(u.Prefix+u.Reused) / float64(u.Prompt-u.Engine)
 }
 
-// Add adds the sums of another row.
+// Add adds the sums of another row to u.
 func (u *Usage) Add(o *Usage) {
 	u.Requests += o.Requests
 	u.Prompt, u.Engine, u.Prefix = u.Prompt+o.Prompt, u.Engine+o.Engine, u.Prefix+o.Prefix
@@ -151,33 +156,36 @@ func plus(to, from map[string]uint64) map[string]uint64 {
 	return to
 }
 
-// Spans of a History.
+// Lengths of a History. Steps are ten seconds unless a length says otherwise.
 const (
-	HistoryMinutes = "15m" // steps of ten seconds, as for all but days
+	HistoryMinutes = "15m"
 	HistoryHour    = "1h"
 	HistoryHours   = "6h"
 	HistoryDays    = "7d" // steps of five minutes
 )
 
-// Overview is the content of the first page.
+var histories = []string{HistoryMinutes, HistoryHour, HistoryHours, HistoryDays}
+
+// Overview is the content of the dashboard's first page.
 type Overview struct {
 	Status      Status  `json:"status"`
-	Usage       Usage   `json:"usage"` // of all tenants and models
+	Usage       Usage   `json:"usage"` // sum over all tenants and models
 	Pools       []Pool  `json:"pools"`
 	Connections int     `json:"connections"`
 	Leases      uint64  `json:"leases"`
 	Segments    int     `json:"segments"`
 	Checkpoints int     `json:"checkpoints"`
-	SharedSaved int64   `json:"shared_bytes_saved"` // bytes that live leases save by sharing, compared with private copies
+	SharedSaved int64   `json:"shared_bytes_saved"` // bytes that live leases save by sharing memory instead of having private copies
 	History     History `json:"history"`
 }
 
-// History has columns of steps since the daemon's start, the oldest first. Counters are
-// increments per step, bytes the use at its end.
+// History has one column per value, with one number per step. Steps are in order of time and
+// begin with the daemon's start at the earliest. The number of a counter is its increment in
+// the step; the number of a size in bytes is the size at the end of the step.
 type History struct {
-	StepSeconds int                  `json:"step_seconds"`
-	At          []int64              `json:"at"` // Unix seconds at which steps ended
-	Series      map[string][]float64 `json:"series"`
+	StepSeconds int                  `json:"step_seconds"` // length of a step
+	At          []int64              `json:"at"`           // ends of the steps, in Unix seconds
+	Series      map[string][]float64 `json:"series"`       // columns by name
 }
 
 func (s *Server) listRequests(ctx *fasthttp.RequestCtx, _ string) error {
@@ -210,7 +218,7 @@ func (s *Server) listUsage(ctx *fasthttp.RequestCtx, _ string) error {
 
 func (s *Server) overview(ctx *fasthttp.RequestCtx, _ string) error {
 	p := paramsOf(ctx)
-	span := p.oneOf("history", []string{HistoryMinutes, HistoryHour, HistoryHours, HistoryDays})
+	span := p.oneOf("history", histories)
 	if err := p.done(); err != nil {
 		return err
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/spliced-kv/spliced/api/places"
 )
 
-// Run accepts on all listeners until ctx ends or one of them fails, then lets responses in
-// progress finish (at most drainTimeout) and closes everything, including listeners. It
-// returns the failure, nil after ctx. Call it once.
+// Run accepts connections on all listeners until ctx ends or a listener fails. It then waits at
+// most drainTimeout for responses in progress, and closes all connections and listeners. It
+// returns the failure, or nil if ctx ended. It may be called once.
 //
-// It accepts connections itself and passes them to fasthttp one by one: fasthttp's pool
-// keeps a polling goroutine and cannot be waited for.
+// Run accepts connections itself and passes them to fasthttp one by one. fasthttp's own accept
+// loop uses a pool of workers with a polling goroutine, whose end cannot be waited for.
 func (s *Server) Run(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -53,7 +53,8 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 	full := s.newDoor(maxConnections, s.handler(ln.Trusted))
 	full.http.HeaderReceived = s.bodyBound(ln.Trusted)
 	full.http.ErrorHandler = s.unread(ln.Trusted)
-	// Separate, so that clients that occupy all places cannot make a node look dead.
+	// Probes have separate places, so that clients that occupy all other places cannot make a
+	// node look dead.
 	probes := s.newDoor(maxProbes, s.probesOnly(s.handler(ln.Trusted)))
 	probes.http.ReadTimeout, probes.http.WriteTimeout = probeTimeout, probeTimeout
 	admit := func(conn net.Conn) {
@@ -87,8 +88,8 @@ func (s *Server) accept(ctx context.Context, ln Listener, serving *sync.WaitGrou
 	}
 }
 
-// shake performs the TLS handshake of a connection, in a separate set of places, and then
-// admits it: a peer that does not finish takes no place from requests.
+// shake performs the TLS handshake of a connection and then calls admit. Handshakes have a
+// separate set of places, so that a peer that does not finish one takes no place from requests.
 func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGroup, admit func(net.Conn)) {
 	if lost, _ := shaking.Take(conn, places.Pending, time.Now()); lost != nil { // all of them may lose their place
 		s.turnedAway.WithLabelValues("handshake").Inc()
@@ -96,7 +97,7 @@ func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGr
 	}
 	s.track(conn, true)
 	serving.Go(func() {
-		_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // fails if the handshake does
+		_ = conn.SetDeadline(time.Now().Add(handshakeTime)) // after an error the handshake fails, too
 		err := conn.Handshake()
 		shaking.Leave(conn)
 		s.track(conn, false)
@@ -112,13 +113,13 @@ func (s *Server) shake(shaking *places.Set, conn *tls.Conn, serving *sync.WaitGr
 	})
 }
 
-// door is an entry: an HTTP server and its places.
+// door is an HTTP server with the places of its connections.
 type door struct {
 	http   *fasthttp.Server
 	places *places.Set
 }
 
-// enter serves a connection, if there is a place for it.
+// enter starts serving a connection. It returns false if there is no place for it.
 func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
 	lost, ok := d.places.Take(conn, places.Idle, time.Now())
 	if !ok {
@@ -131,14 +132,15 @@ func (s *Server) enter(d *door, conn net.Conn, serving *sync.WaitGroup) bool {
 	s.track(conn, true)
 	serving.Go(func() {
 		defer func() { s.track(conn, false); d.places.Leave(conn) }()
-		// An error here is the peer's, and every response to it was sent.
+		// An error here is caused by the peer, and the response to it was already sent.
 		_ = d.http.ServeConn(conn)
 		conn.Close()
 	})
 	return true
 }
 
-// probesOnly answers the probes, one per connection, and tells other requests to retry.
+// probesOnly answers probes, one per connection. It answers other requests 503 with a time
+// after which to retry.
 func (s *Server) probesOnly(answer fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
@@ -173,27 +175,27 @@ func (s *Server) newDoor(most int, handler fasthttp.RequestHandler) *door {
 func (s *Server) newHTTP() *fasthttp.Server {
 	return &fasthttp.Server{
 		ErrorHandler: readProblem,
-		// Connections are bounded in accept, where refusals are counted. fasthttp's own
-		// bound counts each connection twice, and is set high enough to have no effect.
+		// accept bounds the connections and counts refusals. fasthttp's own bound counts each
+		// connection twice; this value is high enough to have no effect.
 		Concurrency:        4 * maxConnections,
 		ReadBufferSize:     maxHeaderBytes,
 		MaxRequestBodySize: maxBodyBytes,
-		// Otherwise, if a form ended before Content-Length, the rest would be read as the
-		// next request.
+		// Without this, fasthttp would read the bytes between the end of a form and
+		// Content-Length as the next request.
 		DisablePreParseMultipartForm: true,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 s.patience,
 		IdleTimeout:                  idleTimeout,
 		NoDefaultServerHeader:        true,
-		// fasthttp's Date costs a goroutine for the life of the process, and it refuses one
-		// set by us, so responses carry none.
+		// fasthttp needs a goroutine for the life of the process to write Date, and does not
+		// let a handler set it, so responses have no Date.
 		NoDefaultDate: true,
 		Logger:        printer{s.log},
 	}
 }
 
-// bodyBound bounds the body of a request depending on its header: only clients with
-// permission for locate can make the process hold a long one.
+// bodyBound bounds the body of a request by its header: maxLocateBytes for a permitted locate
+// query, maxBodyBytes for every other request.
 func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		c := fasthttp.RequestConfig{MaxRequestBodySize: maxBodyBytes}
@@ -204,8 +206,8 @@ func (s *Server) bodyBound(trusted bool) func(*fasthttp.RequestHeader) fasthttp.
 	}
 }
 
-// listenerOrigin returns the origin as far as it is known before the connection. That
-// suffices, since locate requires a token over loopback too.
+// listenerOrigin returns the origin of requests as far as it is known from the listener alone.
+// It does not detect loopback, which makes no difference for locate.
 func listenerOrigin(trusted bool) origin {
 	if trusted {
 		return owner
@@ -217,7 +219,8 @@ func isLocate(h *fasthttp.RequestHeader) bool {
 	return h.IsPost() && string(h.RequestURI()) == locatePath
 }
 
-// unread answers requests that could not be read. Long bodies without a token are not read.
+// unread answers requests that could not be read. A locate query without a token, whose body
+// exceeds maxBodyBytes, gets the problem of the missing token.
 func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 	return func(ctx *fasthttp.RequestCtx, err error) {
 		if h := &ctx.Request.Header; errors.Is(err, fasthttp.ErrBodyTooLarge) && isLocate(h) {
@@ -230,7 +233,8 @@ func (s *Server) unread(trusted bool) func(*fasthttp.RequestCtx, error) {
 	}
 }
 
-// drain ends idle connections at once and waits for the busy ones.
+// drain closes idle connections at once. It waits up to drainTimeout for the busy ones and then
+// closes them, too.
 func (s *Server) drain(serving *sync.WaitGroup) {
 	// Closing the reading half makes an idle connection see end of file, while a response
 	// in progress can still be written.

@@ -23,13 +23,13 @@ import (
 	"github.com/spliced-kv/spliced/api/ui"
 )
 
-// Bounds of one server, generous guesses: the largest honest request is a GET with a
-// cursor, the busiest client a Prometheus plus a few people.
+// Bounds of one server. They are generous guesses: the largest honest request is a GET with a
+// cursor, and the usual clients are a Prometheus and a few people.
 const (
 	maxConnections = 128 // per listener
-	maxProbes      = 16  // in addition
+	maxProbes      = 16  // connections for probes, in addition to maxConnections
 	probeTimeout   = 2 * time.Second
-	maxHandshakes  = 256             // TLS, per listener, in addition to requests
+	maxHandshakes  = 256             // TLS handshakes in progress per listener, in addition to maxConnections
 	handshakeTime  = 3 * time.Second // per handshake
 	maxHeaderBytes = 8 << 10
 	maxBodyBytes   = 4 << 10         // except for locate
@@ -39,7 +39,7 @@ const (
 
 	probeStoreTimeout = 20 * time.Second // less than writeTimeout
 	drainTimeout      = 5 * time.Second  // how long Run waits for responses in progress
-	closeTimeout      = time.Second      // and then, with their connections closed
+	closeTimeout      = time.Second      // how long Run waits after it has closed their connections
 	maxScrapes        = 4                // concurrent scrapes of /metrics
 )
 
@@ -59,8 +59,8 @@ type Options struct {
 	Tokens
 	// Events provides recent events; nil = not served.
 	Events Events
-	// Hosts are additional names by which a browser may address this node, besides
-	// localhost and address literals. Without port.
+	// Hosts are names without port by which a browser may address this node, in addition to
+	// localhost and address literals.
 	Hosts []string
 
 	heartbeat, writeTimeout time.Duration // for tests; 0 = the constants of these names
@@ -86,8 +86,8 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Listener is a listener of a server. A trusted one allows changes and profiling: only its
-// owner may be able to connect.
+// Listener is a listener of a server. A trusted listener allows changes and profiling without
+// a token, so only the owner of the node must be able to connect to it.
 type Listener struct {
 	net.Listener
 	Trusted bool
@@ -112,9 +112,9 @@ type Server struct {
 
 	happened  Events
 	heartbeat time.Duration
-	patience  time.Duration  // for a client that does not read
+	patience  time.Duration  // how long a write waits for a client that does not read
 	streams   sync.WaitGroup // grows only while a connection is served
-	strangers atomic.Int64   // those over untrusted listeners
+	strangers atomic.Int64   // streams over untrusted listeners
 
 	turnedAway *prometheus.CounterVec // refused connections and lookups, by reason
 
@@ -141,8 +141,7 @@ func New(o Options) (*Server, error) {
 		MaxRequestsInFlight: maxScrapes, ErrorHandling: promhttp.ContinueOnError, ErrorLog: complainer{o.Log},
 		// Counts omitted metrics as promhttp_metric_handler_errors_total.
 		Registry: o.Metrics,
-		// Native histograms are sent as protobuf to clients that request it, OpenMetrics
-		// likewise.
+		// Clients may request OpenMetrics, and protobuf with native histograms.
 		EnableOpenMetrics: true,
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -172,7 +171,8 @@ func hashed(token string) *[sha256.Size]byte {
 	return &sum
 }
 
-// Show replaces the data sources, for example by those of the node once it is open.
+// Show replaces the data sources. For example, a starting daemon replaces its placeholders by
+// those of the node.
 func (s *Server) Show(what Shown) { s.now.Store(&what) }
 
 func (s *Server) shown() *Shown { return s.now.Load() }
@@ -198,8 +198,8 @@ func (s *Server) handler(trusted bool) fasthttp.RequestHandler {
 	}
 }
 
-// finish sets common headers, and turns a panic into a 500: a bug in a page for operators
-// must not take the engines' cache down.
+// finish sets common headers, and turns a panic into a status 500, since a bug in the admin REST
+// must not end the engines' cache.
 func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 	if r := recover(); r != nil {
 		s.log.Error().Str("path", string(ctx.Path())).Interface("panic", r).Stack().Msg("admin request failed")
@@ -216,7 +216,7 @@ func (s *Server) finish(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, trusted bool) error {
-	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // not all handlers could parse it
+	if _, err := url.ParseRequestURI(string(ctx.RequestURI())); err != nil { // some handlers would fail to parse it
 		return newProblem(fasthttp.StatusBadRequest, CodeInvalid, "the request target is not an absolute path")
 	}
 	path := string(ctx.Path())

@@ -17,25 +17,24 @@ const (
 	heartbeat   = 15 * time.Second       // interval of comments while nothing happens
 	streamPause = 100 * time.Millisecond // between writes, so that many events cost little more than one
 	streamBatch = 128                    // events per write
-	// maxStrangers bounds the streams over untrusted listeners, so that others are left for
-	// the node's owner.
+	// maxStrangers bounds the streams over untrusted listeners. The remaining streams are left
+	// for the node's owner.
 	maxStrangers = 24
 	streamRetry  = 2 * time.Second // delay before a browser reconnects
 )
 
-// Marks of requests: the response continues and its connection has no place; the listener
-// was trusted.
+// Marks of requests.
 const (
-	streaming = "spliced.streaming"
-	ofOwner   = "spliced.owner"
+	streaming = "spliced.streaming" // its response is a stream, and its connection has given up its place
+	ofOwner   = "spliced.owner"     // it came over a trusted listener
 )
 
 // stream sends events as they happen (server-sent events), until the client disconnects or
 // the server stops.
 //
-// Its connection gives up its place in the listener, so that any number of streams leaves
-// other requests unaffected: the source of events bounds the streams. So the connection
-// also ends with the stream.
+// The connection gives up its place in the listener, so that streams take no places from other
+// requests; the source of events bounds the number of streams. Without a place, the connection
+// cannot serve another request, so it ends with the stream.
 func (s *Server) stream(ctx *fasthttp.RequestCtx, q EventQuery) error {
 	h := &ctx.Response.Header
 	h.SetContentType("text/event-stream")
@@ -80,24 +79,24 @@ func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 	ctx, cancel := context.WithCancel(s.stopping)
 	defer cancel()
 	defer watchEnd(conn, cancel)()
-	// Once the server stops, a client that does not read is not waited for.
+	// When the server stops, it waits only closeTimeout for a client that does not read.
 	hurry := func() { _ = conn.SetWriteDeadline(time.Now().Add(closeTimeout)) }
 	defer context.AfterFunc(s.stopping, hurry)()
 	send := func() bool {
-		_ = conn.SetWriteDeadline(time.Now().Add(s.patience)) // an error shows up in the write
+		_ = conn.SetWriteDeadline(time.Now().Add(s.patience)) // after an error the write fails, too
 		if s.stopping.Err() != nil {
 			hurry()
 		}
 		return ctx.Err() == nil && w.Flush() == nil
 	}
-	// The first bytes are sent at once, so that the client knows that it is served, with an
-	// id, so that it misses nothing if the stream ends before the first event.
+	// The first bytes are sent at once, so that the client knows that it is served. They
+	// contain an id, so that the client misses nothing if the stream ends before an event.
 	fmt.Fprintf(w, "retry: %d\n", streamRetry.Milliseconds())
 	writePlace(w, f)
 	events := make([]Event, 0, streamBatch)
 	var line []byte
 	for send() {
-		if n := len(events); 0 < n && n < cap(events)/2 { // else there are more
+		if n := len(events); 0 < n && n < cap(events)/2 { // a fuller batch means that more events wait
 			pause(ctx, streamPause)
 		}
 		var err error
@@ -120,7 +119,7 @@ func (s *Server) follow(conn net.Conn, w *bufio.Writer, f Follower) {
 	}
 }
 
-// writePlace writes the id from which a reconnecting client continues.
+// writePlace writes the id after which a reconnecting client continues.
 func writePlace(w *bufio.Writer, f Follower) {
 	if last := f.Last(); last != 0 {
 		fmt.Fprintf(w, "id: %d\n", last)
@@ -140,8 +139,9 @@ func appendEvent(b []byte, e *Event) ([]byte, error) {
 	return append(b, "\n\n"...), nil
 }
 
-// watchEnd calls ended when the client closes its end, or sends data, which it has no
-// reason to. stop ends the watch; nothing else reads from the connection afterwards.
+// watchEnd calls ended when the client closes its end of the connection, or sends data, which
+// an honest client does not. stop ends the watch. After watchEnd nothing else may read from the
+// connection.
 func watchEnd(conn net.Conn, ended func()) (stop func()) {
 	done := make(chan struct{})
 	_ = conn.SetReadDeadline(time.Time{})

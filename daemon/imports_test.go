@@ -86,6 +86,7 @@ var mayImport = map[string]string{
 	"api/places":                          "",
 	"api/framing":                         "",
 	"api/loopback":                        "",
+	"api/internal/jsonschema":             "",
 	"api/ui":                              "",
 	"api/child":                           "api",
 	"api/cmd/cli":                         "api/cmd/cli/show api/cmd/cli/terminal",

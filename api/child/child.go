@@ -1,5 +1,6 @@
-// Package child runs a temporary spliced next to its caller: found next to the caller's program
-// or in PATH, on sockets in a separate directory, and ended when the caller is done or dies.
+// Package child runs a temporary spliced as a child process. The program is found next to the
+// caller's program or in PATH. Its sockets are in a separate directory. It ends when the caller
+// stops it or dies.
 package child
 
 import (
@@ -27,11 +28,11 @@ const (
 
 // Options configure the daemon. The zero value runs one with its defaults.
 type Options struct {
-	Binary string   // path; empty = Find
-	Dir    string   // for sockets; empty = a new temporary one, removed by Stop
-	Args   []string // additional flags of spliced
-	Disk   bool     // with a disk directory next to its sockets, for restarts
-	Log    io.Writer
+	Binary string    // path; empty = Find
+	Dir    string    // for sockets; empty = a new temporary one, removed by Stop
+	Args   []string  // additional flags of spliced
+	Disk   bool      // use a disk directory next to the sockets, whose content survives restarts
+	Log    io.Writer // gets the daemon's output, too; nil = none
 }
 
 // Daemon is a running spliced. Its methods are for one goroutine.
@@ -91,8 +92,8 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// temporaryDir creates a directory for sockets. An image that contains only our programs
-// has no /tmp; every container has /dev/shm.
+// temporaryDir creates a directory for sockets. It falls back to /dev/shm, which every
+// container has, since an image that contains only our programs has no /tmp.
 func temporaryDir() (string, error) {
 	dir, err := os.MkdirTemp("", "spliced-")
 	if err == nil {
@@ -120,8 +121,8 @@ func (d *Daemon) Kill() error {
 	return nil
 }
 
-// Restart starts the daemon again after Kill or End, on the same sockets, with the same
-// additional flags, or with args instead, if any.
+// Restart starts the daemon again after Kill or End, on the same sockets. args, if any, replace
+// its additional flags.
 func (d *Daemon) Restart(ctx context.Context, args ...string) error {
 	if len(args) > 0 {
 		d.options.Args = args
@@ -129,16 +130,16 @@ func (d *Daemon) Restart(ctx context.Context, args ...string) error {
 	return d.launch(ctx)
 }
 
-// Stop asks the daemon to end, kills it if it does not, and removes what Start created. It
-// returns an error if the daemon did not end cleanly.
+// Stop ends the daemon as End does, and removes the directory that Start created. It returns an
+// error if the daemon did not end cleanly.
 func (d *Daemon) Stop() error {
 	err := d.End()
 	d.client.Close()
 	return errors.Join(err, d.clean())
 }
 
-// End asks the daemon to end, as an operator would, and kills it if it does not. It can be
-// started again.
+// End sends SIGTERM to the daemon, and kills it if it does not end within stopTimeout. Restart
+// can start it again.
 func (d *Daemon) End() error {
 	select {
 	case <-d.exited: // it was killed, or crashed
@@ -181,8 +182,8 @@ func (d *Daemon) launch(ctx context.Context) error {
 		w := io.MultiWriter(d.tail, d.options.Log)
 		d.cmd.Stdout, d.cmd.Stderr = w, w
 	}
-	// A killed caller must not leave a daemon behind. With a separate process group, only
-	// the caller gets the terminal's interrupt; it then stops the daemon.
+	// Pdeathsig ends the daemon if the caller is killed. In a separate process group, the
+	// daemon does not get the terminal's interrupt; the caller gets it and stops the daemon.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	begin := time.Now()
 	if err := d.cmd.Start(); err != nil {
@@ -190,7 +191,7 @@ func (d *Daemon) launch(ctx context.Context) error {
 	}
 	d.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		// The caller that stops the daemon reads the outcome from ProcessState.
+		// The methods read the outcome from ProcessState.
 		_ = cmd.Wait()
 		close(exited)
 	}(d.cmd, d.exited)

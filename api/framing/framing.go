@@ -1,6 +1,6 @@
-// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, 6): a proxy
-// in front of a server might see a different end of the body, and with it a different next
-// request. It is for servers based on fasthttp, whose parser accepts some of them.
+// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, section 6). A
+// proxy in front of a server might see another end of the body, and so another next request.
+// The package is for servers based on fasthttp, whose parser accepts some such requests.
 package framing
 
 import (
@@ -12,9 +12,10 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Check returns why the end of a request is ambiguous, or nil. It examines the raw header, since
-// the one parsed by fasthttp no longer shows repeated or overridden fields. The caller answers
-// 400 and closes the connection, whose further bytes have no certain meaning.
+// Check returns why the end of a request is ambiguous, or nil if it is not. It examines the raw
+// header, since the header that fasthttp has parsed does not show repeated or overridden fields.
+// After an error the caller answers 400 and closes the connection, since it cannot know where
+// the next request begins.
 func Check(h *fasthttp.RequestHeader) error {
 	seen := map[string]string{}
 	for line := range bytes.Lines(h.RawHeaders()) {

@@ -1,6 +1,6 @@
-// Package loopback reserves ports of 127.0.0.1 for programs on one machine whose addresses must
-// be known before they listen: the nodes of a cluster name each other as seeds. A port that was
-// free a moment ago does not suffice: the kernel may assign it to the next outgoing connection.
+// Package loopback reserves ports of 127.0.0.1 for programs whose addresses must be known before
+// they listen, such as the nodes of a cluster on one machine, which name each other as seeds. It
+// is not enough to find a free port: the kernel may assign that port to an outgoing connection.
 package loopback
 
 import (
@@ -16,10 +16,11 @@ import (
 // lowest is the first port that may be reserved: lower ones belong to well-known services.
 const lowest = 10240
 
-// Reserve returns n addresses of 127.0.0.1 without a listener, by TCP or UDP. Before release they
-// are not assigned again: neither by the kernel, which takes ports of outgoing connections and of
-// port 0 from ip_local_port_range, nor by Reserve in any process of this network namespace.
-// Programs may listen on them meanwhile, repeatedly. A process that ends releases its ports.
+// Reserve returns n addresses of 127.0.0.1 on which nothing listens by TCP or UDP. Programs may
+// listen on them, repeatedly, until release is called. Until then Reserve does not return them
+// again in any process of this network namespace. The kernel does not assign them either: they
+// are below ip_local_port_range, from which it takes ports for outgoing connections and for port
+// 0. The end of the process releases them, too.
 func Reserve(n int) (list []string, release func(), err error) {
 	var held []net.Listener
 	release = func() {
@@ -59,7 +60,7 @@ func reserve() (at string, held net.Listener, err error) {
 	return "", nil, fmt.Errorf("loopback: no port of %d is free: %w", below, err)
 }
 
-// free returns an error if there is a listener.
+// free returns an error if something listens on the address by TCP or UDP.
 func free(at string) error {
 	l, err := net.Listen("tcp", at)
 	if err != nil {

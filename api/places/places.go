@@ -1,6 +1,6 @@
-// Package places bounds how many connections a listener serves, and divides them between
-// addresses: a client that opens many idle connections loses them to new ones, and does not
-// lock other clients out. Closing them is up to the caller.
+// Package places bounds how many connections a listener serves, and divides the places between
+// remote addresses. A client that opens many idle connections loses them to new connections, so
+// that it cannot lock other clients out. The caller closes the connections that lose their place.
 package places
 
 import (
@@ -14,14 +14,14 @@ import (
 type State uint8
 
 const (
-	// Pending connections owe what an honest peer sends at once, a handshake or a
-	// subscription. They lose their place first, oldest first.
+	// Pending connections have not yet sent what an honest peer sends at once: a handshake or
+	// a subscription. They lose their place first, oldest first.
 	Pending State = iota
-	// Idle connections wait for a next request. Losing the place costs a reconnect.
+	// Idle connections wait for a next request. A client that loses one has to reconnect.
 	Idle
-	// Settled connections are in use although they may send nothing. They lose their place
-	// only to a connection from the same address, or from one that would have no more
-	// places than theirs.
+	// Settled connections are in use although they may send nothing. A Settled connection
+	// loses its place only to a connection from the same address, or from an address that
+	// then has no more places than the address that loses one.
 	Settled
 	// Busy connections keep their place.
 	Busy
@@ -53,10 +53,10 @@ func NewSet(most int) *Set {
 	return s
 }
 
-// Take gives a connection a place in the given state. The caller closes the connection that
-// lost its place to it, if any. ok is false if none may lose one. Among those of the lowest
-// state, it is one of the address with the most places, and of these the one without a sign
-// of life for longest.
+// Take gives a connection a place in the given state. If the set is full, another connection
+// loses its place, and the caller closes it; ok is false if none may. Of the connections that
+// may, Take chooses by three rules: the lowest state, then the address with the most places,
+// then the longest time without a sign of life.
 func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok
 	return lost, true
 }
 
-// weakestLocked returns the connection that loses its place to one from an address; nil if
-// none may.
+// weakestLocked returns the connection that loses its place to a new one from the address from;
+// nil if none may.
 func (s *Set) weakestLocked(from netip.Prefix) (weakest net.Conn) {
 	var w *place
 	for conn, p := range s.mu.taken {
@@ -116,7 +116,7 @@ func (s *Set) Leave(conn net.Conn) {
 	}
 }
 
-// Crowded reports whether a connection has found no place, and none was freed since.
+// Crowded reports whether Take has failed and no place was freed since.
 func (s *Set) Crowded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 //go:embed web
 var web embed.FS
 
-// Files are served below a directory named after the digest of all of them, so that
-// browsers may cache them forever: new content has a new address. The page itself has one
-// address, and is revalidated each time.
+// Files are served below a directory whose name is a digest of all files. New content has a new
+// address, so that browsers may cache files forever. The page itself has a fixed address, and
+// browsers revalidate it each time.
 const (
 	indexFile   = "index.html"
 	assetsMark  = "{assets}" // in the page: replaced by the directory's name
@@ -50,11 +50,11 @@ type file struct {
 	cache  string
 	tag    string // without quotes
 	plain  []byte
-	packed func() []byte // compressed, once; nil if that is not smaller
+	packed func() []byte // returns plain compressed, or nil if that is not smaller
 }
 
-// New reads the files. They are compressed at their first request: compressing all takes
-// tens of milliseconds, which must not delay a node's start.
+// New reads the files. Each is compressed at its first request: compressing all takes tens of
+// milliseconds, which must not delay a node's start.
 func New() (*Site, error) {
 	contents, err := read()
 	if err != nil {
@@ -138,8 +138,8 @@ func mediaOf(name string) string {
 	return "text/plain; charset=utf-8"
 }
 
-// Serve answers a request for a path below that of the dashboard, without a leading slash;
-// the empty path is the page. It returns false if there is no such file.
+// Serve answers a request for the file at a path relative to the dashboard's, without a leading
+// slash. The empty path is the page. It returns false if there is no such file.
 func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
 	f, ok := s.files[at]
 	if !ok {
@@ -199,7 +199,7 @@ func zeroQuality(params string) bool {
 	return false
 }
 
-// matches parses an If-None-Match header, which compares weakly.
+// matches reports whether an If-None-Match header contains tag, by weak comparison.
 func matches(header, tag string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		if part = strings.TrimSpace(part); part == "*" || strings.TrimPrefix(part, "W/") == tag {

@@ -16,8 +16,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A request to TakePath asks a member to take a copy of an object. The member fetches the
-// object before it answers:
+// TakePath is the path of requests to take a copy of an object. The member that is asked
+// fetches the object before it answers:
 //
 //	take    name | bytes of all ranks u64
 //	answer  verdict u8

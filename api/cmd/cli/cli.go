@@ -1,6 +1,6 @@
 // Package cli is the common part of our command lines: commands with help, examples and
-// completion, forms of output, exit codes, progress and manual pages. The programs define
-// what commands do. A Program may run several times, but not concurrently.
+// completion, forms of output, exit codes, progress and manual pages. Programs define the
+// commands themselves. A Program may run several times, but not concurrently.
 package cli
 
 import (
@@ -28,11 +28,11 @@ type Program struct {
 	Long    string
 	Version string
 	Groups  []Group // in the order of its help
-	// Part is set for a program whose commands are listed and started by another one of the same
-	// name. The other program has the manual page of the whole and the completion scripts.
+	// Part is set if another program of the same name lists and starts this program's commands.
+	// The other program then has the main manual page and the completion scripts.
 	Part     bool
 	Commands []Command
-	// Explain returns the text of an error including a remedy; nil = the error's own.
+	// Explain returns the text of an error with a remedy; nil = errors are printed as they are.
 	Explain func(error) string
 	// Complete registers the completions of a command's flag values; nil = none.
 	Complete func(*cobra.Command, *Command)

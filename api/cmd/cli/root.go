@@ -14,8 +14,8 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/terminal"
 )
 
-// Root returns the tree of commands. It contains the values of flags, so each run needs a
-// new one.
+// Root returns the tree of commands. The tree contains the values of flags, so each run needs a
+// new tree.
 func (p *Program) Root(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: p.Name, Short: p.Short, Long: p.Long,
@@ -86,7 +86,7 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 	call := &Call{Stdout: stdout, Stderr: stderr, Flags: cmd.Flags()}
 	do := c.Setup(cmd.Flags())
 	cmd.DisableFlagParsing = c.Verbatim
-	if !c.Hidden && !c.Verbatim { // those are read by a program
+	if !c.Hidden && !c.Verbatim { // programs, not users, start hidden commands
 		call.Stdout = terminal.NewWriter(stdout, os.Environ())
 		if !c.Screen {
 			call.formatFlags(cmd.Flags(), c.Listing)

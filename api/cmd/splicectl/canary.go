@@ -42,7 +42,7 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 	if done.DryRun {
 		fmt.Fprintln(c.Stdout, "nothing was changed; it is about")
 	}
-	if len(done.Canaries) == 0 { // rows exist once something was reported, or switched
+	if len(done.Canaries) == 0 { // a profile has no row before its first report or switch
 		whose := "all tenants"
 		if q.Tenant != "" {
 			whose = "tenant " + terminal.Line(q.Tenant)
@@ -53,8 +53,8 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 	return c.Page(show.Of(done.Canaries, false, canaryView(c)))
 }
 
-// findProfile returns the only profile whose fingerprint begins with digits, among those
-// with reports and those that are registered.
+// findProfile returns the only profile whose fingerprint begins with digits. It looks among the
+// registered profiles and those with reports.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
 	var keys []api.Digest
 	reported, err := client.Canaries(ctx)

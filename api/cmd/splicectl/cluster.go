@@ -115,7 +115,7 @@ func (s *clusterShown) states() string {
 }
 
 func (s *clusterShown) row(t *show.Table, m *api.Member, now time.Time) {
-	since := m.Since // or, for one that is gone, when it was last seen
+	since := m.Since // for a member that is gone, this becomes the time when it was last seen
 	name, state, names, lag, rtt, clock, rate, queued := m.Name, m.State, "-", "-", "-", "-", "-", "-"
 	switch {
 	case m.Self:

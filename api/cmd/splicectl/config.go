@@ -170,7 +170,7 @@ func configSet(ctx context.Context, c *cli.Call, t *target, dry bool) error {
 		if dry {
 			fmt.Fprintln(c.Stdout, "nothing was changed; it would be")
 		}
-		set.Settings = nil // they cannot change
+		set.Settings = nil // settings of the start cannot change
 	}
 	return printConfig(c, &set, nil)
 }
@@ -212,8 +212,8 @@ func patchOf(args []string) (json.RawMessage, error) {
 	return json.Marshal(patch)
 }
 
-// settingPath splits a name. A tenant's name may contain dots: below quotas, only a last
-// part that names a number of bytes or tokens is not part of it.
+// settingPath splits a name at its dots. The name of a tenant may contain dots, too: after
+// "quotas." all parts belong to it, except a last one that ends with "_bytes".
 func settingPath(name string) []string {
 	of, rest, below := strings.Cut(name, ".")
 	if !below || of != "quotas" {

@@ -92,8 +92,8 @@ func (f *diskFlags) run(ctx context.Context, c *cli.Call) error {
 	return cli.Usagef("cannot %q a directory: check, repair or dump", verb)
 }
 
-// notLookedAt gives errors a separate exit code, since the check did not take place, and
-// adds a remedy.
+// notLookedAt adds a remedy to an error that prevented the check, and gives it a separate exit
+// code.
 func notLookedAt(err error) error {
 	remedy := ""
 	switch {
@@ -114,8 +114,8 @@ func notLookedAt(err error) error {
 
 // repaired is the JSON form of a repair.
 type repaired struct {
-	Found offline.Report `json:"found"` // before and during the repair
-	Clean bool           `json:"clean"` // after it
+	Found offline.Report `json:"found"` // problems found before and during the repair
+	Clean bool           `json:"clean"` // there are no problems after the repair
 	Now   offline.Report `json:"now"`
 }
 

@@ -40,7 +40,7 @@ func doctorCommand() cli.Command {
 		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
-			f.target.flagsWith(fs, slowTimeout) // testing an object store takes a while
+			f.target.flagsWith(fs, slowTimeout) // the test of an object store takes a while
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
 			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and check that one")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
@@ -78,7 +78,7 @@ func (f *doctorFlags) examine(ctx context.Context, c *cli.Call) error {
 	if o.Socket == "" {
 		o.Socket = connector.DefaultSocket()
 	}
-	// A context in use may belong to another machine.
+	// The context in use may name a daemon on another machine.
 	if !f.target.named() && (f.socket != "" || os.Getenv("SPLICED_ADMIN_SOCKET") == "") {
 		f.target.admin = api.SocketBeside(o.Socket)
 	}

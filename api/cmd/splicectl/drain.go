@@ -65,7 +65,8 @@ func printDrained(c *cli.Call, d *api.Drained) error {
 	return err
 }
 
-// asks reports whether the user can be asked: not if the question would be part of a document.
+// asks reports whether the user can be asked for confirmation: standard input is a terminal, and
+// the output is not a document for programs.
 func asks(c *cli.Call) bool { return !c.JSON && terminal.Is(os.Stdin) }
 
 // ask asks a question and reports whether the answer is yes.

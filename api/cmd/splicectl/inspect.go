@@ -43,7 +43,7 @@ type inspection struct {
 	query  api.DecisionQuery
 }
 
-// inspected is the JSON form of one object. Its fields are next to those of decisions.
+// inspected is the JSON form of one object: its own fields and, next to them, its decisions.
 type inspected struct {
 	*api.SegmentDetail
 	Checkpoint *api.Checkpoint `json:"checkpoint,omitempty"`
@@ -91,8 +91,8 @@ func (i *inspection) run(ctx context.Context, c *cli.Call) error {
 	return found.print(c)
 }
 
-// decisionsOf returns the decisions about one object; none if the node is too old to
-// provide them.
+// decisionsOf returns the decisions about one object. It returns none if the node runs an older
+// version that does not provide them.
 func decisionsOf(ctx context.Context, client *api.Client, q api.DecisionQuery) ([]api.Decision, error) {
 	list, err := client.Decisions(ctx, q)
 	if errors.Is(err, api.ErrNotFound) {
@@ -113,7 +113,8 @@ func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decis
 	return cli.ErrFailed
 }
 
-// find returns the only segment, or else the only checkpoint, whose key begins with digits.
+// find returns the only segment whose key begins with digits, or if there is none the only such
+// checkpoint.
 func find(ctx context.Context, client *api.Client, digits string) (inspected, error) {
 	key, err := findSegment(ctx, client, digits)
 	if err == nil {
@@ -167,7 +168,7 @@ func findCheckpoint(ctx context.Context, client *api.Client, digits string) (fou
 	return found, nil
 }
 
-// hexDigits refuses text that no key begins with, and the empty text.
+// hexDigits returns an error unless text is 1 to 64 lower-case hex digits.
 func hexDigits(text string) error {
 	if text == "" || len(text) > 64 || strings.Trim(text, "0123456789abcdef") != "" {
 		return cli.Usagef("%q is not a key in hex digits", text)
@@ -175,8 +176,9 @@ func hexDigits(text string) error {
 	return nil
 }
 
-// onlyKey returns the one key that begins with digits; it may occur more than once. If
-// there are several, the error lists them; if there is none, it returns the error none.
+// onlyKey returns the key that begins with digits. The key may occur in keys repeatedly. If
+// several keys begin with digits, onlyKey returns an error; if none does, it returns the error
+// none.
 func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, error) {
 	if err := hexDigits(digits); err != nil {
 		return api.Digest{}, err

@@ -17,12 +17,12 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// laboratory is the program with the commands for demonstrations and measurements, which
-// would make this one several times as large.
+// laboratory is the program with the commands for demonstrations and measurements. They are in a
+// separate program, since they would make splicectl several times as large.
 const laboratory = "splicelab"
 
-// laboratoryCommands returns its commands. Running one replaces this process by the
-// laboratory, with all arguments.
+// laboratoryCommands returns the commands of the laboratory. Running one replaces this process
+// by the laboratory, with all arguments.
 func laboratoryCommands() []cli.Command {
 	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
@@ -52,8 +52,8 @@ func laboratoryCommands() []cli.Command {
 	return list
 }
 
-// enterLaboratory replaces this process, so that descriptors, signals and the exit code are
-// the laboratory's. It returns only with an error.
+// enterLaboratory replaces this process by the laboratory, which so gets the descriptors and
+// signals and determines the exit code. It returns only if that fails.
 func enterLaboratory(args []string) error {
 	path, err := findLaboratory()
 	if err != nil {
@@ -63,7 +63,7 @@ func enterLaboratory(args []string) error {
 	return fmt.Errorf("start %s: %v", path, err) // not an error of a node, to which explain adds text
 }
 
-// findLaboratory looks for it next to this program, then in PATH.
+// findLaboratory looks for the laboratory next to this program, then in PATH.
 func findLaboratory() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), laboratory)

@@ -54,7 +54,7 @@ type nodeListing struct {
 	Node  string `json:"node"`
 	Items []any  `json:"items"`
 	More  bool   `json:"more"`
-	Error string `json:"error,omitempty"` // then nothing else is known
+	Error string `json:"error,omitempty"` // if it is set, the node has not answered and the other fields are empty
 }
 
 // run queries the nodes, and shows their answers.
@@ -96,8 +96,8 @@ func (l *lister) arrange(page *show.Page) error {
 	return nil
 }
 
-// showAll shows the answers of several nodes as one table. It returns an error if one did
-// not answer.
+// showAll shows the answers of several nodes as one table. It returns an error if a node did not
+// answer.
 func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	var failed error
 	all := &show.Page{}
@@ -130,7 +130,7 @@ func (l *lister) showAll(c *cli.Call, answers []answer[*show.Page]) error {
 	return errors.Join(failed, c.Page(all))
 }
 
-// take reads at most limit items (0 = all) and reports whether there were more.
+// take reads at most limit items (0 = all), and reports whether there are more.
 func take[T any](seq iter.Seq2[T, error], limit int) ([]T, bool, error) {
 	items := []T{}
 	for item, err := range seq {

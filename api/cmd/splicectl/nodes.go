@@ -18,7 +18,7 @@ import (
 // atOnce is the number of nodes queried concurrently.
 const atOnce = 16
 
-// node is a node to query. Err is the reason why it cannot be.
+// node is a node to query. err is the reason why it cannot be queried.
 type node struct {
 	name   string // "" for a single node
 	client *api.Client
@@ -83,8 +83,9 @@ func (t *target) everyContext() ([]node, error) {
 	return nodes, nil
 }
 
-// everyMember assumes that the members' admin REST is on the host of their peers' port, at
-// the port on which this node is queried.
+// everyMember returns the members of the cluster, except those that failed or left. It assumes
+// that the admin REST of a member has the host of its peers' port, and the port at which this
+// node is queried.
 func (t *target) everyMember(known *api.Cluster) ([]node, error) {
 	if !known.Enabled {
 		return nil, fmt.Errorf("the node is not in a cluster")

@@ -68,8 +68,8 @@ func (f *profileFlags) run(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	// Sizes do not depend on weights and decay slopes, but a profile without them is
-	// refused; these are placeholders.
+	// These are placeholders: sizes do not depend on weights and decay slopes, but a profile
+	// without them is refused.
 	options.Weights = sha256.Sum256(text)
 	options.Slopes = func(_, heads int) []float64 { return make([]float64, heads) }
 	id, err := profile.FromConfig(text, options)
@@ -81,7 +81,7 @@ func (f *profileFlags) run(c *cli.Call) error {
 		return fmt.Errorf("%s: %w", c.Args[0], err)
 	}
 	report := p.Report(f.tokens)
-	report.Fingerprint = "" // that of the placeholder would be wrong
+	report.Fingerprint = "" // the placeholders make it wrong
 	if c.JSON {
 		return c.Document(report)
 	}

@@ -107,7 +107,7 @@ type removedKey struct {
 
 func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, what string, keys []string) error {
 	found := make([]api.Digest, len(keys))
-	for i, digits := range keys { // all are resolved before the first is removed
+	for i, digits := range keys { // all keys are resolved before the first object is removed
 		key, err := r.find(ctx, client, what, strings.ToLower(digits))
 		if err != nil {
 			return err
@@ -164,8 +164,8 @@ type bulkRemoved struct {
 	Checkpoints *api.Removed `json:"checkpoints,omitempty"`
 }
 
-// byFilter shows what passes the filter, asks for confirmation if a user can answer, and
-// removes it.
+// byFilter removes the objects that match the filter. If a user can answer, it first shows what
+// it would remove and asks for confirmation.
 func (r *removal) byFilter(ctx context.Context, c *cli.Call, client *api.Client, what []string) error {
 	if !r.filter.Dry && !r.yes && asks(c) {
 		would, err := r.removeAll(ctx, client, what, true)

@@ -20,14 +20,14 @@ import (
 
 // nodeStats is the document of stats.
 type nodeStats struct {
-	Node string `json:"node,omitempty"` // its name here, if several are queried
+	Node string `json:"node,omitempty"` // name of the node, if several are queried
 
 	Status   api.Status         `json:"status"`
 	Pools    []api.Pool         `json:"pools"`
 	Usage    *api.Usage         `json:"usage,omitempty"` // of all tenants and models; nil = not reported
 	Overview *heldNow           `json:"held,omitempty"`  // nil = not reported
 	Counters map[string]float64 `json:"counters"`
-	Error    string             `json:"error,omitempty"` // then nothing else is known
+	Error    string             `json:"error,omitempty"` // if it is set, the node has not answered and the other fields are empty
 
 	history api.History
 }
@@ -92,7 +92,7 @@ func (f *statsFlags) once(ctx context.Context, c *cli.Call) error {
 	return s.print(c, f.all, time.Now())
 }
 
-// statsOf queries a node. One that is too old to have an overview provides less.
+// statsOf queries a node. A node that runs an older version without an overview provides less.
 func statsOf(ctx context.Context, client *api.Client) (*nodeStats, error) {
 	s := &nodeStats{Counters: map[string]float64{}}
 	counters, err := client.Counters(ctx)
@@ -149,7 +149,7 @@ func (s *nodeStats) print(c *cli.Call, all bool, now time.Time) error {
 	return s.counters(w, now)
 }
 
-// served prints what requests gained.
+// served prints what requests gained from reuse.
 func (s *nodeStats) served(w io.Writer) error {
 	u, t := s.Usage, show.NewTable(w)
 	if u == nil {

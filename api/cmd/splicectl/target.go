@@ -20,7 +20,8 @@ import (
 // requestTimeout is the time limit for an answer, unless --timeout sets another.
 const requestTimeout = 5 * time.Second
 
-// slowTimeout is for requests that take longer: many objects, or tests and reads that come first.
+// slowTimeout is the time limit for slow requests: those about many objects, and those that test
+// or read something before they are answered.
 const slowTimeout = time.Minute
 
 // target is the node, or the nodes, that a command addresses.
@@ -44,7 +45,7 @@ func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.DurationVar(&t.timeout, "timeout", timeout, "timeout of each request, a `time`")
 }
 
-// named reports whether a node is named, which may be on another machine.
+// named reports whether a flag names the node. A named node may be on another machine.
 func (t *target) named() bool { return t.admin != "" || t.context != "" }
 
 // client returns a client of the single node.
@@ -76,8 +77,8 @@ func (t *target) address() (address, token string, err error) {
 	return named.Admin, named.TokenFile, nil
 }
 
-// contextNamed returns the context of a name; "" is the current one, or without one the
-// node's own socket.
+// contextNamed returns the context of a name. "" means the current context, or if there is none
+// the default socket of the node.
 func contextNamed(name string) (contexts.Context, error) {
 	f, err := contexts.Load()
 	if err != nil {

@@ -41,7 +41,7 @@ func (t *tenantRow) used() (n int64) {
 	return n
 }
 
-// tenants lists the tenants that a node is configured with, or has objects of.
+// tenants lists the tenants that a node is configured with, and those that have objects on it.
 func (l *listing) tenants(ctx context.Context, _ *cli.Call, client *api.Client) (*show.Page, error) {
 	rows, err := tenantsOf(ctx, client)
 	rows = slices.DeleteFunc(rows, func(t tenantRow) bool { return l.tenant != "" && t.Tenant != l.tenant })

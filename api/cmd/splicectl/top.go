@@ -44,7 +44,7 @@ func runTop(ctx context.Context, c *cli.Call, t *target, every time.Duration) er
 		return err
 	}
 	defer client.Close()
-	if _, err := client.Status(ctx); err != nil { // report an error before the screen is used
+	if _, err := client.Status(ctx); err != nil { // an error is reported before the screen is used
 		return err
 	}
 	model := top.New(ctx, top.Options{Every: every, Colour: colour, Source: func(ctx context.Context) (*top.Snapshot, error) { return snapshot(ctx, client) }})

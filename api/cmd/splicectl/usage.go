@@ -59,12 +59,13 @@ var usageView = show.View[api.Usage]{Columns: usageColumns, Row: func(u *api.Usa
 		show.Count(u.Engine), show.Count(u.Prefix), show.Count(u.Reused), show.Count(u.Computed), show.Count(u.Seam), show.LongMillis(u.SavedGuess), show.Count(u.Unverified)}
 }}
 
-// hits returns the token hit ratio, of tokens that the engine's own cache did not have.
+// hits returns the token hit ratio among the tokens that the engine's own cache did not have.
 func hits(u *api.Usage) show.Share {
 	return show.ShareOf(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
 }
 
-// allHits returns the hit ratio including the engine's cache, of the whole prompt.
+// allHits returns the hit ratio of the daemon and the engine's own cache together, among all
+// tokens.
 func allHits(u *api.Usage) show.Share {
 	return show.ShareOf(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
 }
@@ -73,7 +74,7 @@ func requestHits(r *api.Request) show.Share {
 	return show.ShareOf(float64(r.Prefix+r.Reused), float64(r.Prompt)-float64(r.Engine))
 }
 
-// missedText formats the main reasons, those with most tokens first.
+// missedText formats the main reasons of misses, those with the most tokens first.
 func missedText(missed map[string]uint64, most int) string {
 	names := slices.SortedFunc(maps.Keys(missed), func(a, b string) int {
 		switch {

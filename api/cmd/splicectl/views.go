@@ -11,7 +11,7 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli/show"
 )
 
-// Columns of listings, and their cells. Those with a plus are for -o wide.
+// Columns of listings, and their cells. Columns with a plus are only shown with -o wide.
 
 var segmentColumns = []string{"KEY", "STATE", "TIERS", "LEVEL", "ROLE", "TOKENS", "BYTES", "LEASES", "HITS", "USED", "TENANT", "MODEL", "+PROFILE", "+INTERIOR", "+ON DISK", "+CREATED", "+PUBLISHER"}
 
@@ -63,7 +63,7 @@ func lossOf(r *api.Request) string {
 	return fmt.Sprintf("%.2g %%", 100**r.ExpectedLoss)
 }
 
-// told is a time that the engine may not have told.
+// told formats a time that the engine may not have reported.
 func told(millis float64) any {
 	if millis == 0 {
 		return "-"
@@ -154,8 +154,8 @@ func canaryView(c *cli.Call) show.View[api.Canary] {
 	}}
 }
 
-// lossText names the ways that were compared with their expected losses, and how many
-// comparisons these are of.
+// lossText formats the ways that were compared, with the expected loss and the number of
+// comparisons of each.
 func lossText(losses []api.Loss) string {
 	var list []string
 	for _, l := range losses {
@@ -188,7 +188,7 @@ func decisionView(c *cli.Call) show.View[api.Decision] {
 	}}
 }
 
-// keyOf is a short key, or where there is room or it is wanted a whole one.
+// keyOf returns a short form of a key, or the whole key if there is room or it was requested.
 func keyOf(c *cli.Call, key api.Digest, long bool) string {
 	if long || c.Output == cli.FormWide {
 		return key.String()

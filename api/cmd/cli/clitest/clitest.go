@@ -23,8 +23,9 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// Reference writes every command of a program as Markdown. The page elsewhere documents
-// what belongs to another program: its Verbatim commands, and the whole if it is a Part.
+// Reference writes a page in Markdown about all commands of a program. For commands of another
+// program it links to the page elsewhere: for Verbatim commands, and for the program itself if
+// it is a Part.
 func Reference(w *bytes.Buffer, p *cli.Program, elsewhere string) error {
 	root := p.Root(io.Discard, io.Discard)
 	if !p.Part {
@@ -72,12 +73,13 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 	return nil
 }
 
-// call matches a call of splicectl in a text: the rest up to where a shell, Markdown or
-// prose ends it.
+// call matches a call of splicectl in a text, up to where a shell, Markdown or prose ends it.
+// Its group is what follows the name of the program.
 var call = regexp.MustCompile("(?:^|[\\s/`(@])splicectl[\"']? +([a-z-][^`#|;&<>)\\n]*)")
 
-// Written reports calls of p's commands in files below root that p cannot parse, and
-// returns the number that it can. Flags of Verbatim commands are ignored.
+// Written checks the calls of p's commands in the files below root. It reports each call that p
+// cannot parse as a test error, and returns the number of the others. It ignores flags of
+// Verbatim commands.
 func Written(t *testing.T, root string, p *cli.Program) (calls int) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

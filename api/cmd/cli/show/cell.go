@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Cells of a table have one of these types, or a type that fmt prints. They are compared by
-// value, not by text.
+// Types of a table's cells. A cell may also have any type that fmt prints. Sorting compares
+// values, not texts.
 type (
 	// Size is a number of bytes.
 	Size int64
@@ -18,7 +18,7 @@ type (
 	Millis float64
 	// Duration is a time that may be long.
 	Duration time.Duration
-	// Share is a fraction; NaN is none.
+	// Share is a fraction; NaN = unknown.
 	Share float64
 	// Count is a number with thousands separators, as 12,345.
 	Count uint64
@@ -28,7 +28,7 @@ type (
 	State string
 )
 
-// ShareOf returns part/of, or none if of is zero.
+// ShareOf returns part/of, or an unknown Share if of is zero.
 func ShareOf(part, of float64) Share {
 	if of <= 0 {
 		return Share(math.NaN())

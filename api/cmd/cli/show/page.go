@@ -19,7 +19,7 @@ type Page struct {
 	Columns []string
 	Rows    [][]any
 	Items   []any
-	More    bool // there are more than requested
+	More    bool // there are more items than were requested
 }
 
 // Of returns a page of items.
@@ -35,7 +35,7 @@ func Of[T any](items []T, more bool, v View[T]) *Page {
 // Listing is the document of a page.
 type Listing struct {
 	Items []any `json:"items"`
-	More  bool  `json:"more"` // truncated by --limit
+	More  bool  `json:"more"` // --limit has omitted items
 }
 
 // Document returns the form for programs.

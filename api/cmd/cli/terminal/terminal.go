@@ -58,7 +58,7 @@ func NewWriter(w io.Writer, env []string) *Writer {
 	return &Writer{w: w, colour: !refused && colorprofile.Detect(w, env) > colorprofile.ASCII}
 }
 
-// Coloured returns a writer to output that a terminal with colours will show.
+// Coloured returns a writer to w, which a terminal with colours shows.
 func Coloured(w io.Writer) *Writer { return &Writer{w: w, colour: true} }
 
 // Write escapes characters that a terminal would interpret.
@@ -69,8 +69,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Plain returns the underlying writer of a *Writer, for our own text in which all foreign text is
-// escaped, and whether it may have colours. Any other w is returned as is, without colours.
+// Plain returns the writer below a *Writer, and whether it may get colours. The caller writes
+// text to it in which all text from others is already escaped. Plain returns any other w as it
+// is, without colours.
 func Plain(w io.Writer) (plain io.Writer, colour bool) {
 	if t, ok := w.(*Writer); ok {
 		return t.w, t.colour

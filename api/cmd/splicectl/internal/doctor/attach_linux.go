@@ -27,7 +27,7 @@ type visit struct {
 	hello   wire.HelloReply
 	files   []*os.File // arena, slots, staging
 	gpus    []api.GPU  // as the daemon reports; nil = none, or not reported
-	frame   []byte     // hello refers to it
+	frame   []byte     // buffer of the hello reply, to whose bytes hello refers
 }
 
 func (v *visit) close() {
@@ -39,7 +39,7 @@ func (v *visit) close() {
 	}
 }
 
-// checkSocket inspects the path before it connects, so that the remedy fits.
+// checkSocket inspects the path before it connects, to find the remedy that fits.
 func checkSocket(_ context.Context, v *visit) []Check {
 	const name = "socket"
 	path := v.options.Socket
@@ -167,7 +167,7 @@ func checkRegion(name string, f *os.File, size int64, ours bool) Check {
 		}
 		return ok(name, "%d MiB, writable by this client, cannot shrink", size>>20)
 	}
-	if name == "slots" { // results of this client alone: not sealed against its user
+	if name == "slots" { // has only this client's own results, so it is not sealed against its user
 		if err := tryWritingAs("as received", f); err != nil {
 			return fail(name, remedy, "%v", err)
 		}

@@ -30,13 +30,13 @@ type Check struct {
 // Options select the daemon to check.
 type Options struct {
 	Socket string      // engine socket
-	Admin  *api.Client // nil = not checked, and the test segment cannot be removed
+	Admin  *api.Client // nil = the admin REST is not checked, and the test segment stays in the cache
 	// Library is the CUDA driver to load; "" = libcuda.so.1.
 	Library string
 }
 
-// Run performs all checks. Those that need a daemon stop at the first failure, since the
-// rest would report the same.
+// Run performs all checks. It stops the checks that need a daemon at the first failure, since the
+// remaining ones would report the same.
 func Run(ctx context.Context, o Options) []Check {
 	checks := machine()
 	steps := []func(context.Context, *visit) []Check{

@@ -102,8 +102,8 @@ func describeGPU(g *api.GPU) Check {
 
 const attachTimeout = 10 * time.Second
 
-// checkDeviceMemory attaches the first device that the daemon lends and this process sees,
-// and reads the order page.
+// checkDeviceMemory attaches the first device that the daemon shares and this process sees. It
+// maps the device's memory and reads the order page.
 func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check {
 	const name = "gpu memory"
 	var m wire.AttachDeviceReply
@@ -134,8 +134,8 @@ func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check
 	return ok(name, "of %v, mapped by %s, %d MiB of all clients and %d MiB of our own", share.Device, way, m.PublicBytes>>20, m.PrivateBytes>>20)
 }
 
-// attachFirst requests devices in turn until the daemon lends one; the error is the reason
-// why it lends none.
+// attachFirst requests devices in turn until the daemon shares one. The error contains the
+// reasons why it shares none.
 func attachFirst(v *visit, devices []cuda.Info, m *wire.AttachDeviceReply) ([]int, error) {
 	failed := []error{errors.New("this process sees none of the daemon's GPUs")}
 	for i := range devices {
@@ -149,7 +149,8 @@ func attachFirst(v *visit, devices []cuda.Info, m *wire.AttachDeviceReply) ([]in
 	return nil, errors.Join(failed...)
 }
 
-// readOrder maps a share on its device and reads a number that must be 0.
+// readOrder maps the shared memory of a device and reads a number of its order page, which must
+// be 0.
 func readOrder(ctx context.Context, library string, share gpuipc.Share, off int64) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()

@@ -45,8 +45,8 @@ func checkSeals() Check {
 	return ok(name, "sealed shared memory cannot be written, not even when reopened")
 }
 
-// tryWriting tries every way in which a client could change a sealed file. nil means that
-// all were refused.
+// tryWriting tries every way in which a client could change a sealed file. It returns nil if the
+// kernel refused all of them.
 func tryWriting(f *os.File) error {
 	fds := []*os.File{f}
 	if again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0); err == nil {
@@ -93,7 +93,7 @@ func upgradeMapping(f *os.File) error {
 	return nil
 }
 
-// checkPeerDeath checks the kernel feature that shows a daemon that a client died.
+// checkPeerDeath checks the kernel feature by which a daemon notices that a client has died.
 func checkPeerDeath() Check {
 	const name = "peer pidfd"
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -27,8 +27,8 @@ const (
 	maxStoreClock = 60.0             // seconds; beyond 15 minutes S3 refuses requests
 )
 
-// checkObjectStore makes the daemon test its object store; no check without one. A failure
-// does not keep engines from hits on the node.
+// checkObjectStore makes the daemon test its object store. It returns no check if the daemon has
+// none. A failure is a warning, since engines still get hits on the node.
 func checkObjectStore(ctx context.Context, v *visit) []Check {
 	if v.options.Admin == nil {
 		return nil
@@ -39,7 +39,7 @@ func checkObjectStore(ctx context.Context, v *visit) []Check {
 	var told *api.Problem
 	switch {
 	case errors.Is(err, api.ErrUnavailable), errors.As(err, &told) && told.Status == http.StatusNotFound:
-		return nil // reported by other checks, as for peers
+		return nil // other checks report it, as in checkPeers
 	case errors.As(err, &told) && (told.Status == http.StatusUnauthorized || told.Status == http.StatusForbidden):
 		return []Check{warn("object store", "call the admin socket, or give a token", "it was not tested: %v", err)}
 	case err != nil:

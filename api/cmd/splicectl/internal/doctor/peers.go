@@ -28,8 +28,8 @@ var peerChecks = []struct {
 	{"cluster keys", []string{api.FoundKeys}, "see cluster-keyring and the cluster-tls settings", "gossip is encrypted, the peers' port has a certificate"},
 }
 
-// checkPeers asks the daemon about its cluster; no check without one. A failure does not
-// keep engines from this node's own hits.
+// checkPeers asks the daemon about its cluster. It returns no check if the daemon is in none. A
+// failure is a warning, since engines still get hits on this node.
 func checkPeers(ctx context.Context, v *visit) []Check {
 	if v.options.Admin == nil {
 		return nil
@@ -64,7 +64,7 @@ func peersOf(c *api.Cluster, now time.Time) (checks []Check) {
 	return checks
 }
 
-// someOf formats some of many findings in one line.
+// someOf formats the first findings in one line.
 func someOf(found []api.Finding) string {
 	const most = 4
 	text := ""

@@ -26,8 +26,8 @@ var sources = []struct {
 // seam is the reason of tokens that are recomputed at a join.
 const seam = "seam"
 
-// seamWeight is the weight of a seam's token in a column, so that joins are visible if they
-// take a good part of one.
+// seamWeight is the weight of a seam's tokens in a column. With a weight above 1, a join is
+// visible if it takes a good part of a column.
 const seamWeight = 4
 
 func sourceOf(s *api.Span) int {
@@ -50,8 +50,8 @@ const (
 )
 
 // Draw draws a prompt of a number of tokens on width columns, with or without colours. Each
-// column shows the source of most of its tokens. A source that would be invisible, such as
-// a narrow seam, gets the column in which it has most.
+// column shows the source of most of its tokens. A source that would otherwise be invisible,
+// such as a narrow seam, gets the column in which it has the most tokens.
 func Draw(prompt int, spans []api.Span, width int, colour bool) string {
 	width = min(max(width, leastWidth), mostWidth)
 	if prompt <= 0 {

@@ -49,8 +49,10 @@ const (
 	panes
 )
 
-// Model is the state of a screen. Invariant: at most one query is in flight, and meanwhile,
-// or while the screen is paused, no tick is awaited.
+// Model is the state of a screen.
+//
+// Invariant: at most one query is in flight. While a query is in flight or the screen is
+// paused, no timer runs.
 type Model struct {
 	ctx context.Context
 	o   Options
@@ -59,7 +61,7 @@ type Model struct {
 	pane          pane
 	paused        bool
 	asking        bool
-	ticks         int // of the current timer; ticks of older ones are ignored
+	ticks         int // number of the current timer; ticks of older timers are ignored
 
 	last, before *Snapshot // nil = nothing yet
 	err          error     // of the latest query
