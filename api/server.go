@@ -146,7 +146,7 @@ func New(o Options) (*Server, error) {
 	}))
 	s.turnedAway = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spliced_admin_connections_closed_total",
-		Help: "Connections to the admin REST closed because the maximum was reached, by reason: idle (waited longest for a request), handshake (was slowest with TLS), bound (all others were busy), locate (not a connection but a locate query: too many were running).",
+		Help: "Connections to the admin REST API that were closed because the maximum was reached, by reason: idle (the one without a request for the longest time), handshake (the oldest one still in its TLS handshake), bound (a new one, because all others were busy). Reason locate counts refused locate queries instead: too many were running.",
 	}, []string{"reason"})
 	if err := o.Metrics.Register(s.turnedAway); err != nil {
 		return nil, fmt.Errorf("api options: %w: %w", err, ErrInvalid)

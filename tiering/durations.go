@@ -32,24 +32,24 @@ func newDurations() *durations {
 	fetch := func(where string) prometheus.Histogram {
 		return metric.Durations{
 			Name: "fetch_duration_seconds", Labels: prometheus.Labels{"tier": where},
-			Help: "Time from when an object was wanted elsewhere to when it was there, waits included: from disk into memory, from beyond this node (peer, the object store included) into memory, from memory to a GPU (hbm).",
+			Help: "Duration in seconds of successful fetches of objects, from the request and including waits, by source or destination: disk (from disk into memory), peer (from another node or the object store into memory), hbm (from memory to a GPU).",
 		}.New()
 	}
 	lease := func(how string) prometheus.Histogram {
 		return metric.Durations{
 			Name: "lease_age_seconds", Labels: prometheus.Labels{"end": how}, Classic: leaseBuckets,
-			Help: "Age of leases on segments and checkpoints as they ended: released (by their client, or with its connection) or expired (by time).",
+			Help: "Age in seconds of leases on segments and checkpoints when they ended, by end: released (by the client, or when its connection was closed) or expired (timed out, or the client's connection was lost while it may still be reading).",
 		}.New()
 	}
 	d := &durations{
 		released: lease("released"), expired: lease("expired"),
 		evicted: metric.Durations{
 			Name: "eviction_age_seconds", Classic: ageBuckets,
-			Help: "Age since their last use, or publication, of objects as they left memory for room or a quota. Where it is not well above spliced_reuse_age_seconds, what leaves would have been used again.",
+			Help: "Seconds since the last use (or publication) of objects when they were evicted from memory for room or a quota. If these ages are not well above spliced_reuse_age_seconds, the evicted objects would probably have been used again.",
 		}.New(),
 		reused: metric.Durations{
 			Name: "reuse_age_seconds", Classic: ageBuckets,
-			Help: "Age since their last use, or publication, of objects in memory as a lease was taken on them.",
+			Help: "Seconds since the last use (or publication) of objects in memory when a client leased them.",
 		}.New(),
 	}
 	d.fetched.disk, d.fetched.peer, d.fetched.hbm = fetch("disk"), fetch("peer"), fetch("hbm")

@@ -309,7 +309,7 @@ func (c *Canary) Withhold(n int) { c.withheld.Add(uint64(n)) }
 type Sums struct {
 	Compared uint64 `count:"canary_compared"`
 	Failed   uint64 `count:"canary_failed"`
-	Withheld uint64 `count:"canary_withheld" prom:"canary_withheld_total" help:"Segment keys that match answered as misses because their profile is switched off. They do not count as lookups."`
+	Withheld uint64 `count:"canary_withheld" prom:"canary_withheld_total" help:"Segment keys that match requests got as misses, because splicing is switched off for their profile. They do not count as lookups."`
 	Off      int    `count:"profiles_switched_off"`
 }
 

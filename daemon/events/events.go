@@ -111,21 +111,21 @@ type counts struct {
 
 // Counters are the counts of a publisher since its start.
 type Counters struct {
-	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Published batches of KV events."`
-	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks published to routers, by event: stored, removed."`
+	Batches     uint64 `count:"batches" prom:"events_batches_total" help:"Batches of KV events published to routers."`
+	Stored      uint64 `count:"stored" prom:"events_blocks_total,event=stored" help:"Blocks in KV events published to routers, by event: stored, removed."`
 	Removed     uint64 `count:"removed" prom:"events_blocks_total,event=removed"`
-	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Comparisons of all held objects with the published blocks, after the queue of changes overflowed."`
-	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Times that a subscriber was too slow for a batch and got the full state instead."`
-	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts skipped because too many waited; their checkpoints are published later or not at all."`
-	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays for subscribers, by source: buffer, all (the full state, also for new subscribers)."`
+	Resyncs     uint64 `count:"resyncs" prom:"events_resyncs_total" help:"Comparisons of all cached objects with the published blocks, made after the queue of changes overflowed."`
+	Lost        uint64 `count:"lost" prom:"events_lost_total" help:"Batches of KV events that a subscriber missed because it was too slow. It gets the full state instead."`
+	Unheard     uint64 `count:"unheard" prom:"events_prompts_dropped_total" help:"Prompts that the KV event publisher skipped, because too many were queued. Their checkpoints are published later or not at all."`
+	Replays     uint64 `count:"replays" prom:"events_replays_total,from=buffer" help:"Replays sent to subscribers of KV events, by source: buffer (the batches kept in memory), all (the full state, also sent to new and slow subscribers)."`
 	Snapshots   uint64 `count:"snapshots" prom:"events_replays_total,from=all"`
-	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects not published because events-memory was full."`
-	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the ports of KV events that were closed because they were not ZeroMQ or too many."`
-	Displaced   uint64 `count:"displaced" prom:"events_connections_displaced_total" help:"Connections to the ports of KV events that were replaced by a new one: without a subscription, or silent for the longest."`
+	Untold      uint64 `count:"untold" prom:"events_untold_total" help:"Objects not published in KV events because the memory limit (setting events-memory) was reached."`
+	Refused     uint64 `count:"refused" prom:"events_connections_refused_total" help:"Connections to the KV event ports that were closed, because they did not speak ZeroMQ or too many were open."`
+	Displaced   uint64 `count:"displaced" prom:"events_connections_displaced_total" help:"Connections to the KV event ports that were closed to make room for a new one: those without a subscription, or silent for the longest time."`
 	Subscribers int64  `count:"subscribers" prom:"events_subscribers" help:"Connections subscribed to KV events."`
-	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks published as held."`
-	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects published as held: checkpoints, and segments that begin a prompt."`
-	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Memory of the published blocks, at most events-memory."`
+	Blocks      int64  `count:"blocks" prom:"events_told_blocks" help:"Blocks currently published to routers as cached."`
+	Objects     int64  `count:"objects" prom:"events_told_objects" help:"Objects currently published to routers as cached: checkpoints, segments that begin a prompt, and all segments if so configured."`
+	Bytes       int64  `count:"told_bytes" prom:"events_told_bytes" help:"Bytes of memory used by the list of published blocks, limited by the setting events-memory."`
 }
 
 // Counters returns the counters.

@@ -127,12 +127,12 @@ type Journal struct {
 
 // Counters are the counters of a journal.
 type Counters struct {
-	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events recorded for operators, of all kinds."`
-	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Of these, the ones still kept."`
-	Bytes     uint64 `count:"bytes" prom:"journal_bytes" help:"Memory of the kept events."`
+	Events    uint64 `count:"events" prom:"journal_events_total" help:"Events recorded for operators."`
+	Kept      uint64 `count:"kept" prom:"journal_kept_events" help:"Recorded events that are still kept in memory."`
+	Bytes     uint64 `count:"bytes" prom:"journal_bytes" help:"Bytes of memory used by the events kept for operators."`
 	Followers uint64 `count:"followers" prom:"journal_followers" help:"Open event streams."`
-	Lost      uint64 `count:"lost" prom:"journal_lost_total" help:"Events missed by readers that were too slow or reconnected too late, counted per reader."`
-	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Event streams refused because the maximum was open."`
+	Lost      uint64 `count:"lost" prom:"journal_lost_total" help:"Events that readers of event streams missed, because they were too slow or reconnected too late. An event that two readers miss counts twice."`
+	Refused   uint64 `count:"refused" prom:"journal_followers_refused_total" help:"Event streams refused because the maximum number was open."`
 }
 
 // Counters returns a snapshot.

@@ -30,9 +30,9 @@ const (
 // Counts are the counters of the socket server. All methods may be called concurrently;
 // none allocates or locks.
 type Counts struct {
-	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"New connections by outcome: accepted (counted with their hello, or at their end without one), or refused."`
+	Accepted atomic.Uint64           `count:"connections_accepted" prom:"connections_total,result=accepted" help:"New connections to the engine socket, by result: accepted (counted once the client has said hello, or at the end of the connection), refused_peer (process not on the allow list), refused_bound (too many connections), refused_resources (no memory or file descriptors)."`
 	Refused  [refusals]atomic.Uint64 `count:"connections_refused_{peer,bound,resources}" prom:"connections_total,result=refused_peer|refused_bound|refused_resources"`
-	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections ended by the daemon, by reason."`
+	Dropped  [drops]atomic.Uint64    `count:"connections_dropped_{no_hello,slow_reader}" prom:"connections_dropped_total,reason=*" help:"Connections to the engine socket that the daemon ended, by reason: no_hello (no hello in time), slow_reader (replies not read in time)."`
 
 	answers  [wire.OpCount][wire.CodeCount]atomic.Uint64 // op 0 counts operations that are not known
 	rows     [wire.OpCount][wire.CodeCount]atomic.Uint64 // codes of single rows of batches
@@ -54,7 +54,7 @@ func newCounts() *Counts {
 	c := &Counts{}
 	for op := range c.duration {
 		c.duration[op] = metric.Durations{
-			Name: "request_duration_seconds", Help: "Time from the arrival of a request to its answer, by operation.",
+			Name: "request_duration_seconds", Help: "Seconds from the arrival of a request on the engine socket to its answer, by operation.",
 			Labels: prometheus.Labels{"op": opName(op)}, Classic: durationBuckets,
 		}.New()
 	}
@@ -243,11 +243,11 @@ func (s *Server) Counts() *Counts { return s.counts }
 // Load is the pending work.
 type Load struct {
 	Connections     int   `count:"connections"`
-	Sessions        int   `prom:"engine_sessions" help:"Attached clients."`
-	InFlight        int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests on workers, waiting for one, or waiting for a disk."`
+	Sessions        int   `prom:"engine_sessions" help:"Clients attached to the engine socket."`
+	InFlight        int   `count:"requests_in_flight" prom:"requests_in_flight" help:"Requests being processed: running on a worker, waiting for one, or waiting for a disk, another node or another engine."`
 	Queued          int   `count:"requests_queued" prom:"requests_queued" help:"Requests waiting for a worker."`
-	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests waiting for a disk, which occupy no worker."`
-	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of connection-memory reserved by connections: staging, slots, and the most that mapping registered memory may take, touched or not."`
+	Waiting         int   `count:"requests_waiting" prom:"requests_waiting" help:"Requests waiting for a disk, another node or another engine, without occupying a worker."`
+	ConnectionBytes int64 `prom:"connection_memory_bytes" help:"Bytes of the connection-memory limit that connections have reserved for staging, slots and mappings of registered memory. The whole reservation counts, whether it is used or not."`
 }
 
 // Load returns the pending work.

@@ -9,15 +9,15 @@ const MaxTenantToken = wire.MaxToken
 func (c *Config) adminSettings() []setting {
 	return []setting{
 		{"token-file", (*text)(&c.TokenFile), "path of a file with at least 16 bytes", "no mutations over http",
-			"File with the bearer token that allows reading and mutations over http. A reload rereads it and the files of the next four settings."},
+			"File with the bearer token that allows reading and mutations over http. A reload rereads this file, as it does those of router-token-file, admin-read-token-file, admin-tls-cert-file and admin-tls-key-file."},
 		{"router-token-file", (*text)(&c.RouterTokenFile), "path of a file with at least 16 bytes", "routers need the token of token-file",
 			"File with the bearer token that lets routers ask over http where prompts are held (locate). It grants access to nothing else that needs a token."},
 		{"admin-read-token-file", (*text)(&c.AdminReadTokenFile), "path of a file with at least 16 bytes", "reading needs the token of token-file; metrics need none",
 			"File with the bearer token that allows reading everything over http, metrics included, but no mutations. Health and the OpenAPI document need no token, and the admin socket never does."},
 		{"admin-tls-cert-file", (*text)(&c.AdminTLSCert), "path of a PEM file; with admin-tls-key-file", "plain http",
-			"Certificate chain of the http listener, without the root. With it the listener accepts TLS 1.2 or later only."},
+			"Certificate chain of the http listener, without the root certificate. If set, the listener accepts TLS 1.2 or later only."},
 		{"admin-tls-key-file", (*text)(&c.AdminTLSKey), "path of a PEM file; with admin-tls-cert-file", "see admin-tls-cert-file",
-			"Private key of that certificate."},
+			"Private key of the certificate in admin-tls-cert-file."},
 	}
 }
 

@@ -153,7 +153,7 @@ func (s *Spans) add(m message) {
 
 // Counters are the counters of spans.
 type Counters struct {
-	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Request spans dropped because too many waited for the collector or it rejected them."`
+	Dropped uint64 `count:"dropped" prom:"spans_dropped_total" help:"Request spans that were dropped, because the queue was full or the collector did not accept them."`
 }
 
 // Counters returns the counters since New.

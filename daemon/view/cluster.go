@@ -17,29 +17,29 @@ func (v *View) Cluster() api.Cluster {
 // clusterSeries are totals over all members. A series per member would be too many with 1,000
 // members.
 type clusterSeries struct {
-	Own         int64 `prom:"cluster_own_names" help:"Names of objects that this node announces to others."`
-	Names       int64 `prom:"cluster_index_names" help:"Names that other members are believed to hold, counted once per holder."`
-	Bytes       int64 `prom:"cluster_index_bytes" help:"Memory of the index of the members' names."`
-	Incomplete  int   `prom:"cluster_index_incomplete" help:"Members in use whose set of names is not yet complete here."`
-	Unusable    int   `prom:"cluster_unusable" help:"Live members that are not used (another protocol or secret), and addresses that failed authentication in the last minute (another key)."`
-	LeftAlone   int   `prom:"cluster_left_alone" help:"Members in use from which nothing is fetched for a while after repeated failures."`
-	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes of pending fetches from members."`
-	Encrypted   int   `prom:"cluster_gossip_encrypted" help:"1 while gossip is encrypted."`
-	FilesFailed int   `prom:"cluster_files_failed" help:"1 while a changed keyring or certificate cannot be used and the previous one stays in use."`
+	Own         int64 `prom:"cluster_own_names" help:"Objects that this node announces to the other cluster members."`
+	Names       int64 `prom:"cluster_index_names" help:"Objects that other cluster members are believed to hold. An object held by two members counts twice."`
+	Bytes       int64 `prom:"cluster_index_bytes" help:"Bytes of memory used by the index of other members' objects."`
+	Incomplete  int   `prom:"cluster_index_incomplete" help:"Cluster members in use whose list of objects this node has not received completely yet."`
+	Unusable    int   `prom:"cluster_unusable" help:"Live cluster members that this node does not use (another protocol version or secret), plus addresses that failed authentication in the last minute (another key)."`
+	LeftAlone   int   `prom:"cluster_left_alone" help:"Cluster members in use from which nothing is fetched for now, after repeated failures or because they stopped answering."`
+	QueuedBytes int64 `prom:"cluster_queued_bytes" help:"Bytes requested from other cluster members and not received yet."`
+	Encrypted   int   `prom:"cluster_gossip_encrypted" help:"1 if gossip is encrypted, otherwise 0."`
+	FilesFailed int   `prom:"cluster_files_failed" help:"1 while a changed keyring or certificate file cannot be used, so that the previous one stays in use; otherwise 0."`
 }
 
 type memberSeries struct {
 	State string `label:"state"`
-	Count int    `prom:"cluster_members" help:"Members by state, without this node: alive, unreachable (given up by gossip, its place is held for a while), leaving; nodes that failed (crashed or cut off, and given up) or left in the last 72 hours."`
+	Count int    `prom:"cluster_members" help:"Other cluster members, by state: alive, unreachable (not answering, its place is kept for a while), leaving (has announced that it leaves), failed (was unreachable until its place was given up) and left (after announcing it), the last two for 72 hours."`
 }
 
 // lagSeries exists once some member has reported its complete index.
 type lagSeries struct {
-	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Age of the oldest complete index of a member."`
+	Seconds float64 `prom:"cluster_index_lag_seconds" help:"Age of the oldest complete list of objects received from a cluster member, in seconds."`
 }
 
 type certificateSeries struct {
-	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"Expiry of the certificate of the peers' port, in seconds since the epoch."`
+	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"Expiry time of the certificate of the peers' port, in seconds since the Unix epoch."`
 }
 
 func (v *View) eachOfCluster(f func(any)) {

@@ -34,29 +34,29 @@ type Members struct {
 
 // gossipSeries are counters since the start of the daemon, and current values.
 type gossipSeries struct {
-	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"Gossip health of this node: 0 is good, 8 is worst."`
-	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Members that returned before losing their place."`
-	Conflicts uint64 `count:"conflicts" prom:"cluster_conflicts_total" help:"Times that two nodes had the same name."`
-	Ignored   uint64 `count:"ignored" prom:"cluster_ignored_total" help:"Nodes refused as members: unreadable metadata, invalid name, too many members."`
-	Reloads   uint64 `count:"reloads" prom:"cluster_files_loaded_total" help:"Keyrings and certificates put into use."`
+	Health    int    `count:"gossip_health" prom:"cluster_gossip_health" help:"Health score of this node's gossip: 0 is good, 8 is worst."`
+	Flaps     uint64 `count:"flaps" prom:"cluster_flaps_total" help:"Times that a cluster member became unreachable and returned before its place was given up."`
+	Conflicts uint64 `count:"conflicts" prom:"cluster_conflicts_total" help:"Times that two nodes were found with the same name. A node that returns with another address is also counted."`
+	Ignored   uint64 `count:"ignored" prom:"cluster_ignored_total" help:"Refusals of nodes as cluster members, because their metadata was unreadable, their name invalid or the cluster full."`
+	Reloads   uint64 `count:"reloads" prom:"cluster_files_loaded_total" help:"Times that changed keyring or certificate files were loaded and put into use."`
 
-	Connections int    `count:"connections" prom:"cluster_connections" help:"Connections to the peers' port."`
-	Handshakes  uint64 `count:"handshakes_failed" prom:"cluster_handshakes_failed_total" help:"Connections to the peers' port whose handshake failed: another key or cluster, or not a member."`
+	Connections int    `count:"connections" prom:"cluster_connections" help:"Open connections of cluster members to this node's peers' port."`
+	Handshakes  uint64 `count:"handshakes_failed" prom:"cluster_handshakes_failed_total" help:"Connections to this node's peers' port whose TLS handshake failed: another key or cluster, or not a member."`
 
-	Streams         int    `count:"streams" prom:"cluster_streams" help:"Streams to the gossip port that are not authenticated yet."`
-	StreamBytes     int    `count:"stream_bytes" prom:"cluster_stream_bytes" help:"Bytes read from them."`
-	Unauthenticated uint64 `count:"streams_unauthenticated" prom:"cluster_streams_refused_total,reason=unauthenticated" help:"Streams and packets that the gossip port refused: unauthenticated (another key or cluster, no key), slow (no whole message in time), too_long, no_room (too many at once, or too many bytes), foreign (another protocol)."`
+	Streams         int    `count:"streams" prom:"cluster_streams" help:"Open streams to the gossip port that are not authenticated yet."`
+	StreamBytes     int    `count:"stream_bytes" prom:"cluster_stream_bytes" help:"Bytes read from open streams to the gossip port that are not authenticated yet."`
+	Unauthenticated uint64 `count:"streams_unauthenticated" prom:"cluster_streams_refused_total,reason=unauthenticated" help:"Streams and packets that the gossip port refused, by reason: unauthenticated (another key or cluster, or no key), slow (no complete message in time), too_long, no_room (too many streams or bytes at once), foreign (another protocol)."`
 	Slow            uint64 `count:"streams_slow" prom:"cluster_streams_refused_total,reason=slow"`
 	TooLong         uint64 `count:"streams_too_long" prom:"cluster_streams_refused_total,reason=too_long"`
 	NoRoom          uint64 `count:"streams_no_room" prom:"cluster_streams_refused_total,reason=no_room"`
 	Foreign         uint64 `count:"streams_foreign" prom:"cluster_streams_refused_total,reason=foreign"`
 
-	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Queries for a node's index: sent to others, failed (of these), answered, refused."`
+	Asked    uint64 `count:"index_asked" prom:"cluster_index_questions_total,result=asked" help:"Queries for lists of objects between cluster members: asked (sent by this node), failed (of these, without a valid answer), answered (received and answered by this node), refused (received and refused)."`
 	Failed   uint64 `count:"index_failed" prom:"cluster_index_questions_total,result=failed"`
 	Answered uint64 `count:"index_answered" prom:"cluster_index_questions_total,result=answered"`
 	Refused  uint64 `count:"index_refused" prom:"cluster_index_questions_total,result=refused"`
-	Learnt   uint64 `count:"index_learnt_bytes" prom:"cluster_index_learnt_bytes_total" help:"Bytes of received index answers."`
-	Told     uint64 `count:"index_told_bytes" prom:"cluster_index_told_bytes_total" help:"Bytes of sent index answers."`
+	Learnt   uint64 `count:"index_learnt_bytes" prom:"cluster_index_learnt_bytes_total" help:"Bytes of answers received to queries for other members' lists of objects."`
+	Told     uint64 `count:"index_told_bytes" prom:"cluster_index_told_bytes_total" help:"Bytes of answers sent to queries for this node's list of objects."`
 }
 
 func gossipOf(s *cluster.Status) *gossipSeries {

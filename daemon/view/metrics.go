@@ -66,7 +66,7 @@ func newMetrics(v *View) *metrics {
 	for _, f := range metric.Families(structs...) {
 		m.families[f.Name] = prometheus.NewDesc("spliced_"+f.Name, f.Help, f.Labels, nil)
 	}
-	m.lookups = prometheus.NewDesc("spliced_lookup_duration_seconds", "Time from the arrival of a match to its answer.", nil, nil)
+	m.lookups = prometheus.NewDesc("spliced_lookup_duration_seconds", "Seconds from the arrival of a match request on the engine socket to its answer.", nil, nil)
 	return m
 }
 

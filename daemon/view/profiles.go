@@ -55,12 +55,12 @@ type profileSeries struct {
 	Model          string `label:"model"`
 	Adapter        string `label:"adapter"`
 	TensorParallel string `label:"tensor_parallel"`
-	Is             int    `prom:"profile_info" help:"A profile that is registered or has reports, for joins by profile: the first 12 hex digits of its fingerprint. Other series have the label profile too, at most 64 values of it since the start, then other."`
+	Is             int    `prom:"profile_info" help:"Fingerprint, model and adapter of a profile that is registered or has canary reports, to join with other series by the label profile (first 12 hex digits of the fingerprint). At most 64 profiles since the start have a label of their own; the rest share other."`
 }
 
 type costSeries struct {
 	Profile string `label:"profile"`
-	Samples int    `prom:"prefill_samples_total" help:"Prefills that engines have measured, by profile."`
+	Samples int    `prom:"prefill_samples_total" help:"Prefills that engines have measured and reported."`
 }
 
 type taskSeries struct {
@@ -68,28 +68,28 @@ type taskSeries struct {
 	Task    string  `label:"task"`
 	Tokens  string  `label:"tokens"`
 	Source  string  `label:"source"`
-	Seconds float64 `prom:"splice_predicted_seconds" help:"Estimated time of a task of a splice: a walk over the labelled number of computed rows, or a capture of that number of tokens; by source: measured (by engines), or guess (in rows of a prefill)."`
+	Seconds float64 `prom:"splice_predicted_seconds" help:"Predicted duration in seconds of a part of a splice: walk (over as many computed rows as label tokens says) or capture (of as many tokens). Source is measured (by engines) or guess (derived from the prefill prediction)."`
 }
 
 type predictionSeries struct {
 	Profile string  `label:"profile"`
 	Tokens  string  `label:"tokens"`
 	Source  string  `label:"source"`
-	Seconds float64 `prom:"prefill_predicted_seconds" help:"Estimated time of computing a prompt of the labelled number of tokens, by source: measured (by engines), or guess (from the settings, or the daemon's default: nothing was learned)."`
+	Seconds float64 `prom:"prefill_predicted_seconds" help:"Predicted time in seconds to compute a prompt of as many tokens as label tokens says. Source is measured (by engines) or guess (from the settings or the daemon's default)."`
 }
 
 type jobSeries struct {
 	Profile string  `label:"profile"`
 	Job     string  `label:"job"`
 	Source  string  `label:"source"`
-	Fixed   float64 `prom:"cost_fixed_seconds" help:"Estimated fixed time of a job, whatever its size: measured, or a guess from the settings or the daemon's default."`
+	Fixed   float64 `prom:"cost_fixed_seconds" help:"Predicted fixed time of a job in seconds, independent of its size. Source is measured, or guess (from the settings or the daemon's default)."`
 }
 
 type bandwidthSeries struct {
 	Profile   string  `label:"profile"`
 	Job       string  `label:"job"`
 	Source    string  `label:"source"`
-	PerSecond float64 `prom:"cost_bytes_per_second" help:"Estimated speed of a job, without its fixed time: measured, or a guess from the settings or the daemon's default."`
+	PerSecond float64 `prom:"cost_bytes_per_second" help:"Predicted throughput of a job in bytes per second, apart from its fixed time. Source is measured, or guess (from the settings or the daemon's default)."`
 }
 
 // canarySeries has the reports on one profile of one tenant. The series with a label "other" is the
@@ -97,10 +97,10 @@ type bandwidthSeries struct {
 type canarySeries struct {
 	Profile  string  `label:"profile"`
 	Tenant   string  `label:"tenant"`
-	Compared uint64  `prom:"canary_compared_total" help:"Reuses that engines recomputed and compared, as they reported."`
-	Failed   uint64  `prom:"canary_failed_total" help:"Of these, those that differed by more than the engine's bound."`
-	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference reported since the daemon's start."`
-	Off      int     `prom:"profile_switched_off" help:"Number of profiles switched off for splicing: 1 or 0, except for the rows other. Only an operator switches one on."`
+	Compared uint64  `prom:"canary_compared_total" help:"Reused segments that engines recomputed and compared, as reported by the engines' canaries."`
+	Failed   uint64  `prom:"canary_failed_total" help:"Reused segments that differed from the recomputed ones by more than the engine's limit, as reported by the engines' canaries."`
+	Worst    float64 `prom:"canary_worst_difference" help:"Largest difference between a reused and a recomputed segment that a canary has reported since the daemon's start."`
+	Off      int     `prom:"profile_switched_off" help:"1 if splicing is switched off for the profile and tenant, otherwise 0; rows labelled other count the profiles that are off. An engine's canary or an operator switches it off, and only an operator switches it on again."`
 }
 
 // lossSeries has the counts for one way of splicing (with or without primer, with or without
@@ -110,8 +110,8 @@ type lossSeries struct {
 	Tenant    string `label:"tenant"`
 	Primed    string `label:"primed"`
 	Refreshed string `label:"refreshed"`
-	Compared  uint64 `prom:"loss_compared_total" help:"Spliced requests whose first token canaries compared with that of a full prefill, by whether their segments were captured after a primer and whether the last ones were computed in context."`
-	Changed   uint64 `prom:"loss_changed_total" help:"Of these, the ones with a different first token."`
+	Compared  uint64 `prom:"loss_compared_total" help:"Spliced requests that canaries also computed in full to compare the first token, by primed (segments were captured after a primer) and refreshed (the last segments were computed in context)."`
+	Changed   uint64 `prom:"loss_changed_total" help:"Spliced requests compared by canaries whose first token differed from that of the full prefill, by primed (segments were captured after a primer) and refreshed (the last segments were computed in context)."`
 }
 
 type expectedLossSeries struct {
@@ -119,7 +119,7 @@ type expectedLossSeries struct {
 	Tenant    string  `label:"tenant"`
 	Primed    string  `label:"primed"`
 	Refreshed string  `label:"refreshed"`
-	Expected  float64 `prom:"expected_loss" help:"Expected share of requests whose first token differs from a full prefill's, from canaries' comparisons and offline measurements. Absent below 50 comparisons."`
+	Expected  float64 `prom:"expected_loss" help:"Expected share (0 to 1) of spliced requests whose first token differs from that of a full prefill, from canary comparisons and offline measurements. Absent below 50 comparisons."`
 }
 
 // jobNames are the jobs whose costs a daemon predicts for its own node.

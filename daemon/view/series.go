@@ -16,26 +16,26 @@ import (
 type buildSeries struct {
 	Version string `label:"version"`
 	Commit  string `label:"commit"`
-	Is      int    `prom:"build_info" help:"Version of the build."`
+	Is      int    `prom:"build_info" help:"Version and commit of the daemon, as labels. The value is always 1."`
 }
 
 type nodeSeries struct {
-	Started  float64 `prom:"start_time_seconds" help:"Start time of this daemon, in seconds since the epoch."`
-	Replaced uint64  `prom:"socket_replaced_total" help:"Times that the path of the engine socket was found replaced."`
+	Started  float64 `prom:"start_time_seconds" help:"Start time of this daemon, in seconds since the Unix epoch."`
+	Replaced uint64  `prom:"socket_replaced_total" help:"Times that another file or socket was found at the path of the engine socket."`
 }
 
 type capabilitySeries struct {
 	Feature string `label:"feature"`
 	State   string `label:"state"`
-	Is      int    `prom:"capability_info" help:"Checks and device features of the node, by state."`
+	Is      int    `prom:"capability_info" help:"Checks of the node (state ok or degraded) and features of its memory device, one series each. The value is always 1."`
 }
 
 type poolSeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
-	Capacity  int64  `prom:"tier_capacity_bytes" help:"Budget of a pool in a tier."`
-	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use by state: leased, pending (being filled), quarantined (lease expired, client still there), demoting (being written to the disk or copied to the object store or another node, and as a rule free after that), evictable."`
-	Objects   int    `prom:"pool_objects" help:"Segments (public) and checkpoints (private) held."`
+	Capacity  int64  `prom:"tier_capacity_bytes" help:"Size limit of a pool in a tier, in bytes."`
+	Evictable int64  `prom:"tier_used_bytes,state=evictable" help:"Bytes in use in a pool, by state: leased, pending (being filled), quarantined (lease expired, client may still be reading), demoting (being written to disk or copied to the object store or another node), evictable."`
+	Objects   int    `prom:"pool_objects" help:"Objects in a pool: segments (pool public) or checkpoints (pool private)."`
 }
 
 // memorySeries is the memory of a pool that clients or the disk hold. Memory that is being written
@@ -52,29 +52,29 @@ type memorySeries struct {
 type dirtySeries struct {
 	Tier      string `label:"tier"`
 	Pool      string `label:"pool"`
-	Dirty     int64  `prom:"pool_dirty_bytes" help:"Bytes in memory that can be evicted only after a write to disk."`
-	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes read ahead or being read, and not used yet."`
+	Dirty     int64  `prom:"pool_dirty_bytes" help:"Bytes in memory that have to be written to disk before they can be evicted."`
+	ReadAhead int64  `prom:"pool_read_ahead_bytes" help:"Bytes of objects read ahead, or being read ahead, that no client has used yet."`
 }
 
 // lookupSeries are lookups by tier. The store's totals include the hits of HBM and disk.
 type lookupSeries struct {
-	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys that match was asked for, by the tier that has them or miss. Counts lookups, not tokens served."`
-	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens that match was asked for by segment keys, by the tier that has them or miss. Counts lookups, not tokens served: a key may be asked for twice or not used, and a miss counts only the tokens that its key is known to have, none if it was never seen. For hit ratios use served_tokens_total."`
-	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Matches that found a checkpoint, by its tier."`
-	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Tokens covered by the checkpoints found, by their tier."`
-	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines leased, whether they then used them or not."`
+	Segments     [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookups_total,result=*" help:"Segment keys in match requests, by result: the fastest tier that has the segment, or miss. These are lookups, not tokens served."`
+	Tokens       [6]uint64 `count:"{hbm,dram,disk,peer,object,miss}" prom:"lookup_tokens_total,result=*" help:"Tokens of segment keys in match requests, by result: the fastest tier that has the segment, or miss. A key may be looked up twice or not used, and a key never seen counts no tokens, so compute hit ratios from served_tokens_total."`
+	Prefixes     [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hits_total,tier=*" help:"Match requests that found a checkpoint, by the fastest tier that has it."`
+	PrefixTokens [5]uint64 `count:"{hbm,dram,disk,peer,object}" prom:"prefix_hit_tokens_total,tier=*" help:"Prompt tokens covered by the checkpoints that match requests found, by the fastest tier that has the checkpoint."`
+	Avoided      uint64    `prom:"prefill_tokens_avoided_total" help:"Tokens of segments and checkpoints that engines leased, whether or not they used them."`
 }
 
 type diskSeries struct {
-	Reads        int     `prom:"disk_reads_tried" help:"1 while objects on disk can be read, 0 while they count as misses: not open, too many reads in a row have failed, or one hangs."`
-	ReadStalled  float64 `prom:"disk_stalled_seconds,operation=read" help:"Age of the oldest pending operation, by kind: read, write (including syncs and rows). 0 below 5 seconds. While reads hang, objects on disk are misses; while writes hang, nothing new is accepted."`
+	Reads        int     `prom:"disk_reads_tried" help:"1 while the disk tier tries to read objects; 0 while objects on disk are misses, because the directory is not open, the circuit breaker is open after repeated failures, or a read hangs."`
+	ReadStalled  float64 `prom:"disk_stalled_seconds,operation=read" help:"Age of the oldest running disk operation, in seconds, by operation: read, or write (including syncs and catalogue rows); 0 if below 5 seconds. While reads hang, objects on disk are misses; while writes hang, the disk tier accepts no objects."`
 	WriteStalled float64 `prom:"disk_stalled_seconds,operation=write"`
-	ReadSeconds  float64 `prom:"disk_read_seconds_total" help:"Total time of reads."`
+	ReadSeconds  float64 `prom:"disk_read_seconds_total" help:"Total duration of successful reads of objects from disk, in seconds."`
 }
 
 type diskStateSeries struct {
 	State string `label:"state"`
-	Is    int    `prom:"disk_state" help:"1 for the state that the disk tier is in, 0 for the others. full: old entries make room for new ones; paused, failed: nothing is written; opening, missing, refused, locked, version, unreadable, foreign: nothing is read either."`
+	Is    int    `prom:"disk_state" help:"1 for the current state of the disk tier, 0 for all others. In ok and full (new objects replace old ones) it reads and writes; in paused and failed it only reads; in opening, missing, refused, locked, version, unreadable, foreign and closed it does neither."`
 }
 
 // Series of each configured GPU, of which there are at most settings.MaxDevices.
@@ -82,18 +82,18 @@ type diskStateSeries struct {
 type gpuSeries struct {
 	Device string `label:"device"`
 	Name   string `label:"name"`
-	Is     int    `prom:"hbm_info" help:"A GPU whose memory is shared, by its UUID."`
+	Is     int    `prom:"hbm_info" help:"Model name of a GPU whose memory is shared, by the GPU's UUID (label device). The value is always 1."`
 }
 
 type gpuStateSeries struct {
 	Device string `label:"device"`
 	State  string `label:"state"`
-	Is     int    `prom:"hbm_state" help:"1 for the state that a GPU is in, 0 for the others. missing: it could not be opened or had no memory; lost: it stopped working."`
+	Is     int    `prom:"hbm_state" help:"1 for the current state of a GPU, 0 for all others: opening, serving, missing (could not be opened or had no memory), lost (stopped working)."`
 }
 
 type deviceSeries struct {
 	GPU   string `label:"device"`
-	Bytes int64  `prom:"hbm_connection_bytes" help:"GPU memory private to clients."`
+	Bytes int64  `prom:"hbm_connection_bytes" help:"Bytes of GPU memory reserved for the private use of single connections."`
 	stats.Device
 }
 
@@ -101,18 +101,18 @@ type deviceSeries struct {
 type devicePoolSeries struct {
 	Device   string `label:"device"`
 	Pool     string `label:"pool"`
-	Capacity int64  `prom:"hbm_pool_capacity_bytes" help:"Budget of a pool on a GPU."`
-	Used     int64  `prom:"hbm_pool_used_bytes" help:"Bytes of it in use."`
-	Leased   int64  `prom:"hbm_pool_leased_bytes" help:"Of these, bytes that are leased or in use by an operation."`
-	Objects  int    `prom:"hbm_pool_objects" help:"Copies and buffers of rows in it."`
+	Capacity int64  `prom:"hbm_pool_capacity_bytes" help:"Size limit of a pool in the memory of a GPU, in bytes."`
+	Used     int64  `prom:"hbm_pool_used_bytes" help:"Bytes in use in a pool of GPU memory."`
+	Leased   int64  `prom:"hbm_pool_leased_bytes" help:"Bytes in a pool of GPU memory that are leased or in use by an operation, so they cannot be evicted."`
+	Objects  int    `prom:"hbm_pool_objects" help:"Copies of objects, and buffers of rows, in a pool of GPU memory."`
 }
 
 type driverSeries struct {
 	Device   string `label:"device"`
-	Stuck    int64  `prom:"hbm_stuck_calls" help:"Driver calls on memory of other processes that are past their timeout now."`
-	Late     int64  `prom:"hbm_late_calls_total" help:"Driver calls on memory of other processes that exceeded their timeout."`
-	Gathered int64  `prom:"hbm_gathered_total" help:"Kernel operands gathered from several runs first."`
-	Staged   int64  `prom:"hbm_unpinned_bytes_total" help:"Bytes of host memory copied through staging because the driver did not register them."`
+	Stuck    int64  `prom:"hbm_stuck_calls" help:"CUDA driver calls on memory of other processes that have exceeded their timeout and not returned."`
+	Late     int64  `prom:"hbm_late_calls_total" help:"CUDA driver calls on memory of other processes that exceeded their timeout, whether or not they returned later."`
+	Gathered int64  `prom:"hbm_gathered_total" help:"Kernel operands that were scattered in memory and had to be copied together first."`
+	Staged   int64  `prom:"hbm_unpinned_bytes_total" help:"Bytes copied between host and GPU through a staging buffer, because the host memory was not registered with the CUDA driver."`
 }
 
 type adviceSeries struct {
@@ -123,50 +123,50 @@ type verdictSeries struct {
 	Object  string `label:"object"`
 	Verdict string `label:"verdict"`
 	Reason  string `label:"reason"`
-	Given   uint64 `prom:"advice_verdicts_total" help:"Advice on checkpoints and missing segments, by reason."`
+	Given   uint64 `prom:"advice_verdicts_total" help:"Advice about checkpoints and missing segments, by object, verdict (admitted: worth storing, or refused) and reason."`
 }
 
 type decisionSeries struct {
 	Decision string `label:"decision"`
 	Why      string `label:"why"`
-	Made     uint64 `prom:"decisions_total" help:"Decisions about segments and checkpoints by kind and reason, including advice to engines (advised, discouraged)."`
+	Made     uint64 `prom:"decisions_total" help:"Decisions about segments and checkpoints, by kind (admitted, refused, evicted, thinned, demoted, dropped; advised and discouraged are advice to engines) and reason."`
 }
 
 type answerSeries struct {
 	Op       string `label:"op"`
 	Code     string `label:"code"`
-	Answered uint64 `prom:"requests_total" help:"Answered requests."`
+	Answered uint64 `prom:"requests_total" help:"Answered requests on the engine socket, by operation and result code."`
 }
 
 type rowSeries struct {
 	Op       string `label:"op"`
 	Code     string `label:"code"`
-	Answered uint64 `prom:"rows_total" help:"Rows of answered batches."`
+	Answered uint64 `prom:"rows_total" help:"Rows of batch requests on the engine socket, by operation and result code of the row."`
 }
 
 type failureSeries struct {
 	Component string `label:"component"`
 	Kind      string `label:"kind"`
-	Refused   uint64 `prom:"errors_total" help:"Requests and rows of batches that were refused or failed, by kind. Normal outcomes are not counted: miss, exists, and canceled by the client."`
+	Refused   uint64 `prom:"errors_total" help:"Requests and batch rows that were refused or failed, by kind of error. Misses, objects that exist already and cancellations by the client are not errors."`
 }
 
 // trialSeries count the work of splicectl doctor. Other series include its requests, but not the
 // objects of its test profile.
 type trialSeries struct {
-	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, by the client's name. Included in all connections."`
-	Published      uint64 `prom:"doctor_published_total" help:"Objects published for the test profile of splicectl doctor. No other counter includes them, and they are neither written, sent nor announced."`
-	PublishedBytes uint64 `prom:"doctor_published_bytes_total" help:"Bytes of these."`
+	Connections    uint64 `prom:"doctor_connections_total" help:"Connections of splicectl doctor, recognized by their client name. They are also included in connections_total."`
+	Published      uint64 `prom:"doctor_published_total" help:"Objects published by splicectl doctor for its test profile. They are in no other counter, and are not written to disk, copied or announced."`
+	PublishedBytes uint64 `prom:"doctor_published_bytes_total" help:"Bytes of the objects that splicectl doctor published for its test profile."`
 }
 
 type trialAnswerSeries struct {
 	Code     string `label:"code"`
-	Answered uint64 `prom:"doctor_requests_total" help:"Answers and rows of batches for connections of splicectl doctor. Included in all requests."`
+	Answered uint64 `prom:"doctor_requests_total" help:"Answers and batch rows for connections of splicectl doctor, by result code. They are also included in requests_total and rows_total."`
 }
 
 // savedSeries has one row per tier, for both pools together.
 type savedSeries struct {
 	Tier  string `label:"tier"`
-	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes saved by sharing now: for every object in the tier, the bytes of the ranks' shares that live leases read, less one copy of the object (with one rank: leases less one, times its bytes)."`
+	Bytes int64  `prom:"shared_saved_bytes" help:"Bytes of memory that sharing saves now: the bytes that active leases read, minus one copy of each object that is leased more than once."`
 }
 
 // eachStruct calls f with pointers to filled structs that declare series.

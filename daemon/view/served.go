@@ -13,42 +13,42 @@ type servedTokensSeries struct {
 	Tenant  string `label:"tenant"`
 	Profile string `label:"profile"`
 	From    string `label:"from"`
-	Tokens  uint64 `prom:"served_tokens_total" help:"Tokens of prompts that engines served, by source: engine (its own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix and segment over all but engine. Prompts of clients that do not report are not in it, nor reports that are not verified."`
+	Tokens  uint64 `prom:"served_tokens_total" help:"Prompt tokens of requests that engines reported as served, by source: engine (the engine's own cache), prefix (a checkpoint), segment, computed. The token hit ratio is prefix plus segment over all except engine; reports that could not be verified are not included."`
 }
 
 type servedUnverifiedSeries struct {
 	Tenant   string `label:"tenant"`
 	Profile  string `label:"profile"`
-	Requests uint64 `prom:"served_unverified_total" help:"Reports that claim reuse of objects that their connection had not looked up. They are in no other series of served prompts."`
-	Tokens   uint64 `prom:"served_unverified_tokens_total" help:"Tokens of their prompts."`
+	Requests uint64 `prom:"served_unverified_total" help:"Reports of served requests that claim reuse of objects which the same connection had not looked up. No other series of served prompts includes them."`
+	Tokens   uint64 `prom:"served_unverified_tokens_total" help:"Prompt tokens of the reports that could not be verified (served_unverified_total)."`
 }
 
 type servedMissedSeries struct {
 	Tenant  string `label:"tenant"`
 	Profile string `label:"profile"`
 	Reason  string `label:"reason"`
-	Tokens  uint64 `prom:"served_missed_tokens_total" help:"Computed tokens of prompts that engines served, by reason: unknown (never seen), evicted, pending, removed, refused, aborted, flag_only (held as another kind), off (switched off), declined (held, computing was chosen), seam (beside reused ones), new (never looked up)."`
+	Tokens  uint64 `prom:"served_missed_tokens_total" help:"Prompt tokens that engines computed, by reason: unknown (never cached), evicted, pending, removed, refused, aborted, flag_only (cached as another kind), off (splicing is switched off), declined (cached, but the engine chose to compute), seam (next to reused tokens), new (never looked up)."`
 }
 
 type servedWaySeries struct {
 	Tenant   string `label:"tenant"`
 	Profile  string `label:"profile"`
 	Way      string `label:"way"`
-	Requests uint64 `prom:"served_requests_total" help:"Prompts that engines served, by way."`
+	Requests uint64 `prom:"served_requests_total" help:"Requests that engines reported as served, by way: recompute (nothing reused), prefix (continued from a checkpoint), splice (cached segments placed), replay (state rebuilt from buffered rows)."`
 }
 
 type servedTimeSeries struct {
 	Tenant  string  `label:"tenant"`
 	Profile string  `label:"profile"`
-	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimated time saved by reuse, for prompts that it made faster: the time to compute them, from measured times to first token or prefills, less the time computed and waited."`
-	Lost    float64 `prom:"served_lost_seconds_total" help:"Estimated time lost by reuse, for prompts that it made slower."`
-	Guessed float64 `prom:"served_saved_guess_seconds" help:"Part of saved less lost that no measured time supports."`
+	Saved   float64 `prom:"served_saved_seconds_total" help:"Estimated seconds saved by reuse, over the requests that it made faster: estimated time to compute the prompt, minus the measured time to first token or the estimated time to compute the rest and wait."`
+	Lost    float64 `prom:"served_lost_seconds_total" help:"Estimated seconds lost by reuse, over the requests that it made slower."`
+	Guessed float64 `prom:"served_saved_guess_seconds" help:"Part of the seconds saved minus the seconds lost that is a guess, because no measured prefill or time to first token supports it."`
 }
 
 // newFirst creates the histogram of the times to first tokens.
 func newFirst() *prometheus.HistogramVec {
 	return metric.Durations{
-		Name: "served_ttft_seconds", Help: "Time from a request's arrival to its first token, as reported by engines.",
+		Name: "served_ttft_seconds", Help: "Seconds from a request's arrival at the engine to its first token, as reported by engines.",
 	}.By("profile")
 }
 

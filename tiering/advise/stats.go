@@ -7,34 +7,34 @@ import (
 
 // Stats has counters since New, and the gauges Scopes, Nodes, Tokens and Bytes.
 type Stats struct {
-	Asked    uint64 `count:"advice_asked" prom:"advice_total" help:"Requests for advice that were answered."`
-	Recorded uint64 `count:"advice_recorded" prom:"advice_prompts_total,result=remembered" help:"Served prompts by whether the tree of prompts has taken them."`
+	Asked    uint64 `count:"advice_asked" prom:"advice_total" help:"Advice requests answered."`
+	Recorded uint64 `count:"advice_recorded" prom:"advice_prompts_total,result=remembered" help:"Served prompts, by whether they were added to the tree of remembered prompts: remembered, or left_out (adding them would have taken too long)."`
 	// Prompts left out because adding them or making room would have taken too long.
 	NotRecorded uint64 `count:"advice_not_recorded" prom:"advice_prompts_total,result=left_out"`
 	// Steps between nodes of the tree, under the lock.
 	Steps   uint64 `count:"advice_steps"`
-	Dropped uint64 `count:"advice_nodes_dropped" prom:"prompt_tree_dropped_total" help:"Nodes that were forgotten for room."`
+	Dropped uint64 `count:"advice_nodes_dropped" prom:"prompt_tree_dropped_total" help:"Nodes removed from the tree of remembered prompts to free memory."`
 	// Tokens of the prompts in queries.
 	Tokens     uint64 `count:"advice_tokens"`
-	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of the prompts that advice was asked for, by whether they had been seen before."`
+	SeenTokens uint64 `count:"advice_seen_tokens" prom:"advice_tokens_total,seen=yes" help:"Tokens of prompts in advice requests, by whether the daemon had seen them before at the start of another prompt (yes or no)."`
 
 	// Positions are counted by why, Checkpoints and Segments by the reason of the verdict.
 	// The reason implies the verdict.
-	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions for checkpoints that were thought of, by why."`
+	Positions   [whys]uint64 `count:"advice_positions_{,branch,last,boundary,placed}" prom:"advice_positions_total,why=*" help:"Positions in prompts considered for a checkpoint, by why: branch (earlier prompts diverge there), last (last position that a repetition can use, or end of an answer), boundary (named by the application), placed (computed from where earlier prompts diverged)."`
 	Checkpoints [cost.Reasons]uint64
 	Segments    [cost.Reasons]uint64
-	Ways        [cost.Ways]uint64 `count:"advice_way_{recompute,prefix,splice,replay}" prom:"advice_ways_total,way=*" help:"Way that a prompt is served the quickest."`
+	Ways        [cost.Ways]uint64 `count:"advice_way_{recompute,prefix,splice,replay}" prom:"advice_ways_total,way=*" help:"Advice requests, by the fastest predicted way to serve the prompt: recompute (reuse nothing), prefix (load a checkpoint), splice (place cached segments), replay (rebuild a state from buffered rows)."`
 
 	// Measured prefills that were used.
 	Samples uint64 `count:"advice_samples"`
 	// Measured prefills dropped at a bound.
 	SamplesDropped uint64 `count:"advice_samples_dropped"`
-	Solved         uint64 `count:"advice_placements_solved" prom:"placement_solutions_total" help:"Placements of checkpoints that were solved anew."`
+	Solved         uint64 `count:"advice_placements_solved" prom:"placement_solutions_total" help:"Computations of checkpoint positions from the depths at which earlier prompts diverged."`
 
 	Scopes     int   `count:"advice_scopes" prom:"prompt_tree_scopes" help:"Pairs of profile and tenant whose prompts are remembered."`
-	Nodes      int   `count:"advice_nodes" prom:"prompt_tree_nodes" help:"Places where remembered prompts part or end."`
-	NodeTokens int64 `count:"advice_node_tokens" prom:"prompt_tree_tokens" help:"Tokens of remembered prompts, each shared one once."`
-	Bytes      int64 `count:"advice_bytes" prom:"prompt_tree_bytes" help:"Memory of remembered prompts."`
+	Nodes      int   `count:"advice_nodes" prom:"prompt_tree_nodes" help:"Nodes in the tree of remembered prompts: places where prompts diverge or end."`
+	NodeTokens int64 `count:"advice_node_tokens" prom:"prompt_tree_tokens" help:"Tokens in the tree of remembered prompts. A prefix shared by several prompts counts once."`
+	Bytes      int64 `count:"advice_bytes" prom:"prompt_tree_bytes" help:"Bytes of memory used by the tree of remembered prompts."`
 }
 
 // Stats returns a snapshot.

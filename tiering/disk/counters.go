@@ -10,25 +10,25 @@ import (
 // Counters counts events since Open, except for the gauges at the end.
 type Counters struct {
 	// Writing.
-	Admitted uint64 `count:"admitted" prom:"disk_admissions_total" help:"Objects given room on disk."`
+	Admitted uint64 `count:"admitted" prom:"disk_admissions_total" help:"Objects accepted into the write queue of the disk tier."`
 	// Objects offered that were already stored or being written.
 	Joined  uint64 `count:"joined"`
-	Written uint64 `count:"written" prom:"disk_written_total" help:"Objects whose data and row were handed to the kernel."`
+	Written uint64 `count:"written" prom:"disk_written_total" help:"Objects whose data and catalogue row have been handed to the kernel."`
 	// Bytes of these objects, before coding and without headers.
 	WrittenBytes  uint64 `count:"written_bytes" prom:"fetch_bytes_total,tier=disk,direction=in"`
-	StoredBytes   uint64 `count:"stored_bytes" prom:"disk_stored_bytes_total" help:"Bytes given to the disk for them: headers, codecs and padding counted."`
-	WriteErrors   uint64 `count:"write_errors" prom:"disk_errors_total,operation=write" help:"What the disk failed, by what was tried: write (objects not written), read (objects not read, also in a second try), sync."`
-	WritesDropped uint64 `count:"writes_dropped" prom:"disk_writes_dropped_total" help:"Objects that left before they were written."`
-	Groups        uint64 `count:"groups" prom:"disk_groups_total" help:"Batches of rows written to the catalogue."`
-	GroupObjects  uint64 `count:"group_objects" prom:"disk_grouped_objects_total" help:"Objects in them."`
-	Syncs         uint64 `count:"syncs" prom:"disk_syncs_total" help:"Syncs of data and rows."`
+	StoredBytes   uint64 `count:"stored_bytes" prom:"disk_stored_bytes_total" help:"Bytes handed to the kernel for objects written to disk, after coding and with headers and padding."`
+	WriteErrors   uint64 `count:"write_errors" prom:"disk_errors_total,operation=write" help:"Failed disk operations, by operation: write (accepted objects that could not be written), read (objects that could not be read, also on retry), sync (failed syncs of data or rows)."`
+	WritesDropped uint64 `count:"writes_dropped" prom:"disk_writes_dropped_total" help:"Accepted writes that were abandoned, because the object was removed or the disk directory was closed before they ended."`
+	Groups        uint64 `count:"groups" prom:"disk_groups_total" help:"Batches of added, updated and deleted rows written to the catalogue."`
+	GroupObjects  uint64 `count:"group_objects" prom:"disk_grouped_objects_total" help:"Object rows added by the batches written to the catalogue."`
+	Syncs         uint64 `count:"syncs" prom:"disk_syncs_total" help:"Completed syncs of data and catalogue rows to the disk."`
 	SyncErrors    uint64 `count:"sync_errors" prom:"disk_errors_total,operation=sync"`
-	SyncedObjects uint64 `count:"synced_objects" prom:"disk_synced_objects_total" help:"Objects that syncs have made safe from power loss."`
-	CodedRawBytes uint64 `count:"coded_raw_bytes" prom:"disk_coded_raw_bytes_total" help:"Bytes given to the codec."`
-	CodedBytes    uint64 `count:"coded_bytes" prom:"disk_coded_bytes_total" help:"What it made of them."`
-	SlabsMade     uint64 `count:"slabs_made" prom:"disk_slabs_made_total" help:"Slab files made."`
-	GrowthRefused uint64 `count:"growth_refused" prom:"disk_growth_refused_total" help:"Slab files that the file system, or the reserve to be kept free in it, did not allow."`
-	RefusedBusy   uint64 `count:"refused_busy" prom:"disk_refusals_total,reason=busy" help:"Objects that the disk tier did not take, by reason: busy (the write queue is full), full, quota, state (it does not write now, or hangs), invalid (its parent is not there)."`
+	SyncedObjects uint64 `count:"synced_objects" prom:"disk_synced_objects_total" help:"Objects that a completed sync has made safe from power loss."`
+	CodedRawBytes uint64 `count:"coded_raw_bytes" prom:"disk_coded_raw_bytes_total" help:"Bytes given to the lossless codec, counting only the parts that it was able to shrink."`
+	CodedBytes    uint64 `count:"coded_bytes" prom:"disk_coded_bytes_total" help:"Bytes that the lossless codec produced from the bytes in disk_coded_raw_bytes_total."`
+	SlabsMade     uint64 `count:"slabs_made" prom:"disk_slabs_made_total" help:"Slab files created."`
+	GrowthRefused uint64 `count:"growth_refused" prom:"disk_growth_refused_total" help:"Slab files not created, because the file system had no room or would have kept less than the configured reserve free."`
+	RefusedBusy   uint64 `count:"refused_busy" prom:"disk_refusals_total,reason=busy" help:"Objects that the disk tier did not accept, by reason: busy (write queue full), full, quota (of the tenant), state (the tier does not write now, or a write hangs), invalid (for example, the checkpoint that it extends is not on disk)."`
 	RefusedFull   uint64 `count:"refused_full" prom:"disk_refusals_total,reason=full"`
 	RefusedQuota  uint64 `count:"refused_quota" prom:"disk_refusals_total,reason=quota"`
 	// While writes were paused, or while a write hung.
@@ -41,12 +41,12 @@ type Counters struct {
 	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=disk,direction=out"`
 	// Total time of all reads.
 	ReadNanos uint64 `count:"read_nanos"`
-	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=disk" help:"Objects whose bytes in a tier turned out wrong: forgotten, and a miss."`
+	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=disk" help:"Objects found corrupt in a tier. They are not served: on disk they are deleted, from another node or the object store they are not requested again for a while."`
 	// Reads that the disk failed, in the second try too.
 	ReadErrors      uint64 `count:"read_errors" prom:"disk_errors_total,operation=read"`
-	ReadRetries     uint64 `count:"read_retries" prom:"disk_read_retries_total" help:"Reads tried a second time."`
-	ReadsRefused    uint64 `count:"reads_refused" prom:"disk_reads_refused_total" help:"Reads refused because too many in a row had failed, or one hung."`
-	BreakerOpenings uint64 `count:"breaker_openings" prom:"disk_breaker_openings_total" help:"How often too many reads in a row have failed."`
+	ReadRetries     uint64 `count:"read_retries" prom:"disk_read_retries_total" help:"Failed disk reads that were retried."`
+	ReadsRefused    uint64 `count:"reads_refused" prom:"disk_reads_refused_total" help:"Disk reads refused while the circuit breaker was open after repeated failures, or while another read hung."`
+	BreakerOpenings uint64 `count:"breaker_openings" prom:"disk_breaker_openings_total" help:"Times that the circuit breaker of disk reads opened, because 8 reads in a row had failed. While it is open, disk reads are refused."`
 
 	// Removal: entries evicted for room in their pool.
 	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=disk,reason=room"`
@@ -63,19 +63,19 @@ type Counters struct {
 	LostUnsynced uint64 `count:"lost_unsynced"`
 
 	// Opening.
-	Opened  uint64 `count:"opened" prom:"disk_opened_total" help:"Entries found when the directory was opened."`
-	Dropped uint64 `count:"dropped" prom:"disk_open_dropped_total" help:"Entries that could not be kept when the directory was opened."`
+	Opened  uint64 `count:"opened" prom:"disk_opened_total" help:"Objects found on disk when the disk directory was opened."`
+	Dropped uint64 `count:"dropped" prom:"disk_open_dropped_total" help:"Objects on disk that were discarded, because their row or the file of their profile did not fit when the disk directory was opened."`
 
 	// Gauges.
 	Entries uint64 `count:"entries"`
 	// Bytes of admitted and live entries.
 	Bytes        uint64 `count:"bytes"`
-	LeavingBytes uint64 `count:"leaving_bytes" prom:"disk_leaving_bytes" help:"Bytes of entries that are forgotten and whose space is not free yet."`
-	QueueObjects uint64 `count:"queue_objects" prom:"disk_write_queue_objects" help:"Objects that wait to be written, or are being."`
-	QueueBytes   uint64 `count:"queue_bytes" prom:"disk_write_queue_bytes" help:"Bytes of objects that wait to be written, or are being."`
-	SlabBytes    uint64 `count:"slab_bytes" prom:"disk_slab_bytes" help:"Size of the slab files."`
-	Dormant      uint64 `count:"dormant" prom:"disk_dormant_objects" help:"Entries that are kept and not served, because the file of their profile cannot be read or is damaged. Included in entries and bytes."`
-	Logged       uint64 `count:"logged" prom:"disk_unsynced_objects" help:"Objects on disk that power loss may take."`
+	LeavingBytes uint64 `count:"leaving_bytes" prom:"disk_leaving_bytes" help:"Bytes of deleted objects whose space on disk cannot be reused yet."`
+	QueueObjects uint64 `count:"queue_objects" prom:"disk_write_queue_objects" help:"Objects in the write queue of the disk tier, including those being written."`
+	QueueBytes   uint64 `count:"queue_bytes" prom:"disk_write_queue_bytes" help:"Bytes of objects in the write queue of the disk tier, including those being written."`
+	SlabBytes    uint64 `count:"slab_bytes" prom:"disk_slab_bytes" help:"Total size of the slab files, in bytes."`
+	Dormant      uint64 `count:"dormant" prom:"disk_dormant_objects" help:"Objects kept on disk but not served, because the file of their profile cannot be read or is damaged. They are included in the objects and bytes of the disk tier."`
+	Logged       uint64 `count:"logged" prom:"disk_unsynced_objects" help:"Objects on disk that are not synced yet, so a power loss may destroy them."`
 }
 
 // Counters returns a snapshot.

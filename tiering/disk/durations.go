@@ -9,7 +9,7 @@ import (
 func duration(operation string) prometheus.Histogram {
 	return metric.Durations{
 		Name: "disk_operation_duration_seconds", Labels: prometheus.Labels{"operation": operation},
-		Help: "Time that objects took which the disk has read or written well: read (to memory, compared with its digests), write (coded and handed to the kernel, without its row and sync).",
+		Help: "Duration in seconds of successful reads and writes of objects on disk: read (into memory, including verification of digests), write (coding and handing the data to the kernel, without the catalogue row and the sync).",
 	}.New()
 }
 

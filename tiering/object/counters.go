@@ -10,29 +10,29 @@ import (
 
 // counters counts events since New.
 type counters struct {
-	Admitted     atomic.Uint64 `count:"admitted" prom:"object_admissions_total" help:"Objects taken to be written to the object store."`
+	Admitted     atomic.Uint64 `count:"admitted" prom:"object_admissions_total" help:"Objects accepted into the write queue of the object store."`
 	Written      atomic.Uint64 `count:"written" prom:"object_written_total" help:"Objects written to the object store."`
 	WrittenBytes atomic.Uint64 `count:"written_bytes" prom:"fetch_bytes_total,tier=object,direction=in"`
-	StoredBytes  atomic.Uint64 `count:"stored_bytes" prom:"object_stored_bytes_total" help:"Bytes sent for them: headers, codecs and padding counted."`
-	There        atomic.Uint64 `count:"there" prom:"object_there_total" help:"Objects that turned out to be in the object store when they were to be written."`
-	WriteErrors  atomic.Uint64 `count:"write_errors" prom:"object_errors_total,operation=write" help:"What the object store failed, by what was tried: write, list, any."`
+	StoredBytes  atomic.Uint64 `count:"stored_bytes" prom:"object_stored_bytes_total" help:"Bytes uploaded to the object store by completed writes, after coding and with headers and padding."`
+	There        atomic.Uint64 `count:"there" prom:"object_there_total" help:"Queued objects that did not have to be written, because the bucket already had them."`
+	WriteErrors  atomic.Uint64 `count:"write_errors" prom:"object_errors_total,operation=write" help:"Failures of the object store, by operation: write (objects not written), list (listings of the bucket that failed), any (requests that failed because the server was unavailable, which includes most of the others)."`
 	ListErrors   atomic.Uint64 `count:"list_errors" prom:"object_errors_total,operation=list"`
 	Failed       atomic.Uint64 `count:"failed" prom:"object_errors_total,operation=any"`
 
-	RefusedExists   atomic.Uint64 `count:"refused_exists" prom:"object_refusals_total,reason=exists" help:"Objects that were not taken to be written, by reason: exists, busy (the queue is full, or the bucket was not listed), full, state (the server is left alone)."`
+	RefusedExists   atomic.Uint64 `count:"refused_exists" prom:"object_refusals_total,reason=exists" help:"Objects not accepted into the write queue of the object store, by reason: exists (in the bucket or queued already), busy (queue full, or the bucket is not listed yet), full (no room in the bucket's prefix or on the server), state (circuit breaker open, or shutting down)."`
 	RefusedBusy     atomic.Uint64 `count:"refused_busy" prom:"object_refusals_total,reason=busy"`
 	RefusedFull     atomic.Uint64 `count:"refused_full" prom:"object_refusals_total,reason=full"`
 	RefusedState    atomic.Uint64 `count:"refused_state" prom:"object_refusals_total,reason=state"`
-	BreakerOpenings atomic.Uint64 `count:"breaker_openings" prom:"object_breaker_openings_total" help:"How often too many requests in a row have failed."`
+	BreakerOpenings atomic.Uint64 `count:"breaker_openings" prom:"object_breaker_openings_total" help:"Times that the circuit breaker of the object store opened, because too many requests in a row had failed. While it is open, the server is not asked."`
 
-	Asked     atomic.Uint64 `count:"asked" prom:"object_finds_total,result=asked" help:"Objects that the object store was asked for, and what it answered."`
+	Asked     atomic.Uint64 `count:"asked" prom:"object_finds_total,result=asked" help:"Lookups sent to the object store for single objects: asked (all), found, absent. Invalid objects and failed lookups are only in asked."`
 	Found     atomic.Uint64 `count:"found" prom:"object_finds_total,result=found"`
 	Absent    atomic.Uint64 `count:"absent" prom:"object_finds_total,result=absent"`
 	Read      atomic.Uint64 `count:"read" prom:"object_read_total" help:"Objects read from the object store."`
 	ReadBytes atomic.Uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=object,direction=out"`
 	Corrupt   atomic.Uint64 `count:"corrupt" prom:"corrupt_total,tier=object"`
 
-	Passes       atomic.Uint64 `count:"passes" prom:"object_listings_total" help:"Listings of the bucket that have ended."`
+	Passes       atomic.Uint64 `count:"passes" prom:"object_listings_total" help:"Completed listings of the bucket."`
 	Expired      atomic.Uint64 `count:"expired" prom:"evictions_total,tier=object,reason=age"`
 	Evicted      atomic.Uint64 `count:"evicted" prom:"evictions_total,tier=object,reason=room"`
 	EvictedBytes atomic.Uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=object"`
@@ -55,12 +55,12 @@ func (c *counters) refused(err error) {
 
 // Gauges are the current values of a Store.
 type Gauges struct {
-	Listed      uint64 `count:"known" prom:"object_known" help:"Objects that are believed to be in the object store."`
-	Held        uint64 `count:"held" prom:"object_bytes" help:"Bytes in its prefix, by the last listing and what this node has written since."`
-	QueuedBytes uint64 `count:"queued_bytes" prom:"object_queued_bytes" help:"Bytes that wait to be written to it, or are being."`
-	Queued      uint64 `count:"queued" prom:"object_queued" help:"Objects that do."`
-	Requests    uint64 `count:"requests" prom:"object_requests_total" help:"Requests sent to it."`
-	CutShards   uint64 `count:"cut_shards" prom:"object_index_cut" help:"Of 256 parts of the index, those that do not hold all that was listed."`
+	Listed      uint64 `count:"known" prom:"object_known" help:"Objects believed to be in the object store."`
+	Held        uint64 `count:"held" prom:"object_bytes" help:"Bytes in the bucket under the configured prefix: the total of the last listing plus what this node has written since."`
+	QueuedBytes uint64 `count:"queued_bytes" prom:"object_queued_bytes" help:"Bytes of objects queued for or being written to the object store."`
+	Queued      uint64 `count:"queued" prom:"object_queued" help:"Objects queued for or being written to the object store."`
+	Requests    uint64 `count:"requests" prom:"object_requests_total" help:"HTTP requests sent to the object store, including retries."`
+	CutShards   uint64 `count:"cut_shards" prom:"object_index_cut" help:"Parts, of 256, of the in-memory index of the bucket that are too small for all listed objects. Objects missing in the index cost a request to look up."`
 }
 
 // Gauges returns the current values of a Store.

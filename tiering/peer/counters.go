@@ -11,20 +11,20 @@ import (
 
 // Counters counts events since New.
 type Counters struct {
-	Finds     uint64 `count:"finds" prom:"peer_asked_total" help:"Objects that peers were asked for."`
-	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that a peer had."`
-	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no peer had, although the index said so."`
-	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read from peers."`
+	Finds     uint64 `count:"finds" prom:"peer_asked_total" help:"Objects for which other cluster members were asked."`
+	Found     uint64 `count:"found" prom:"peer_found_total" help:"Objects that another cluster member was found to have."`
+	Absent    uint64 `count:"absent" prom:"peer_absent_total" help:"Objects that no other cluster member had, although this node's index said so."`
+	Read      uint64 `count:"read" prom:"peer_read_total" help:"Objects read completely from other cluster members."`
 	ReadBytes uint64 `count:"read_bytes" prom:"fetch_bytes_total,tier=peer,direction=in"`
 	// Total time of all reads.
 	ReadNanos uint64 `count:"read_nanos"`
-	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads that another peer went on with."`
-	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests that a peer did not answer, or too slowly."`
-	Openings  uint64 `count:"breaker_openings" prom:"peer_breaker_openings_total" help:"How often a peer failed so often that it was left alone."`
-	Silences  uint64 `count:"silences" prom:"peer_silences_total" help:"How often a peer stopped answering and was suspected until it answered again."`
+	Failovers uint64 `count:"failovers" prom:"peer_failovers_total" help:"Reads from a cluster member that another member continued after a failure."`
+	Failures  uint64 `count:"failures" prom:"peer_failures_total" help:"Requests to other cluster members that failed or timed out."`
+	Openings  uint64 `count:"breaker_openings" prom:"peer_breaker_openings_total" help:"Times that the circuit breaker of a cluster member opened, because too many requests to it in a row had failed. While it is open, the member is not asked."`
+	Silences  uint64 `count:"silences" prom:"peer_silences_total" help:"Times that a cluster member stopped answering and nothing was fetched from it until it answered again."`
 	Corrupt   uint64 `count:"corrupt" prom:"corrupt_total,tier=peer"`
-	Learns    uint64 `count:"learns" prom:"peer_learns_total" help:"Questions to peers who holds what, by a node that does not know all sets yet."`
-	Learnt    uint64 `count:"learnt" prom:"peer_learnt_total" help:"Objects that a peer said somebody holds, to a node that did not know."`
+	Learns    uint64 `count:"learns" prom:"peer_learns_total" help:"Requests to other cluster members about which members hold some objects, sent while this node's own index is incomplete."`
+	Learnt    uint64 `count:"learnt" prom:"peer_learnt_total" help:"Objects for which a cluster member named a holder that this node's incomplete index did not have."`
 }
 
 type counts struct {
@@ -45,7 +45,7 @@ func (p *Peers) Counters() Counters {
 
 func newDuration() prometheus.Histogram {
 	return metric.Durations{
-		Name: "peer_read_duration_seconds", Help: "Time that objects took which were read from other members, from the first question to the last byte, compared with its digests.",
+		Name: "peer_read_duration_seconds", Help: "Duration in seconds of successful reads of objects from other cluster members, from the first request for bytes to the verification of the last digest.",
 	}.New()
 }
 

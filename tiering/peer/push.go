@@ -73,8 +73,8 @@ type PushConfig struct {
 
 // PushCounters counts events since NewNeighbours.
 type PushCounters struct {
-	Pushed      uint64 `count:"copies_pushed" prom:"peer_copies_total,result=pushed" help:"Last copies and members: pushed (a member took one of ours), refused (a member did not), failed (it did not answer), unplaced (nobody took it); taken (this node took one), no_room, busy, not_taken (it did not)."`
-	PushedBytes uint64 `count:"copies_pushed_bytes" prom:"peer_copied_bytes_total,result=pushed" help:"Bytes of them."`
+	Pushed      uint64 `count:"copies_pushed" prom:"peer_copies_total,result=pushed" help:"Copies of objects moved between cluster members. Sent from this node: pushed (a member took it), refused and failed (answers of single members), unplaced (no member took it); offered to this node: taken, no_room, busy, not_taken (unknown profile or tenant, not worth a fetch, or the fetch failed)."`
+	PushedBytes uint64 `count:"copies_pushed_bytes" prom:"peer_copied_bytes_total,result=pushed" help:"Bytes of the copies that other cluster members took from this node (pushed) and that this node took from them (taken)."`
 	Refused     uint64 `count:"copies_refused" prom:"peer_copies_total,result=refused"`
 	Failed      uint64 `count:"copies_failed" prom:"peer_copies_total,result=failed"`
 	Unplaced    uint64 `count:"copies_unplaced" prom:"peer_copies_total,result=unplaced"`

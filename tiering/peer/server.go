@@ -63,17 +63,17 @@ func setDefault[T comparable](field *T, value T) {
 
 // ServerCounters counts events since NewServer.
 type ServerCounters struct {
-	Finds     uint64 `count:"served_finds" prom:"peer_served_total,request=find" help:"Requests of peers that were answered."`
+	Finds     uint64 `count:"served_finds" prom:"peer_served_total,request=find" help:"Requests of other cluster members that this node answered, by kind: find (does this node have these objects), read (bytes of an object), holders (which members have these objects)."`
 	Reads     uint64 `count:"served_reads" prom:"peer_served_total,request=read"`
 	Tells     uint64 `count:"served_holders" prom:"peer_served_total,request=holders"`
-	Found     uint64 `count:"served_found" prom:"peer_served_found_total" help:"Objects that peers asked for and were told of."`
-	Later     uint64 `count:"served_later" prom:"peer_served_later_total" help:"Objects that peers asked for and were on their way into memory."`
+	Found     uint64 `count:"served_found" prom:"peer_served_found_total" help:"Objects that other cluster members looked for and this node had."`
+	Later     uint64 `count:"served_later" prom:"peer_served_later_total" help:"Objects that other cluster members looked for and this node could not offer yet, mostly because they were being read into memory."`
 	SentBytes uint64 `count:"served_bytes" prom:"fetch_bytes_total,tier=peer,direction=out"`
-	Busy      uint64 `count:"refused_busy" prom:"peer_refusals_total,reason=busy" help:"Requests of peers that were refused: busy, invalid, changed (its bytes are others now), gone."`
+	Busy      uint64 `count:"refused_busy" prom:"peer_refusals_total,reason=busy" help:"Requests of other cluster members that this node refused, by reason: busy, invalid, changed (the object has other bytes now), gone (the object left this node)."`
 	Invalid   uint64 `count:"refused_invalid" prom:"peer_refusals_total,reason=invalid"`
 	Changed   uint64 `count:"refused_changed" prom:"peer_refusals_total,reason=changed"`
 	Gone      uint64 `count:"refused_gone" prom:"peer_refusals_total,reason=gone"`
-	Stalled   uint64 `count:"stalled" prom:"peer_stalled_total" help:"Transfers to peers that ended before all was taken."`
+	Stalled   uint64 `count:"stalled" prom:"peer_stalled_total" help:"Transfers to other cluster members that ended before all bytes were sent."`
 }
 
 // Server answers peers from a store.

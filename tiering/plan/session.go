@@ -94,7 +94,7 @@ func (r *Runner) deviceOf(region gpuipc.Region) *Device {
 
 // Counters counts plans that ran in memory, and events of buffers, since the start.
 type Counters struct {
-	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Requests computed by kind, and by the tier whose memory they read."`
+	Composed  uint64 `count:"composed" prom:"kernels_total,kind=compose,tier=dram" help:"Compute requests of engines that succeeded, by kind (compose, rotate, assemble or replay) and by the tier whose memory they read."`
 	Rotated   uint64 `count:"rotated" prom:"kernels_total,kind=rotate,tier=dram"`
 	Assembled uint64 `count:"assembled" prom:"kernels_total,kind=assemble,tier=dram"`
 

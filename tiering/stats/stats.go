@@ -19,25 +19,25 @@ type Counters struct {
 	HitSegments uint64 `count:"hit_segments"`
 	HitTokens   uint64 `count:"hit_tokens"`
 	// The part of HitSegments in which only the other variant of a segment was cached.
-	HitSegmentsVariant uint64               `count:"hit_segments_variant" prom:"variant_hits_total" help:"Hits of segments that were captured after a primer where one without was preferred, or without one where one after it was: it is reused, at a lower quality."`
-	MissSegments       [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys that match was asked for and missed, by reason."`
-	MissTokens         [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that match was asked for and missed, by reason, as far as a key is known to stand for any: one that was never seen counts none. What requests missed is served_missed_tokens_total."`
+	HitSegmentsVariant uint64               `count:"hit_segments_variant" prom:"variant_hits_total" help:"Segment hits in which only the other variant of the segment was cached: captured after a primer although the variant without one was preferred, or the reverse. Such a segment is reused at lower quality."`
+	MissSegments       [tier.Reasons]uint64 `count:"miss_segments_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"misses_total,reason=*" help:"Segment keys in match requests that missed, by reason: unknown (never cached, or too long ago), evicted, pending (still being filled), removed (by an operator), refused (no room or quota), aborted (its writer failed)."`
+	MissTokens         [tier.Reasons]uint64 `count:"miss_tokens_{,unknown,evicted,pending,removed,refused,aborted,}" prom:"miss_tokens_total,reason=*" help:"Tokens of segment keys that missed in match requests, by reason as in misses_total. A key that was never cached has an unknown length and counts as 0 tokens; for the tokens that requests had to compute, see served_missed_tokens_total."`
 	PrefixHits         uint64               `count:"prefix_hits"`
 	PrefixHitTokens    uint64               `count:"prefix_hit_tokens"`
-	PrefixMisses       [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Matches that found no checkpoint, by reason."`
+	PrefixMisses       [tier.Reasons]uint64 `count:"prefix_misses_{,unknown,evicted,pending,removed,refused,aborted,flag_only}" prom:"prefix_misses_total,reason=*" help:"Match requests that found no checkpoint of the prompt's prefixes, by reason: unknown (never cached, or too long ago), evicted, pending (still being filled), removed (by an operator), refused (no room or quota), aborted (its writer failed), flag_only (only of a kind that the request does not accept)."`
 	// Hits in the lower tier.
 	HitSegmentsDisk     uint64 `count:"hit_segments_disk"`
 	HitTokensDisk       uint64 `count:"hit_tokens_disk"`
 	PrefixHitsDisk      uint64 `count:"prefix_hits_disk"`
 	PrefixHitTokensDisk uint64 `count:"prefix_hit_tokens_disk"`
 	// Prompts searched by Known. Its results also count among the hits above.
-	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which held segments were looked for by their tokens."`
-	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Segments found by their tokens."`
-	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Interior tokens of segments found by their tokens."`
+	KnownSearches uint64 `count:"known_searches" prom:"known_searches_total" help:"Prompts in which the daemon searched for cached segments by token content instead of by key."`
+	KnownSegments uint64 `count:"known_segments" prom:"known_segments_total" help:"Cached segments found in prompts by their tokens."`
+	KnownTokens   uint64 `count:"known_tokens" prom:"known_tokens_total" help:"Tokens of the cached segments found in prompts by token content, without the tokens of their seams."`
 	// Segments that the search found, but whose key was not a hit.
 	KnownGone uint64 `count:"known_gone"`
 	// Tokens at which the search did not try all lengths.
-	KnownUntried uint64 `count:"known_untried" prom:"known_untried_total" help:"Tokens of searched prompts at which not every length of segment was tried, since too many segments begin alike."`
+	KnownUntried uint64 `count:"known_untried" prom:"known_untried_total" help:"Tokens of searched prompts at which the search did not try every segment length, because too many cached segments begin alike."`
 
 	// Acquire and Load.
 	Acquired       uint64 `count:"acquired"`
@@ -48,36 +48,36 @@ type Counters struct {
 	Loaded         uint64 `count:"loaded"`
 	LoadedTokens   uint64 `count:"loaded_tokens"`
 	LoadMisses     uint64 `count:"load_misses"`
-	Leases         uint64 `count:"leases" prom:"leases" help:"Live leases on segments and checkpoints."`
-	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory waits for the client."`
-	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that ended by time."`
+	Leases         uint64 `count:"leases" prom:"leases" help:"Active leases on segments and checkpoints."`
+	Quarantined    uint64 `count:"leases_quarantined" prom:"leases_quarantined" help:"Expired leases whose memory stays allocated, because the client that held the lease may still be reading it."`
+	LeasesExpired  uint64 `count:"leases_expired" prom:"lease_expired_total" help:"Leases that expired before the client released them, by timeout or because the client's connection was lost."`
 
 	// Fills: objects whose fill began.
 	Reserved uint64 `count:"reserved"`
 	// Reservations refused because the share is stored or being filled already.
 	Exists uint64 `count:"reserve_exists"`
 	// Bytes of the shares of these reservations.
-	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor kept a second time: the shares of ranks whose reservation was answered exists, since that key is held or being filled already."`
+	ExistsBytes     uint64         `count:"reserve_exists_bytes" prom:"dedup_saved_bytes_total" help:"Bytes that were neither sent nor stored a second time: sizes of the tensor-parallel shares whose reservation was refused because the same share was already stored or being filled."`
 	CommittedChunks uint64         `count:"committed_chunks"`
-	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes copied into a tier (dram: from clients, disk: from memory) and out of it. Of peer: in came from other members, out was sent to them."`
-	Published       uint64         `count:"published" prom:"published_total" help:"Objects published."`
-	Packed          uint64         `count:"packed" prom:"packed_total" help:"Segments that were packed before they were published, as the tolerances of their profile allow: transitions and end-states, keys and values."`
-	PackedAwayBytes uint64         `count:"packed_away_bytes" prom:"packed_away_bytes_total" help:"Bytes that published segments take less than they were written with, since they were packed."`
+	CommittedBytes  uint64         `count:"committed_bytes" prom:"fetch_bytes_total,tier=dram,direction=in" help:"Bytes moved into a tier (direction in) or out of it (direction out). Into dram they come from clients, into hbm, disk and object from memory; for peer, in is received from other cluster members and out is sent to them."`
+	Published       uint64         `count:"published" prom:"published_total" help:"Objects (segments and checkpoints) completely filled by clients and made visible to lookups."`
+	Packed          uint64         `count:"packed" prom:"packed_total" help:"Segments stored in a smaller lossy form before publication, within the error tolerance of their profile."`
+	PackedAwayBytes uint64         `count:"packed_away_bytes" prom:"packed_away_bytes_total" help:"Bytes by which packing made published segments smaller."`
 	PackNanos       uint64         `count:"pack_nanos"`
-	PublishedBytes  uint64         `count:"published_bytes" prom:"published_bytes_total" help:"Bytes published, over all ranks."`
-	Aborted         [Causes]uint64 `count:"aborted_{client,death,corrupt,device,expiry}" prom:"aborted_total,reason=*" help:"Fills that ended without publication, by reason."`
+	PublishedBytes  uint64         `count:"published_bytes" prom:"published_bytes_total" help:"Bytes of published objects, summed over all tensor-parallel ranks."`
+	Aborted         [Causes]uint64 `count:"aborted_{client,death,corrupt,device,expiry}" prom:"aborted_total,reason=*" help:"Fills that ended without publication, by reason: client (aborted by its client), death (a client disconnected), corrupt (a digest did not match), device (the memory device failed), expiry (not completed in time)."`
 
-	RefusedFull  uint64 `count:"refused_full" prom:"admissions_refused_total,reason=full" help:"Reservations refused by reason."`
+	RefusedFull  uint64 `count:"refused_full" prom:"admissions_refused_total,reason=full" help:"Requests for memory that were refused, by reason: full (everything in the pool is in use), quota (of the tenant), busy (memory is still being freed, or the connection has too many leases or reservations)."`
 	RefusedQuota uint64 `count:"refused_quota" prom:"admissions_refused_total,reason=quota"`
 	RefusedBusy  uint64 `count:"refused_busy" prom:"admissions_refused_total,reason=busy"`
 
 	// Evictions from memory: EvictedRoom + EvictedQuota = Demoted + DemotionsRefused +
 	// DemotionsFailed + Dropped + those still being written.
-	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=dram,reason=room" help:"Objects that left a tier by reason: room, quota, operator, and on disk parent (the checkpoint they extend left). From memory most are still on disk, see demotions_total."`
+	EvictedRoom uint64 `count:"evicted_room" prom:"evictions_total,tier=dram,reason=room" help:"Objects that left a tier, by reason: room, quota (of the tenant), operator, parent (disk: the checkpoint that it extends was removed), age (object store: past its lifetime), object (GPU copy: its object left the node or changed), lost (GPU failed). Most objects evicted from memory are still on disk: see demotions_total."`
 	// Objects evicted for their tenant's quota.
 	EvictedQuota uint64 `count:"evicted_quota" prom:"evictions_total,tier=dram,reason=quota"`
-	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=dram" help:"Bytes evicted."`
-	Demoted      uint64 `count:"demoted" prom:"demotions_total,result=taken" help:"Objects that left memory, by what became of them below: taken (the disk holds them), refused, failed, dropped (not offered). All but taken are lost." part:"disk"`
+	EvictedBytes uint64 `count:"evicted_bytes" prom:"evicted_bytes_total,tier=dram" help:"Bytes of objects evicted from a tier."`
+	Demoted      uint64 `count:"demoted" prom:"demotions_total,result=taken" help:"Objects evicted from memory, by whether the disk tier keeps them: taken (on disk), refused (the disk tier did not accept the write), failed (the write failed), dropped (not offered to the disk: evicted for a quota, or another node is believed to have it)." part:"disk"`
 	// The lower tier refused the write.
 	DemotionsRefused uint64 `count:"demotions_refused" prom:"demotions_total,result=refused" part:"disk"`
 	// The write ended with an error.
@@ -97,24 +97,24 @@ type Counters struct {
 	StrippedDroppedBytes uint64 `count:"thinned_dropped_bytes"`
 
 	// Writes to the lower tier.
-	Written         uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects that a tier came to hold, from the one above." part:"disk"`
+	Written         uint64                       `count:"written" prom:"tier_written_total,tier=disk" help:"Objects written from memory to a lower tier." part:"disk"`
 	WrittenBytes    uint64                       `count:"written_bytes"`
-	Writing         uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a tier now." part:"disk"`
-	WritesFailed    uint64                       `count:"writes_failed" prom:"tier_writes_failed_total,tier=disk" help:"Writes that a tier took and did not end well." part:"disk"`
-	WritesRefused   [refusals]uint64             `count:"writes_refused_{busy,full,quota,unavailable,other}" prom:"tier_writes_refused_total,tier=disk,reason=*" help:"Writes that a tier did not take, by reason. Busy ones are tried again." part:"disk"`
-	Cleaned         uint64                       `count:"cleaned" prom:"cleaned_total" help:"Writes begun because memory filled up." part:"disk"`
-	CorruptInMemory uint64                       `count:"spoilt_in_memory" prom:"spoilt_in_memory_total" help:"Objects not written because their bytes in memory were not those published." part:"disk"`
-	TrimmedBytes    uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes given up in a tier for a tenant's quota." part:"disk"`
-	Acknowledged    [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications that asked for more than memory, by the level reached when they were acknowledged." part:"disk"`
+	Writing         uint64                       `count:"writing" prom:"tier_writing,tier=disk" help:"Objects being written to a lower tier now." part:"disk"`
+	WritesFailed    uint64                       `count:"writes_failed" prom:"tier_writes_failed_total,tier=disk" help:"Writes that a lower tier accepted and that then failed." part:"disk"`
+	WritesRefused   [refusals]uint64             `count:"writes_refused_{busy,full,quota,unavailable,other}" prom:"tier_writes_refused_total,tier=disk,reason=*" help:"Writes that a lower tier did not accept, by reason: busy (write queue full), full, quota, unavailable (the tier accepts no writes now), other. Writes that wait for a busy tier are not counted." part:"disk"`
+	Cleaned         uint64                       `count:"cleaned" prom:"cleaned_total" help:"Writes to disk that were started ahead of eviction because a memory pool was short of free bytes." part:"disk"`
+	CorruptInMemory uint64                       `count:"spoilt_in_memory" prom:"spoilt_in_memory_total" help:"Objects removed because their bytes in memory no longer matched the published digests, as found when they were copied to disk, to a GPU, to the object store or to another node." part:"disk"`
+	TrimmedBytes    uint64                       `count:"trimmed_bytes" prom:"tier_trimmed_bytes_total,tier=disk" help:"Bytes evicted from a lower tier to keep tenants within their quotas." part:"disk"`
+	Acknowledged    [tier.LevelSynced + 1]uint64 `count:"acknowledged_{,memory,logged,synced}" prom:"acknowledged_total,level=*" help:"Publications for which the client asked for a durable write, by the level reached at the acknowledgement: memory (not durable), logged (survives a crash of the daemon), synced (survives power loss)." part:"disk"`
 
 	// Reads from the lower tier.
-	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"promotions_total,result=*" help:"Objects read into memory, by outcome: done, corrupt, gone (left meanwhile), unavailable (the disk does not read now), no_room (in memory), stopped." part:"disk"`
-	PromotedBytes  uint64                    `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read into memory." part:"disk"`
-	Promoting      uint64                    `count:"promoting" prom:"promotions_in_flight" help:"Objects being read into memory, or waiting to be." part:"disk"`
-	PromotionsBusy uint64                    `count:"promotions_busy" prom:"promotions_refused_total" help:"Promotions not begun because too many were under way." part:"disk"`
+	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"promotions_total,result=*" help:"Reads of objects from disk into memory, by outcome: done, corrupt, gone (evicted or changed meanwhile), unavailable (the disk tier cannot read now), no_room (in memory or in the tenant's quota), stopped (canceled or timed out)." part:"disk"`
+	PromotedBytes  uint64                    `count:"promoted_bytes" prom:"promoted_bytes_total" help:"Bytes of objects read from disk into memory." part:"disk"`
+	Promoting      uint64                    `count:"promoting" prom:"promotions_in_flight" help:"Reads of objects from disk into memory that are queued or running." part:"disk"`
+	PromotionsBusy uint64                    `count:"promotions_busy" prom:"promotions_refused_total" help:"Reads from disk or from other nodes that were not started because too many were queued or running." part:"disk"`
 	// ReadAheadBegun = ReadAheadUsed + ReadAheadWasted + ReadAheadFailed + the objects in
 	// memory or in flight that are not used yet.
-	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read because a match named them, by what became of that: begun, used (a client took a lease), wasted (left memory unused), failed, dropped (not begun: over a bound)." part:"disk"`
+	ReadAheadBegun uint64 `count:"read_ahead_begun" prom:"read_ahead_total,result=begun" help:"Objects read into memory because a match request named them, before any client asked for a lease: begun, of these used (a client leased or waited for the object), wasted (evicted or timed out unused) and failed; dropped (not begun, because a limit was reached)." part:"disk"`
 	ReadAheadUsed  uint64 `count:"read_ahead_used" prom:"read_ahead_total,result=used" part:"disk"`
 	// Evicted or timed out without a use.
 	ReadAheadWasted uint64 `count:"read_ahead_wasted" prom:"read_ahead_total,result=wasted" part:"disk"`
@@ -191,17 +191,17 @@ type Beyond struct {
 	PrefixHits      uint64 `count:"prefix_hits"`
 	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 
-	Finds     [transfer.Outcomes]uint64 `count:"finds_{done,,,unavailable,busy,stopped,,}" prom:"peer_finds_total,result=*" help:"Questions to peers for what this node lacks, by outcome: done, unavailable (nobody answered, or not in time), busy, stopped."`
-	FindsBusy uint64                    `count:"finds_refused" prom:"peer_finds_refused_total" help:"Questions to peers not asked because too many were under way."`
-	Finding   uint64                    `count:"finding" prom:"peer_finds_in_flight" help:"Questions to peers that wait or run."`
+	Finds     [transfer.Outcomes]uint64 `count:"finds_{done,,,unavailable,busy,stopped,,}" prom:"peer_finds_total,result=*" help:"Searches of other cluster members and the object store for objects missing on this node, by outcome: done (answered), unavailable (nobody answered in time), busy (too many requests), stopped (canceled)."`
+	FindsBusy uint64                    `count:"finds_refused" prom:"peer_finds_refused_total" help:"Searches of other cluster members and the object store that were not started because too many were queued or running."`
+	Finding   uint64                    `count:"finding" prom:"peer_finds_in_flight" help:"Searches of other cluster members and the object store that are queued or running."`
 	// Objects that no source had although there was a hint.
-	FindMisses uint64 `count:"find_misses" prom:"peer_find_misses_total,reason=absent" help:"Objects that a peer was believed to have and could not be had, by reason: absent, wrong (what a peer said of it cannot be)."`
+	FindMisses uint64 `count:"find_misses" prom:"peer_find_misses_total,reason=absent" help:"Objects that another node or the object store was believed to have, but that could not be fetched, by reason: absent (nobody has it, or has what it extends), wrong (the description received is invalid)."`
 	FindsWrong uint64 `count:"find_wrong" prom:"peer_find_misses_total,reason=wrong"`
-	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched since computing their tokens is faster."`
+	NotWorth   uint64 `count:"not_worth" prom:"peer_not_worth_total" help:"Objects not fetched from another node or the object store, because computing their tokens is estimated to be faster."`
 
-	Fetches      [transfer.Outcomes]uint64 `count:"fetches_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"peer_fetches_total,result=*" help:"Objects fetched from peers into memory, by outcome: done, corrupt, gone (left the peer meanwhile), unavailable (the peer does not send), no_room (in memory), stopped."`
-	FetchedBytes uint64                    `count:"fetched_bytes" prom:"peer_fetched_bytes_total" help:"Bytes of objects fetched from peers into memory."`
-	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Objects being fetched from peers, or waiting to be."`
+	Fetches      [transfer.Outcomes]uint64 `count:"fetches_{done,corrupt,gone,unavailable,no_room,stopped,,}" prom:"peer_fetches_total,result=*" help:"Fetches of objects from other nodes and the object store into memory, by outcome: done, corrupt, gone (the source no longer has it), unavailable (the source cannot send now), no_room (in memory or in the tenant's quota), stopped (canceled or timed out)."`
+	FetchedBytes uint64                    `count:"fetched_bytes" prom:"peer_fetched_bytes_total" help:"Bytes of objects fetched from other nodes and the object store into memory."`
+	Fetching     uint64                    `count:"fetching" prom:"peer_fetches_in_flight" help:"Fetches from other nodes and the object store that are queued or running."`
 }
 
 // ObjectHits counts hits of Match in a store shared by nodes.
@@ -215,17 +215,17 @@ type ObjectHits struct {
 // Offload counts copies sent to other nodes, or to a store shared by nodes, since Open. Sending
 // and SendingBytes are gauges. Offered = Sent + Failed + the sum of Refused + Sending.
 type Offload struct {
-	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Objects of which a copy was to go to the object store or to another node, by result: offered, sent, failed, and without being offered: elsewhere (others are believed to have it), not_worth (computing its tokens is faster than fetching them back), no_room (too much of the pool is on its way already), chain (what it extends cannot be sent)."`
+	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Copies of objects for the object store or another node. Offered ones end as sent, failed, or refused (offloads_refused_total); not offered are elsewhere (others are believed to have it), not_worth (computing is faster than fetching it back), no_room (too many copies in flight) and chain (the checkpoint that it extends cannot be sent)."`
 	Sent         uint64           `count:"sent" prom:"offloads_total,result=sent"`
-	SentBytes    uint64           `count:"sent_bytes" prom:"offloaded_bytes_total" help:"Bytes of objects of which a copy was sent."`
+	SentBytes    uint64           `count:"sent_bytes" prom:"offloaded_bytes_total" help:"Bytes of objects copied to the object store or to another node."`
 	Failed       uint64           `count:"failed" prom:"offloads_total,result=failed"`
-	Refused      [refusals]uint64 `count:"refused_{busy,full,quota,unavailable,other}" prom:"offloads_refused_total,reason=*" help:"Copies that nobody took, by the last one's reason."`
+	Refused      [refusals]uint64 `count:"refused_{busy,full,quota,unavailable,other}" prom:"offloads_refused_total,reason=*" help:"Copies that neither the object store nor another node accepted, by the reason of the last refusal: busy (queue full), full, quota, unavailable (no destination accepts copies now), other."`
 	Elsewhere    uint64           `count:"elsewhere" prom:"offloads_total,result=elsewhere"`
 	NotWorth     uint64           `count:"not_worth" prom:"offloads_total,result=not_worth"`
 	NoRoom       uint64           `count:"no_room" prom:"offloads_total,result=no_room"`
 	Chain        uint64           `count:"chain" prom:"offloads_total,result=chain"`
-	Sending      uint64           `count:"sending" prom:"offloads_in_flight" help:"Copies being sent, or waiting to be."`
-	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory that they hold."`
+	Sending      uint64           `count:"sending" prom:"offloads_in_flight" help:"Copies to the object store or to another node that are queued or being sent."`
+	SendingBytes uint64           `count:"sending_bytes" prom:"offload_bytes_in_flight" help:"Bytes of memory occupied by objects whose copies are queued or being sent to the object store or to another node."`
 }
 
 // HBM counts events since Open, on one accelerator or on all together. All are zero without HBM.
@@ -251,19 +251,19 @@ type HBM struct {
 // are gauges.
 type Device struct {
 	// Counts of AcquireResident and LoadResident.
-	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases asked for on the GPU, by kind of object and result (hit or miss)."`
+	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases requested on copies in GPU memory, by kind of object (segment or checkpoint) and result (hit or miss)."`
 	AcquiredTokens uint64 `count:"acquired_tokens"`
 	AcquireMisses  uint64 `count:"acquire_misses" prom:"hbm_leases_total,kind=segment,result=miss"`
 	Loaded         uint64 `count:"loaded" prom:"hbm_leases_total,kind=checkpoint,result=hit"`
 	LoadedTokens   uint64 `count:"loaded_tokens"`
 	LoadMisses     uint64 `count:"load_misses" prom:"hbm_leases_total,kind=checkpoint,result=miss"`
 
-	Copies         uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints on the GPU that lookups find."`
-	Promoting      uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies to the GPU that are wanted or running."`
-	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies to the GPU by outcome: done, corrupt (the device's digests are not the object's), gone (the object left memory meanwhile), no_room, stopped, lost (with the device), failed (refused by the device)."`
-	PromotionsBusy uint64                    `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies to the GPU not begun because too many were wanted."`
-	MatchesDropped uint64                    `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Hits of matches that were not considered for a copy: too many at once."`
-	Lost           uint64                    `count:"lost" prom:"hbm_lost" help:"1 when the GPU was lost or could not be used; what it held is in memory or on disk."`
+	Copies         uint64                    `count:"copies" prom:"hbm_copies" help:"Copies of segments and checkpoints in GPU memory that lookups find."`
+	Promoting      uint64                    `count:"promoting" prom:"hbm_promotions_in_flight" help:"Copies from memory to the GPU that are queued or running."`
+	Promotions     [transfer.Outcomes]uint64 `count:"promotions_{done,corrupt,gone,,no_room,stopped,lost,failed}" prom:"hbm_promotions_total,result=*" help:"Copies from memory to the GPU, by outcome: done, corrupt (the digests on the GPU differ from the object's), gone (the object left memory meanwhile), no_room, stopped (canceled), lost (the GPU failed), failed (the GPU returned an error)."`
+	PromotionsBusy uint64                    `count:"promotions_busy" prom:"hbm_promotions_refused_total" help:"Copies from memory to the GPU that were not started because too many were queued or running."`
+	MatchesDropped uint64                    `count:"matches_dropped" prom:"hbm_matches_dropped_total" help:"Match hits that did not trigger a copy to the GPU, because too many hits were waiting to be considered."`
+	Lost           uint64                    `count:"lost" prom:"hbm_lost" help:"1 if the GPU failed or could not be used, otherwise 0. The objects that it held are still in memory or on disk."`
 }
 
 // Add adds the counts of another device.

@@ -37,8 +37,8 @@ func forms(listing bool) []string {
 }
 
 func (c *Call) formatFlags(fs *pflag.FlagSet, listing bool) {
-	fs.StringVarP(&c.Output, "output", "o", FormTable, "`form` of the output: "+strings.Join(forms(listing), ", "))
-	fs.BoolVar(&c.JSON, "json", false, "print one JSON document, as -o json")
+	fs.StringVarP(&c.Output, "output", "o", FormTable, "output `format`: "+strings.Join(forms(listing), ", "))
+	fs.BoolVar(&c.JSON, "json", false, "print one JSON document (same as -o json)")
 }
 
 // choose sets the form of the output.

@@ -17,7 +17,7 @@ import (
 // Verbatim commands have none, since they belong to another program.
 func Man(program func() *Program) Command {
 	return Command{
-		Name: "man", Synopsis: "DIR", Summary: "Write a manual page of each command to a directory", Hidden: true,
+		Name: "man", Synopsis: "DIR", Summary: "Write a manual page for each command to a directory", Hidden: true,
 		Setup: func(*pflag.FlagSet) func(context.Context, *Call) error {
 			return func(_ context.Context, c *Call) error {
 				if len(c.Args) != 1 {

@@ -26,10 +26,11 @@ type clusterShown struct {
 func clusterCommand() cli.Command {
 	return cli.Command{
 		Name: "cluster", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Show the members of a node's cluster, its index of their objects, and the traffic",
-		About: `This is the view of the one node that is asked. LAG is the age of the last complete index of a
-member; RATE and QUEUED describe fetches from it. Nodes that failed (crashed or cut off) or left
-are listed for 72 hours, with SINCE = last seen.
+		Summary: "Show the members of a node's cluster, the index of their objects, and the fetches from them",
+		About: `This is the view of the node that is asked. LAG is the age of the last complete list of objects
+received from a member. RATE is the measured speed of fetches from the member, and QUEUED the bytes
+requested and not received yet. Nodes that failed (crashed or cut off) or left are listed for 72
+hours; SINCE is then the time when they were last seen.
 
 Exit status 1: a member cannot be used or reached, or the node is not in a cluster.`,
 		Examples: []string{"", "--json", "--admin http://127.0.0.1:9400"},

@@ -19,9 +19,9 @@ import (
 func configCommand() cli.Command {
 	return cli.Command{
 		Name: "config", Group: "change",
-		Summary: "Show a node's configuration, and change settings that may change while it runs",
+		Summary: "Show a node's configuration, and change settings while the node runs",
 		About: "Get shows the settings, without secrets. Set changes log_level, budgets, quotas and canary_share until the node\n" +
-			"restarts, which restores its flags and file. Reload makes it reread the files of keys and tokens.",
+			"restarts; after that its flags and file apply again. Reload makes it reread the files of keys and tokens.",
 		Examples: []string{"get", "get log_level", "set log_level=debug", "set quotas.team-a.quota_bytes=10GiB --dry-run", "reload"},
 		Subs:     []cli.Command{configGetCommand(), configSetCommand(), configReloadCommand()},
 	}
@@ -133,8 +133,8 @@ func settingText(name string, value any) string {
 func configSetCommand() cli.Command {
 	return cli.Command{
 		Name: "set", Synopsis: "[flags] NAME=VALUE...",
-		Summary: "Change settings that may change while the node runs",
-		About: "Nested settings have dots, as in quotas.team-a.quota_bytes. Values are numbers, words, sizes such as 10GiB for\n" +
+		Summary: "Change settings while the node runs",
+		About: "Names of nested settings have dots, as in quotas.team-a.quota_bytes. Values are numbers, words, sizes such as 10GiB for\n" +
 			"names that end in _bytes, and null, which removes a setting. Either all settings change or none; none change if\n" +
 			"the configuration was changed by someone else meanwhile.",
 		Examples: []string{"log_level=debug", "quotas.team-a.quota_bytes=10GiB quotas.team-b.quota_bytes=0", "public_bytes=300GB --dry-run"},
@@ -262,7 +262,7 @@ func configReloadCommand() cli.Command {
 			var t target
 			var dry bool
 			t.flags(fs)
-			fs.BoolVar(&dry, "dry-run", false, "read and check them, but keep using the old ones")
+			fs.BoolVar(&dry, "dry-run", false, "read and check the files, but keep using the old keys and tokens")
 			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
 				if err != nil {

@@ -18,31 +18,31 @@ import (
 func contextCommand() cli.Command {
 	return cli.Command{
 		Name: "context", Group: "self",
-		Summary: "Name daemons, to select one by --context or all by --all-contexts",
-		About: "They are kept in spliced/contexts.yaml among the user's settings, or in the file that " + contexts.Environment + " names.\n" +
-			"A node is selected, in this order, by --admin, --context, SPLICED_ADMIN_SOCKET, the context in use, or else\n" +
-			"the socket of the daemon on this machine.",
+		Summary: "Name daemons, to select one with --context or all with --all-contexts",
+		About: "The names are kept in spliced/contexts.yaml in the user's configuration directory, or in the file that\n" +
+			contexts.Environment + " names. The first of these selects the daemon to ask: --admin, --context,\n" +
+			"SPLICED_ADMIN_SOCKET, the context in use, the socket of the daemon on this machine.",
 		Examples: []string{"add prod-1 http://10.0.0.1:9400 --token-file ~/.spliced-token", "use prod-1", "ls", "rm prod-1"},
 		Subs: []cli.Command{
 			{
-				Name: "ls", Synopsis: cli.FlagsOnly, Summary: "List the names", Examples: []string{"", "-o json"}, Listing: true,
+				Name: "ls", Synopsis: cli.FlagsOnly, Summary: "List the names of daemons", Examples: []string{"", "-o json"}, Listing: true,
 				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return listContexts },
 			},
 			{
-				Name: "add", Synopsis: "[flags] NAME ADDRESS", Summary: "Add a name, or change it",
+				Name: "add", Synopsis: "[flags] NAME ADDRESS", Summary: "Add a name for a daemon, or change its address",
 				Examples: []string{"local /run/spliced/admin/admin.sock", "prod-1 http://10.0.0.1:9400 --token-file token"},
 				Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 					var token string
-					fs.StringVar(&token, "token-file", "", "`file` with the bearer token, over HTTP")
+					fs.StringVar(&token, "token-file", "", "`file` with the bearer token for HTTP")
 					return func(_ context.Context, c *cli.Call) error { return addContext(c, token) }
 				},
 			},
 			{
-				Name: "use", Synopsis: "[flags] NAME", Summary: "Use the daemon of this name by default", Examples: []string{"prod-1"},
+				Name: "use", Synopsis: "[flags] NAME", Summary: "Select the daemon that commands ask by default", Examples: []string{"prod-1"},
 				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return useContext },
 			},
 			{
-				Name: "rm", Synopsis: "[flags] NAME", Summary: "Forget a name", Examples: []string{"prod-1"},
+				Name: "rm", Synopsis: "[flags] NAME", Summary: "Remove the name of a daemon", Examples: []string{"prod-1"},
 				Setup: func(*pflag.FlagSet) func(context.Context, *cli.Call) error { return removeContext },
 			},
 		},

@@ -26,34 +26,34 @@ func diskCommand() cli.Command {
 	return cli.Command{
 		Name: "disk", Group: "check", Synopsis: "[flags] check|repair|dump DIR",
 		Summary: "Check, repair or list the directory of a disk tier while no daemon runs on it",
-		About: `check   compares slab files, catalogue, headers and manifests with each other, and with
-        -deep reads every payload and compares it with its digests, and counts the extents
-        that verify and have no row. Nothing is changed.
-repair  makes the directory one that check finds clean, and forgets as little as that
-        takes: a damaged FORMAT, where KEY and the slab files say what was in it, and
-        damaged headers of slab files are written anew; rows that a deep check finds
-        wrong are deleted; a damaged catalogue is made anew from what the slab files hold,
-        and the old one is kept beside it. Evicted or removed objects that were not
-        overwritten come back then; with -all also where the catalogue is sound, such as
-        one of an earlier release that silently dropped rows from a damaged log.
-        Entries that the disk cannot read are kept: a daemon forgets those that it
-        cannot read either.
+		About: `check   compares slab files, catalogue, headers and manifests with each other and changes
+        nothing. With --deep it also reads every payload, compares it with its digests,
+        and counts the extents that verify but have no row in the catalogue.
+repair  changes the directory so that check finds no problems, and removes as few objects
+        as possible. It rewrites a damaged FORMAT file, if KEY and the slab files say what
+        was in it, and damaged headers of slab files; it deletes the rows that a deep
+        check finds wrong. It rebuilds a damaged catalogue from the slab files, and keeps
+        the old one beside it. Evicted or removed objects that were not overwritten then
+        come back. With --all they come back even if the catalogue is sound: use it for a
+        catalogue of an earlier release that silently dropped rows from a damaged log.
+        Objects that the disk cannot read are kept; a daemon drops those that it cannot
+        read either.
 dump    lists every row of the catalogue.
 
-DIR is the -disk directory of spliced. All three commands take its lock, so they refuse
-while a daemon uses it.
+DIR is the directory that spliced was given with -disk. All three commands lock it, so
+they refuse to run while a daemon uses it.
 
-Exit status: 0 no problems, or all repaired; 1 problems, or some could not be repaired;
+Exit status: 0 no problems, or all repaired; 1 problems found, or not all repaired;
 2 wrong usage; 3 the directory was not checked, or not completely: it is in use, missing,
 of another version, or its file system has errors.`,
 		Examples: []string{"check /var/lib/spliced", "check --deep /var/lib/spliced --json", "repair /var/lib/spliced", "repair --all /var/lib/spliced", "dump --long /var/lib/spliced"},
 		Words:    []string{"check", "repair", "dump"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f diskFlags
-			fs.BoolVar(&f.deep, "deep", false, "check: read all payloads too")
-			fs.BoolVar(&f.all, "all", false, "repair: restore extents that verify and have no row")
-			fs.BoolVar(&f.long, "long", false, "dump: whole keys, and the place of each")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.BoolVar(&f.deep, "deep", false, "check: also read all payloads and compare them with their digests")
+			fs.BoolVar(&f.all, "all", false, "repair: also restore extents that verify but have no row in the catalogue")
+			fs.BoolVar(&f.long, "long", false, "dump: print whole keys, and the location of each object")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}

@@ -36,15 +36,15 @@ type doctorFlags struct {
 func doctorCommand() cli.Command {
 	return cli.Command{
 		Name: "doctor", Group: "check", Synopsis: cli.FlagsOnly,
-		Summary:  "Check that spliced works on this machine: kernel, socket, memory, GPU, layouts, a round trip",
+		Summary:  "Check that spliced works on this machine: kernel, socket, memory, GPU, layouts and a round trip",
 		Examples: []string{"", "--self", "--self --gpu", "--socket /run/spliced/spliced.sock --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f doctorFlags
 			f.target.flagsWith(fs, slowTimeout) // the test of an object store takes a while
 			fs.StringVar(&f.socket, "socket", "", "engine socket `path` (default $SPLICED_SOCKET, or where spliced listens by default)")
-			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and check that one")
+			fs.BoolVar(&f.self, "self", false, "start a temporary daemon and check it")
 			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced for --self (default: beside this program, or in PATH)")
-			fs.BoolVar(&f.gpu, "gpu", false, "with --self: share GPU memory, to check it too")
+			fs.BoolVar(&f.gpu, "gpu", false, "with --self: also share GPU memory and check it")
 			fs.StringVar(&f.driver, "driver", "", "`path` of the CUDA driver library (default libcuda.so.1)")
 			return f.run
 		},

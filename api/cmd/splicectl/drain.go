@@ -19,7 +19,7 @@ import (
 func drainCommand() cli.Command {
 	return cli.Command{
 		Name: "drain", Group: "change", Synopsis: cli.FlagsOnly,
-		Summary:  "Stop a node from accepting new clients and fills, and report it unready",
+		Summary:  "Make a node refuse new clients and fills, and report itself not ready",
 		About:    "Use it before stopping a node. Engines continue without the node, and compute what it would have provided.",
 		Examples: []string{"--dry-run", "-y", "--undo"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
@@ -28,7 +28,7 @@ func drainCommand() cli.Command {
 			t.flags(fs)
 			fs.BoolVar(&undo, "undo", false, "accept clients and fills again")
 			fs.BoolVar(&dry, "dry-run", false, "check whether the change is possible, and change nothing")
-			fs.BoolVarP(&yes, "yes", "y", false, "do not ask on a terminal")
+			fs.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation on a terminal")
 			return func(ctx context.Context, c *cli.Call) error {
 				client, err := t.client()
 				if err != nil {

@@ -26,7 +26,7 @@ type eventFlags struct {
 func eventsCommand() cli.Command {
 	return cli.Command{
 		Name: "events", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
-		Summary: "Show events of a node: objects that arrive, leave and move, requests, states, connections",
+		Summary: "Show events of a node: objects stored, evicted and moved, requests, connections, changes of state",
 		About: "Without -f this lists the last --limit events that the node still has. With -f it prints events as\n" +
 			"they happen, until interrupted, also across restarts of the daemon; with -o json one document per line.",
 		Examples: []string{"-f", "-f --kind evicted,request --tenant team-a", "-n 20", "--kind changed -o json"},
@@ -34,10 +34,10 @@ func eventsCommand() cli.Command {
 			var f eventFlags
 			f.target.flags(fs)
 			fs.BoolVarP(&f.follow, "follow", "f", false, "keep printing new events")
-			fs.Var(&f.kinds, "kind", "`kinds`, separated by commas or repeated: "+strings.Join(api.EventKinds, ", "))
+			fs.Var(&f.kinds, "kind", "only events of these `kinds`, separated by commas or repeated: "+strings.Join(api.EventKinds, ", "))
 			fs.StringVar(&f.query.Tenant, "tenant", "", "only events about this `tenant`")
-			fs.Uint64Var(&f.after, "after", 0, "only events after this `id`; 0 = from the oldest that the node has (default: the last ones, with -f from now on)")
-			fs.IntVarP(&f.query.Limit, "limit", "n", 100, "list at most this `number`; not with -f")
+			fs.Uint64Var(&f.after, "after", 0, "only events after this `id`; 0 = all that the node still has (default: the last --limit events; with -f only new ones)")
+			fs.IntVarP(&f.query.Limit, "limit", "n", 100, "list at most this `number` of events; not with -f")
 			return f.run
 		},
 	}

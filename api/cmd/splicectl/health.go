@@ -16,9 +16,9 @@ import (
 func healthCommand() cli.Command {
 	return cli.Command{
 		Name: "health", Group: "look", Synopsis: cli.FlagsOnly,
-		Summary: "Show whether nodes are ready, and their problems",
-		About: "Exit status 1: a node does not answer, or serves no engines. A degraded node still works, and counts as\n" +
-			"status 0.",
+		Summary: "Show whether nodes are ready, and what problems they have",
+		About: "Exit status 1: a node does not answer, or serves no engines. A degraded node still works and gives\n" +
+			"exit status 0.",
 		Examples: []string{"", "--all-contexts", "--members --admin http://10.0.0.1:9400 --json", "-w"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target

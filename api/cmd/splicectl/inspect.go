@@ -19,14 +19,15 @@ func inspectCommand() cli.Command {
 	return cli.Command{
 		Name: "inspect", Group: "look", Listing: true, Words: []string{"decisions"}, Synopsis: "[flags] KEY | decisions",
 		Summary: "Show one segment or checkpoint and the decisions about it, or the latest decisions",
-		About: "Decisions record what was admitted, refused, evicted, thinned or demoted, and why, and advice to engines\n" +
-			"to store something or not, which has no key yet. A node keeps the last few thousand, and with a disk up\n" +
-			"to 2,000 of them, without advice, across restarts.",
+		About: "Decisions record which objects were admitted, refused, evicted, thinned (kept without their states) or demoted,\n" +
+			"and why. They also record the advice to engines to store an object or not; such an object has no key yet.\n" +
+			"A node keeps the last few thousand decisions. With a disk it keeps up to 2,000 of them, without advice,\n" +
+			"across restarts.",
 		Examples: []string{"9f86d081884c", "9f86d081884c --json", "decisions", "decisions --what evicted --limit 20"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var i inspection
 			i.target.flags(fs)
-			fs.StringVar(&i.query.Tenant, "tenant", "", "only decisions about this `tenant`")
+			fs.StringVar(&i.query.Tenant, "tenant", "", "only decisions about objects of this `tenant`")
 			fs.StringVar(&i.query.What, "what", "", "only `decisions` of this kind: "+strings.Join(decided, ", "))
 			fs.IntVar(&i.query.Limit, "limit", 20, "show at most this `number` of decisions")
 			return i.run

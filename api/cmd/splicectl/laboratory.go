@@ -26,7 +26,7 @@ const laboratory = "splicelab"
 func laboratoryCommands() []cli.Command {
 	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
-			Summary: "Check a GPU: kernels, speed, shared memory, order between processes"},
+			Summary: "Check a GPU: kernels, speed, shared memory, ordering between processes"},
 		{Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
 			Summary: "Serve RAG requests and conversations with and without the daemon"},
 		{Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
@@ -34,11 +34,11 @@ func laboratoryCommands() []cli.Command {
 		{Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
 			Summary: "Replay recorded requests through simulated caches to compare policies"},
 		{Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Simulate a cluster's index in virtual time, with the daemon's code"},
+			Summary: "Simulate the index of a cluster in virtual time, with the daemon's code"},
 		{Name: "bench", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Measure a temporary daemon and the kernels against their limits"},
+			Summary: "Benchmark a temporary daemon and the kernels, next to what the hardware can do"},
 		{Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
-			Summary: "Kill a temporary daemon repeatedly and audit what it acknowledged"},
+			Summary: "Kill a temporary daemon repeatedly, and check what it acknowledged"},
 	}
 	for i := range list {
 		c := &list[i]

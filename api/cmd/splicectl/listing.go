@@ -29,8 +29,8 @@ func (l *lister) flags(fs *pflag.FlagSet, limit int) {
 	l.target.flags(fs)
 	l.target.nodeFlags(fs)
 	l.watcher.flags(fs)
-	fs.IntVarP(&l.limit, "limit", "n", limit, "list at most this `number`; 0 = all")
-	fs.StringVar(&l.sort, "sort", "", "`column` to sort by, as --sort bytes, or --sort=-bytes for the greatest first")
+	fs.IntVarP(&l.limit, "limit", "n", limit, "list at most this `number` of rows; 0 = all")
+	fs.StringVar(&l.sort, "sort", "", "`column` to sort by, as in --sort bytes; with a minus in descending order, as in --sort=-bytes")
 }
 
 // read returns the number of items to read; 0 = all.

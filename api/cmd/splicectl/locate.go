@@ -23,23 +23,25 @@ const maxQueryBytes = 4 << 20
 func locateCommand() cli.Command {
 	return cli.Command{
 		Name: "locate", Group: "look", Synopsis: "[flags] [FILE]",
-		Summary: "Show which nodes of a cluster hold parts of a prompt, and the time that saves",
-		About: `FILE (- or absent: standard input) is the question as POST /api/v1/locate takes it, or with
--model the token ids of the prompt, separated by blanks or commas. HELD is the part a node holds itself,
-SAVED the time to first token that this saves; FETCH and WITH include what it would fetch from
-others. Holdings of other nodes are as the node that is asked believes them to be.
+		Summary: "Show which nodes of a cluster hold parts of a prompt, and how much time reusing these saves",
+		About: `FILE contains the JSON body of POST /api/v1/locate or, with --model, the token ids of the prompt,
+separated by blanks or commas. Without FILE, or if it is -, standard input is read.
 
-Exit status 1: nothing of the prompt is held anywhere.`,
+HELD is the number of the prompt's tokens that a node holds itself, and SAVED the time to first
+token that they save. FETCH is the number of tokens that the node would fetch from other nodes, and
+WITH the time saved including these. What other nodes hold is what the node that is asked believes.
+
+Exit status 1: no node holds a part of the prompt that saves time.`,
 		Examples: []string{"query.json", "--model org/model --segments 0:512,512:300 --seam 8 tokens.txt", "--admin http://127.0.0.1:9400 --json query.json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target
 			var q api.LocateQuery
 			t.flags(fs)
-			fs.StringVar(&q.Profile, "model", "", "model's name or fingerprint; FILE has token ids")
-			fs.StringVar(&q.Tenant, "tenant", "", "tenant (default: the default one)")
-			fs.IntVar(&q.BlockTokens, "block", 0, "block size of the engine in tokens, to look for prefixes")
-			fs.IntVar(&q.SeamTokens, "seam", 0, "seam width in tokens")
-			fs.IntVar(&q.Limit, "nodes", 0, "nodes to list (default 64)")
+			fs.StringVar(&q.Profile, "model", "", "`name` or fingerprint of the model; FILE then contains token ids")
+			fs.StringVar(&q.Tenant, "tenant", "", "`tenant` that sends the prompt (default: the tenant named default)")
+			fs.IntVar(&q.BlockTokens, "block", 0, "block size of the engine in `tokens`, to look for prefixes")
+			fs.IntVar(&q.SeamTokens, "seam", 0, "seam width in `tokens`")
+			fs.IntVar(&q.Limit, "nodes", 0, "list at most this `number` of nodes (default 64)")
 			segments := fs.String("segments", "", "segments as BEGIN:TOKENS,...")
 			return func(ctx context.Context, c *cli.Call) error {
 				if err := readQuery(c, &q, *segments); err != nil {

@@ -53,21 +53,21 @@ func kinds() map[string]kind {
 func lsCommand() cli.Command {
 	return cli.Command{
 		Name: "ls", Group: "look", Synopsis: "[flags] [" + strings.Join(kindNames, "|") + "]",
-		Summary: "List objects, connections and other things of nodes: segments unless another kind is named",
-		About: "With --sort all are read and the first --limit in that order are shown. -o wide adds columns and whole\n" +
-			"keys.",
+		Summary: "List segments, or things of another kind such as checkpoints, requests, tenants or leases",
+		About: "With --sort, all rows are read and the first --limit of them in that order are shown. -o wide shows more\n" +
+			"columns, and whole keys.",
 		Examples: []string{"", "--tenant team-a --limit 20", "--sort=-bytes -n 10 -o wide", "checkpoints --json", "tenants", "requests -w",
 			"leases --connection 3", "pools --members --admin http://10.0.0.1:9400"},
 		Words: kindNames, Listing: true,
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l listing
 			l.flags(fs, 100)
-			fs.StringVar(&l.tenant, "tenant", "", "only this `tenant`'s")
+			fs.StringVar(&l.tenant, "tenant", "", "only rows of this `tenant`")
 			fs.IntVar(&l.profile, "profile", -1, "only segments, checkpoints or requests of this profile `id`")
 			fs.StringVar(&l.prefix, "key-prefix", "", "only segments or checkpoints whose key begins with these hex `digits`")
 			fs.StringVar(&l.way, "way", "", "only requests that were served in this `way`: "+strings.Join(ways, ", "))
-			fs.Uint64Var(&l.connection, "connection", 0, "only leases of this connection's `id`")
-			fs.BoolVar(&l.long, "long", false, "whole keys")
+			fs.Uint64Var(&l.connection, "connection", 0, "only leases of the connection with this `id`")
+			fs.BoolVar(&l.long, "long", false, "print whole keys")
 			return l.run
 		},
 	}

@@ -42,13 +42,13 @@ func program() *cli.Program {
 		Name:  "splicectl",
 		Short: "Show, check, control and measure spliced nodes",
 		Long: "Splicectl shows, checks, controls and measures spliced nodes.\n\n" +
-			"Each command has -h with examples, and --json. Long flags may be written with one dash.\n" +
-			"Exit codes: 0 done, 1 failed or something is wrong, 2 wrong usage; disk -h and gpu-check -h list one more.",
+			"Each command has -h, which shows examples, and --json. Long flags may also be written with one dash.\n" +
+			"Exit codes: 0 success, 1 failure or a problem found, 2 wrong usage; disk -h and gpu-check -h list one more.",
 		Version: version,
 		Groups: []cli.Group{
 			{ID: "look", Title: "See what nodes hold and do:"},
-			{ID: "change", Title: "Change it:"},
-			{ID: "check", Title: "Check a machine, a GPU, a disk:"},
+			{ID: "change", Title: "Change what nodes hold and do:"},
+			{ID: "check", Title: "Check a machine, a GPU or a disk:"},
 			{ID: "measure", Title: "Demonstrate and measure:"},
 			{ID: "self", Title: "This program:"},
 		},

@@ -28,8 +28,8 @@ type node struct {
 // nodeFlags declares the flags of commands that can query several nodes.
 func (t *target) nodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&t.allContexts, "all-contexts", false, "ask all daemons that splicectl context ls lists")
-	fs.BoolVar(&t.members, "members", false, "ask all members of the node's cluster, over HTTP")
-	fs.IntVar(&t.memberPort, "member-port", 0, "`port` of the members' admin REST (default that of --admin, or 9400)")
+	fs.BoolVar(&t.members, "members", false, "ask all members of the node's cluster over HTTP")
+	fs.IntVar(&t.memberPort, "member-port", 0, "`port` of the members' admin REST (default: that of --admin, or 9400)")
 }
 
 // several reports whether more than one node may be queried.

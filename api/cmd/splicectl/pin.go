@@ -36,7 +36,7 @@ func pinCommand() cli.Command {
 			var f pinFlags
 			f.target.flagsWith(fs, slowTimeout) // it may have to be read from disk
 			fs.DurationVar(&f.ttl, "ttl", pinTTL, "`time` after which the pin ends")
-			fs.BoolVar(&f.dry, "dry-run", false, "check whether it is possible, and pin nothing")
+			fs.BoolVar(&f.dry, "dry-run", false, "check whether the objects can be pinned, and pin nothing")
 			return func(ctx context.Context, c *cli.Call) error {
 				if f.ttl <= 0 {
 					return cli.Usagef("--ttl %v is not above 0", f.ttl)
@@ -55,7 +55,7 @@ func unpinCommand() cli.Command {
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f pinFlags
 			f.target.flags(fs)
-			fs.BoolVar(&f.dry, "dry-run", false, "change nothing")
+			fs.BoolVar(&f.dry, "dry-run", false, "check which objects would be unpinned, and change nothing")
 			return func(ctx context.Context, c *cli.Call) error { return f.each(ctx, c, f.unpin) }
 		},
 	}

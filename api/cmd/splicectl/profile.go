@@ -25,20 +25,20 @@ type profileFlags struct {
 func profileCommand() cli.Command {
 	return cli.Command{
 		Name: "profile", Group: "change", Synopsis: "[flags] FILE | on FINGERPRINT | off FINGERPRINT",
-		Summary: "Print the sizes of a model's segments, from its config.json; or switch splicing of a profile on or off",
+		Summary: "Print the sizes of a model's segments from its config.json, or switch splicing of a profile on or off",
 		About: "FILE is a Hugging Face config.json. On and off change a running node: an engine's canary switches a profile\n" +
 			"off when reused segments differ too much from computed ones, and only an operator can switch it on again.\n" +
-			"Splicectl ls canaries lists them. The first digits of a fingerprint are enough.",
+			"Splicectl ls canaries lists the profiles that are switched off. The first digits of a fingerprint are enough.",
 		Examples: []string{"on 9f86d081884c", "off 9f86d081884c --tenant team-a --why 'new kernels'", "config.json", "--tp 2 --tokens 2048 config.json", "- --json < config.json"},
 		Words:    []string{"on", "off"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f profileFlags
 			f.switching.target.flags(fs)
 			fs.StringVar(&f.switching.tenant, "tenant", "", "on, off: for this `tenant` only")
-			fs.StringVar(&f.switching.why, "why", "", "off: a `reason`, shown later")
+			fs.StringVar(&f.switching.why, "why", "", "off: the `reason`, which splicectl ls canaries shows")
 			fs.BoolVar(&f.switching.dry, "dry-run", false, "on, off: show what would change, and change nothing")
-			fs.IntVar(&f.tokens, "tokens", 512, "interior `tokens` of the segment")
-			fs.IntVar(&f.tp, "tp", 1, "tensor-parallel `ranks`; figures are for one of them")
+			fs.IntVar(&f.tokens, "tokens", 512, "number of `tokens` in the segment, without its seams")
+			fs.IntVar(&f.tp, "tp", 1, "number of tensor-parallel `ranks`; sizes are per rank")
 			fs.StringVar(&f.model, "model", "", "model `name` to print (default: the config's model_type)")
 			fs.StringVar(&f.kv, "kv-dtype", "bf16", "element `type` of keys and values: f32, f16 or bf16")
 			fs.StringVar(&f.state, "state-dtype", "f32", "element `type` of end-states")

@@ -23,18 +23,18 @@ type removal struct {
 
 func (r *removal) flags(fs *pflag.FlagSet) {
 	r.target.flagsWith(fs, slowTimeout)
-	fs.StringVar(&r.filter.Tenant, "tenant", "", "only this `tenant`'s")
-	fs.StringVar(&r.profile, "profile", "", "only objects of this profile: its `id`, or the first digits of its fingerprint after 0x")
+	fs.StringVar(&r.filter.Tenant, "tenant", "", "only objects of this `tenant`")
+	fs.StringVar(&r.profile, "profile", "", "only objects of this profile: its `id`, or 0x and the first digits of its fingerprint")
 	fs.BoolVar(&r.filter.Dry, "dry-run", false, "show what would be removed, and remove nothing")
-	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask on a terminal")
+	fs.BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation on a terminal")
 }
 
 func rmCommand() cli.Command {
 	return cli.Command{
 		Name: "rm", Group: "change", Synopsis: "[flags] segments|checkpoints [KEY...]",
 		Summary: "Evict segments or checkpoints, by key or by filter",
-		About: "KEYs may be abbreviated to their first digits. Objects that are leased or being filled stay, and are counted.\n" +
-			"Removing costs only time: engines recompute what they do not find.\n\n" +
+		About: "KEYs may be abbreviated to their first digits. Objects that are leased or being filled are kept,\n" +
+			"and their number is printed. Removing costs only time: engines recompute what they do not find.\n\n" +
 			"Exit status 1: a named object does not exist, or is busy.",
 		Examples: []string{"segments 9f86d081884c", "segments --tenant team-a --older-than 24h --dry-run", "checkpoints --profile 3", "segments --all -y"},
 		Words:    []string{"segments", "checkpoints"},
@@ -43,7 +43,7 @@ func rmCommand() cli.Command {
 			r.flags(fs)
 			fs.StringVar(&r.filter.Prefix, "key-prefix", "", "only keys that begin with these hex `digits`")
 			fs.DurationVar(&r.filter.OlderThan, "older-than", 0, "only objects not used for this `time`")
-			fs.BoolVar(&r.all, "all", false, "all of them")
+			fs.BoolVar(&r.all, "all", false, "remove all segments or all checkpoints")
 			return r.run
 		},
 	}
@@ -226,14 +226,14 @@ func (b *bulkRemoved) print(c *cli.Call) error {
 func flushCommand() cli.Command {
 	return cli.Command{
 		Name: "flush", Group: "change", Synopsis: cli.FlagsOnly,
-		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of all",
-		About: "Objects that are leased or being filled stay, and are counted. Use it after weights or kernels have changed under\n" +
-			"the same fingerprint.",
+		Summary: "Evict all segments and checkpoints of a tenant, of a profile, or of all tenants and profiles",
+		About: "Objects that are leased or being filled are kept, and their number is printed. Use this command after weights or\n" +
+			"kernels have changed without a change of the fingerprint.",
 		Examples: []string{"--tenant team-a --dry-run", "--profile 3", "--tenant team-a --profile 0x9f86d081884c -y", "--all"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var r removal
 			r.flags(fs)
-			fs.BoolVar(&r.all, "all", false, "everybody's")
+			fs.BoolVar(&r.all, "all", false, "remove the objects of all tenants and profiles")
 			return func(ctx context.Context, c *cli.Call) error {
 				switch {
 				case r.filter.Tenant == "" && r.profile == "" && !r.all:

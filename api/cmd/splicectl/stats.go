@@ -51,16 +51,16 @@ func statsCommand() cli.Command {
 	return cli.Command{
 		Name: "stats", Group: "look", Synopsis: cli.FlagsOnly,
 		Summary: "Show a node's state on one screen: token hit ratio, time saved, rates, tiers",
-		About: "The token hit ratio is the share of prompt tokens, without those that the engine's own cache has, that need\n" +
-			"not be computed. With -all every counter and gauge follows, with its rate since the start. The document has\n" +
-			"counters as an object by name.",
+		About: "The token hit ratio is the share of prompt tokens reused from the daemon, among those that the engine's own\n" +
+			"cache did not have. With --all, all counters and gauges are listed too, with their rates since the start. The\n" +
+			"JSON document has them as an object by name.",
 		Examples: []string{"", "-w", "--all", "--json", "--members --admin http://10.0.0.1:9400"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f statsFlags
 			f.target.flags(fs)
 			f.target.nodeFlags(fs)
 			f.watcher.flags(fs)
-			fs.BoolVar(&f.all, "all", false, "all counters and gauges too")
+			fs.BoolVar(&f.all, "all", false, "also list all counters and gauges")
 			return f.run
 		},
 	}

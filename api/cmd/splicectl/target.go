@@ -40,9 +40,9 @@ func (t *target) flags(fs *pflag.FlagSet) { t.flagsWith(fs, requestTimeout) }
 
 func (t *target) flagsWith(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.StringVar(&t.admin, "admin", "", "admin `address`: a socket path or an http://host:port URL\n(default $SPLICED_ADMIN_SOCKET, or the current context, or admin/admin.sock beside the engine socket)")
-	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token, over HTTP; a socket takes none")
-	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask, as splicectl context ls lists them")
-	fs.DurationVar(&t.timeout, "timeout", timeout, "timeout of each request, a `time`")
+	fs.StringVar(&t.token, "token-file", "", "`file` with the bearer token for HTTP; a socket needs none")
+	fs.StringVar(&t.context, "context", "", "`name` of the daemon to ask; splicectl context ls lists the names")
+	fs.DurationVar(&t.timeout, "timeout", timeout, "maximum `time` for each request")
 }
 
 // named reports whether a flag names the node. A named node may be on another machine.

@@ -19,7 +19,7 @@ func topCommand() cli.Command {
 		Name: "top", Group: "look", Synopsis: cli.FlagsOnly, Screen: true,
 		Summary: "Watch a node live: hit ratio, rates, tiers, the last requests",
 		About: "Keys: q quits, p pauses, r refreshes, tab switches between requests, usage and connections, + and - change the\n" +
-			"refresh rate. It needs a terminal; without one use splicectl stats -w.",
+			"refresh rate. This command needs a terminal; without one, use splicectl stats -w.",
 		Examples: []string{"", "--every 1s", "--context prod-1"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var t target

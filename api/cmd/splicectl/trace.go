@@ -29,16 +29,16 @@ type traceFlags struct {
 func traceCommand() cli.Command {
 	return cli.Command{
 		Name: "trace", Group: "look", Synopsis: "[flags] [ID]",
-		Summary: "Show how a request was served: the sources of its tokens, its times, and the times of other ways",
-		About: "ID is a number that splicectl ls requests lists, or the engine's own id of the request; without an ID the last\n" +
-			"request is shown. Nodes keep the last few thousand.",
+		Summary: "Show how a request was served: where its tokens came from, how long it took, and how long other ways would take",
+		About: "ID is a number that splicectl ls requests lists, or the engine's own id of the request. Without an ID the last\n" +
+			"request is shown. Nodes keep the last few thousand requests.",
 		Examples: []string{"", "1234", "chatcmpl-77aa", "--tenant team-a --way splice", "1234 -o json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f traceFlags
 			f.target.flags(fs)
-			fs.StringVar(&f.query.Tenant, "tenant", "", "the last request of this `tenant`")
-			fs.StringVar(&f.query.Way, "way", "", "the last request that was served in this `way`: "+strings.Join(ways, ", "))
-			fs.IntVar(&f.width, "width", 0, "`columns` of the drawing (default: the terminal's, or 80)")
+			fs.StringVar(&f.query.Tenant, "tenant", "", "show the last request of this `tenant`")
+			fs.StringVar(&f.query.Way, "way", "", "show the last request that was served in this `way`: "+strings.Join(ways, ", "))
+			fs.IntVar(&f.width, "width", 0, "width of the drawing in `columns` (default: that of the terminal, or 80)")
 			return f.run
 		},
 	}

@@ -19,14 +19,14 @@ func usageCommand() cli.Command {
 		Name: "usage", Group: "look", Synopsis: cli.FlagsOnly, Listing: true,
 		Summary: "Show tokens served, the token hit ratio and the time saved, by tenant and model",
 		About: "HIT is the share of reused tokens among those that the engine's own cache did not have; ALL is the share of\n" +
-			"the whole prompt, including the engine's cache. MISSED shows why tokens were computed. The totals begin with\n" +
-			"the node's state, and survive a restart if there is a disk.",
+			"the whole prompt, including the engine's cache. MISSED shows why tokens were computed. The totals survive\n" +
+			"restarts if the node has a disk tier.",
 		Examples: []string{"", "--tenant team-a", "--sort=-saved", "-o json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var l lister
 			var tenant string
 			l.flags(fs, 0)
-			fs.StringVar(&tenant, "tenant", "", "only this `tenant`'s")
+			fs.StringVar(&tenant, "tenant", "", "only rows of this `tenant`")
 			return func(ctx context.Context, c *cli.Call) error {
 				return l.run(ctx, c, func(ctx context.Context, client *api.Client) (*show.Page, error) {
 					return usagePage(ctx, client, tenant)

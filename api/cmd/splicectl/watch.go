@@ -26,7 +26,7 @@ const clearScreen = "\x1b[H\x1b[J"
 type watcher struct{ every time.Duration }
 
 func (w *watcher) flags(fs *pflag.FlagSet) {
-	fs.DurationVarP(&w.every, "watch", "w", 0, "repeat every `time` until interrupted; --watch=10s")
+	fs.DurationVarP(&w.every, "watch", "w", 0, "repeat at this `interval` until interrupted, as in --watch=10s")
 	fs.Lookup("watch").NoOptDefVal = watchEvery.String()
 }
 

@@ -19,16 +19,16 @@ import (
 func benchCommand() cli.Command {
 	return cli.Command{
 		Name: "bench", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary:  "Measure a temporary daemon and the kernels against their limits",
+		Summary:  "Benchmark a temporary daemon and the kernels, next to what the hardware can do",
 		Examples: []string{"", "--suite quick --json", "--only lookup,transfer", "--suite disk --dir /var/lib"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			o := bench.Options{Commit: commit}
-			fs.StringVar(&o.Suite, "suite", "quick", "`suite`: quick (under a minute), full (five times the rounds), smoke (one round), scale (up to\n16 client processes), disk (compared with fio, two minutes), pebble (where values could be stored),\nparallel (segments computed on several modelled engines), pages (shared cache rows), decode (buffered rows)")
-			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure (default: that of temporary files)")
-			fs.StringVar(&o.Torture, "torture", "", "`file` with a torture report to show with suite disk")
-			fs.StringVar(&o.Daemon, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
-			only := fs.String("only", "", "comma-separated `sections`: "+sectionsByName())
-			quiet := fs.Bool("quiet", false, "no progress on standard error")
+			fs.StringVar(&o.Suite, "suite", "quick", "`suite` to run: quick (under a minute), full (quick with five times the rounds), smoke (quick with one round),\nscale (up to 16 client processes), disk (compared with fio, two minutes), pebble (ways to store values),\nparallel (segments computed by several modelled engines), pages (shared cache rows), decode (buffered rows)")
+			fs.StringVar(&o.Dir, "dir", "", "`directory` on the disk to measure (default: the directory for temporary files)")
+			fs.StringVar(&o.Torture, "torture", "", "`file` with a report of splicectl torture, to include in the report of suite disk")
+			fs.StringVar(&o.Daemon, "daemon", "", "`path` of the spliced program (default: next to this program, or in PATH)")
+			only := fs.String("only", "", "run only these `sections`, separated by commas: "+sectionsByName())
+			quiet := fs.Bool("quiet", false, "print no progress on standard error")
 			return func(ctx context.Context, c *cli.Call) error {
 				if *only != "" {
 					o.Only = strings.Split(*only, ",")

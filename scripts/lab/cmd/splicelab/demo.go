@@ -37,29 +37,29 @@ func demoCommand() cli.Command {
 	return cli.Command{
 		Name: "demo", Group: "measure", Synopsis: cli.FlagsOnly,
 		Summary: "Serve RAG requests and conversations with and without the daemon",
-		About: `questions asks a small trained model about several passages, by full recompute, with
-prefix caching and spliced, and shows the answers. rag serves requests of ten passages in
-the same ways with random weights: times count, answers do not. Both kill and restart the
-demo's own daemon halfway. chat serves conversations with tool calls, forks and regenerated
-answers: without a cache, with a state every 64 tokens, at every message, and where the
-daemon advises.
+		About: `Scenario questions asks a small trained model about several passages and shows the answers:
+with full recomputation, with prefix caching, and with splicing. Scenario rag serves requests
+of ten passages in the same three ways, with a model of random weights, so only its times are
+meaningful. Both scenarios kill and restart the demo's own daemon halfway. Scenario chat
+serves conversations with tool calls, forks and regenerated answers: without a cache, and
+with states stored every 64 tokens, at every message, or where the daemon advises.
 
 Exit status 1: the restarted daemon lost cached data, or an answer differs from the one
 without a cache.`,
 		Examples: []string{"", "--scenario questions", "--scenario chat", "--scenario rag --requests 12", "--tolerance 0", "--no-kill", "--socket /run/spliced/spliced.sock", "--json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f demoFlags
-			fs.Var(&f.scenarios, "scenario", "comma-separated `names`: questions, rag, chat (default all)")
-			fs.IntVar(&f.requests, "requests", 0, "questions, rag: first `n` requests; 0 = all")
-			fs.IntVar(&f.turns, "turns", 0, "chat: first `n` prompts; 0 = all")
-			fs.IntVar(&f.seam, "seam", 8, "`tokens` recomputed on either side of a join")
-			fs.Float64Var(&f.tolerance, "tolerance", profile.DefaultTolerance, "questions, rag: error bound of packed transitions and end-states; 0.02 keeps about\n"+
-				"a quarter of the bytes, 0 = not packed")
-			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: a temporary one)")
-			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
-			fs.StringVar(&f.model, "model", "", "questions: `directory` of a trained model with questions.jsonl (default "+trainedModel+")")
-			fs.BoolVar(&f.noKill, "no-kill", false, "do not kill and restart the demo's own daemon; one named by -socket never is")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.Var(&f.scenarios, "scenario", "`names` of the scenarios to run, separated by commas: questions, rag, chat (default: all)")
+			fs.IntVar(&f.requests, "requests", 0, "questions, rag: serve only the first `n` requests; 0 = all")
+			fs.IntVar(&f.turns, "turns", 0, "chat: serve only the first `n` prompts; 0 = all")
+			fs.IntVar(&f.seam, "seam", 8, "seam width: `tokens` recomputed on each side of a join")
+			fs.Float64Var(&f.tolerance, "tolerance", profile.DefaultTolerance, "questions, rag: maximum error of packed transitions and end-states; 0.02 reduces them\n"+
+				"to about a quarter of the bytes, 0 = do not pack")
+			fs.StringVar(&f.socket, "socket", "", "engine socket `path` of a running daemon (default: start a temporary daemon)")
+			fs.StringVar(&f.daemon, "daemon", "", "`path` of the spliced program (default: next to this program, or in PATH)")
+			fs.StringVar(&f.model, "model", "", "questions: `directory` of a trained model with questions.jsonl (default: "+trainedModel+")")
+			fs.BoolVar(&f.noKill, "no-kill", false, "do not kill and restart the demo's own daemon; a daemon named by --socket is never killed")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}

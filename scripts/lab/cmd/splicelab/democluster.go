@@ -32,16 +32,16 @@ func demoClusterCommand() cli.Command {
 	return cli.Command{
 		Name: "demo-cluster", Group: "measure", Synopsis: cli.FlagsOnly,
 		Summary: "Share segments between three daemons and two engines on this machine",
-		About: `An engine on node a computes documents, and one on node b reuses them in another order,
-fetched from a. Then a is killed, b continues, and a restarts with what its disk has and
-fetches what b computed meanwhile. c only has an index. Each answer is compared with that
-of a cache in the engine's own process.
+		About: `An engine on node a computes documents. An engine on node b reuses them in another order
+and fetches them from a. Then a is killed, and b continues; a restarts with the objects on
+its disk and fetches what b has computed meanwhile. Node c has no engine, only the index.
+Each answer is compared with that of a cache in the engine's own process.
 
 Exit status 1: an answer differs, or nothing was fetched from a peer.`,
 		Examples: []string{"", "--json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f demoClusterFlags
-			fs.StringVar(&f.daemon, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
+			fs.StringVar(&f.daemon, "daemon", "", "`path` of the spliced program (default: next to this program, or in PATH)")
 			fs.BoolVar(&f.log, "log", false, "show the daemons' logs")
 			return f.run
 		},

@@ -42,35 +42,35 @@ type gpuCheckFlags struct {
 func gpuCheckCommand() cli.Command {
 	return cli.Command{
 		Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
-		Summary: "Check a GPU: kernels, speed, shared memory, order between processes",
+		Summary: "Check a GPU: kernels, speed, shared memory, ordering between processes",
 		About: `Compares every kernel with the CPU on random inputs. Times compose, rotate, replay and
 digests, interleaved with plain copies of as many bytes, and copies to and from the GPU,
-interleaved with raw pinned copies. A second process maps this one's memory in both ways,
-exchanges sequence numbers under load and measures its own rate. A temporary daemon
-shares GPU memory with this process as with an engine. With -python, torch maps memory
-of this process and public gated delta kernels are compared with ours.
+interleaved with raw pinned copies. A second process maps this process's memory in both
+ways, exchanges sequence numbers under load and measures its own copy rate. A temporary
+daemon shares GPU memory with this process as with an engine. With --python, torch maps
+memory of this process, and public gated delta kernels are compared with those of spliced.
 
 Each part runs in its own process with its own time limit, so that a crash or a hang is
-one failed row. FILE, or gpu-check.json in it if it is a directory, gets the report as JSON
-after every part; --json prints it instead of the table. The GPU has to be idle. Figures
-of -sizes small mean nothing.
+one failed row. After every part the report is written as JSON to FILE, or to gpu-check.json
+in FILE if that is a directory; --json prints it instead of the table. The GPU has to be
+idle. Times with --sizes small are not meaningful.
 
-Exit status 1: a check failed or a bar was missed. 3: no driver or no GPU.`,
+Exit status 1: a check failed or a speed is below its minimum. 3: no driver or no GPU.`,
 		Examples: []string{"", "--json gpu-check.json", "--device GPU-8a2f4c1e-... --python python3", "--sizes small --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f gpuCheckFlags
-			fs.StringVar(&f.Library, "library", "", "`path` of the driver (default libcuda.so.1)")
+			fs.StringVar(&f.Library, "library", "", "`path` of the CUDA driver library (default libcuda.so.1)")
 			fs.StringVar(&f.Device, "device", "", "`UUID` of the GPU (default: the first)")
-			fs.Uint64Var(&f.Seed, "seed", 0, "seed of the inputs; 0 = random, and reported")
-			fs.StringVar(&f.sizes, "sizes", "full", "`sizes`: full (some GiB, minutes) or small (for tests)")
-			fs.StringVar(&f.Python, "python", "", "`interpreter` for the checks with torch (default: skipped)")
+			fs.Uint64Var(&f.Seed, "seed", 0, "`seed` of the inputs; 0 = a random one, which the report names")
+			fs.StringVar(&f.sizes, "sizes", "full", "`sizes` of the inputs: full (some GiB, minutes) or small (for tests)")
+			fs.StringVar(&f.Python, "python", "", "Python `interpreter` for the checks with torch (default: skip these checks)")
 			fs.StringVar(&f.PythonPath, "python-path", "connector/python/src", "`directory` that holds spliced_connector")
-			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` of the interpreter's scripts")
-			fs.StringVar(&f.Model, "model", "scripts/tinyhybrid/model", "`directory` of a small model for two engines")
-			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "`time` limit of all parts together")
-			fs.StringVar(&f.only, "only", "", "comma-separated `parts` to run (default: all)")
-			fs.StringVar(&f.Daemon, "spliced", "", "`path` of spliced (default: next to this program, or in PATH)")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.StringVar(&f.Scripts, "scripts", "scripts/gpu-check", "`directory` of the scripts for the checks with torch")
+			fs.StringVar(&f.Model, "model", "scripts/tinyhybrid/model", "`directory` of the small model that the checks with two engines use")
+			fs.DurationVar(&f.Total, "time", gpucheck.StandardTime, "maximum `time` of all parts together")
+			fs.StringVar(&f.only, "only", "", "run only these `parts`, separated by commas (default: all)")
+			fs.StringVar(&f.Daemon, "spliced", "", "`path` of the spliced program (default: next to this program, or in PATH)")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}

@@ -32,24 +32,28 @@ func replayCommand() cli.Command {
 	return cli.Command{
 		Name: "replay", Group: "measure", Synopsis: "[flags] TRACE",
 		Summary: "Replay recorded requests through simulated caches to compare policies",
-		About: `TRACE is a file, plain or zstd, or a member of a tar archive as FILE:MEMBER. Its first line
-shows its kind:
+		About: `TRACE is a file, plain or compressed with zstd, or FILE:MEMBER, a member of a tar archive.
+Its first line tells which kind of trace it is:
 
-  prompts    Mooncake JSONL with hash_ids, or session turns (seconds,session,turn,input
-             tokens,output tokens) with a file of texts; our own JSONL
-  segments   lists of passages (id,…,id,query tokens) with a file of lengths; our own
+  prompts    Mooncake JSONL with hash_ids; session turns (seconds,session,turn,input
+             tokens,output tokens) with a file of texts; or spliced JSONL
+  segments   lists of passages (id,…,id,query tokens) with a file of lengths; or spliced
              JSONL with segments only
-  overlaps   depths that prompts share with earlier ones; -policy names placements
-  our own    {"spliced_trace":1,"block_tokens":16}, then one request a line:
+  overlaps   how many tokens prompts share with earlier ones; --policy then names
+             placements of checkpoints
+
+  Spliced JSONL begins with {"spliced_trace":1,"block_tokens":16} and has one request a line:
              {"tokens":[…]}, {"blocks":[[…],…]}, {"hashes":[…]} of blocks or
              {"segments":[["id",tokens],…]}; optional "output", "output_length",
              "input_length", "timestamp" in ms, "session", "cuts"
 
 Policies: ` + strings.Join(replay.PromptPolicies(), ", ") + `.
-marconi tunes its weight once, as released; marconi:0.3 fixes it. For segments also
-prefix, for prefix caching only. Placements: ` + strings.Join(replay.PlacementPolicies(), ", ") + `.
+marconi tunes its weight once, as in its released code; marconi:0.3 fixes the weight. For
+segments there is also prefix, which only caches prefixes.
+Placements: ` + strings.Join(replay.PlacementPolicies(), ", ") + `.
 
-An unreadable line ends the replay with its number. TTFT is modelled from the hits.
+At an unreadable line the replay stops and reports the line's number. TTFT is modelled
+from the hits.
 --json prints one object per run.`,
 		Examples: []string{
 			"trace.jsonl.zst --policy lru,marconi,gdsf,default --capacity 300GB,1TB",
@@ -60,19 +64,19 @@ An unreadable line ends the replay with its number. TTFT is modelled from the hi
 		},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f replayFlags
-			fs.Var(&f.policies, "policy", "`names`, comma-separated or repeated (default lru,marconi,gdsf,default)")
-			fs.Var(&f.capacities, "capacity", "cache `bytes` such as 300GB, 16GiB or unlimited, comma-separated or repeated")
-			fs.Var(&f.checkpoints, "checkpoints", "overlaps: most `states` per prompt, comma-separated (default 1,2,4,8,16,32,64)")
-			fs.StringVar(&f.model, "profile", "", "`model`: "+replay.PresetMarconi+", "+replay.PresetGDN+" or the path of a Hugging Face config.json\n(default: the first; for segments the second)")
-			fs.StringVar(&f.prefill, "prefill", "", "prefill in ms as `fixed,per-token[,per-token²]` for TTFT and the value of hits\n(default: the model's)")
-			fs.StringVar(&f.plot, "plot", "", "`file` for a chart as SVG")
+			fs.Var(&f.policies, "policy", "`names` of policies or placements, separated by commas or repeated (default lru,marconi,gdsf,default)")
+			fs.Var(&f.capacities, "capacity", "sizes of the cache in `bytes`, such as 300GB, 16GiB or unlimited, separated by commas or repeated")
+			fs.Var(&f.checkpoints, "checkpoints", "overlaps: maximum numbers of `states` per prompt, separated by commas (default 1,2,4,8,16,32,64)")
+			fs.StringVar(&f.model, "profile", "", "`model`: "+replay.PresetMarconi+", "+replay.PresetGDN+" or the path of a Hugging Face config.json\n(default: the first; for traces of segments the second)")
+			fs.StringVar(&f.prefill, "prefill", "", "prefill time in ms as `fixed,per-token[,per-token²]`, for TTFT and the value of hits\n(default: that of the model)")
+			fs.StringVar(&f.plot, "plot", "", "`file` to which a chart is written as SVG")
 			fs.StringVar(&f.Title, "title", "", "`title` of the chart (default: the file's name)")
-			fs.BoolVar(&f.Bound, "bound", false, "prompts: also print an upper bound for any policy")
-			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the archive's member")
-			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` of the trace's texts or lengths (default: found next to it)")
-			fs.IntVar(&f.System, "system", 64, "segments: `tokens` of a first segment that all prompts share")
-			fs.IntVar(&f.Seam, "seam", 8, "segments: `tokens` computed again at either side of each")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.BoolVar(&f.Bound, "bound", false, "prompts: also print an upper bound of the hits with any policy")
+			fs.StringVar(&f.Trace.Member, "member", "", "`name` of the member to read from the archive")
+			fs.StringVar(&f.Trace.Texts, "texts", "", "`file` with the texts or lengths of the trace (default: the one next to the trace)")
+			fs.IntVar(&f.System, "system", 64, "segments: length in `tokens` of a first segment that all prompts share")
+			fs.IntVar(&f.Seam, "seam", 8, "segments: `tokens` recomputed on each side of a segment")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}

@@ -23,15 +23,16 @@ type simulateFlags struct {
 func simulateCommand() cli.Command {
 	return cli.Command{
 		Name: "simulate", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary: "Simulate a cluster's index in virtual time, with the daemon's code",
-		About: `All nodes hold segments, replace some of them, and answer. The sampled ones keep an index.
-Sets, deltas and indexes are the daemon's code; the network is a model (latency with a
-tail, lost packets, the bytes of HTTP, TLS and TCP). Three parts: the sampled nodes start
-without an index; segments are stored and evicted; the same while nodes restart.
-Membership's own traffic is not included.
+		Summary: "Simulate the index of a cluster in virtual time, with the daemon's code",
+		About: `All nodes hold segments, replace some of them, and answer queries about them; the sampled
+nodes also keep an index of the others' segments. The sets, deltas and indexes are the
+daemon's code. The network is a model: latency with a tail, lost packets, the bytes of HTTP,
+TLS and TCP. The simulation has three parts: the sampled nodes start without an index;
+segments are stored and evicted; the same while nodes restart. Traffic of the membership
+protocol is not included.
 
-Takes one core, 2.5 MB per node, and 3.3 bytes per segment and sampled node: 1,000 nodes
-with 100,000 segments take 6 GB and some minutes.`,
+The simulation takes one core, 2.5 MB per node, and 3.3 bytes per segment and sampled
+node: 1,000 nodes with 100,000 segments take 6 GB and some minutes.`,
 		Examples: []string{
 			"--nodes 100 --segments 10000",
 			"--nodes 1000 --segments 100000 --json",
@@ -41,22 +42,22 @@ with 100,000 segments take 6 GB and some minutes.`,
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f simulateFlags
 			fs.IntVar(&f.Nodes, "nodes", 1000, "`number` of nodes, 3 to 4000")
-			fs.IntVar(&f.Keys, "segments", 100_000, "`number` per node")
-			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes with an index (default 8, fewer in small clusters)")
-			fs.DurationVar(&f.Duration, "duration", time.Minute, "length of each of the last two parts")
+			fs.IntVar(&f.Keys, "segments", 100_000, "`number` of segments per node")
+			fs.IntVar(&f.Sampled, "sampled", 0, "`number` of nodes that keep an index (default 8, fewer in small clusters)")
+			fs.DurationVar(&f.Duration, "duration", time.Minute, "`time` that each of the last two parts simulates")
 			fs.Float64Var(&f.Churn, "churn", 0.01, "`share` of segments replaced per minute")
 			fs.Float64Var(&f.Shared, "shared", 0.2, "`share` of new segments copied from another node")
-			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart")
-			fs.DurationVar(&f.Down, "down", 10*time.Second, "duration of a restart")
+			fs.Float64Var(&f.Restart, "restart", 0.1, "`share` of nodes that restart in the last part")
+			fs.DurationVar(&f.Down, "down", 10*time.Second, "`time` that a restart takes")
 			fs.Float64Var(&f.Lost, "lost", 0.1, "`share` of segments lost by a restart")
-			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "median one-way latency")
-			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges with a lost packet, 200 ms late")
-			fs.Float64Var(&f.Link, "link", 12e6, "most `bytes` per second read for an index")
-			fs.Uint64Var(&f.Seed, "seed", 1, "`number` of the run, which it makes repeatable")
-			fs.BoolVar(&f.others, "others", false, "measure the alternatives instead")
-			fs.BoolVar(&f.daemons, "daemons", false, "also run as many daemons on this machine, without restarts")
-			fs.StringVar(&f.binary, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.DurationVar(&f.Latency, "latency", 250*time.Microsecond, "median one-way latency of the network, a `time`")
+			fs.Float64Var(&f.Loss, "loss", 0.001, "`share` of exchanges that lose a packet and take 200 ms longer")
+			fs.Float64Var(&f.Link, "link", 12e6, "maximum `bytes` per second that a node reads for its index")
+			fs.Uint64Var(&f.Seed, "seed", 1, "`seed` of the run; runs with the same seed and flags are equal")
+			fs.BoolVar(&f.others, "others", false, "compare other designs of the index instead, with their memory, traffic and lookup times")
+			fs.BoolVar(&f.daemons, "daemons", false, "also run the same number of real daemons on this machine, without restarts")
+			fs.StringVar(&f.binary, "daemon", "", "`path` of the spliced program (default: next to this program, or in PATH)")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}

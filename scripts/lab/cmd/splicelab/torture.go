@@ -29,50 +29,51 @@ const mostRate = 1_000_000
 func tortureCommand() cli.Command {
 	return cli.Command{
 		Name: "torture", Group: "measure", Synopsis: cli.FlagsOnly,
-		Summary: "Kill a temporary daemon repeatedly and audit what it acknowledged",
+		Summary: "Kill a temporary daemon repeatedly, and check what it acknowledged",
 		About: `Engines of two tenants put segments and checkpoints at levels memory, logged and synced
-and log each reply; abort some puts; and read, join and remove others. The daemon is
+and log each reply. They abort some puts, and read, join and remove other objects. The daemon is
 killed with SIGKILL at a random moment and restarted on the same disk directory. Then
 everything that was ever submitted is looked up and compared.
 
 An object counts as survived if every audit since its reply found it with the right
 bytes. Audits look up all objects and read those of their own loop and a sample of older
 ones; the last one, after an orderly stop, reads all. Removed segments are not audited for
-presence. At the end the directory is checked as by splicectl disk check -deep. Every 100
+presence. At the end the directory is checked as by splicectl disk check --deep. Every 100
 loops start over in an empty directory.
 
-A killed process loses nothing that the kernel has. So power cuts are simulated as well,
-on a store over a file system in memory that keeps none, some or all of what was not
-synced; their fields begin with power_, and only synced has to survive.
+When a process is killed, the data that the kernel already has are not lost. So power cuts
+are simulated as well, with a file system in memory that keeps none, some or all of the data
+that were not synced. Fields of the report about power cuts begin with power_; there only
+synced objects have to survive.
 
--soak kills clients only: a daemon serves a share of the load that the machine can take,
+--soak kills clients only: a daemon serves a share of the load that the machine can take,
 next to processes that connect and end, are killed with leases and fills, stall, and lie.
 All reads are compared. The slopes of memory, descriptors, goroutines and latencies over
 the last 80 % of the time are reported with 95 % confidence intervals.
 
 Exit status 1: a synced object is lost, more than 1 % of logged ones are lost to a kill,
 wrong bytes were served (corrupt), a name appears that was never submitted (phantom), the
-check finds damage, or nothing was acknowledged at a level. With -soak: wrong bytes were
+check finds damage, or nothing was acknowledged at a level. With --soak: wrong bytes were
 served, a lie was believed, or a slope's interval is wholly above its bound, which applies
 from ten minutes on.`,
 		Examples: []string{"--loops 5", "--loops 100 --json", "--loops 20 --seed 7 --dir /var/tmp/torture", "--loops 0 --power 500", "--soak 60m --json"},
 		Setup: func(fs *pflag.FlagSet) func(context.Context, *cli.Call) error {
 			var f tortureFlags
-			fs.IntVar(&f.Loops, "loops", 5, "kills")
-			fs.IntVar(&f.Power, "power", -1, "power `cuts`; -1 = three for each of -loops")
-			fs.Uint64Var(&f.Seed, "seed", 0, "seed of writes and kills; 0 = random, and printed")
-			fs.IntVar(&f.Segments, "segments", 150, "most `objects` submitted between two kills")
-			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, both\n"+
-				"kept (default: a temporary one, kept on failure)")
-			fs.StringVar(&f.Binary, "daemon", "", "`path` of spliced (default: next to this program, or in PATH)")
-			fs.DurationVar(&f.soak.For, "soak", 0, "`time` under load, instead of kills and cuts")
-			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "`time` between samples of -soak")
-			fs.Float64Var(&f.soak.Load, "load", 0.7, "`share` of the load that the machine can take, for -soak")
-			fs.Float64Var(&f.soak.Rate, "rate", 0, "steps per second of -soak, to compare runs; 0 = by -load")
-			fs.Float64Var(&f.soak.Bound, "bound", 2, "`percent` of its mean that memory, descriptors and goroutines may rise by in\n"+
-				"an hour of -soak; latencies five times as much")
-			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library, to read segments on the GPU too")
-			fs.BoolVar(&f.quiet, "quiet", false, "no progress on standard error")
+			fs.IntVar(&f.Loops, "loops", 5, "`number` of times that the daemon is killed")
+			fs.IntVar(&f.Power, "power", -1, "`number` of simulated power cuts; -1 = three for each of --loops")
+			fs.Uint64Var(&f.Seed, "seed", 0, "`seed` of the writes and kills; 0 = a random one, which is printed")
+			fs.IntVar(&f.Segments, "segments", 150, "maximum number of `objects` submitted between two kills")
+			fs.StringVar(&f.Dir, "dir", "", "empty or new `directory` for the disk tier and the log of acknowledgements, which\n"+
+				"are kept (default: a temporary directory, kept only on failure)")
+			fs.StringVar(&f.Binary, "daemon", "", "`path` of the spliced program (default: next to this program, or in PATH)")
+			fs.DurationVar(&f.soak.For, "soak", 0, "run under load for this `time`, instead of killing the daemon and cutting power")
+			fs.DurationVar(&f.soak.Every, "every", 10*time.Second, "--soak: `time` between samples")
+			fs.Float64Var(&f.soak.Load, "load", 0.7, "--soak: load, as a `share` of what the machine can take")
+			fs.Float64Var(&f.soak.Rate, "rate", 0, "--soak: load in `steps` per second, to compare runs; 0 = as --load says")
+			fs.Float64Var(&f.soak.Bound, "bound", 2, "--soak: maximum rise of memory, descriptors and goroutines in an hour, in `percent`\n"+
+				"of their mean; latencies may rise five times as much")
+			fs.StringVar(&f.Driver, "driver", "", "`path` of a CUDA driver library; with it segments are also read on the GPU")
+			fs.BoolVar(&f.quiet, "quiet", false, "print no progress on standard error")
 			return f.run
 		},
 	}
