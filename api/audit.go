@@ -20,8 +20,9 @@ type change struct {
 	before, after any // nil = unknown
 }
 
-// audit logs a requested change, whether it was made or not: the caller, its address, the change,
-// and the values before and after. The line has no level, so only a disabled log suppresses it.
+// audit logs a requested change, also one that was refused: the caller, its address, the change,
+// and the values before and after. The logger writes this line at every log level except disabled;
+// the field "level" is only for readers.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, c change, err error) {
 	e := s.log.Log().Str("level", "info").Str("audit", c.action).Bool("dry_run", c.dry)
 	if c.object != "" {

@@ -8,15 +8,16 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Canaries has the reports of engines that compared reused with recomputed segments. It also
-// switches splicing off or on for a profile, which reports and operators can do.
+// Canaries has the reports of engines that compared reused with recomputed segments. Such a report
+// can switch splicing off for a profile. Operators can switch it off and on with SwitchProfile.
 type Canaries interface {
 	// Canaries lists the reports in a stable order.
 	Canaries() []Canary
-	// SwitchProfile switches splicing off or on for a profile, for one tenant or with "" for
-	// all. It returns the affected rows after the change, or with Dry as they are now. It
-	// returns ErrNotFound if the profile is not registered, or if it is to be switched on and
-	// has no reports.
+	// SwitchProfile switches splicing off or on for a profile, for the tenant q.Tenant or, if that
+	// is "", for all tenants. It returns the affected rows after the change; with q.Dry it changes
+	// nothing and returns the current rows. It returns ErrNotFound if the profile is not
+	// registered. It also does so if splicing should be switched on for a profile that has no
+	// reports.
 	SwitchProfile(q SwitchQuery) ([]Canary, error)
 }
 
@@ -27,7 +28,7 @@ type Canary struct {
 	Tenant   string     `json:"tenant"`
 	Off      bool       `json:"off"`                // splicing is switched off: lookups find no segments, but exact checkpoints
 	Since    *time.Time `json:"since,omitempty"`    // when splicing was switched off
-	Why      string     `json:"why,omitempty"`      // text of the report or the operator that switched it off
+	Why      string     `json:"why,omitempty"`      // text of the report or of the operator that switched splicing off
 	Compared uint64     `json:"compared"`           // reuses that were recomputed and compared since the daemon's start
 	Failed   uint64     `json:"failed"`             // compared reuses whose difference exceeded the bound
 	Worst    *float64   `json:"worst,omitempty"`    // largest difference; nil = a result was NaN or infinite

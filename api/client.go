@@ -137,8 +137,8 @@ func (c *Client) Usage(ctx context.Context) ([]Usage, error) {
 	return list[Usage](ctx, c, "/api/v1/usage", nil)
 }
 
-// Overview returns the content of the dashboard's first page. history is the length of its
-// history: one of the History constants, or HistoryHours if it is empty.
+// Overview returns the content of the dashboard's first page. The parameter history is the length
+// of the history on that page: one of the History constants. The default is HistoryHours.
 func (c *Client) Overview(ctx context.Context, history string) (Overview, error) {
 	return fetch[Overview](ctx, c, "/api/v1/overview", url.Values{"history": {history}})
 }
@@ -193,7 +193,7 @@ func (c *Client) Segment(ctx context.Context, key Digest) (SegmentDetail, error)
 	return fetch[SegmentDetail](ctx, c, "/api/v1/segments/"+key.String(), nil)
 }
 
-// Remove evicts a segment. With dry it changes nothing and returns what it would remove.
+// Remove evicts a segment. If dry is true, it changes nothing and returns what it would remove.
 func (c *Client) Remove(ctx context.Context, key Digest, dry bool) (Removal, error) {
 	var r Removal
 	err := c.do(ctx, http.MethodDelete, "/api/v1/segments/"+key.String(), dryRun(dry), &r)

@@ -44,7 +44,7 @@ type Worker struct {
 	Connection uint64  `json:"connection"`
 	Profile    uint32  `json:"profile"`
 	Tenant     string  `json:"tenant"`
-	Pieces     bool    `json:"pieces"`         // it can continue from the first piece of a segment
+	Pieces     bool    `json:"pieces"`         // the engine can continue from the first piece of a segment, which another engine has computed
 	AtOnce     int     `json:"at_once"`        // maximum number of concurrent jobs
 	Jobs       int     `json:"jobs"`           // jobs that it computes or that are queued for it
 	Queued     float64 `json:"queued_seconds"` // predicted wait of a new job
@@ -129,11 +129,12 @@ type MemberFetch struct {
 	QueuedBytes    int64      `json:"queued_bytes"`               // bytes requested and not received yet
 	Reads          int        `json:"reads"`                      // objects that are being read
 	Open           bool       `json:"breaker_open"`               // fetches failed, and the member is not used for a while
-	LeftAlone      *time.Time `json:"left_alone_until,omitempty"` // end of that time
+	LeftAlone      *time.Time `json:"left_alone_until,omitempty"` // end of the time in which the member is not used because fetches failed
 }
 
-// Lag returns how old this node's index of the other members' names is: the age of the part
-// for the member that was up to date longest ago. It returns false if no member ever was.
+// Lag returns the age of the oldest part of this node's index. Each part has the names of objects
+// of one other member, and was up to date at Index.AsOf. Lag returns false if no part was ever up
+// to date.
 func (c *Cluster) Lag(now time.Time) (time.Duration, bool) {
 	var lag time.Duration
 	known := false

@@ -108,8 +108,8 @@ func (c *Config) changeable() map[string]any {
 	return map[string]any{"log_level": c.LogLevel, "canary_share": c.CanaryShare, "public_bytes": c.PublicBytes, "private_bytes": c.PrivateBytes, "quotas": c.Quotas}
 }
 
-// patched applies a merge patch to a configuration. If the patch changes fixed values, the error
-// names all of them.
+// patched applies a merge patch to a configuration. If the patch changes values that are fixed
+// while the daemon runs, the error names all of them.
 func patched(c *Config, patch []byte) (Config, error) {
 	was, err := json.Marshal(c)
 	if err != nil {

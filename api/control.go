@@ -19,8 +19,8 @@ var (
 	ErrBadFile     = errors.New("api: bad file")    // 422: a file to be reloaded is bad
 )
 
-// Control lets operators change a running node, and list leases. A method with a dry run then
-// changes nothing, and its result describes what would happen.
+// Control lets operators change a running node, and list leases. Many methods accept a dry run,
+// which changes nothing and returns what the change would do.
 type Control interface {
 	Remover
 	Pinner
@@ -34,8 +34,8 @@ type Remover interface {
 	// RemoveSegments removes all segments that match a query, in small batches, until ctx
 	// ends. It returns ErrBusy if another removal by query is running.
 	RemoveSegments(context.Context, RemovalQuery) (Removed, error)
-	// RemoveCheckpoints does the same for checkpoints. It keeps a checkpoint that a kept one
-	// extends.
+	// RemoveCheckpoints removes all checkpoints that match a query, like RemoveSegments. It keeps a
+	// matching checkpoint while a checkpoint that it does not remove extends it.
 	RemoveCheckpoints(context.Context, RemovalQuery) (Removed, error)
 	// Checkpoint returns the first checkpoint with this name, or ErrNotFound.
 	Checkpoint(CheckpointName) (CheckpointDetail, error)
@@ -63,8 +63,8 @@ type Operator interface {
 	// ChangeConfig applies a configuration that differs from the current one only in changeable
 	// values, and returns the resulting one. Errors are ErrInvalid and ErrUnsupported.
 	ChangeConfig(to Config, dry bool) (Config, error)
-	// Drain makes the node refuse new clients and fills, or ends that. A draining node is not
-	// ready.
+	// Drain makes the node refuse new clients and fills if the parameter on is true, and accept
+	// them again if it is false. A draining node is not ready.
 	Drain(on, dry bool) (Drained, error)
 	// Reload reads the files with keys, tokens and certificates again, and uses all of them or
 	// none. The error is a *Problem or an ErrBadFile that names the bad files.

@@ -108,7 +108,7 @@ func (c *Client) ChangeConfig(ctx context.Context, etag string, patch any, dry b
 	return out, err
 }
 
-// Drain makes the node refuse new clients and fills, or with undo ends that.
+// Drain makes the node refuse new clients and fills. If undo is true, the node accepts them again.
 func (c *Client) Drain(ctx context.Context, undo, dry bool) (out Drained, err error) {
 	method := http.MethodPost
 	if undo {

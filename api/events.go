@@ -79,8 +79,8 @@ func (q *EventQuery) Match(e *Event) bool {
 
 // Events provides recent events. All methods may be called concurrently.
 type Events interface {
-	// Events lists events that match the query, in order: at most Limit, and possibly an
-	// EventLost before them. more means that further events match.
+	// Events lists events that match the query, in order: at most Limit, and possibly an EventLost
+	// before them. The result more reports whether further events match.
 	Events(EventQuery) (list []Event, more bool)
 	// Follow starts following events. It returns ErrUnavailable if the maximum number of
 	// followers is reached.
@@ -91,11 +91,11 @@ type Events interface {
 // an EventLost instead. It is used by one goroutine.
 type Follower interface {
 	// Next waits for events that match, and appends as many as fit into the capacity of dst. It
-	// returns the error of ctx when ctx ends, and no events if there are none for the time
-	// patience.
+	// returns the error of ctx when ctx ends. If no event matches within the duration patience, it
+	// returns without an event or error.
 	Next(ctx context.Context, patience time.Duration, dst []Event) ([]Event, error)
-	// Last returns the id of the event after which it continues; 0 = it has to report an
-	// EventLost first.
+	// Last returns the id of the last event that the follower has passed; the follower continues
+	// after that event. 0 means that the follower has to report an EventLost first.
 	Last() uint64
 	// Close ends the follower; it is called once.
 	Close()

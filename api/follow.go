@@ -25,8 +25,8 @@ const (
 	followWaitMax = 30 * time.Second
 )
 
-// RecentEvents lists events in order: the newest ones, or the ones after q.After if it is set.
-// more means that further events match.
+// RecentEvents lists events in order: the newest ones, or the ones after q.After if it is set. The
+// result more reports whether further events match.
 func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, more bool, err error) {
 	v := q.values()
 	v.Set("poll", "true")
@@ -38,10 +38,10 @@ func (c *Client) RecentEvents(ctx context.Context, q EventQuery) (list []Event, 
 }
 
 // Events calls f with each event after q.After that matches the query. It ignores q.Limit. It
-// returns when ctx ends, and when f returns an error, which it returns. When the stream
-// breaks, Events reconnects and continues after the last event; if the server does not have
-// the missed events any more, f gets an EventLost. Events returns an error if the first
-// connection fails, or if the server refuses the request.
+// returns when ctx ends, or when f returns an error, and then returns that error. When the stream
+// breaks, Events reconnects and continues after the last event; if the server does not have the
+// missed events any more, f gets an EventLost. Events returns an error if the first connection
+// fails, or if the server refuses the request.
 func (c *Client) Events(ctx context.Context, q EventQuery, f func(Event) error) error {
 	s := follower{client: c, query: q, tell: f}
 	for wait := followWaitMin; ; wait = min(2*wait, followWaitMax) {

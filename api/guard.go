@@ -15,14 +15,13 @@ import (
 
 // guardHost refuses requests that a page of another site made a browser send.
 //
-// DNS rebinding makes a name of another site resolve to our address, so guardHost checks the
-// name in Host. An address literal cannot be rebound. Over loopback, only a loopback address
-// is accepted, since an honest client uses no other.
+// DNS rebinding makes a name of another site resolve to our address, so guardHost checks the name
+// in Host. An address literal cannot be rebound. Over loopback, only a loopback address is
+// accepted, since an honest client uses no other.
 //
-// Probes and metrics are answered for any Host, so that a scraper may use the name of a
-// Kubernetes Service. They change nothing. A page that uses rebinding learns only what any
-// client of the port can read: if there is no token for reading, counts and the names of models
-// and tenants.
+// Probes and metrics are answered for any Host, so that a scraper may use the name of a Kubernetes
+// Service. They change nothing. A page that uses rebinding learns only what any client of the port
+// can read. Unless reading needs a token, these are counts and the names of models and tenants.
 func (s *Server) guardHost(ctx *fasthttp.RequestCtx) *Problem {
 	host := hostname(string(ctx.Host()))
 	if !anyHost[string(ctx.Path())] && !s.hostAllowed(host, ctx.LocalAddr()) {
@@ -105,8 +104,8 @@ func (s *Server) guard(h *fasthttp.RequestHeader, needs access, from origin) *Pr
 		may = append(may, keys.reads)
 	}
 	given, ok := strings.CutPrefix(string(h.Peek("Authorization")), "Bearer ")
-	// Both sides are hashed, so that the time of the comparison reveals neither the token nor
-	// its length.
+	// The given token is hashed and compared with the hashes of valid tokens, so that the time of
+	// the comparison reveals neither a valid token nor its length.
 	sum := sha256.Sum256([]byte(given))
 	some := false
 	for _, token := range may {
@@ -144,8 +143,8 @@ type keysOf struct {
 	changes, asks, reads *[sha256.Size]byte
 }
 
-// Tokens are the bearer tokens for untrusted listeners. Each is empty, which means none, or has
-// at least MinToken bytes.
+// Tokens are the bearer tokens for untrusted listeners. Each has at least MinToken bytes; empty =
+// there is no such token.
 type Tokens struct {
 	// Token permits changes.
 	Token string

@@ -14,8 +14,8 @@ const (
 	HealthUnavailable = "unavailable" // not ready, or not alive
 )
 
-// Health is the result of a probe. A degraded node is answered with status 200, so that a
-// problem of the cache does not take the engine's pod out of service.
+// Health is the result of a probe. The answer of a degraded node has status 200, so that a problem
+// of the cache does not take the engine's pod out of service.
 type Health struct {
 	Status   string   `json:"status" enum:"Health*"`
 	Degraded []string `json:"degraded"`         // names of the checks that are not ok
@@ -231,9 +231,9 @@ func (s *Server) removeSegment(ctx *fasthttp.RequestCtx, arg string) error {
 	return writeJSON(ctx, Removal{Segment: d.Segment, DryRun: dry})
 }
 
-// pageOf returns a page of limit items, and a cursor if there are more. The caller has
-// requested limit+1 items to find out. Items with the same key stay on one page, since the
-// cursor continues after their key.
+// pageOf returns a page of limit items, and a cursor if there are more items. To show whether there
+// are more, the caller passes limit+1 items if it has that many. Items with the same key stay on
+// one page, since the cursor continues after their key.
 func pageOf[T any](items []T, limit int, key func(*T) string) Page[T] {
 	page := Page[T]{Items: orEmpty(items)}
 	if len(items) <= limit {

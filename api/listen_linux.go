@@ -54,8 +54,8 @@ func ListenUnix(path string) (*AdminListener, error) {
 	return l, nil
 }
 
-// TakeBack makes the path lead to l again if the socket or its directory was removed or
-// replaced. found describes what was at the path instead; it is empty if nothing was wrong.
+// TakeBack makes the path lead to l again if the socket or its directory was removed or replaced.
+// The result found describes what was at the path instead; it is empty if nothing was wrong.
 func (l *AdminListener) TakeBack() (found string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,16 +47,17 @@ type LocateQuery struct {
 	// BlockTokens is the engine's block size, and only allowed with TokenIDs; 0 = prefixes are
 	// not looked up.
 	BlockTokens int `json:"block_tokens,omitempty"`
-	// Positions are possible ends of prefixes, ascending, at most MaxLocatePrefixes, and only
-	// allowed with BlockTokens; empty = the end of every block. If a prompt has too many
-	// blocks, these are the last ones and every n-th of the others.
+	// Positions are possible ends of prefixes in tokens, ascending, at most MaxLocatePrefixes, and
+	// only allowed with BlockTokens. If the list is empty, the node looks up the end of every
+	// block. If a prompt has too many blocks for that, it looks up the ends of the last blocks and
+	// of every n-th earlier one.
 	Positions []int `json:"positions,omitempty"`
 	// SeamTokens is the seam width with which the engine splices. It is only allowed with
 	// TokenIDs.
 	SeamTokens int `json:"seam_tokens,omitempty"`
-	// Primer is the id of the primer of segments that begin at token PrimedFrom or later, except
-	// at token 0; nil = no segment has a primer. It is only allowed with TokenIDs. Each segment
-	// is looked up either with the primer or without it.
+	// Primer is the id of the primer of segments that begin at token PrimedFrom or later; nil = no
+	// segment has a primer. It is only allowed with TokenIDs. Every other segment, and one at token
+	// 0, is looked up as one without a primer.
 	Primer *Digest `json:"primer,omitempty"`
 	// PrimedFrom is the first token at which a segment with a primer can begin.
 	PrimedFrom int `json:"primed_from,omitempty"`
@@ -76,13 +77,13 @@ type LocateSegment struct {
 	Begin  int     `json:"begin"`         // position of its first token
 	Tokens int     `json:"tokens"`        // length of the segment
 	Key    *Digest `json:"key,omitempty"` // required in a query with keys, not allowed with token ids
-	// Excluded is the number of recomputed tokens at both ends together. It must be 0 in a query
-	// with token ids, where the node knows the number.
+	// Excluded is the number of tokens of the segment that are recomputed, at both ends together.
+	// It must be 0 in a query with token ids, where the node knows the number.
 	Excluded int `json:"excluded_tokens,omitempty"`
 }
 
-// Located is the answer to a LocateQuery. The parts on other nodes are this node's beliefs;
-// only its own part is exact.
+// Located is the answer to a LocateQuery. The node that answers knows exactly what it has itself.
+// Of other nodes it returns what it believes that they have.
 type Located struct {
 	Tokens int `json:"tokens"` // number of tokens of the prompt
 	// RecomputeMillis is the time to prefill the whole prompt.
@@ -92,9 +93,9 @@ type Located struct {
 	// from peers; absent if no node saves time.
 	Best    string `json:"best,omitempty"`
 	Members int    `json:"members"` // number of compared members, including this node
-	// ExpectedFalse is the expected number of keys that are believed to be on another node
-	// although no node has them. Above a few hundredths, doubt long prefixes on other nodes;
-	// fewer positions reduce it.
+	// ExpectedFalse is the expected number of keys that are believed to be on another node although
+	// no node has them. If it is more than a few hundredths, long prefixes on other nodes are
+	// doubtful. A query with fewer positions makes it smaller.
 	ExpectedFalse float64       `json:"expected_false"`
 	Nodes         []LocatedNode `json:"nodes"` // best first; always includes this node
 }
@@ -109,16 +110,18 @@ type LocatedNode struct {
 	SegmentTokens int     `json:"segment_tokens"` // tokens of segments after that checkpoint
 	Tokens        int     `json:"held_tokens"`    // sum of PrefixTokens and SegmentTokens
 	Share         float64 `json:"share"`          // share of the prompt's tokens that it has, 0 to 1
-	// MemoryTokens is the number of tokens that it has in memory; nil = another node, whose
-	// tiers are unknown.
+	// MemoryTokens is the number of tokens that the node has in memory. It is absent for a node
+	// other than the one that answers, since the tiers of other nodes are unknown.
 	MemoryTokens *int `json:"memory_tokens,omitempty"`
-	// DiskTokens is the number of tokens that it has only on disk; nil = another node.
+	// DiskTokens is the number of tokens that the node has only on disk. It is absent where
+	// MemoryTokens is.
 	DiskTokens *int `json:"disk_tokens,omitempty"`
-	// SavedMillis is how much shorter the time to first token is than with a full prefill, if
-	// only objects of this node are used. Objects of other nodes are assumed to be in memory.
+	// SavedMillis is how much shorter the time to first token is than with a full prefill, if only
+	// objects of this node are used. The objects of a node other than the one that answers are
+	// assumed to be in memory.
 	SavedMillis float64 `json:"saved_ms"`
-	// PeerTokens is the number of additional tokens that the node could fetch from other
-	// members faster than compute them.
+	// PeerTokens is the number of additional tokens that the node could fetch from other members in
+	// less time than it needs to compute them.
 	PeerTokens int `json:"peer_tokens"`
 	// SavedWithPeersMillis is the saved time if the node also fetches the PeerTokens.
 	SavedWithPeersMillis float64 `json:"saved_with_peers_ms"`
@@ -262,8 +265,8 @@ func (s *Server) locate(ctx *fasthttp.RequestCtx, _ string) error {
 	return writeJSON(ctx, found)
 }
 
-// enterLocate waits until fewer than maxLocating queries run, at most locatePatience. leave
-// ends the query.
+// enterLocate waits until fewer than maxLocating queries run, but no longer than locatePatience.
+// The caller calls the returned function leave when its query ends.
 func (s *Server) enterLocate() (leave func(), err error) {
 	select {
 	case s.locating <- struct{}{}:

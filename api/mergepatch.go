@@ -36,8 +36,9 @@ func decoded(text []byte) (value any, err error) {
 	return value, err
 }
 
-// unknownName returns the name of a member that the objects in value have and the objects in
-// known do not. It is stricter than encoding/json, which accepts names that differ in case.
+// unknownName returns the path of a member that exists in the JSON value but not in known, an
+// example with all permitted members. It is stricter than encoding/json, which accepts names that
+// differ in case.
 func unknownName(value, known any) (name string, found bool) {
 	object, _ := value.(map[string]any)
 	of, _ := known.(map[string]any)

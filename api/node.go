@@ -24,8 +24,8 @@ type Node interface {
 	Profiles() []Profile
 	Pools() []Pool
 	Connections() []Connection
-	// Counters lists counters and gauges by name in a stable order. They are those that the
-	// operation OpStats of the socket protocol returns.
+	// Counters lists counters and gauges by name in a stable order. The operation OpStats of the
+	// socket protocol returns the same ones.
 	Counters() []Counter
 	// Decisions returns the latest decisions that match the query, newest first, at most
 	// Limit. Decisions of earlier starts of the daemon follow those of the current one.
@@ -211,8 +211,8 @@ type Segment struct {
 	Packed *Packed `json:"packed,omitempty"`
 }
 
-// Packed describes the errors of packed transitions, end-states, keys and values. Each is
-// the largest of any head.
+// Packed describes the errors of packed transitions, end-states, keys and values. Each error is the
+// largest one of all heads.
 type Packed struct {
 	PlainBytes      int64   `json:"plain_bytes"`      // size without packing, over all ranks; 0 = its profile is not registered
 	TransitionError float64 `json:"transition_error"` // bound on the spectral norm of the difference
@@ -288,8 +288,8 @@ type CheckpointQuery struct {
 	Limit   int
 }
 
-// Pool is one budget in one tier. A pool on disk has no leases, and its page is the unit of
-// allocation.
+// Pool is one budget in one tier. A pool on disk has no leases. Its PageBytes is the unit in which
+// the disk tier allocates.
 type Pool struct {
 	Name             string       `json:"name" enum:"public,private"` // public: segments; private: checkpoints
 	Tier             string       `json:"tier" enum:"hbm,dram,disk"`

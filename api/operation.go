@@ -11,8 +11,8 @@ type operation struct {
 	summary string
 	details string // further sentences
 	params  []parameter
-	// anyQuery means that the handler ignores query parameters. All others refuse unknown
-	// ones with status 400.
+	// anyQuery means that the handler ignores query parameters. A handler without anyQuery refuses
+	// unknown query parameters with status 400.
 	anyQuery bool
 
 	body      any    // a value of the body's type; nil = no body
@@ -25,8 +25,9 @@ type operation struct {
 	media  map[string]schema // further content types of a 200
 	etag   bool              // a 200 has the header ETag
 
-	// fails describes the statuses besides 200 and those that the rights imply. Each has a
-	// Problem, or if failure is set a value of its type.
+	// fails describes the statuses other than 200, except those that follow from the route's
+	// rights. The body of such an answer is a value of failure's type, or a Problem if failure is
+	// nil.
 	fails   map[int]string
 	failure any
 }

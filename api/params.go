@@ -98,8 +98,8 @@ func (p *params) profile() *uint32 {
 	return &id
 }
 
-// number parses a decimal number of at most the given number of bits; nil = not given. what
-// describes the number in an error.
+// number parses a decimal number of at most the given number of bits; nil = not given. An error
+// describes the expected number by the parameter what.
 func (p *params) number(name string, bits int, what string) *uint64 {
 	v, ok := p.text(name)
 	if !ok {

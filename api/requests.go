@@ -45,18 +45,18 @@ type Request struct {
 	Seam     uint64    `json:"seam_tokens"` // computed tokens next to reused ones
 
 	PrefixTier   string  `json:"prefix_tier"`              // tier of the checkpoint that was used, or none
-	PrefixReason string  `json:"prefix_reason"`            // why no longer checkpoint was used, or none
+	PrefixReason string  `json:"prefix_reason"`            // why a longer checkpoint was not used, or none
 	Bytes        uint64  `json:"bytes"`                    // size of the states and rows that were read or composed
 	MatchMillis  float64 `json:"match_ms"`                 // time until the way was chosen
-	WaitMillis   float64 `json:"wait_ms"`                  // time after that spent waiting for bytes
+	WaitMillis   float64 `json:"wait_ms"`                  // time spent waiting for bytes after the way was chosen
 	TTFTMillis   float64 `json:"ttft_ms"`                  // time from the request's arrival to its first token; 0 = not reported
 	SavedMillis  float64 `json:"saved_ms"`                 // estimate of the saved time
 	SavedBy      string  `json:"saved_by" enum:"SavedBy*"` // basis of the estimate
 	Unverified   bool    `json:"unverified"`               // it reports reuse of objects that its connection had not looked up; sums exclude it
 
-	// ExpectedLoss is the loss that the daemon expected for the splice, from 0 to 1: the share
-	// of such requests whose first token differs from a full prefill's; nil = not spliced, or
-	// unknown.
+	// ExpectedLoss is the loss that the daemon expected for the splice, from 0 to 1: the share of
+	// requests spliced in the same way whose first token differs from a full prefill's. It is
+	// absent if the request was not spliced, or if the loss is unknown.
 	ExpectedLoss *float64 `json:"expected_loss,omitempty"`
 
 	Ways  []WayCost `json:"ways,omitempty"`  // predictions for the possible ways
@@ -66,7 +66,7 @@ type Request struct {
 // Bases of the estimate of saved time.
 const (
 	SavedByTTFT    = "ttft"    // time to first token of prompts that other processes computed in full
-	SavedByOwn     = "own"     // the same from the reporting process only, unconfirmed by others
+	SavedByOwn     = "own"     // time to first token of prompts that only the reporting process computed in full, without confirmation by others
 	SavedByPrefill = "prefill" // prefills that engines measured
 	SavedByGuess   = "guess"   // no measurements
 )
@@ -112,8 +112,8 @@ type Usage struct {
 	Saved    float64 `json:"saved_ms"`    // estimate of the saved time
 	// SavedGuess is the part of Saved that is not based on measured times.
 	SavedGuess float64 `json:"saved_guess_ms"`
-	// Unverified counts reports of reuse of objects that their connection had not looked up.
-	// All other fields exclude these reports.
+	// Unverified counts reports that claim reuse of an object that the reporting connection had not
+	// looked up. All other fields exclude these reports.
 	Unverified uint64 `json:"unverified_requests"`
 	// UnverifiedTokens is the number of tokens of the unverified requests' prompts.
 	UnverifiedTokens uint64 `json:"unverified_tokens"`

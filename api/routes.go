@@ -323,8 +323,8 @@ func (m methodTable) allow() string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// routeTable finds routes by path: those without an argument by their whole path, those with
-// a trailing argument by the path before it.
+// routeTable finds routes by path: a route without an argument by its whole path, and a route with
+// a trailing argument by the path before the argument.
 type routeTable struct {
 	exact  map[string]methodTable
 	prefix map[string]methodTable

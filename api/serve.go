@@ -180,7 +180,7 @@ func (s *Server) newHTTP() *fasthttp.Server {
 		Concurrency:        4 * maxConnections,
 		ReadBufferSize:     maxHeaderBytes,
 		MaxRequestBodySize: maxBodyBytes,
-		// Without this, fasthttp would read the bytes between the end of a form and
+		// Without this setting, fasthttp would read the bytes between the end of a form and
 		// Content-Length as the next request.
 		DisablePreParseMultipartForm: true,
 		ReadTimeout:                  readTimeout,

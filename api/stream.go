@@ -139,9 +139,9 @@ func appendEvent(b []byte, e *Event) ([]byte, error) {
 	return append(b, "\n\n"...), nil
 }
 
-// watchEnd calls ended when the client closes its end of the connection, or sends data, which
-// an honest client does not. stop ends the watch. After watchEnd nothing else may read from the
-// connection.
+// watchEnd calls the function ended when the client closes its end of the connection, or sends
+// data, which an honest client does not. The returned function ends the watch. After watchEnd
+// nothing else may read from the connection.
 func watchEnd(conn net.Conn, ended func()) (stop func()) {
 	done := make(chan struct{})
 	_ = conn.SetReadDeadline(time.Time{})

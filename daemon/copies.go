@@ -27,8 +27,8 @@ func (d *Daemon) openTaker(peerOf func(*fasthttp.RequestCtx) string) (err error)
 	return err
 }
 
-// outlets returns where copies of objects go before this node loses them: the object store, and for
-// objects that the store does not accept, another node with room.
+// outlets returns the places that get copies of objects before this node loses the objects: the
+// object store, and another node with room for objects that the store does not accept.
 func (d *Daemon) outlets() (list []tiering.Outlet) {
 	if d.object != nil && d.config.ObjectWrite != "none" {
 		list = append(list, tiering.Outlet{To: d.object, All: d.config.ObjectWrite == "all"})

@@ -201,7 +201,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	return d.run(ctx, serving{background, stopBackground, ended})
 }
 
-// serving holds what runs already once everything is open: the admin REST and its context.
+// serving holds what runs before all parts are open: the admin REST and its context.
 type serving struct {
 	background     context.Context
 	stopBackground context.CancelFunc
@@ -287,7 +287,8 @@ func (d *Daemon) run(ctx context.Context, on serving) error {
 // told to end by then, and only a disk or driver that hangs can delay them.
 func (d *Daemon) stuckAfter() time.Duration { return 4*d.config.DrainTimeout + time.Second }
 
-// endsWithin reports whether wait returns within limit. If not, wait continues to run, abandoned.
+// endsWithin reports whether the function wait returns in time. If not, wait continues in the
+// background.
 func endsWithin(limit time.Duration, wait func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -424,8 +425,9 @@ func (d *Daemon) newView() *view.View {
 	return view.New(o)
 }
 
-// close is the last part of the stop order: it closes the parts that open opened. If a disk hangs,
-// it may still read memory, so that store and device stay open.
+// close is the last step of a stop: it closes the parts that open has opened. A disk that hangs may
+// still read memory. In that case, close leaves the store and the device open, and returns an
+// error.
 func (d *Daemon) close() error {
 	var failed []error
 	if d.server != nil {

@@ -120,7 +120,7 @@ func (d *Daemon) flush() {
 	}
 }
 
-// stopDisk closes the disk tier, which ends its run. The store is closed before, so that the tier
+// stopDisk closes the disk tier, which ends its run. The caller has closed the store, so the tier
 // no longer reads the store's memory. Disk errors are only logged.
 func (d *Daemon) stopDisk() {
 	if d.disk == nil {

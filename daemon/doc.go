@@ -31,13 +31,16 @@
 //	queue     the order of jobs, and when a long job yields
 //	slots     memory of a connection for results
 //	gpu       the accelerators, their state, and the connections' memory on them
-//	canary    the engines' reports, and switched-off profiles
 //	note      state that outlives the daemon, in small files of the disk tier
+//	canary    the engines' reports, and switched-off profiles
 //	decided   decisions for operators, including those of earlier starts
+//	share     fair shares of a bounded list among several writers
 //	usage     how prompts were served, as engines report: sums, recent requests, a history
 //	spans     how prompts were served, as OpenTelemetry spans for a collector
 //	journal   recent events, for operators who follow them
 //	events    KV events for routers, in vLLM's format
+//	parallel  segments of one prompt that several engines compute
+//	cluster   membership by gossip, certificates, and the peers' port
 //	server    connections, jobs, and the effect of requests
 //	view      views for operators: node, catalogue, health, metrics
 //
@@ -49,16 +52,17 @@
 // Start: the configuration is resolved, validated and reduced to what fits the machine. Then the
 // parts are opened in this order: socket directory and lock; the admin REST, which reports the part
 // being opened; device; disk tier (its directory is not accessed yet); the GPUs, all concurrently;
-// store and its arenas; watcher; the socket (bind, listen). Then the parts run: the disk tier, for
-// which the start waits briefly until it is open and the switched-off profiles are read; watcher,
-// the store's run and workers; accept, and the guard of the socket's path. Then the node is ready.
+// store and its arenas; watcher; the socket (bind, listen). Then the parts run. First is the disk
+// tier; the start waits briefly until the tier is open and the switched-off profiles are read. Then
+// come watcher, the store's run and workers, accept, and the guard of the socket's path. Then the
+// node is ready.
 //
 // Stop begins when Run's context ends or a part fails. The node becomes not ready. The listener is
 // closed and its path removed, if that path is still the daemon's own. New requests are answered
-// with unavailable while running ones finish, for at most DrainTimeout; then the contexts of the
-// remaining ones end. Each connection closes when its last operation has released its memory, and
-// the workers end. Objects that exist only in memory are written to disk or copied to other nodes,
-// each again for at most DrainTimeout. Watcher, the store's run and admin REST end. Last, the
+// with unavailable. Requests that run may finish for at most DrainTimeout; then their contexts end.
+// Each connection closes when its last operation has released its memory, and the workers end.
+// Objects that exist only in memory are written to disk or copied to other nodes; writing and
+// copying take at most DrainTimeout each. Watcher, the store's run and admin REST end. Last, the
 // store, disk tier, GPUs, device and lock are closed. Work that does not react to its context is
 // waited for once more and then abandoned, as is a disk that hangs in the kernel. Run then returns
 // without closing store and device, since unmapping memory in use would fault.
@@ -73,12 +77,12 @@
 //	conn.answering  conn.life  conn.mu  attachment.mu  device attachment's  gpu.mu  slots.mu  queue.mu  server.mu  watcher.mu  poller.mu  canary.mu  usage.mu  tiering's
 //
 // The queue of events, the node's own set of the index and the journal may be called with any of
-// these locks held, and take none of them. The lock of the journal is the last of all. In tiering,
-// the order is: the store's lock, the lock of a profile's learned costs, the lock of the decisions.
-// In events, the order is: fans.mu, subscriber.mu, the lock of a set of places. Some locks are
-// never held together with another: those of advice, of a session's plans, of the socket (held
-// while its path is bound again), of an attachment's claims, of the cluster's gate, and of events'
-// turns.
+// these locks held, and take none of the locks in the list. The lock of the journal is the last of
+// all. In tiering, the order is: the store's lock, the lock of a profile's learned costs, the lock
+// of the decisions. In events, the order is: fans.mu, subscriber.mu, the lock of a set of places.
+// Some locks are never held together with another lock: those of advice, of a session's plans, of
+// the socket (held while its path is bound again), of an attachment's claims, of the cluster's
+// gate, and of events' turns.
 //
 // Only conn.answering is held for long: the reader holds it while it answers a short request, and
 // the end of a connection waits for it. No other lock is held across I/O, an operation of the
@@ -89,9 +93,9 @@
 // The last reader of a connection frees the connection (see package server). Its attachment owns
 // staging, slots and imported engine memory, on the host and on a GPU. Memory shared by handle is
 // released when the client is gone, all other memory after the last operation. The owner of a job
-// answers it. A queued job is owned by the queue, then by the goroutine that took it out; a job
-// that was never queued, by the reader that runs it; a job that waits, by the goroutine that waits.
-// The reader closes descriptors that arrive with a frame, unless the device took them over. The
-// canary owns the switched-off profiles. Only its Memory writes them into a note of the disk tier,
-// in the background, since the disk may hang.
+// answers the job. The queue owns a queued job until a goroutine takes it out; then that goroutine
+// owns it. The reader that runs a job which was never queued owns it, and the goroutine that waits
+// owns a job that waits. The reader closes descriptors that arrive with a frame, unless the device
+// took them over. The canary owns the switched-off profiles. Only its Memory writes them into a
+// note of the disk tier, in the background, since the disk may hang.
 package daemon

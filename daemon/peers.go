@@ -107,8 +107,8 @@ func (d *Daemon) servePeers() (err error) {
 	return p.cluster.Listen()
 }
 
-// peerOf returns a function that identifies the peer of a request: by the name in its certificate
-// if there is TLS, since nodes may share an address, otherwise by its address.
+// peerOf returns a function that identifies the peer of a request. With TLS, it does so by the name
+// in the peer's certificate, since nodes may share an address; without TLS, by the peer's address.
 func (p *peers) peerOf() func(*fasthttp.RequestCtx) string {
 	if p.cluster.ServerTLS() != nil {
 		return cluster.PeerName

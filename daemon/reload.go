@@ -76,7 +76,7 @@ func (r *reading) done(setting string, changed bool, err error) {
 	}
 }
 
-// readMaterial reads the files. It reads the files of tenants only if again is set.
+// readMaterial reads the files. It reads the files of tenants only if the parameter again is true.
 func (d *Daemon) readMaterial(again bool) (*material, *reading) {
 	c, was, r := &d.config, &d.secrets.material, &reading{}
 	m := &material{tenants: slices.Clone(c.Tenants)}
@@ -127,8 +127,8 @@ func readPair(certPath, keyPath string) (*tls.Certificate, string, error) {
 }
 
 // Reload reads the files of keys, tokens and certificates again. It puts all of them into use, or
-// none if any is bad, and reports the bad ones. With dry it only checks them. New tokens apply from
-// the next client or request on.
+// none if any is bad, and reports the bad ones. If the parameter dry is true, it only checks them.
+// New tokens apply from the next client or request on.
 func (d *Daemon) Reload(dry bool) (api.Reloaded, error) {
 	select {
 	case <-d.ready:

@@ -12,9 +12,9 @@ type Holder interface {
 	Hold(Region) error
 }
 
-// Checker makes the checks of one operation that Device promises, and collects the bytes
-// that the operation reads and writes. Every device uses it, so that all devices refuse the
-// same jobs. It needs a Holder and serves one operation.
+// Checker checks one operation, as the interface Device promises, and collects the bytes
+// that the operation reads and writes. Every device uses Checker, so that all devices
+// refuse the same jobs. A Checker needs a Holder and serves one operation.
 type Checker struct {
 	Holder  Holder
 	regions []Region
@@ -38,8 +38,9 @@ const (
 // operation has ended, also if a check failed.
 func (c *Checker) Regions() []Region { return c.regions }
 
-// Reads checks an object that the operation reads. The object must have n bytes, in
-// elements of elem bytes. name is for messages.
+// Reads checks an object that the operation reads. The object must have n bytes, and its
+// extents must be aligned to elements of size elem, in bytes. The parameter name is for
+// error messages.
 func (c *Checker) Reads(name string, r Ref, elem int, n int64) error {
 	return c.exact(name, r, elem, n, reads)
 }

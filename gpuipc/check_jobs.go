@@ -80,7 +80,7 @@ func (c *Checker) composeStep(job *ComposeJob, in *ComposeStep) error {
 }
 
 // operand checks a part that may be packed. The length of a packed part depends on its
-// content, so only a minimum is checked.
+// content, so for a packed part only a minimum length is checked.
 func (c *Checker) operand(name string, r Ref, packed bool, t DType, headBytes, heads int64) error {
 	if !packed {
 		return c.Reads(name, r, t.Size(), headBytes*heads)
@@ -167,8 +167,9 @@ func (j *ReplayJob) decayBytes() int64 {
 	return 4
 }
 
-// Rotate checks a job and its operands. A block table is only checked against the source of
-// its own job; Disjoint covers the other operands of all jobs.
+// Rotate checks a job and its operands. It checks that the rows written through a block
+// table do not overlap the source of the same job. Disjoint checks all other operands, but
+// no block table, so a block table is never compared with the operands of another job.
 func (c *Checker) Rotate(job *RotateJob) error {
 	if err := job.check(); err != nil {
 		return err

@@ -7,9 +7,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// Compose works head by head: heads are independent, so workers share them. A head's state
-// is updated in Out itself if it is one run of bytes there. So a job that ends early leaves
-// Out and Before undefined.
+// Compose works head by head: heads are independent, so workers share them. If the state of
+// a head is one run of bytes in job.Out, the steps update it there. So a job that ends
+// early leaves job.Out and the Before of each step undefined.
 func (h *host) Compose(ctx context.Context, job *ComposeJob) error {
 	a := h.access()
 	defer a.release()
@@ -109,8 +109,9 @@ func (m *memory) packed(t DType, heads, rows, cols int) (*kernel.Packed, error) 
 	return &p, nil
 }
 
-// cost estimates the multiply-adds of one item over n steps. For a step that is limited by
-// memory, it counts the bytes that the step moves as multiply-adds that take as long.
+// cost estimates the multiply-adds of one item over n steps. The speed of memory limits a
+// step with a scalar or diagonal transition. The time of such a step is counted as the
+// number of multiply-adds that take as long.
 func (c *composer) cost(n int) float64 {
 	perRow := 8
 	if c.job.Transition == kernel.Dense {
@@ -144,7 +145,8 @@ func (c *composer) item(w *worker, item int) error {
 
 // first returns the first step that has to be applied to a head. A step with a zero
 // transition forgets the previous state, so the steps before it need not be applied. But a
-// step that has to store Before, and all steps after it, are always applied.
+// step that has to store the state in its field Before, and all steps after that step, are
+// always applied.
 func (c *composer) first(head int) (step int) {
 	for i := range c.steps {
 		st := &c.steps[i]
@@ -158,8 +160,8 @@ func (c *composer) first(head int) (step int) {
 	return step
 }
 
-// begin loads the state before the first step. If the place of the state in Out is one run
-// of bytes, begin loads it there.
+// The method begin loads the state that the first step is applied to. If the state has one
+// run of bytes in the job's Out, it is loaded there, else into scratch memory.
 func (c *composer) begin(s *scratch, head, heads int) (state []byte, inOut bool) {
 	off, n := int64(head)*c.job.stateBytes(), int64(heads)*c.job.stateBytes()
 	if c.out.n > 0 {
@@ -197,8 +199,9 @@ func (c *composer) move(s *scratch, state []byte, head, heads, lo, hi int) {
 	}
 }
 
-// step returns step i for one group of heads. Parts that cross the end of an extent are
-// gathered into the scratch slots slot, slot+1 and slot+2.
+// The method step returns the kernel's form of step number i for one group of heads. Parts
+// that cross the end of an extent are gathered into three buffers of s, numbered slot,
+// slot+1 and slot+2.
 func (c *composer) step(s *scratch, i, slot, head, heads int) kernel.Step {
 	in, st := &c.job.Steps[i], &c.steps[i]
 	var k kernel.Step

@@ -90,9 +90,9 @@ type Description struct {
 }
 
 // Device owns memory and the kernels that run on it. Code above gpuipc works with any
-// Device. All methods are safe for concurrent use. When its context ends, a call stops
-// before its next chunk, and a chunk takes at most a few milliseconds. A call that has
-// returned no longer touches any memory.
+// Device. All methods are safe for concurrent use. A call whose context ends stops before
+// its next chunk, and a chunk takes at most a few milliseconds. A call that has returned no
+// longer touches any memory.
 //
 // Every Ref is checked before the first byte is written. Extents must be inside the region
 // and aligned to their elements, and lengths must be as in the job. Destinations must not
@@ -101,8 +101,9 @@ type Description struct {
 type Device interface {
 	Describe() Description
 	NewRegion(RegionSpec) (Region, error)
-	// Import maps memory that a client owns, for reading and writing. It takes over h.File,
-	// also if it fails. It refuses memory that its owner could shrink with ErrInvalid.
+	// Import maps memory that a client owns, for reading and writing. Import takes over
+	// h.File, even if Import fails. It returns ErrInvalid for memory that its owner could
+	// shrink.
 	Import(h Handle) (Region, error)
 
 	// CopyDigests copies src to dst, which has the same length, chunk by chunk. It stores
@@ -116,10 +117,10 @@ type Device interface {
 	Load(ctx context.Context, dst []byte, src Ref) error
 	Store(ctx context.Context, dst Ref, src []byte) error
 	// Pin returns views of r's memory, one for each extent, for transfers that need an
-	// address, such as direct I/O. The region counts as in use until unpin, which must be
-	// called once. write means that the caller will write to the views, which only the
-	// owner of the pages may do. ErrUnavailable means that the memory has no host address;
-	// use Load and Store.
+	// address, such as direct I/O. The region counts as in use until unpin is called, which
+	// the caller must do once. If write is true, the caller will write to the views, which
+	// only the owner of the pages may do. ErrUnavailable means that the memory has no host
+	// address; then the caller must use Load and Store.
 	Pin(r Ref, write bool) (views [][]byte, unpin func(), err error)
 
 	Compose(ctx context.Context, job *ComposeJob) error
@@ -142,7 +143,7 @@ type ComposeJob struct {
 }
 
 // ComposeStep is one step of a ComposeJob. T and S are both present or both absent. If they
-// are absent, the step changes nothing and only stores Before.
+// are absent, the step leaves the state unchanged and only stores it in Before.
 type ComposeStep struct {
 	T     Ref // Scalar [Heads] F32; Diagonal [Heads, DK]; Dense [Heads, DK, DK]
 	TType DType

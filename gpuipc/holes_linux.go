@@ -112,8 +112,8 @@ func ioctl(f *os.File, request uintptr, arg unsafe.Pointer) error {
 
 // MappingCost returns the most memory of this process, or of its control group, that an
 // imported region can use. That is the page tables: one page of 512 entries for each 2 MiB
-// that is touched, and the tables above. The region itself is added if its holes can be
-// filled.
+// that is touched, and the page tables of higher levels. The region itself is added if its
+// holes can be filled.
 func MappingCost(r Region) int64 {
 	page := int64(os.Getpagesize())
 	cost := r.Bytes()/(page/8)*257/256 + 4*page

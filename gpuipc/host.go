@@ -25,8 +25,9 @@ type HostOptions struct {
 	// caller alone.
 	Workers int
 	// Between is for tests. It is called before every chunk of an operation except the
-	// first, on the goroutine that works on the chunk. chunk is the number of chunks
-	// started before. Between may block, which stops the operation there.
+	// first, on the goroutine that works on the chunk. The parameter chunk is the number of
+	// chunks of the operation that were started before. Between may block, which stops the
+	// operation there.
 	Between func(op Op, chunk int)
 }
 

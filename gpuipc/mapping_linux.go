@@ -13,9 +13,9 @@ type Mapping struct {
 	mem []byte
 }
 
-// Map maps the region of h. It takes over h.File, also if it fails. If writable is false,
-// writing to the bytes faults. A ClientReads region cannot be mapped writable. Map refuses
-// memory that could shrink under the mapping with ErrInvalid.
+// Map maps the region of h. Map takes over h.File, even if it fails. If writable is false,
+// writing to the bytes faults. A ClientReads region cannot be mapped writable. Map returns
+// ErrInvalid for memory that could shrink under the mapping.
 func Map(h Handle, writable bool) (*Mapping, error) {
 	if h.File == nil {
 		return nil, fmt.Errorf("map: no descriptor: %w", ErrInvalid)

@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seals of our regions. A client with any descriptor of a region can neither resize it nor
-// add seals. For a ClientReads region it also cannot get a writable mapping, call write(2)
-// or punch a hole, not even if it opens the region again under /proc/self/fd for reading
-// and writing. Our own mapping is older than the seal and stays writable.
+// These are the seals of our regions. A client with any descriptor of a region can neither
+// resize it nor add seals. A ClientReads region also has the seal F_SEAL_FUTURE_WRITE. With
+// this seal, a client cannot get a writable mapping, call write(2) or punch a hole, not
+// even if it opens the region again under /proc/self/fd for reading and writing. Our own
+// mapping is older than the seal and stays writable.
 //
-// That seal forbids us to punch holes too (and MADV_REMOVE). So memory of a ClientReads
-// region is freed only with the whole region, when the last client has closed it.
-// ClientViews regions, one for each connection, do not have this seal for that reason.
+// F_SEAL_FUTURE_WRITE forbids us to punch holes too (and MADV_REMOVE). So memory of a
+// ClientReads region is freed only with the whole region, when the last client has closed
+// it. ClientViews regions, one for each connection, do not have this seal for that reason.
 const (
 	sealSize  = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	sealReads = sealSize | unix.F_SEAL_FUTURE_WRITE
@@ -31,8 +32,8 @@ func createMemfd(name string, size int64, huge bool) (*os.File, error) {
 	if huge {
 		flags |= unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
 	}
-	// Not executable, if the kernel knows the flag (since 6.3). Hardened systems refuse
-	// memfds without it (vm.memfd_noexec=2).
+	// The memfd is made not executable, if the kernel knows the flag for that (since 6.3).
+	// Hardened systems refuse memfds without the flag (vm.memfd_noexec=2).
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, flags)

@@ -16,13 +16,15 @@ type memory struct {
 	n      int64
 }
 
-// part is one run of bytes. Its offset is off in the object, and at in the region.
+// part is one run of bytes. The field off is its offset in the object, and the field at is
+// its offset in the region.
 type part struct {
 	off, at int64
 	b       []byte
 }
 
-// run returns the bytes from off to the end of their part, but at most n bytes.
+// The method run returns the bytes from offset off to the end of their part, but at most n
+// bytes.
 func (m *memory) run(off, n int64) []byte {
 	p := m.part(off)
 	return p.b[off-p.off : min(off-p.off+n, int64(len(p.b)))]

@@ -44,7 +44,8 @@ func NewPageAllocator(bytes int64, pageBytes int) *PageAllocator {
 // Alloc returns whole pages for at least bytes bytes. It returns one run if it finds one.
 // Otherwise it returns several extents in address order, made of the largest runs (compared
 // by power of two). This costs one pass over the bitmap, and two more over the free runs if
-// no single run is long enough. Without room it changes nothing and returns ErrFull.
+// no single run is long enough. If there is no room, it changes nothing and returns
+// ErrFull.
 func (a *PageAllocator) Alloc(bytes int64) ([]Extent, error) {
 	n, err := a.pagesFor(bytes)
 	if err != nil {
@@ -232,8 +233,9 @@ func (a *PageAllocator) take(first, n int) Extent {
 	return Extent{Off: int64(first) * a.pageBytes, Len: int64(n) * a.pageBytes}
 }
 
-// runInWord finds the lowest run of n set bits in w. Each iteration doubles the length that
-// w stands for: after the loop, a bit of w is set if n set bits start there.
+// runInWord finds the lowest run of n set bits in w. In each iteration, a set bit of w
+// stands for a run of set bits that starts there; the iteration at most doubles the length
+// of these runs. At the end a bit of w is set if n set bits start there.
 func runInWord(w uint64, n int) (int, bool) {
 	if n > 64 {
 		return 0, false
@@ -246,8 +248,8 @@ func runInWord(w uint64, n int) (int, bool) {
 	return bits.TrailingZeros64(w), w != 0
 }
 
-// eachWord calls f for every word that a run of bits touches. mask has the bits of the word
-// that are inside the run.
+// eachWord calls f for every word that a run of bits touches. The argument mask has the
+// bits of the word that are inside the run.
 func eachWord(first, n int, f func(word int, mask uint64)) {
 	for n > 0 {
 		bit := first % 64

@@ -89,8 +89,8 @@ func joined(in []Extent) []Extent {
 	return out
 }
 
-// within checks that every extent of r is inside a region of size bytes and aligned to
-// elements of elem bytes, so that later code can index without checks.
+// within checks that every extent of r is inside a region of size bytes, and that its
+// offset and length are multiples of elem bytes. So later code can index without checks.
 func (r Ref) within(size int64, elem int) error {
 	var total int64
 	for i, e := range r.Extents {

@@ -97,8 +97,8 @@ func (h *host) newHugeRegion(spec RegionSpec) (*hostRegion, error) {
 	return r, nil
 }
 
-// makeRegion maps the memory before it seals it: FUTURE_WRITE does not restrict mappings
-// that exist already.
+// makeRegion maps the memory before it seals it, because the seal F_SEAL_FUTURE_WRITE does
+// not restrict mappings that exist already.
 func (h *host) makeRegion(spec RegionSpec, size int64, huge bool) (*hostRegion, error) {
 	f, err := createMemfd(spec.Name, size, huge)
 	if err != nil {

@@ -108,10 +108,10 @@ func (r *replayer) rows(s *scratch, head, lo, hi int) kernel.Rows {
 	return out
 }
 
-// strided returns numbers of n rows, from row first on. step is the bytes from row to row;
-// of each row it takes the size bytes at off. The second result is the stride of the
-// returned numbers. If all of them are inside one run, they are returned in place, else
-// gathered into *buf.
+// strided returns numbers of n rows, beginning with row number first. From one row to the
+// next it advances by step bytes. From each row it takes the size bytes at offset off. The
+// second result is the number of returned numbers from one row to the next. If all bytes
+// are inside one run, the numbers are returned in place, else they are gathered into *buf.
 func (m *memory) strided(first, n int, step, off, size int64, buf *[]byte) ([]float32, int) {
 	begin := int64(first)*step + off
 	if all := int64(n-1)*step + size; int64(len(m.run(begin, all))) == all {

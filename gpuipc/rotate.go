@@ -29,8 +29,8 @@ func (h *host) Rotate(ctx context.Context, job *RotateJob) error {
 }
 
 const (
-	// pieceBytes is the work between two checks of the context: 0.05 ms with
-	// AVX2, 0.3 ms in plain Go (measured).
+	// pieceBytes is how many bytes of rows are rotated between two checks of the context.
+	// They take 0.05 ms with AVX2 and 0.3 ms in plain Go (measured).
 	pieceBytes = 512 << 10
 	// unpackBytes is the number of bytes unpacked at once. They stay in L1 until they are
 	// copied.
@@ -112,7 +112,8 @@ func (r *rotator) piece(w *worker, item int) error {
 	return nil
 }
 
-// source returns some of the n rows from row on, at least one, as one run of bytes.
+// source returns some of n rows as one run of bytes, at least one row. The parameter row is
+// the number of the first.
 func (r *rotator) source(s *scratch, row, n int) (b []byte, rows int) {
 	if r.packed != nil {
 		heads := r.job.Heads
@@ -143,8 +144,9 @@ func (r *rotator) toRows(s *scratch, row, n int, src []byte) int {
 	return 1
 }
 
-// toTable moves rows to the blocks of the table and returns how many. It stops at the end
-// of the block, unless the next block follows in memory with the same stride.
+// toTable moves rows to the blocks of the table. It returns the number of rows that it
+// moved. It stops at the end of a block, unless the next block follows in memory with the
+// same stride.
 func (r *rotator) toTable(s *scratch, row, n int, src []byte) int {
 	d := &r.job.Dst
 	at := d.FirstRow + row // of the table

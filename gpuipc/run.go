@@ -32,15 +32,15 @@ type worker struct {
 
 type pauseKey struct{}
 
-// WithPause returns a context for operations of a host device. They call pause between
-// their pieces, on the caller's goroutine. pause may block; other goroutines of the
-// operation continue meanwhile.
+// WithPause returns a context for operations of a host device. Between two of its pieces,
+// such an operation calls the function pause on the goroutine of its caller. This function
+// may block; other goroutines of the operation continue meanwhile.
 func WithPause(ctx context.Context, pause func()) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
 // Pause calls the pause function of ctx, if it has one, as a device does between chunks.
-// This lets others run.
+// Other operations that wait for their turn can then run.
 func Pause(ctx context.Context) {
 	if pause, ok := ctx.Value(pauseKey{}).(func()); ok {
 		pause()
@@ -103,8 +103,9 @@ func (t *task) loop(callers bool) {
 	}
 }
 
-// chunk is called before each piece of a task, which takes at most a few milliseconds. It
-// returns an error if the task should stop. The first piece of a task always runs.
+// The method chunk is called before each piece of a task. A piece takes at most a few
+// milliseconds. chunk returns an error if the task should stop. The first piece of a task
+// always runs.
 func (w *worker) chunk() error {
 	n := w.started.Add(1) - 1
 	if n == 0 {

@@ -81,8 +81,8 @@ type Accelerator interface {
 	ImportShare(ctx context.Context, s Share) (Region, error)
 
 	// AttachHost registers a region of the host device as pinned memory for Upload and
-	// Download. detach waits for running copies. It must be called once, before the region
-	// is closed.
+	// Download. The caller must call the returned function detach once, before it closes
+	// the region. detach waits for running copies.
 	AttachHost(r Region) (detach func() error, err error)
 	// Upload copies src, in an attached host region, to dst on this device. Download copies
 	// from this device to an attached host region. If digests is not nil, it gets the

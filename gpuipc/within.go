@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Within returns the result of call. If call has not returned after limit, or when ctx
-// ends, answered is false and err is the context's error. The function late then gets the
-// result when call returns. A driver may never return from a call for a device that fell
-// off its bus.
+// Within runs the function call and returns its result. If call has not returned after
+// limit, or when ctx ends, answered is false and err is the context's error. When call
+// returns later, its result is passed to the function late. A driver may never return from
+// a call for a device that fell off its bus.
 func Within[T any](ctx context.Context, limit time.Duration, call func() (T, error), late func(T, error)) (answer T, answered bool, err error) {
 	type result struct {
 		answer T

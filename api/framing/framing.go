@@ -1,6 +1,7 @@
-// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, section 6). A
-// proxy in front of a server might see another end of the body, and so another next request.
-// The package is for servers based on fasthttp, whose parser accepts some such requests.
+// Package framing refuses HTTP/1.1 requests whose end is ambiguous (RFC 9112, section 6). A proxy
+// in front of a server might take another place for the end of such a request, and would then read
+// a different next request. The package is for servers based on fasthttp, whose parser accepts some
+// such requests.
 package framing
 
 import (

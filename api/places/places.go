@@ -19,9 +19,9 @@ const (
 	Pending State = iota
 	// Idle connections wait for a next request. A client that loses one has to reconnect.
 	Idle
-	// Settled connections are in use although they may send nothing. A Settled connection
-	// loses its place only to a connection from the same address, or from an address that
-	// then has no more places than the address that loses one.
+	// Settled connections are in use although they may send nothing. A Settled connection loses its
+	// place to a new connection from its own address. It also loses it to one from another address
+	// if, even with the new connection, that address has fewer places than its own.
 	Settled
 	// Busy connections keep their place.
 	Busy
@@ -46,17 +46,17 @@ type place struct {
 	since time.Time // the last sign of life
 }
 
-// NewSet returns a set of most places.
+// NewSet returns a set with the given number of places.
 func NewSet(most int) *Set {
 	s := &Set{most: most}
 	s.mu.taken, s.mu.of = map[net.Conn]*place{}, map[netip.Prefix]int{}
 	return s
 }
 
-// Take gives a connection a place in the given state. If the set is full, another connection
-// loses its place, and the caller closes it; ok is false if none may. Of the connections that
-// may, Take chooses by three rules: the lowest state, then the address with the most places,
-// then the longest time without a sign of life.
+// Take gives a connection a place in the given state. If the set is full, another connection loses
+// its place, and the caller closes that connection. If no connection may lose its place, Take
+// returns false. Among the connections that may, Take chooses by three rules: the lowest state,
+// then the address with the most places, then the longest time without a sign of life.
 func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Set) Take(conn net.Conn, state State, now time.Time) (lost net.Conn, ok
 	return lost, true
 }
 
-// weakestLocked returns the connection that loses its place to a new one from the address from;
-// nil if none may.
+// weakestLocked returns the connection that loses its place to a new connection from an address. It
+// returns nil if no connection may lose its place.
 func (s *Set) weakestLocked(from netip.Prefix) (weakest net.Conn) {
 	var w *place
 	for conn, p := range s.mu.taken {

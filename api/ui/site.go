@@ -138,8 +138,9 @@ func mediaOf(name string) string {
 	return "text/plain; charset=utf-8"
 }
 
-// Serve answers a request for the file at a path relative to the dashboard's, without a leading
-// slash. The empty path is the page. It returns false if there is no such file.
+// Serve answers a request for a file. The parameter at is the file's path below the dashboard's
+// path, without a leading slash. The empty path is the page. Serve returns false if there is no
+// such file.
 func (s *Site) Serve(at, acceptEncoding, ifNoneMatch string) (Answer, bool) {
 	f, ok := s.files[at]
 	if !ok {

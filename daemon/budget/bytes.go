@@ -26,7 +26,8 @@ type Bytes struct {
 	}
 }
 
-// NewBytes creates a budget. what names it in errors, and least is the smallest limit of one user.
+// NewBytes creates a budget. Errors call it by the parameter what. The limit of one user is no less
+// than the parameter least.
 func NewBytes(what string, total, least int64) *Bytes {
 	b := &Bytes{what: what, total: total, share: max(total-total/userShare, least)}
 	b.mu.users = map[uint32]int64{}
@@ -43,8 +44,10 @@ func (b *Bytes) TakeFirst(uid uint32, bytes int64) error {
 	return b.TakeOf(uid, b.share/2, func(int64) int64 { return bytes })
 }
 
-// TakeOf calls choose with the bytes that the user may reserve such that rest bytes stay free. It
-// reserves the bytes that choose returns, or nothing if these are more.
+// TakeOf calls the function choose with the number of bytes that the user may still reserve, minus
+// the number in the parameter rest, which stays free. It then reserves the number of bytes that
+// choose returns. If that is more than it passed to choose, it reserves nothing and returns an
+// error.
 func (b *Bytes) TakeOf(uid uint32, rest int64, choose func(left int64) int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

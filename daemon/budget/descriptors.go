@@ -9,8 +9,9 @@ import (
 )
 
 // Descriptors is the lowest descriptor number that is kept for the daemon's own use, such as files
-// of the disk tier and admin connections. Clients get lower numbers. Since the kernel assigns the
-// lowest free number, a number also says how many descriptors are in use at least.
+// of the disk tier and admin connections. Clients get lower numbers. The kernel assigns the lowest
+// free number, so if a client's descriptor has this number, at least as many descriptors are in
+// use.
 type Descriptors int
 
 // NewDescriptors derives the number from the process's limit.

@@ -44,8 +44,9 @@ type holder struct {
 type Holders [kindsOfHolders]holder
 
 // NewPlaces divides the given number of places. A connection may have a quarter of them and a user
-// three quarters. A tenant may have half, or all if it is the only tenant. Each may have at least 4
-// (a guess at the need of one engine: a few models and their drafts).
+// three quarters. A tenant may have half, or all if it is the only tenant. Any connection, user or
+// tenant may have at least 4 places, a guess at the need of one engine: a few models and their
+// drafts.
 func NewPlaces(most, tenants int) *Places {
 	const some = 4
 	p := &Places{}
@@ -93,8 +94,9 @@ func (p *Places) GiveBack(by Holders, of profile.Fingerprint) {
 	}
 }
 
-// HoldersOf returns the holders that a profile of a connection counts for. The tenant is the first
-// of the connection's tenants, all of whose tokens the client has shown.
+// HoldersOf returns the connection, user and tenant that a profile registered by a connection
+// counts for. A client may have shown the tokens of several tenants. The profile then counts for
+// the first of them.
 func HoldersOf(connection uint64, uid uint32, tenants []uint32) Holders {
 	tenant := uint64(0)
 	if len(tenants) > 0 {

@@ -21,13 +21,13 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// maxRows is the largest number of profiles of one tenant for which reports are kept, since a
-// tenant may register one identity after another. A generous guess.
+// maxRows is the largest number of profiles of one tenant for which reports are kept. The limit is
+// needed, since a tenant may register one identity after another. Its value is a generous guess.
 const maxRows = 256
 
-// Canary has the reports of engines and the profiles that are switched off for splicing, both per
-// tenant. Tenants share no segments, so the reports of one tenant say nothing about the segments of
-// another, and must not switch off its reuse.
+// Canary has, per tenant, the reports of engines and the profiles that are switched off for
+// splicing. Tenants share no segments, so the reports of one tenant say nothing about the segments
+// of another, and must not switch off splicing for the other tenant.
 type Canary struct {
 	now      func() time.Time
 	offs     atomic.Int64           // number of rows that are off; if it is 0, IsOff takes no lock
@@ -77,9 +77,9 @@ func New(now func() time.Time) *Canary {
 	return c
 }
 
-// Share returns the share of spliced requests that engines compute again to compare, from 0 to 1.
-// Negative means that each engine uses its own setting. Engines get it with the next reply to
-// served.
+// Share returns the share of spliced requests, from 0 to 1, that engines also compute in full to
+// compare the results. A negative value means that each engine uses its own setting. An engine
+// learns the value from the reply to its next report of a served request.
 func (c *Canary) Share() float64 { return math.Float64frombits(c.share.Load()) }
 
 // SetShare sets the share that Share returns.
@@ -99,8 +99,8 @@ func (c *Canary) IsOff(of Key) bool {
 	return r != nil && r.Off
 }
 
-// Unknown returns why it is not known which profiles are switched off, "" if it is known.
-// While it is unknown, every profile of every tenant is off.
+// Unknown returns the reason why the switched-off profiles are not known, or "" if they are known.
+// While they are not known, every profile of every tenant is off.
 func (c *Canary) Unknown() string {
 	if why := c.unknown.Load(); why != nil {
 		return *why
@@ -108,7 +108,8 @@ func (c *Canary) Unknown() string {
 	return ""
 }
 
-// setUnknown switches everything off, for the reason why. With "", the rows apply again.
+// setUnknown switches everything off for the given reason. With the reason "", the rows of the
+// profiles apply again.
 func (c *Canary) setUnknown(why string) {
 	if why == "" {
 		c.unknown.Store(nil)
@@ -117,9 +118,9 @@ func (c *Canary) setUnknown(why string) {
 	c.unknown.Store(&why)
 }
 
-// Add counts a report. off means that the profile is off now, and switched that this report
-// switched it off. A client repeats a report to switch off that could not be noted; the repetition
-// is not counted.
+// Add counts a report. The result off reports whether the profile is off now, and the result
+// switched whether this report switched it off. If the switch-off could not be written to disk, the
+// client sends the same report again, and Add does not count it again.
 func (c *Canary) Add(of Key, model string, m *wire.ReportRequest) (off, switched bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,8 +188,9 @@ func (c *Canary) noteChangeLocked() {
 }
 
 // Durable waits until the current switch-offs would survive a kill of the daemon and a loss of
-// power. Without a Memory none would, and Durable returns at once. If they cannot be noted, it
-// returns an error with wire.Unavailable. They are in force nevertheless, and Memory retries.
+// power. Without a Memory, nothing is written to disk, and Durable returns at once. If the disk
+// fails, Durable returns an error with wire.Unavailable; the switch-offs are in force nevertheless,
+// and Memory retries.
 func (c *Canary) Durable(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,8 +239,8 @@ func (c *Canary) settled(changes uint64, err error) {
 }
 
 // Set switches a profile off or on for a tenant, on behalf of an operator. It reports whether that
-// changed anything. While the note cannot be read, nothing can be switched on. The change is in
-// force at once; Durable waits until it would survive a restart.
+// changed anything. The change is in force at once; Durable waits until it would survive a restart.
+// While the file of switched-off profiles cannot be read, no profile can be switched on.
 func (c *Canary) Set(of Key, model string, off bool, why string) (changed bool, err error) {
 	if unknown := c.Unknown(); unknown != "" && !off {
 		return false, codes.Refuse(wire.Unavailable, "all profiles are switched off: %s", unknown)
@@ -275,8 +277,8 @@ type Row struct {
 	Reports
 }
 
-// List returns copies of all rows, ordered by tenant and fingerprint. While the note cannot
-// be read, every row is off, with the reason.
+// List returns copies of all rows, ordered by tenant and fingerprint. While the file of
+// switched-off profiles cannot be read, every row is off, with that reason.
 func (c *Canary) List() []Row {
 	c.mu.Lock()
 	rows := c.listLocked()

@@ -85,7 +85,8 @@ func (k *Memory) Run(ctx context.Context) error {
 	}
 }
 
-// insist repeats do until it succeeds. If ctx ends first, it tries once more. It reports success.
+// insist calls the function do until it succeeds. If ctx ends first, it makes one last call. It
+// reports success.
 func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	told := false
 	for wait := noteWaitLeast; ; wait = min(2*wait, noteWaitMost) {
@@ -107,8 +108,8 @@ func (k *Memory) insist(ctx context.Context, do func() error) bool {
 	}
 }
 
-// load reads the note of an earlier daemon. If the note cannot be read, everything stays off: until
-// the disk's error passes or, if the note is damaged, until an operator acts.
+// load reads the note of an earlier daemon. If the note cannot be read, splicing stays off for all
+// profiles: until the disk's error passes or, if the note is damaged, until an operator acts.
 func (k *Memory) load() (known bool, err error) {
 	content, err := k.notes.Note(noteName)
 	switch {
@@ -143,8 +144,8 @@ func (k *Memory) load() (known bool, err error) {
 	return true, nil
 }
 
-// parseNote decodes a note. It refuses a note that an editor or a crash has damaged as a whole,
-// because a profile that is missing from the note would be on.
+// parseNote decodes a note. If an editor or a crash has damaged a part of the note, parseNote
+// refuses the whole note, since a profile that is missing from it would be on.
 func parseNote(content []byte) (list []noted, err error) {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()

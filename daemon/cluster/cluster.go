@@ -128,8 +128,8 @@ func (c *Cluster) ClientTLS(node string) *tls.Config {
 	return c.creds.client(node)
 }
 
-// ServerTLS returns the TLS configuration of the peers' port, for servers of another port; nil = no
-// TLS.
+// ServerTLS returns the TLS configuration of the peers' port, for use by servers on other ports of
+// this node; nil = no TLS.
 func (c *Cluster) ServerTLS() *tls.Config {
 	if c.creds == nil {
 		return nil
@@ -137,8 +137,8 @@ func (c *Cluster) ServerTLS() *tls.Config {
 	return c.creds.server()
 }
 
-// Listen opens gossip and the peers' port. It may be called once, before Run; otherwise Run calls
-// it. After Listen, Run must be called, which closes what Listen opened.
+// Listen opens gossip and the peers' port. It may be called once, before Run. If it is not called,
+// Run opens them. After Listen, the caller must call Run, which closes them when it ends.
 func (c *Cluster) Listen() error {
 	listener, err := net.Listen("tcp", c.cfg.PeerBind.String())
 	if err != nil {
@@ -251,7 +251,7 @@ func (c *Cluster) serve(ctx *fasthttp.RequestCtx) {
 
 // Run runs this node's membership until the context ends. Then the node leaves the cluster, which
 // takes at most Timing.Leave and drainTime. Before Run returns, it calls OnLeave for every member
-// that was passed to OnJoin. Run fails like Listen.
+// that was passed to OnJoin. Run fails if Listen was not called before and fails now.
 func (c *Cluster) Run(ctx context.Context) error {
 	if c.list == nil {
 		if err := c.Listen(); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/spliced-kv/spliced/daemon/settings"
 )
 
-// ErrConfig is wrapped by all errors about a Config, or about a file that it names when New reads
-// that file.
+// ErrConfig is wrapped by all errors about a Config, and by the errors of New about a file that a
+// Config names.
 var ErrConfig = errors.New("cluster: bad configuration")
 
 // Config configures a Cluster.
@@ -64,7 +64,7 @@ type Config struct {
 	// soon, since other changes of members wait for them. The state of a member that leaves is Failed,
 	// Left, or Alive if it restarted, moved or became unusable.
 	OnJoin, OnLeave func(Member)
-	// OnDoubt is called in the same way, between a member's join and leave: when the member stops
+	// OnDoubt is called like OnJoin, between a member's join and leave: when the member stops
 	// answering (state Unreachable) and when it answers again; nil = no listener.
 	OnDoubt func(Member)
 
@@ -79,8 +79,8 @@ type Config struct {
 	tune func(*memberlist.Config) // for tests
 }
 
-// Of returns the part of the settings that is about a cluster. The caller sets the callbacks,
-// Handler, Exchange, Version and Log.
+// Of returns the configuration that follows from the daemon's settings for clusters. The caller
+// adds the callbacks, Handler, Exchange, Version and Log.
 func Of(c *settings.Config) Config {
 	return Config{
 		Name: c.ClusterName, Node: c.ClusterNode, Seeds: c.ClusterSeeds,

@@ -28,8 +28,9 @@ type Exchange interface {
 	// Answer appends the answer to a question to dst, at most MaxAnswer bytes. It returns an error if
 	// the question is invalid.
 	Answer(dst, question []byte) ([]byte, error)
-	// Learn processes a member's answer. more means that the member has more to report, so it is asked
-	// again soon. After an error, the member is asked less often until an answer is valid.
+	// Learn processes a member's answer. The result more reports whether the member has more to
+	// report; it is then asked again soon. After an error, the member is asked less often until an
+	// answer is valid.
 	Learn(number uint16, answer []byte) (more bool, err error)
 }
 
@@ -260,8 +261,8 @@ func (a *asker) dial(ctx context.Context) error {
 	return nil
 }
 
-// talk sends a question and reads the answer. keep reports whether the connection may be used
-// again.
+// talk sends a question and reads the answer. The result keep reports whether the connection may be
+// used again.
 func (a *asker) talk(question []byte) (answer []byte, keep bool, err error) {
 	head := "POST " + exchangePath + " HTTP/1.1\r\nHost: " + a.member.Name + "\r\n" + clusterHeader + ": " + a.cluster + "\r\n" +
 		startHeader + ": " + strconv.FormatUint(a.member.Incarnation, 16) + "\r\nContent-Length: " + strconv.Itoa(len(question)) + "\r\n\r\n"

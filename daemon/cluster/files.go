@@ -44,8 +44,9 @@ func (r *reader) read(path string, most int64, secret bool) ([]byte, error) {
 	return data, err
 }
 
-// material reads keyring and certificates. If the files equal last and no new certificate must be
-// issued, it returns last and changed is false.
+// material reads keyring and certificates. The parameter last is the result of the previous call.
+// If the files have the same content as then and no new certificate must be issued, material
+// returns last and false.
 func (r *reader) material(last *material) (m *material, changed bool, err error) {
 	c, now := r.c, r.c.Now()
 	ring, err1 := r.read(c.Keyring, maxKeyringBytes, true)

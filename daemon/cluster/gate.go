@@ -87,8 +87,9 @@ func addressOf(conn net.Conn) netip.Addr {
 	return from.Addr().Unmap().WithZone("")
 }
 
-// enter registers a connection. It returns false after close, and if the connection would have to
-// displace one that grace protects. The caller must call leave or admit.
+// enter registers a connection. It returns false after close, or if the new connection would have
+// to displace another one that grace protects. The caller must pass the returned guest to leave or
+// admit.
 func (g *gate) enter(conn net.Conn) (*guest, bool) {
 	v := &guest{Conn: conn, from: addressOf(conn), since: g.now()}
 	v.share = shareOf(v.from)
@@ -246,8 +247,9 @@ func (v *guest) leaveLocked() {
 	v.room, v.used = nil, 0
 }
 
-// places returns a limit for connections of one purpose: most, or less if that is more than 1/part
-// of the process's descriptor limit, which leaves descriptors to engines. It is at least 4.
+// places returns a limit for connections of one purpose. The limit is the parameter most, but no
+// more than the process's descriptor limit divided by the parameter part, so that descriptors
+// remain for engines, and no less than 4.
 func places(most, part int) int {
 	limit := settings.DescriptorLimit()
 	if limit == 0 {

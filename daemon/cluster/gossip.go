@@ -111,8 +111,8 @@ const (
 	logPeriod = 10 * time.Second
 )
 
-// newLogger creates a logger for memberlist that writes to the daemon's log. The level is the one
-// that the line begins with.
+// newLogger creates a logger for memberlist that writes to the daemon's log. The level of a line is
+// the one that the line's text begins with.
 func newLogger(to zerolog.Logger) *log.Logger {
 	return log.New(lines{to.Sample(&zerolog.BurstSampler{Burst: logLines, Period: logPeriod})}, "", 0)
 }

@@ -43,9 +43,10 @@ func (id *identity) verify(chain []*x509.Certificate, name string, use x509.ExtK
 	return err
 }
 
-// Lifetime of a certificate that a node issues to itself. A short lifetime only helps if the node's
-// private key is stolen, which never leaves the process: whoever has the cluster's key can issue
-// certificates anyway. The lifetime allows clocks to differ by a day in either direction.
+// Lifetime of a certificate that a node issues to itself. The lifetime allows clocks to differ by a
+// day in either direction. A shorter one would only help against a stolen private key of a node,
+// but that key never leaves the process, and a thief of the cluster's key can issue certificates
+// anyway.
 const (
 	clockError  = 24 * time.Hour
 	issuedLife  = 3 * 24 * time.Hour
@@ -114,7 +115,8 @@ func issueBy(signer ed25519.PrivateKey, ca *x509.Certificate, node string, from,
 func shortName(node string) string { return node[:min(len(node), 64)] }
 
 // load creates an identity from PEM files. It returns an error for a certificate that peers would
-// refuse: from another authority, for another node, not for both uses, or outside its validity.
+// refuse: one from another authority, for another node, or outside its validity, or one that may
+// not be used both as a server's and as a client's.
 func load(certificate, key, ca []byte, node string, now time.Time) (*identity, error) {
 	cert, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

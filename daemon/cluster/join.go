@@ -24,7 +24,7 @@ type seed struct {
 	port uint16
 }
 
-// parseSeed parses HOST or HOST:PORT. port is the default, the port of this node's gossip.
+// parseSeed parses HOST or HOST:PORT. The default of PORT is the port of this node's gossip.
 func parseSeed(text string, port uint16) (seed, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return seed{addr.String(), port}, nil // an IPv6 address needs no brackets here
@@ -109,7 +109,8 @@ func (j *joiner) attempt(ctx context.Context) {
 	here[j.self] = true
 	var missing []netip.AddrPort
 	// If lost nodes must be retried, seeds get at most three quarters of the places. So hundreds of
-	// dead addresses cannot exclude the one that answers, and many seeds cannot prevent healing.
+	// dead seeds cannot keep out a lost node that would answer, and many seeds cannot prevent a
+	// partition from healing.
 	for i, list := range [][]netip.AddrPort{addrs, lost} {
 		rand.Shuffle(len(list), func(a, b int) { list[a], list[b] = list[b], list[a] })
 		most := joinsAtOnce

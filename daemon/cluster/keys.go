@@ -47,12 +47,13 @@ func parseKeyring(text []byte) ([][]byte, error) {
 	return keys, nil
 }
 
-// install sets the keys of a ring, in this order.
+// install puts the keys on a ring in the order of the slice, and removes all others.
 //
-// When memberlist removes a key that is not the ring's last, it moves keys within memory that
-// readers access. So install sets the order first, which moves the keys to be removed to the end.
-// Meanwhile every key encrypts for an instant. A key must therefore be on the rings of all nodes
-// before it becomes the first key on one of them.
+// memberlist can safely remove only the last key of a ring. For any earlier key, it moves keys
+// within memory that readers access. So install first calls UseKey, which makes a key the first
+// one, until the keys to be removed are at the end. While it does so, each of the keys encrypts for
+// an instant. A key must therefore be on the rings of all nodes before it becomes the first key on
+// one of them.
 func install(ring *memberlist.Keyring, keys [][]byte) error {
 	for _, key := range keys {
 		if err := ring.AddKey(key); err != nil {
@@ -87,12 +88,15 @@ func derive(key []byte, use, cluster string, n int) []byte {
 // of the ring at the start. It stays the same until the process ends, so that rotating the keys of
 // a running cluster changes no name.
 //
-// Alternatives are worse. If the secret followed the first key, every node would send its whole set
-// to all others again at a rotation, and would find nothing while nodes differ. If it followed the
-// last key, it would change when a key is added, and again when the order is reversed. One problem
-// remains. If a node restarts after a rotation and others do not, its names differ from theirs. Its
-// metadata shows that, and the others do not ask it (Member.Unusable). So clusters that rotate keys
-// without restarting all nodes should set cluster-secret.
+// Alternatives are worse. If the secret followed the first key, a rotation would change all names:
+// every node would have to send its whole set to all others again, and would find nothing on nodes
+// with another first key. If it followed the last key, it would change when a key is added, and
+// again when the order is reversed.
+//
+// One problem remains. If a node restarts after a rotation, its names differ from those of nodes
+// that did not restart. Its metadata shows that, and the other nodes do not ask it
+// (Member.Unusable). So clusters that rotate keys without restarting all nodes should set
+// cluster-secret.
 type Secret [32]byte
 
 // makeSecret derives the secret from a file's text or, without a file, from the first key. With

@@ -64,8 +64,8 @@ type Member struct {
 	ClockAhead time.Duration
 }
 
-// same reports whether a member that was reported by OnJoin is unchanged in all that its users
-// need.
+// same reports whether a member has the same start, address and encryption as when it was passed to
+// OnJoin. Users of the member need only these to be unchanged.
 func (m *Member) same(other *Member) bool {
 	return m.Incarnation == other.Incarnation && m.Peer == other.Peer && m.Plain == other.Plain
 }
@@ -86,8 +86,8 @@ type row struct {
 	lost bool      // doubts has reported that it stopped answering
 }
 
-// Nodes that are gone are remembered for goneLife, at most maxGone of them, for operators. Failed
-// nodes are joined again for rejoinLife, which heals a partition.
+// Nodes that are gone are remembered for operators: at most maxGone nodes, each for goneLife. For
+// rejoinLife, this node tries to join those that failed, which heals a partition.
 const (
 	maxGone    = 256
 	goneLife   = 72 * time.Hour
@@ -167,8 +167,8 @@ func (r *roster) seen(name string, gossip netip.AddrPort, meta *metadata, now ti
 	n.Unusable = r.unfit(meta)
 }
 
-// lost records that gossip has given a node up, or that the node has left. The two look alike, so
-// nodes announce in advance that they leave.
+// lost records that gossip has given a node up, or that the node has left. Gossip reports both in
+// the same way, so nodes announce in advance that they leave.
 func (r *roster) lost(name string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +182,8 @@ func (r *roster) lost(name string, now time.Time) {
 	}
 }
 
-// pinged records the result of a ping. clock is zero if the node did not send its clock.
+// pinged records the result of a ping. The parameter clock is zero if the node did not send its
+// clock.
 func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,9 +197,9 @@ func (r *roster) pinged(name string, rtt time.Duration, clock, now time.Time) {
 	}
 }
 
-// settle returns the joins and leaves up to now. next is when settle must be called again if gossip
-// reports nothing; zero = only after gossip has. The numbers of members that leave stay in use
-// until freed is called.
+// settle returns the joins and leaves up to the time now. It must be called again when gossip
+// reports something. The result next is when it must be called even without a report; zero = it
+// need not. The numbers of members that leave stay in use until freed is called.
 func (r *roster) settle(now time.Time) (events []event, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,8 +247,8 @@ func (n *row) departure(held bool) State {
 	return Alive
 }
 
-// doubts returns the members, among those passed to OnJoin, that have stopped answering or answer
-// again since its last call.
+// doubts returns the members whose reachability has changed since the last call of doubts: they
+// stopped answering, or answer again. It considers only members that were passed to OnJoin.
 func (r *roster) doubts() (changed []Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -346,7 +347,8 @@ func (r *roster) members() []Member {
 	return list
 }
 
-// counts returns how often members came back within the hold, and how often a node found no room.
+// counts returns how often members came back before their hold ended, and how often nodes were
+// ignored for lack of room.
 func (r *roster) counts() (flaps, refused uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -80,8 +80,8 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-// newTransport listens on one port by TCP and UDP. known reports whether an address belongs to a
-// member.
+// newTransport listens on one port by TCP and UDP. The function known reports whether an address
+// belongs to a member.
 func newTransport(bind netip.AddrPort, label string, ring *memberlist.Keyring, known func(netip.Addr) bool, now func() time.Time, log zerolog.Logger) (*transport, error) {
 	t := &transport{
 		label: label, ring: ring, now: now, log: log.Sample(&zerolog.BurstSampler{Burst: 3, Period: time.Minute}),
@@ -281,8 +281,8 @@ func (t *transport) receive(conn net.Conn) {
 }
 
 // authenticate reads the first message of a stream and checks that it is encrypted with a key of
-// the ring. rest is the reader for bytes after the message; nil = no bytes may follow. An error is
-// a *refusal or an error of the connection.
+// the ring. The result rest is a reader of the bytes after the message; nil = no bytes may follow.
+// The error is a *refusal or an error of the connection.
 func (t *transport) authenticate(v *guest) (message []byte, rest io.Reader, err error) {
 	begun := time.Now()
 	if err := v.SetReadDeadline(begun.Add(helloTime)); err != nil {
@@ -369,8 +369,8 @@ func (t *transport) body(v *guest, head []byte, n int) ([]byte, error) {
 	return message, nil
 }
 
-// crowded returns the error for a stream whose bytes found no room. If the gate has closed the
-// stream, the gate has already counted it.
+// crowded returns the error for a stream for whose bytes there is no room. If the gate has closed
+// the stream, the gate has already counted it.
 func (t *transport) crowded(v *guest) error {
 	t.gate.mu.Lock()
 	defer t.gate.mu.Unlock()
@@ -430,7 +430,8 @@ func (t *transport) plain(v *guest, head []byte, kind byte) (message []byte, res
 	return head, limited, nil
 }
 
-// stream is an authenticated stream. Its first bytes read are the first message again.
+// stream is an authenticated stream. Read first returns the message that was read to authenticate
+// it.
 type stream struct {
 	*guest
 	gate   *gate

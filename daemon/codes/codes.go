@@ -51,7 +51,8 @@ var kinds = []struct {
 	{context.Canceled, wire.Canceled},
 }
 
-// Of returns the code of an error. known is false if the error is of no known kind, which is a bug.
+// Of returns the code of an error. It returns false if the error is of no known kind, which is a
+// bug.
 func Of(err error) (code wire.Code, known bool) {
 	if err == nil {
 		return wire.OK, true
@@ -67,8 +68,8 @@ func Of(err error) (code wire.Code, known bool) {
 	return wire.Unavailable, false
 }
 
-// Ended reports whether a request failed because its ctx ended. Then it returns the reason:
-// DeadlineExceeded, or the cause of the cancellation. Otherwise it returns err.
+// Ended reports whether a request failed because its ctx ended. If so, it returns the reason:
+// DeadlineExceeded, or the cause of the cancellation. If not, it returns err.
 func Ended(ctx context.Context, err error) (error, bool) {
 	if ctx.Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err, false

@@ -1,6 +1,6 @@
 // Package decided shows decisions about objects to operators, including decisions of earlier
-// starts. Its Memory keeps the latest decisions in a note on disk: those that had an effect, not
-// advice. All methods may be called concurrently.
+// starts. Its Memory keeps the latest decisions that had an effect in a note on disk. It does not
+// keep advice. All methods may be called concurrently.
 package decided
 
 import (
@@ -198,7 +198,8 @@ func (m *Memory) content() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// each calls add for the decisions that had an effect, newest first, until add returns false.
+// each calls the function add for the decisions that had an effect, newest first, until it returns
+// false.
 func (m *Memory) each(add func(*Noted) bool) {
 	fingerprints := map[tier.ProfileID]api.Digest{}
 	for d := range m.log.Last() {

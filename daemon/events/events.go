@@ -167,7 +167,8 @@ func New(cfg Config) (*Publisher, error) {
 	return p, nil
 }
 
-// Listen opens both ports. set has the objects in the node's cache; the publisher is its listener.
+// Listen opens both ports. The parameter set has the node's cached objects and notifies the
+// publisher.
 func (p *Publisher) Listen(set *held.Set) (err error) {
 	p.set = set
 	if p.pub, err = net.Listen("tcp", p.cfg.Bind); err != nil {
@@ -214,8 +215,9 @@ func (p *Publisher) change(w tier.Want, added bool) {
 	}
 }
 
-// Served records a prompt. Checkpoints of the prompt may be cached now or soon, at its positions,
-// and so may a segment of its first tokens. Served copies the token ids.
+// Served records a prompt, so that its cached objects can be published with their token ids. These
+// are checkpoints that end at q.Positions, and the segment of the first q.First tokens; all may be
+// stored later. Served copies the token ids.
 func (p *Publisher) Served(q *Prompt) {
 	if _, ok := p.cfg.Salts[q.Tenant]; !ok || len(q.Positions) == 0 && q.First == 0 || q.BlockTokens < 1 {
 		return
@@ -463,9 +465,9 @@ func (p *Publisher) flush() {
 
 // reckon answers a question of a subscriber or a replay.
 //
-// A request from number 0 asks for all events ever published. The answer is empty. Such a client
-// has everything from its subscription, and some routers refuse an answer that does not begin with
-// the requested number.
+// A replay from number 0 asks for all events ever published. Its answer is empty, for two reasons:
+// such a client has everything from its subscription, and some routers refuse an answer that does
+// not begin with the requested number.
 func (p *Publisher) reckon(q *question) answer {
 	node := "kv@" + p.cfg.Pod + "@" + p.cfg.Model
 	if q.to != nil {

@@ -27,10 +27,10 @@ const (
 	maxKeptBytes = 32 << 20
 )
 
-// newJournal returns a journal whose first number is below the numbers of earlier runs, if these
-// published fewer than a million batches per second and the clock did not go back. Subscribers of
-// engines, whose numbers restart at 0, take a lower number for a restart. The number is below 2^53,
-// for readers that store it in a double.
+// newJournal returns a journal whose numbers begin below those of earlier runs: routers take a
+// lower number for a restart, since the numbers of an engine restart at 0. It requires that the
+// earlier runs published fewer than a million batches per second, and that the clock did not go
+// back. The numbers are below 2^53, for readers that store them in a double.
 func newJournal(f Format, now func() time.Time) *journal {
 	return &journal{format: f, now: now, next: 1<<53 - uint64(now().UnixMicro())}
 }

@@ -23,10 +23,10 @@ type part struct {
 // snapshot returns the blocks of the wanted topics that are published now. Its last sequence number
 // is the number of the latest batch, so that the next batch follows it.
 //
-// It begins with two clears; the second one precedes the first blocks. The reason is that
-// subscribers drop a message whose number equals the last number they saw. If the subscriber was
-// connected a moment ago, it may have seen the number of the first clear, but not that of the
-// second as well.
+// A snapshot begins with two clears, and the second one precedes the first blocks. The reason is
+// that subscribers drop a message whose number equals the last number they saw. A subscriber that
+// was connected a moment ago may have seen the number of the first clear before. It then drops that
+// clear, but not the second one.
 func (p *Publisher) snapshot(cleared string, wants func(topic []byte) bool) *snapshot {
 	if p.parts == nil {
 		p.parts = partsOf(p.told.runs())

@@ -80,7 +80,8 @@ type fans struct {
 
 // subscriber is one connection that receives batches.
 //
-// Invariant: while it is behind, its queue is empty. A snapshot replaces all earlier batches.
+// Invariant: while the field behind is true, the queue is empty. The snapshot that follows replaces
+// all earlier batches.
 type subscriber struct {
 	counts *counts
 	places *places.Set
@@ -242,8 +243,8 @@ func (s *subscriber) subscribe(topic string) {
 	s.topics[topic]++
 }
 
-// settleLocked records whether the connection has a subscription. until is the deadline for the
-// first or next subscription; zero = none.
+// settleLocked records whether the connection has a subscription. The parameter until is the
+// deadline for the first or next subscription; zero = none.
 func (s *subscriber) settleLocked(to places.State, until time.Time) {
 	s.places.Set(s.wire.Conn, to, time.Now())
 	_ = s.wire.SetReadDeadline(until) // an error appears at the next read too
@@ -358,7 +359,8 @@ func (s *subscriber) sendPongs() bool {
 	})
 }
 
-// sendAll writes what put buffers, within sendTime. If it returns false, the connection must end.
+// sendAll writes what the function put buffers, within sendTime. After false, the connection must
+// end.
 func (w *wire) sendAll(put func()) bool {
 	if w.SetWriteDeadline(time.Now().Add(sendTime)) != nil {
 		return false

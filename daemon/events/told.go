@@ -116,8 +116,8 @@ func (t *told) chain(s *scope, tokens []uint32) []uint64 {
 // wireHash returns the hash that is sent. It is not 0, since some routers take 0 for no hash.
 func wireHash(name *[32]byte) uint64 { return max(1, binary.BigEndian.Uint64(name[24:])) }
 
-// add publishes a chain. The events refer to tokens, so they are valid while tokens is. full means
-// that nothing was published, because the memory limit is reached.
+// add publishes a chain. The events refer to the slice tokens, so they are valid only while that
+// slice is. The result full means that nothing was published, because the memory limit is reached.
 func (t *told) add(w tier.Want, s *scope, tokens []uint32) (events []event, full bool) {
 	if _, ok := t.objects[w]; ok {
 		return nil, false
@@ -222,8 +222,8 @@ func (t *told) addMid(w tier.Want, s *scope, spec profile.SegmentSpec, tokens []
 	return []event{m.event()}, false
 }
 
-// midMarker is the first extra key of a segment at any position. The next ones are the numbers of
-// tokens recomputed at its head and tail, and its primer if it has one.
+// midMarker is the first extra key of a segment at any position. The extra keys that follow are the
+// numbers of tokens recomputed at the segment's head and tail, and its primer if it has one.
 const midMarker = "spliced:segment"
 
 func (m *segment) event() event {

@@ -13,9 +13,10 @@ const (
 	turnPoll  = 50 * time.Millisecond
 )
 
-// turns limit how many connections are sent snapshots or replays at once. If none is free, a
-// waiting connection closes the connection that is furthest behind, if one is (see behind). So a
-// client that does not read delays other clients by about turnGrace.
+// turns limit how many connections are sent snapshots or replays at once. If no turn is free, the
+// method take closes the connection that is furthest behind, unless all keep up. The connection
+// that needs a turn tries again until it gets one. So a client that does not read delays other
+// clients by about turnGrace.
 type turns struct {
 	mu   sync.Mutex
 	held map[*turn]struct{}
@@ -27,8 +28,9 @@ type turn struct {
 	base  int64     // bytes sent on the connection before this turn
 }
 
-// behind returns by how much the connection has missed turnRate, or turnGrace without progress; 0
-// or less = it keeps up.
+// behind returns how late a connection is: the time by which it lags behind a client that reads
+// turnRate, or the time since its last progress if that is more, minus turnGrace. 0 or less means
+// that it keeps up.
 func (t *turn) behind(now time.Time) time.Duration {
 	if t.begun.IsZero() {
 		return 0

@@ -52,8 +52,8 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// handshake does the ZMTP handshake with a new connection. peers are the socket types allowed for
-// it.
+// handshake does the ZMTP handshake with a new connection. The parameter socket is the type of the
+// daemon's socket, and the parameter peers lists the socket types that the other side may have.
 func handshake(conn net.Conn, socket string, peers ...string) (*wire, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeMax)); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (w *wire) frame() (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
-// message reads the frames of one message. It passes commands that arrive in between to command.
+// message reads the frames of one message. It calls the function command for commands in between.
 func (w *wire) message(command func(body []byte)) (frames [][]byte, err error) {
 	for {
 		flags, body, err := w.frame()

@@ -21,11 +21,11 @@ import (
 // list stays the same after Open, but the state of a device may change.
 type Devices []*GPU
 
-// Open opens the devices that c requests, all concurrently. If given is not nil, it uses these
-// devices instead, which stay open at Close. A device that cannot be used becomes Missing and does
-// not delay the others. Open returns when all have answered, at the latest after twice Patience (to
-// list and to open devices), or when ctx ends. epoch draws the numbers that identify the starts of
-// their pools.
+// Open opens the devices that c requests, all concurrently. If the parameter given is not nil, it
+// uses these devices instead, which stay open at Close. A device that cannot be used becomes
+// Missing and does not delay the others. Open returns when all devices have answered, when ctx
+// ends, or after twice Patience (once for listing and once for opening). The function epoch returns
+// a random number for each device, which identifies this start of the device's pool.
 func Open(ctx context.Context, c *settings.Config, given []gpuipc.Accelerator, epoch func() uint64, log zerolog.Logger) Devices {
 	var all Devices
 	if given != nil {
@@ -167,8 +167,8 @@ func infoOf(library string, id gpuipc.UUID) cuda.Info {
 	return cuda.Info{}
 }
 
-// once makes devices fail that an earlier entry of the setting has named too, for example one by
-// number and the other one by UUID.
+// once makes a device fail if an earlier entry of the setting names the same device, for example if
+// one entry has its number and another one its UUID.
 func (d Devices) once(log zerolog.Logger) {
 	for i, g := range d {
 		if d[:i].Of(g.UUID) != nil {

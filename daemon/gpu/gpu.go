@@ -58,8 +58,8 @@ func (g *GPU) named(name string, log zerolog.Logger) {
 	g.Name, g.log = name, log.With().Str("tier", "hbm").Str("device", name).Logger()
 }
 
-// driverPatience times hbm-timeout is how long the driver may take to open or close a device. It
-// needs some seconds to begin, and as many to compile the kernels (a guess).
+// driverPatience times hbm-timeout is how long the driver may take to open or close a device. The
+// driver needs some seconds to initialize a device, and as many to compile the kernels (a guess).
 const driverPatience = 30
 
 // Patience returns how long the driver may take to open or close a device.
@@ -198,7 +198,8 @@ func (g *GPU) Descriptors() bool {
 }
 
 // Text returns a descriptor of the kernels' text for a client. If /proc is usable, the descriptor
-// has its own file offset. Otherwise clients that read without giving an offset share one.
+// has its own file offset. If it is not, all clients share one file offset, which matters to
+// clients that read without giving an offset.
 func (g *GPU) Text() (*os.File, error) {
 	f := g.text
 	if own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {

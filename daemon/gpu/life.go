@@ -80,7 +80,7 @@ func (g *GPU) Serve() { g.life.happened(onServe, nil) }
 // Fail records a failure of the device.
 func (g *GPU) Fail(why error) { g.life.happened(onFail, why) }
 
-// State returns the state of the device. trouble is the reason for state Missing or Lost.
+// State returns the state of the device, and the reason if the state is Missing or Lost.
 func (g *GPU) State() (s State, trouble error) {
 	g.life.mu.Lock()
 	defer g.life.mu.Unlock()

@@ -74,8 +74,8 @@ func (j *Journal) newest(f *filter, limit int) (list []api.Event) {
 	return list
 }
 
-// newestOf copies the latest matching events of a ring, newest first. It returns events with
-// numbers below before.
+// newestOf copies the latest matching events of a ring, newest first. It returns only events whose
+// numbers are below the parameter before.
 func (j *Journal) newestOf(r *ring, before uint64, f *filter, limit int) (list []Event) {
 	for more := true; more && len(list) < limit; {
 		j.mu.Lock()
@@ -107,7 +107,7 @@ func (j *Journal) nextLocked(at []uint64) (e *Event, from int) {
 	return e, from
 }
 
-// fromLocked returns a place per ring: that of the first event whose number is at least number.
+// fromLocked returns for each ring the place of its first event with that or a higher number.
 func (j *Journal) fromLocked(number uint64) []uint64 {
 	at := make([]uint64, len(j.mu.rings))
 	for i, r := range j.mu.rings {
@@ -140,8 +140,8 @@ type reader struct {
 	batch  [copied]Event
 }
 
-// seekLocked makes the reader continue after the event with the id after. The id shows whether the
-// event is of this start.
+// seekLocked makes the reader continue after an event. The parameter after is the id of that event,
+// which shows whether the event is of this start; 0 = begin with the oldest kept event.
 func (r *reader) seekLocked(after uint64) {
 	j := r.journal
 	number := after - j.base
@@ -157,8 +157,9 @@ func (r *reader) seekLocked(after uint64) {
 	}
 }
 
-// lostLocked returns the number of events that were dropped before they were read. It counts up to
-// the latest dropped event, without the events before it that are still kept.
+// lostLocked returns the number of events that were dropped since the last call and before the
+// reader read them. An event before the latest dropped one may still be kept in another ring; such
+// events are not counted.
 func (r *reader) lostLocked() (lost uint64) {
 	j := r.journal
 	last := j.droppedLocked()
@@ -174,9 +175,9 @@ func (r *reader) lostLocked() (lost uint64) {
 }
 
 // read examines a bounded number of events and appends those that match, at most limit. Before
-// them, it appends an event that reports losses, if there are any. told is the number of matching
-// events. end means that all events are read. With sleep, the reader begins to wait if there was
-// nothing to append.
+// them, it appends an event that reports losses, if there are any. The result told is the number of
+// matching events, and the result end reports whether all events are read. If the parameter sleep
+// is true and there was nothing to append, the reader begins to wait.
 func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, told int, end bool) {
 	j := r.journal
 	j.mu.Lock()
@@ -220,8 +221,8 @@ func (r *reader) read(dst []api.Event, limit int, sleep bool) (_ []api.Event, to
 	return dst, told, end
 }
 
-// lost returns an event that reports that n events up to id were dropped. If n is 0, the events
-// were of an earlier start.
+// lost returns an event which reports that n events up to the given id were dropped. If n is 0, it
+// reports instead that the daemon has restarted and events of the earlier start are lost.
 func (j *Journal) lost(id, n uint64) api.Event {
 	e := api.Event{ID: id, At: j.now(), Kind: api.EventLost, Why: api.LostBehind, Lost: n}
 	e.Text = fmt.Sprintf("%d events are no longer kept", n)

@@ -7,13 +7,15 @@
 // may hold any other lock. It is held only while an event is copied or a bounded number of events
 // is examined. Readers format their copies as text and JSON without it.
 //
-// Events of the daemon and its operators have memory of their own, separate from events that
-// clients cause. The latter are separate by tenant, and rare events of a tenant are separate from
-// those of each request. None displaces another: the loss of a GPU an hour ago is still listed on a
-// busy node, however often a client attaches. Readers see one list.
+// Events have separate memory by cause, and events of one cause do not displace those of another.
+// One part is for the daemon and its operators. Each tenant has two parts for events that its
+// clients cause: one for events of each request, and one for rare events. So the loss of a GPU an
+// hour ago is still listed on a busy node, however often a client attaches. Readers see all parts
+// as one list.
 //
 // Invariant: the memory used stays within its bound, for any number of events and however slow
-// readers are. A reader is only a number. Events that it has not read are dropped like all others.
+// readers are. A reader only stores the number of the next event to read, so the events that it has
+// not read are dropped like all others.
 package journal
 
 import (
@@ -147,8 +149,8 @@ func (j *Journal) Counters() Counters {
 	return c
 }
 
-// New creates an empty journal that uses at most the given number of bytes. epoch identifies this
-// start of the daemon.
+// New creates an empty journal that uses at most the given number of bytes. The parameter epoch
+// identifies this start of the daemon.
 func New(epoch uint64, bytes int64, now func() time.Time) *Journal {
 	j := &Journal{base: max(1, epoch>>(64-epochBits)) << numberBits, now: now}
 	j.mu.next = 1
@@ -266,9 +268,9 @@ func (j *Journal) wakeLocked(e *Event) {
 	}
 }
 
-// ring holds the kept events of one class and tenant, or of the tenants that share it. Their places
-// are consecutive numbers, from first up to but not including next. Chunks of events are allocated
-// as needed and reused.
+// ring holds the kept events of one class and tenant; tenants beyond a maximum number share a ring.
+// The places of the events in a ring are consecutive numbers, from the field first up to but not
+// including the field next. Chunks of events are allocated as needed and reused.
 type ring struct {
 	class       class
 	chunks      []*[chunkEvents]Event
@@ -283,7 +285,7 @@ func (r *ring) at(place uint64) *Event {
 	return &r.chunks[place/chunkEvents-r.zero][place%chunkEvents]
 }
 
-// from returns the place of the first event whose number is at least number.
+// from returns the place of the first event with that or a higher number.
 func (r *ring) from(number uint64) uint64 {
 	return r.first + uint64(sort.Search(int(r.next-r.first), func(i int) bool { return r.at(r.first+uint64(i)).number >= number }))
 }

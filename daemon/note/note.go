@@ -44,7 +44,8 @@ type Note struct {
 	// Take loads the content that an earlier start has written. If the content is damaged, it returns
 	// an error and loads nothing.
 	Take func(content []byte) error
-	// Lost is the log message for a note that cannot be used. It says what is unknown therefore.
+	// Lost is the log message for a note that cannot be used. It states what is unknown without the
+	// note.
 	Lost string
 	// Content returns the new content. If it is larger than Most, nothing is written.
 	Content func() ([]byte, error)

@@ -404,9 +404,9 @@ func (w *Work) admit(p *plan, need, free int64) Reason {
 	return Begun
 }
 
-// combine returns the name of the node that should serve the prompt: the node with the most cached
-// tokens of the rows, if it has more than this node and an engine that is free as soon. "" = this
-// node.
+// combine returns the name of the node that should serve the prompt; "" = this node. It prefers the
+// node that has the most tokens of the rows cached. That node must have more of them than this
+// node, and an engine that is free no later than the requesting engine.
 func (d *draft) combine() string {
 	tokens := func(held []bool) (n int) {
 		for i, h := range held {

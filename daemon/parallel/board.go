@@ -97,8 +97,8 @@ func (b *board) asked(w *worker, now time.Time) {
 	w.asked = now
 }
 
-// next returns the jobs that a worker may start, and the ids of jobs that it should stop. open is
-// the number of jobs that the worker then has.
+// next returns the jobs that a worker may start, and the ids of jobs that it should stop. The
+// result open is the number of jobs that the worker has after that.
 func (b *board) next(w *worker, now time.Time, tokens int) (list []Job, gone []uint64, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +169,8 @@ func (b *board) leaveAll(which func(*worker) bool) {
 }
 
 // engines lists the engines that take jobs of a scope and have all the given primers, with the time
-// until they could start a job. It leaves out the engines of connection not (0 = none).
+// until they could start a job. The parameter not is a connection whose engines are left out; 0 =
+// none.
 func (b *board) engines(s Scope, not uint64, primers []profile.PrimerID, now time.Time) []engineOffer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -240,8 +241,8 @@ func (b *board) take(from originKey, s Scope, a *accepted, now time.Time) *job {
 	return j
 }
 
-// fetched records that the left piece of a job was fetched. let releases the piece's lease; nil =
-// the fetch failed.
+// fetched records that the left piece of a job was fetched. The function let releases the lease on
+// that piece; nil = the fetch failed.
 func (b *board) fetched(j *job, let func()) {
 	b.mu.Lock()
 	var calls []func()
@@ -261,8 +262,9 @@ func (b *board) fetched(j *job, let func()) {
 	call(calls)
 }
 
-// endLocked ends a job: with the outcome how, or because it is withdrawn. It appends to let the
-// function that releases the left piece, for the caller to call without the lock.
+// endLocked ends a job. The parameter how is its outcome, and is ignored if the job is withdrawn.
+// If the job has a lease on a left piece, endLocked appends the function that releases the lease to
+// the slice let, and the caller calls it without the lock.
 func (b *board) endLocked(j *job, e jobEvent, how outcome, let *[]func()) {
 	wasWith := j.state == given
 	if !j.move(e) {
@@ -320,8 +322,8 @@ func (b *board) awaits(s Scope, key profile.SegmentKey) bool {
 	return false
 }
 
-// poll begins a request for the results of a plan, and withdraws the jobs that it drops. It returns
-// nil if this node has no such plan.
+// poll begins a request for the results of a plan, and withdraws the jobs that the request drops.
+// It returns nil if this node has no such plan.
 func (b *board) poll(from originKey, q *resultsRequest, now time.Time) *origin {
 	b.mu.Lock()
 	o := b.origins[from]
@@ -357,7 +359,7 @@ func (b *board) endOriginLocked(o *origin, let *[]func()) {
 	signal(o.wake)
 }
 
-// heard returns the results of a plan, from index seen on. over means that the plan has ended.
+// heard returns the results of a plan from index seen on, and whether the plan has ended.
 func (b *board) heard(o *origin, seen int) (list []result, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -375,8 +377,8 @@ func (b *board) polled(o *origin, now time.Time) {
 	o.polled = now
 }
 
-// sweep ends jobs that are late, plans that are no longer polled, and idle workers. more means that
-// sweep must be called again later.
+// sweep ends jobs that are late, plans that are no longer polled, and idle workers. The result more
+// reports whether sweep must be called again later.
 func (b *board) sweep(now time.Time) (more bool) {
 	b.mu.Lock()
 	var let []func()

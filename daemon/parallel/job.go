@@ -8,11 +8,12 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// jobState is the state of a job of this node.
+// jobState is the state of a job of this node. A job that computes a right piece may first fetch
+// the left piece of its segment from another node.
 //
-//	         ┌──────────► fetching its first piece ──┐
-//	sent ────┤                                       ▼
-//	         └────────────────────────────────────► queued ──► given to its engine
+//	         ┌──────────► fetching the left piece ──┐
+//	sent ────┤                                      ▼
+//	         └───────────────────────────────────► queued ──► given to its engine
 //	from each of the three:  done │ lost │ late │ withdrawn, all final
 type jobState uint8
 
@@ -63,8 +64,8 @@ type job struct {
 	let    func() // releases the lease of the left piece; nil = none
 }
 
-// move applies an event. No other function changes the state of a job. changed reports whether the
-// state is another one now.
+// move applies an event to the job and reports whether that changed the job's state. No other
+// function changes the state of a job.
 func (j *job) move(e jobEvent) (changed bool) {
 	to := jobMoves[j.state][e]
 	if to == never {
@@ -94,8 +95,8 @@ type worker struct {
 	wake    chan struct{}
 }
 
-// has reports whether the engine can capture segments after a primer. Zero means no primer, which
-// every engine can.
+// has reports whether the engine can capture segments after a primer. Zero means without a primer,
+// as every engine can.
 func (w *worker) has(primer profile.PrimerID) bool {
 	return primer == profile.PrimerID{} || slices.Contains(w.primers, primer)
 }
@@ -109,8 +110,8 @@ func (w *worker) queued(now time.Time) float64 {
 	return ms
 }
 
-// busy reports whether the engine computes a job. Then it is in use, although it does not ask for
-// jobs.
+// busy reports whether the engine computes a job. A busy engine does not ask for jobs, but must not
+// be removed as idle.
 func (w *worker) busy() bool {
 	return slices.ContainsFunc(w.jobs, func(j *job) bool { return j.state == given })
 }

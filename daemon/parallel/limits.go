@@ -50,14 +50,15 @@ const (
 	// leastGain is the smallest share of the time to compute everything locally that a plan must save.
 	// Smaller gains are noise.
 	leastGain = 0.05
-	// A row is late after patience times its expected time, at least leastPatience after it: a worker
-	// that takes that long has other work. A row that is computed and being fetched gets as much time
-	// as computing it here would take.
+	// A row is late when it takes longer than patience times its expected time, and at least
+	// leastPatience longer than expected: a worker that takes that long has other work. Once
+	// another engine has computed the row, the time for fetching it has the same limit as a
+	// computation here would have.
 	patience      = 1.5
 	leastPatience = 200 * time.Millisecond
-	// Segments are cut into pieces at multiples of pieceGrain tokens, which the chunks of kernels and
-	// of rotary embeddings divide. In pieces of less than pieceLeast tokens, the fixed cost of a run
-	// exceeds the gain.
+	// Segments are cut into pieces at multiples of pieceGrain tokens. The chunk sizes of kernels
+	// and of rotary embeddings divide pieceGrain. In pieces of less than pieceLeast tokens, the
+	// fixed cost of a run exceeds the gain.
 	pieceGrain = 64
 	pieceLeast = 256
 )

@@ -39,8 +39,9 @@ type plan struct {
 	over     bool
 }
 
-// number returns the number of a job in its plan. first selects the job for the first piece of a
-// row, otherwise it is the job for the right piece or for the whole row.
+// number returns the number of a job in its plan. If the parameter first is true, it is the number
+// of the job for the left piece of the row. Otherwise it is that of the job for the right piece, or
+// for the whole row if the row is not cut.
 func number(row int, first bool) uint32 { return uint32(2*row) + uint32(oneIf(first)) }
 
 func gone(id uint64) error {
@@ -196,8 +197,8 @@ func (p *plan) ask(n int) {
 		case <-p.ctx.Done():
 		}
 	}
-	// The plan has ended, and its context too. This request tells the node that the remaining jobs need
-	// not be computed.
+	// The plan has ended, and its context too, so this request has another context. It tells the
+	// node that the remaining jobs need not be computed.
 	ctx, cancel := context.WithTimeout(p.work.ctx, connectTime)
 	defer cancel()
 	_, _ = p.nodes[n].results(ctx, &resultsRequest{plan: p.id, end: true})

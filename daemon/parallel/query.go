@@ -31,8 +31,9 @@ type PlanAnswer struct {
 }
 
 // OwnWork is the range of a row's tokens that the requesting engine computes. If Begin is above 0,
-// it continues from the segment of the tokens before Begin. If End is below the row's length, the
-// range is a first piece.
+// the range is the right piece of the row, and the engine continues from the segment of the tokens
+// before Begin. If End is below the row's length, the range is the left piece, and another engine
+// computes the right piece.
 type OwnWork struct{ Row, Begin, End int }
 
 // check validates a query, including its keys, and returns its profile.
@@ -91,9 +92,10 @@ type Job struct {
 	Within time.Duration      // time after which the result is no longer wanted
 }
 
-// Jobs waits, for at most q.Wait, for jobs with at most the given number of tokens in total. gone
-// lists jobs that the engine should stop, and has is the number of jobs that it has. The error
-// wraps tier.ErrBusy if the connection waits for jobs already, or if there are too many engines.
+// Jobs waits, for at most q.Wait, for jobs with at most the given number of tokens in total. The
+// result gone lists jobs that the engine should stop, and the result has is the number of jobs that
+// the engine has now. The error wraps tier.ErrBusy if the connection waits for jobs already, or if
+// there are too many engines.
 func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, gone []uint64, has int, err error) {
 	if q.End {
 		w.board.leaveAll(func(x *worker) bool { return x.conn == q.Conn && x.scope == q.Scope })
@@ -123,9 +125,10 @@ func (w *Work) Jobs(ctx context.Context, q *JobsQuery, tokens int) (list []Job, 
 	}
 }
 
-// Watch waits, for at most wait, for progress of a plan's rows. left is the number of rows that are
-// not settled. With end, it ends the plan instead. The error wraps tier.ErrGone if there is no such
-// plan (any more), and tier.ErrBusy if another call waits already.
+// Watch waits for progress of a plan's rows, at most for the duration wait. The result left is the
+// number of rows that are not settled. If the parameter end is true, Watch ends the plan and does
+// not wait. The error wraps tier.ErrGone if there is no such plan (any more), and tier.ErrBusy if
+// another call waits already.
 func (w *Work) Watch(ctx context.Context, conn, id uint64, wait time.Duration, end bool) (list []RowProgress, left int, err error) {
 	w.mu.Lock()
 	p := w.plans[id]

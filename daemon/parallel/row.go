@@ -7,13 +7,13 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// rowState is the state of a row. Another engine computes the row, or its first piece if this
-// plan's own engine computes the right piece.
+// rowState is the state of a row. Another engine computes the row, or its left piece if this plan's
+// own engine computes the right piece.
 //
-//	open ──► coming ──► committed        its segment is being fetched; it is here
-//	  │ └──────────────► pieceHere       its first piece is here; the own engine computes the rest
-//	  ├──► aborted, late ◄── coming      the own engine computes it instead
-//	own                                  the own engine computes it from the start
+//	open ──► coming ──► committed        its segment is being fetched; it is cached here
+//	  │ └──────────────► pieceHere       its left piece is cached here; the own engine continues
+//	  ├──► aborted, late ◄── coming      the own engine computes the row instead
+//	own                                  the own engine computes the row from the start
 type rowState uint8
 
 const (
@@ -72,8 +72,8 @@ type share struct {
 	engine uint64
 }
 
-// move applies an event. No other function changes the state of a row. settled reports whether this
-// call has settled the row.
+// move applies an event to the row. It reports whether that changed the row's state, and whether
+// the row is settled by it. No other function changes the state of a row.
 func (r *row) move(e rowEvent) (changed, settled bool) {
 	to := rowMoves[r.state][e]
 	if to == stays {

@@ -26,8 +26,8 @@ type Segment struct {
 	IDs  []uint32 // token ids, Spec.Tokens of them
 }
 
-// Left returns the geometry of the left piece of a segment, its tokens up to cut: the same role,
-// head and primer, without a tail.
+// Left returns the geometry of the left piece of a segment. The piece has the tokens before the
+// index cut, and the segment's role, head and primer, but no tail.
 func Left(of profile.SegmentSpec, cut int) profile.SegmentSpec {
 	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }

@@ -119,7 +119,8 @@ func (w *Work) scopeOf(t *scopeTag) (Scope, bool) {
 	return Scope{id, t.fingerprint, tenant}, ok && known && w.tenants[tenant].Parallel
 }
 
-// offer returns this node's offer. It leaves out the engine of connection not; 0 = none.
+// offer returns this node's offer, without the engine of the connection in the parameter not (0 =
+// none).
 func (w *Work) offer(s Scope, q *offerRequest, not uint64) (o offer) {
 	o.held = w.holds(s, q.keys)
 	model, err := w.cfg.Store.CostModel(s.Profile)
@@ -195,7 +196,7 @@ func (w *Work) bringLeft(j *job, s Scope, a *accepted, holder string) {
 	}, func() { w.board.fetched(j, nil) })
 }
 
-// start runs f in a new goroutine. If w is closed, it calls otherwise instead.
+// start runs f in a new goroutine. If w is closed, it calls the function otherwise instead.
 func (w *Work) start(f, otherwise func()) {
 	w.mu.Lock()
 	closed := w.closed

@@ -19,13 +19,13 @@ type candidate struct {
 	local   bool // an engine of this node: nothing needs to be fetched
 }
 
-// link is the cost of fetching segments from a node, in ms: latency per fetch, each per segment,
-// perToken per token.
+// link is the cost of fetching segments from a node, in ms. A fetch costs the field latency once,
+// the field each for every segment, and the field perToken for every token.
 type link struct{ latency, each, perToken float64 }
 
 // spread assigns rows to engines. The first candidate is the requesting engine. If that engine does
 // not support pieces, no segment is cut, since it needs results that are bit-identical to its own.
-// plan is a pure function.
+// The method plan is a pure function.
 type spread struct {
 	tokens     []int // of each row
 	candidates []candidate
@@ -35,7 +35,8 @@ type spread struct {
 }
 
 // plan returns the assignment of rows and pieces, as schedule.Plan describes it, and the time in ms
-// that the requesting engine would need alone. ok reports whether the plan saves enough time.
+// that the requesting engine would need alone. The result ok reports whether the plan saves enough
+// time.
 func (s *spread) plan() (p schedule.Plan, alone float64, ok bool) {
 	team := schedule.Team{Cutting: schedule.Cutting{
 		HandOver: s.handOver.latency + s.handOver.each, HandOverPerToken: s.handOver.perToken, MinTokens: pieceLeast, GrainTokens: pieceGrain,

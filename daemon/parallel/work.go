@@ -67,8 +67,8 @@ type Work struct {
 	tokens int            // token ids in all plans
 }
 
-// New creates a Work. Run must run for its deadlines to apply. Close ends it, and is called before
-// the store is closed.
+// New creates a Work. The caller must start the method Run, which enforces the deadlines of jobs
+// and rows. It must call Close before it closes the store.
 func New(cfg Config) *Work {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -89,8 +89,9 @@ func New(cfg Config) *Work {
 // tenant.
 func (w *Work) Allows(id tier.TenantID) bool { return w.tenants[id].Parallel }
 
-// mark announces whether this node has engines of a scope. It is called without a lock, so that it
-// reads the current state again.
+// mark announces whether this node has engines of a scope. It reads the board's current state and
+// ignores its second parameter, which may be out of date, since mark is called without the board's
+// lock.
 func (w *Work) mark(s Scope, _ bool) {
 	signal(w.wake)
 	if w.cfg.Cluster == nil || !w.tenants[s.Tenant].Parallel {
@@ -126,7 +127,7 @@ func (w *Work) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep ends everything whose time is over now. more reports whether another sweep is needed later.
+// Sweep ends everything whose time is over now. It reports whether another sweep is needed later.
 func (w *Work) Sweep() (more bool) {
 	now := w.cfg.Now()
 	more = w.board.sweep(now)
@@ -194,8 +195,8 @@ func (w *Work) Published(object *tier.Want) {
 	}
 }
 
-// Exists records that an engine tried to reserve a segment that is cached or being filled. If it is
-// cached, the jobs for it are done.
+// Exists records that an engine tried to reserve a segment that is cached or being filled. If the
+// segment is cached, the jobs for it are done.
 func (w *Work) Exists(s Scope, key profile.SegmentKey) {
 	if w.board.awaits(s, key) && w.holds(s, []profile.SegmentKey{key})[0] {
 		w.board.published(s, key)
@@ -218,8 +219,8 @@ func (w *Work) holds(s Scope, keys []profile.SegmentKey) []bool {
 	return held
 }
 
-// lease fetches a segment and leases it until let is called. It returns false if it is not
-// available.
+// lease fetches a segment and leases it. The caller ends the lease with the returned function let.
+// lease returns false if the segment is not available.
 func (w *Work) lease(ctx context.Context, s Scope, key profile.SegmentKey, until time.Time) (let func(), ok bool) {
 	q := tiering.AcquireQuery{
 		Profile: s.Profile, Tenant: s.Tenant, Planned: true, Keys: [][32]byte{key}, TTL: max(until.Sub(w.cfg.Now()), 0) + lingerTime,

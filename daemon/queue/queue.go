@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Queue queues jobs J for workers and divides the time of the workers. Users take turns, and so do
-// the connections of one user: the one that has used the least time is next. So a client gains no
-// time by having many requests in flight, many connections or long jobs.
+// Queue queues jobs J for workers and divides the time of the workers. The user who has used the
+// least time is next, and among the user's connections the one that has used the least. So a client
+// gains no time by having many requests in flight, many connections or long jobs.
 //
 // The queue has no limit. Callers limit the number of lanes, and of jobs in a lane.
 //
 // A job is short until it has used a turn, and long from then on. A long job yields to others (see
-// GiveWay): it is parked together with its goroutine, and continues when its lane is next. While
-// short requests arrive, long jobs leave one worker free for them. Otherwise a short request would
-// have to wait for the end of a turn, and then until Go's scheduler and the kernel take a processor
-// away from the long job, which takes ticks of 4 and 10 ms.
+// GiveWay): its goroutine sleeps, which is called parked, and continues when its lane is next.
+// While short requests arrive, long jobs leave one worker free for them. Without a free worker, a
+// short request would wait for the end of a turn, and then until Go's scheduler and the kernel take
+// a processor away from the long job, which takes ticks of 4 and 10 ms.
 //
 // Invariant: at most as many jobs run as there are workers. A job that a reader runs counts; a
 // parked job does not.
@@ -59,8 +59,9 @@ const (
 	shortFor = time.Second
 )
 
-// User is the unit between which time is divided. A client cannot have many. Tenant is the first
-// tenant of a connection, whose token the client has shown.
+// User is the unit between which time is divided. Tenant is the first of the tenants whose tokens
+// the connection has shown. A client cannot be many users, since it needs a uid and a token for
+// each.
 type User struct{ UID, Tenant uint32 }
 
 // account is the time used by one user. It is guarded by Queue.mu.
@@ -105,8 +106,8 @@ func (l *LastShort) Note(now time.Time) {
 // within reports whether the latest reply to a short request was less than d ago.
 func (l *LastShort) within(d time.Duration) bool { return time.Now().UnixNano()-l.at.Load() < int64(d) }
 
-// New creates a queue. spawn must start a goroutine that calls Next until Next returns false. It is
-// called with the queue locked. Other goroutines may call Next too.
+// New creates a queue. The function spawn must start a goroutine that calls Next until Next returns
+// false. It is called with the queue locked. Other goroutines may call Next too.
 func New[J comparable](workers int, short *LastShort, spawn func()) *Queue[J] {
 	q := &Queue[J]{workers: workers, short: short, spawn: spawn}
 	q.mu.users = map[User]*account{}
@@ -154,8 +155,9 @@ func (q *Queue[J]) Put(l *Lane[J], j J) bool {
 	return true
 }
 
-// comesLocked is called when l gets work. After a long absence, l and its user may be at most one
-// turn ahead of the others, not by all the time that the others have used meanwhile.
+// comesLocked is called when l gets work. While l was absent, others have used time. So that l and
+// its user do not get all of that time at once, their used times are raised to at most one turn
+// below those of the others.
 func (q *Queue[J]) comesLocked(l *Lane[J]) {
 	a := l.account
 	a.used = max(a.used, q.mu.clock-turnTime)
@@ -190,7 +192,7 @@ func (q *Queue[J]) beginLocked(l *Lane[J]) {
 	least.account.clock = max(least.account.clock, least.used)
 }
 
-// endTurnLocked charges a turn that ends to the lane and its user.
+// endTurnLocked charges the lane and its user for a turn that ends.
 func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	had := now.Sub(p.since)
 	a := p.lane.account
@@ -202,10 +204,10 @@ func (q *Queue[J]) endTurnLocked(p *Place[J], now time.Time) {
 	}
 }
 
-// charged returns the used time after a turn of length had. It is at most mostAhead above clock,
-// the used time of the one that had used the least. So a job that becomes long waits for a few
-// turns of the others, not until they have used as much time as its lane has while they were absent
-// or blocked.
+// charged returns the used time of a lane or user after a turn of the length had. It adds the whole
+// turn, but goes at most mostAhead beyond clock, the smallest used time of the others. Without that
+// limit, a long job that ran while others were absent or blocked would have to wait until they have
+// used as much time. With it, the job waits for a few turns.
 func charged(used, had, clock time.Duration) time.Duration {
 	return max(used, min(used+had, clock+mostAhead))
 }
@@ -261,8 +263,8 @@ func (q *Queue[J]) resumeLocked() *Lane[J] {
 	}
 }
 
-// laterLocked schedules a check for the time at which short requests may have stopped. Without it,
-// a parked job might wait until the running long jobs end.
+// laterLocked schedules a check for the time at which short requests may have stopped. Without that
+// check, a parked job might wait until the running long jobs end.
 func (q *Queue[J]) laterLocked() {
 	if q.mu.later != nil {
 		return
@@ -309,7 +311,7 @@ func (q *Queue[J]) Next() (j J, ok bool) {
 	return j, true
 }
 
-// Enter counts a job as started that was not in the queue. It returns false if no worker is free,
+// Enter counts a job that was not in the queue as started. It returns false if no worker is free,
 // or if other jobs wait for a worker.
 func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	q.mu.Lock()
@@ -322,8 +324,8 @@ func (q *Queue[J]) Enter(l *Lane[J]) bool {
 	return true
 }
 
-// Begin returns the place of a job that Next or Enter has counted. worker means that this goroutine
-// calls Next when the job has ended.
+// Begin returns the place of a job that Next or Enter has counted. The parameter worker states
+// whether this goroutine calls Next when the job has ended.
 func (q *Queue[J]) Begin(l *Lane[J], now time.Time, worker bool) Place[J] {
 	return Place[J]{queue: q, lane: l, since: now, yielded: now, worker: worker}
 }
@@ -345,7 +347,7 @@ func (p *Place[J]) Leave() {
 }
 
 // GiveWay is called by a job now and then. If the job's turn is over, GiveWay waits until the job's
-// lane is next. A nil Place belongs to a request that is not a job; then it does nothing.
+// lane is next. A nil Place belongs to a request that is not a job; GiveWay does nothing for it.
 func (p *Place[J]) GiveWay() {
 	if p == nil {
 		return

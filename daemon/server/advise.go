@@ -104,9 +104,9 @@ func (t *task) lookupOf(m *wire.AdviseRequest) (q tiering.MatchQuery, err error)
 	return t.lookupQuery(m.Profile, l.Accept, l.Positions, l.Prefixes, l.Keys, l.Others)
 }
 
-// matchFirst does the lookup of an advise request that has a section match. It puts the result into
-// out, and fills the fields of m that a client otherwise copies from the reply to its own match.
-// waits has the same meaning as in lookUp.
+// matchFirst does the lookup of an advise request that has the section match. It stores the result
+// in the parameter out, a section of the reply. It also sets the fields of m that a client would
+// otherwise copy from the reply to a match. The result waits has the same meaning as in lookUp.
 func (t *task) matchFirst(m *wire.AdviseRequest, out *wire.AdviseMatched) (waits bool, err error) {
 	s := t.scratch
 	q, err := t.lookupOf(m)
@@ -160,8 +160,9 @@ func seamTokens(m *wire.AdviseRequest, rows []tiering.SegmentStatus) uint32 {
 	return seam
 }
 
-// allPrimed reports whether the request counts as captured after the primer. At least one segment
-// must be the variant captured after it, and so must be every segment for which it is preferred.
+// allPrimed reports whether the request counts as spliced from segments that were captured after
+// the primer. At least one segment must be cached in that variant. So must every segment for which
+// the request prefers that variant.
 func allPrimed(primed []uint8, rows []tiering.SegmentStatus) bool {
 	some := false
 	for i := range rows {

@@ -245,8 +245,9 @@ func (a *attachment) close(s *Server) {
 }
 
 // closeShared releases slots and staging, which the client may still access. Pages that the client
-// still maps would stay charged to the daemon. With discard they are freed nevertheless; discard is
-// set once the client has closed its end, or its time to do so is over.
+// still maps would stay charged to the daemon. If the parameter discard is true, these pages are
+// freed nevertheless. It is true once the client has closed its end, or once the time in which it
+// had to do so is over.
 func (a *attachment) closeShared(s *Server, discard bool) {
 	for _, r := range []gpuipc.Region{a.slots.Region(), a.staging} {
 		if discard {
@@ -301,8 +302,9 @@ func (t *task) profile() (wire.Message, error) {
 	return reply, err
 }
 
-// reclaimAndAdd returns a continuation that first frees a profile, which walks the whole catalogue,
-// and then adds p. It copies m, because the memory of m is reused.
+// reclaimAndAdd returns a continuation that makes room by removing an unused profile, and then adds
+// p. It is a continuation since the removal walks the whole catalogue. reclaimAndAdd copies m,
+// because the memory of m is reused.
 func (t *task) reclaimAndAdd(p *profile.Profile, m *wire.ProfileRequest) rest {
 	q, received := *m, t.received
 	q.Memory = slices.Clone(m.Memory)
@@ -341,8 +343,9 @@ func (s *Server) releaseProfile(holders budget.Holders, b *binding) {
 	s.places.GiveBack(holders, b.fingerprint)
 }
 
-// bind adds a binding, imports its memory and returns the memory's id, 0 if there is none. A
-// repeated binding without memory, as from a client that lost the reply, takes no further room.
+// bind adds a binding, imports its memory and returns the memory's id, 0 if there is none. A client
+// that lost the reply repeats its binding. The repetition takes no further room if it has no
+// memory.
 func (t *task) bind(b binding, m *wire.ProfileRequest) (memory uint32, err error) {
 	s := t.conn.server
 	known, n := t.at.bound(b)

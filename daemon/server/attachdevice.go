@@ -206,8 +206,8 @@ func (t *task) attachReply(l *attachedGPU, public, private *gpuipc.Share) *wire.
 	return r
 }
 
-// newAttachedGPU creates a private region of wish bytes, at most the share of one client
-// (HBMClient), and divides it. If wish is 0, the region has the whole share.
+// newAttachedGPU creates a private region and divides it. Its size is the parameter wish in bytes,
+// but at most the share of one client (HBMClient). If wish is 0, the region has the whole share.
 func (s *Server) newAttachedGPU(g *gpu.GPU, way gpuipc.Way, connection, wish uint64) (*attachedGPU, error) {
 	page := int64(s.config.HBMPageBytes)
 	bytes := int64(s.config.HBMClient)
@@ -317,12 +317,12 @@ func (l *attachedGPU) end(s *Server, a *attachment) {
 }
 
 // outlives reports whether the private region must stay while the client may have it open. Memory
-// shared by handle must not be freed earlier: the result is undefined. Memory shared by descriptor
-// stays alive until the client closes the descriptor.
+// shared by handle must stay, since accesses to it after it is freed are undefined. Memory shared
+// by descriptor stays alive until the client closes the descriptor.
 func (l *attachedGPU) outlives() bool { return l.way == gpuipc.WayHandle }
 
-// closeRegion releases the private region, once. If end's driver call has not returned, it may
-// still use the region, which is then released after that call.
+// closeRegion releases the private region, once. A driver call of the method end may still use the
+// region. If that call has not returned, the region is released after it.
 func (l *attachedGPU) closeRegion(trouble func(error)) {
 	l.closed.Do(func() {
 		free := func() {

@@ -36,8 +36,9 @@ type grant struct {
 
 func (g *grant) left() bool { return g != nil && g.used < max(g.matched, g.leased) }
 
-// ledger stores grants under nonzero numbers. When the newer half is full, the ledger drops the
-// older half and reuses its memory, since every match adds each of its hits.
+// ledger stores grants under nonzero numbers. Every match adds a grant for each of its hits, so the
+// number of grants is bounded: when the newer half is full, the ledger drops the older half and
+// reuses its memory.
 type ledger struct{ now, old half }
 
 // half is an open-addressed hash table. It has at least twice as many slots as grants.
@@ -174,8 +175,9 @@ func (c *claims) leased(key *[32]byte, row *tiering.Acquired) {
 	c.segments.found(segmentOf(key), uint32(row.Tokens), true)
 }
 
-// planned records the segments of a plan that other workers compute. The connection only learns
-// from its watch that they are ready; its workers lease them on separate connections.
+// planned records the segments of a plan that other engines compute. The connection learns from its
+// watch, not from a lookup, that they are ready, and the engine's workers lease them on other
+// connections.
 func (c *claims) planned(list []parallel.Segment) {
 	c.Lock()
 	defer c.Unlock()

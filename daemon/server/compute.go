@@ -128,8 +128,8 @@ func (t *task) compose() (wire.Message, error) {
 	})
 }
 
-// stateFrom resolves the states in a slot from which compose starts. The caller must release the
-// slot with DoneReading.
+// stateFrom returns the slot with the states from which compose starts, and stores their place in
+// the parameter from. The caller must release the slot with DoneReading.
 func stateFrom(in *slots.Slots, m *wire.ComposeRequest, g *plan.Geometry, from *plan.From) (*slots.Slot, error) {
 	bytes, err := g.StateBytes(int(m.Layer))
 	if err != nil {
@@ -157,8 +157,8 @@ func apart(from, out gpuipc.Ref) error {
 	return nil
 }
 
-// intoSlot calls work with the memory of slot into, or of a new slot if into is 0. own is the slot
-// that work reads; nil = none.
+// intoSlot calls the function work with the memory of a slot. The slot has the id in the parameter
+// into; 0 = a new slot. The parameter own is the slot that work reads; nil = none.
 func (t *task) intoSlot(slots *slots.Slots, into uint64, bytes int64, own *slots.Slot, work func(gpuipc.Ref) error) (*wire.ComposeReply, error) {
 	x, err := slots.Open(into, bytes, own, func() uint64 { return uint64(t.conn.server.store.NewLeaseID()) })
 	if err != nil {

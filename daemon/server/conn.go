@@ -80,12 +80,13 @@ var errPeerLeft = codes.Refuse(wire.Canceled, "the connection ended")
 const endGrace = time.Second
 
 // PeerGone is called by the watcher when the process that connected is dead. It releases the leases
-// at once. End of file still waits for running work, since other processes may hold the socket and
-// the engine memory.
+// at once. The socket is still closed only after running work has ended, since other processes may
+// hold the socket and the engine memory.
 func (c *conn) PeerGone() { c.leave(errPeerLeft) }
 
-// PeerEnded is called when the client stops sending. hungUp means that the client has stopped
-// receiving too. After the daemon has sent end of file, hungUp is always true and says nothing.
+// PeerEnded is called when the client stops sending. The parameter hungUp states that the client
+// has stopped receiving too. After the daemon itself has shut the socket down, hungUp is always
+// true and says nothing about the client.
 func (c *conn) PeerEnded(hungUp bool) {
 	switch s := c.life.now(); {
 	case hungUp && !s.told():

@@ -16,8 +16,8 @@ type tokens struct {
 	open []bool // the tenant requires no token
 }
 
-// SetTokens replaces the tokens that clients must show from now on. list contains the tenants of
-// the configuration, in its order. Attached clients stay attached.
+// SetTokens replaces the tokens that clients must show from now on. The parameter list contains the
+// tenants of the configuration, in the same order. Attached clients stay attached.
 func (s *Server) SetTokens(list []settings.Tenant) {
 	t := &tokens{}
 	for i := range list {

@@ -200,8 +200,9 @@ func (m *deviceMemory) isToldAs(q *wire.RegisterDeviceRequest) bool {
 		slices.Equal(m.told.Offsets, q.Offsets) && slices.Equal(m.told.Memory, q.Memory)
 }
 
-// keep adds memory. It adds nothing (kept is false) if another request of the same epoch was
-// faster, or if other requests took the last places.
+// keep adds memory and returns its number. It adds nothing if a concurrent request with the same
+// epoch has added it already; then kept is false. It returns an error if other requests took the
+// last places.
 func (l *attachedGPU) keep(memory deviceMemory) (number uint32, kept bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,11 +16,12 @@ import (
 // SHA-256.
 const longReserve = 16 << 10
 
-// While a reader runs a request, the other connections that it reads from wait. Requests with many
-// rows are therefore jobs, whose time is divided between users. longFill is the largest number of
-// objects for which the reader reserves space, since each may evict others. The other limits are
-// sizes of a body in bytes, so that no body is decoded twice: longSave is longFill rows of save,
-// longLookup is 256 rows to look up (a key, or a prefix and its position), longIDs is 256 ids.
+// Limits of a request that the reader runs itself. While it does so, the other connections that it
+// reads from wait. A longer request is a job, so that its time is divided between users. longFill
+// is the largest number of objects for which the reader reserves space, since each may evict
+// others. The other three are sizes of a body in bytes, so that no body is decoded twice. A
+// longSave body has room for longFill rows of save. A longLookup body has room for 256 rows to look
+// up, each a key, or a prefix and its position. A longIDs body has room for 256 ids.
 const (
 	longFill   = 32
 	longSave   = bodyBytes + longFill*(32+4+32)

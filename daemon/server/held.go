@@ -39,7 +39,7 @@ func (s *Server) hold(uid uint32, bytes int64) error {
 func (s *Server) letGo(uid uint32, bytes int64) { s.held.GiveBack(uid, bytes) }
 
 // holdTokens reserves memory for n token ids until the current job is answered. A request that is
-// not a job reserves nothing: it has few ids, and its scratch holds no others.
+// not a job reserves nothing, since its number of ids is small.
 func (t *task) holdTokens(n int) error {
 	if t.job == nil {
 		return nil

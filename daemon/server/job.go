@@ -79,8 +79,8 @@ func (c *conn) start(t *task, now time.Time) (*job, error) {
 	return nil, nil
 }
 
-// newJob creates a job for a request and registers it. The caller has counted it in flying and has
-// reserved its memory.
+// newJob creates a job for a request and registers it. The caller has counted the job in the field
+// flying and has reserved its memory.
 func (c *conn) newJob(t *task, now time.Time) *job {
 	j := &job{conn: c, header: t.header, arrived: now, queue: c.server.queue, lane: &c.lane, bytes: jobCost(t.body)}
 	if id := t.mayNeedGPU(); id != 0 {
@@ -97,9 +97,10 @@ func (c *conn) newJob(t *task, now time.Time) *job {
 	return j
 }
 
-// mayNeedGPU returns the device that a job may have to wait for; 0 = none. Whether a plan uses the
-// device is known only after decoding. So every job of a connection that has attached a device
-// counts. A driver that hangs then does not block connections without that device.
+// mayNeedGPU returns the device that a job may have to wait for; 0 = none. A job whose connection
+// has attached a device counts as one that may, since only decoding would show whether its plan
+// uses the device. Jobs for a device have a separate queue, so a driver that hangs does not block
+// connections without that device.
 func (t *task) mayNeedGPU() tier.DeviceID {
 	if l := t.at.gpu.Load(); l != nil {
 		return l.gpu.ID

@@ -62,7 +62,7 @@ func (t *task) giveAllBack(rows []tiering.Acquired) {
 	}
 }
 
-// scopeOnDevice is scope for a request that needs device memory, which it returns too.
+// scopeOnDevice is like scope, for a request that needs device memory. It also returns that memory.
 func (t *task) scopeOnDevice(profileID uint32) (*attachedGPU, tier.ProfileID, tier.TenantID, error) {
 	l, err := t.attachedDevice()
 	if err != nil {

@@ -74,9 +74,9 @@ type life struct {
 func (l *life) now() state { return state(l.state.Load()) }
 
 // move applies an event. No other function changes the state of a connection. When the connection
-// stops serving, move calls ended once, before the new state becomes visible. When the connection
-// begins to linger, move starts a timer that calls expired after limit. All other effects of an
-// event are in conn.happened.
+// stops serving, move calls the function ended a single time, before the new state becomes visible.
+// When the connection begins to linger, move starts a timer, which calls the function expired after
+// the duration limit. All other effects of an event are in conn.happened.
 func (l *life) move(e event, ended func(), limit time.Duration, expired func()) (from, to state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

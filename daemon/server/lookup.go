@@ -97,15 +97,17 @@ func (t *task) knowsKinds(kinds tier.CheckpointKind) error {
 }
 
 // mayLearn reports whether a match should do a remote lookup first. That helps for a while after a
-// start, when the hints in memory are incomplete. A request that runs as a job does not wait for
-// it.
+// start, when the hints in memory are incomplete. A match that runs as a job is answered without a
+// remote lookup.
 func (t *task) mayLearn(q *tiering.MatchQuery) bool {
 	return !q.Local && !t.learned && t.job == nil && t.conn.server.store.Learning() && t.conn.mayWait()
 }
 
-// lookUp looks a prompt up in the store. off reports that splicing is switched off for the profile:
-// then all segments are misses. waits reports that a remote lookup of the prompt must come first:
-// then lookUp has set t.rest, which decodes the request with query and calls again.
+// lookUp looks a prompt up in the store. The result off reports that splicing is switched off for
+// the profile; all segments are then misses. The result waits reports that a remote lookup of the
+// prompt must come first. In that case lookUp has set t.rest to a continuation, which uses the
+// functions query and again: query decodes the request before the remote lookup, and again answers
+// it afterwards.
 func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) (off, waits bool, err error) {
 	keys, r := len(q.Keys), &t.scratch.matchResult
 	if off = t.switchedOff(q.Profile); off {
@@ -126,8 +128,9 @@ func (t *task) lookUp(q *tiering.MatchQuery, query func(*task) (tiering.MatchQue
 	return off, false, nil
 }
 
-// learnFirst returns a continuation that does the remote lookup of a request and then calls again.
-// It copies body, which is in the reader's memory.
+// learnFirst returns a continuation that decodes a request with the function query and does its
+// remote lookup. The function in the parameter again then answers the request. learnFirst copies
+// body, which is in the reader's memory.
 func learnFirst(body []byte, query func(*task) (tiering.MatchQuery, error), again func(*task) (wire.Message, error)) rest {
 	body = slices.Clone(body)
 	return func(t *task) (wire.Message, error) {
@@ -207,8 +210,8 @@ func (t *task) acquire() (wire.Message, error) {
 	return t.lease(&q)
 }
 
-// lease acquires the leases of a query and returns the reply. If some need a promotion, it sets
-// t.rest instead, which waits for that.
+// lease acquires the leases of a query and returns the reply. If some objects need a promotion, it
+// returns no reply and sets t.rest to a continuation that waits for the promotions.
 func (t *task) lease(q *leasing) (_ wire.Message, err error) {
 	s := t.scratch
 	may := !q.atOnce && t.conn.mayWait() // stays true, since only this goroutine starts waits
@@ -345,8 +348,8 @@ func (t *task) load() (wire.Message, error) {
 	})
 }
 
-// loadFrom leases a checkpoint, in host or device memory. It calls now first. If the checkpoint
-// must be promoted, the request waits and calls later.
+// loadFrom leases a checkpoint, in host or device memory, with the function now. If the checkpoint
+// must be promoted, the request waits and leases it with the function later.
 func (t *task) loadFrom(now loadNow, later loadLater, q tiering.LoadQuery) (wire.Message, error) {
 	if q.Accept&tier.Spliced != 0 && t.switchedOff(q.Profile) {
 		if q.Accept &^= tier.Spliced; q.Accept == 0 {

@@ -15,8 +15,9 @@ import (
 // requests up to that number are released.
 type turn struct {
 	ended chan struct{}
-	// before is set when ended is closed; nil = the earlier turns have ended. Otherwise this turn's
-	// request gave up while it waited for before, so the next turn must wait for before too.
+	// before is set before ended is closed. It is nil if all earlier turns had ended by then. If it
+	// is not nil, this turn's request gave up while it waited for that earlier turn, and the next
+	// turn must wait for the earlier turn too.
 	before *turn
 }
 

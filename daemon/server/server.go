@@ -73,8 +73,9 @@ type Server struct {
 	tenants tiering.Tenants
 	tokens  atomic.Pointer[tokens]
 	queue   *queue.Queue[*job]
-	// deviceQueues has one queue per opened device, for requests that may wait for its driver. Their
-	// places are separate from those of queue.
+	// deviceQueues has one queue per opened device, for requests that may wait for the device's
+	// driver. The number of jobs that run at once is limited for each of them and for the field
+	// queue separately.
 	deviceQueues []*queue.Queue[*job]
 	short        queue.LastShort
 	watcher      *socket.Watcher
@@ -311,8 +312,9 @@ func (s *Server) list() []*conn {
 }
 
 // take reserves staging and slots from the budget of all connections. A client that requests more
-// than the default gets at most half of the memory that its user may still take, so that no client
-// takes all. Staging and slots are then reduced in proportion.
+// than the default gets at most half of the memory that its user may still take, or the default if
+// that is more, so that no client takes all. In that case staging and slots are reduced in
+// proportion.
 func (s *Server) take(uid uint32, staging, slots *int64) error {
 	return s.memory.TakeOf(uid, 0, func(left int64) int64 {
 		most := max(left/2, int64(s.config.Staging+s.config.Slots))
@@ -355,8 +357,8 @@ func (s *Server) jobDone() {
 var ErrStuck = errors.New("work is stuck")
 
 // Stop refuses new work, gives running work DrainTimeout to finish, cancels the work that is left,
-// and closes all connections. Work returns then. After ErrStuck, Stop may be called again. The
-// caller must close the listener first.
+// and closes all connections. After that, the method Work returns. If Stop returns ErrStuck, it may
+// be called again. The caller must close the listener first.
 func (s *Server) Stop() error {
 	if !s.stopping.Swap(true) {
 		close(s.closing)

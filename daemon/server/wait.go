@@ -51,7 +51,8 @@ func (c *conn) runRest(j *job, rest rest) {
 }
 
 // patience bounds a wait by seven eighths of the time left until the deadline, so that the reply
-// still reaches a client whose clock started earlier. most is a further bound, 0 = none.
+// still reaches a client whose clock started earlier. The parameter most is a further bound; 0 =
+// none.
 func (t *task) patience(most time.Duration) (context.Context, context.CancelFunc) {
 	left := time.Until(t.deadline)
 	left -= left / 8

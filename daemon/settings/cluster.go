@@ -53,8 +53,9 @@ const (
 	maxClusterName  = 128
 )
 
-// checkCluster checks the ranges of the cluster settings even if there is no cluster, as checkDisk
-// does. It checks for required settings only if there is one.
+// checkCluster checks the cluster settings. It checks their ranges even if there is no cluster, as
+// checkDisk does without a disk. It checks whether required settings are present only if there is a
+// cluster.
 func (c *Config) checkCluster(v *faults) {
 	if len(c.ClusterSeeds) > maxClusterSeeds {
 		v.add("cluster-seeds", "%d seeds, at most %d", len(c.ClusterSeeds), maxClusterSeeds)

@@ -182,12 +182,12 @@ type Tenant struct {
 	// TokenFile is a file that contains the token, as an alternative to Token. White space around the
 	// token is removed.
 	TokenFile string `yaml:"token_file"`
-	// Salt, of at most 256 bytes, is part of every key, so that this tenant's hits are separate from
-	// those of others. One tenant may have the empty salt. Daemons that share segments must use the
-	// same salt.
+	// Salt, of at most 256 bytes, is part of every key, so that this tenant's hits are separate
+	// from those of other tenants. One tenant may have the empty salt. Daemons that share segments
+	// must use the same salt.
 	Salt string `yaml:"salt"`
-	// Quota limits the bytes of this tenant's segments and checkpoints, in pages, extents and records.
-	// 0 = only the pools limit them.
+	// Quota limits the bytes of this tenant's segments and checkpoints. Memory is counted in whole
+	// pages, the disk in whole extents and records. 0 = only the pools limit them.
 	Quota Bytes `yaml:"quota"`
 	// Parallel allows sending token ids of this tenant's prompts to its other engines, on this node and
 	// on other nodes, so that several engines compute segments in parallel. Both nodes have to allow
@@ -198,8 +198,9 @@ type Tenant struct {
 // DefaultTenant is the tenant of a client that names none.
 const DefaultTenant = "default"
 
-// Default returns the default configuration. Memory sizes in it that are 0 depend on the machine;
-// Resolve sets them. The defaults of the store and the disk tier are defined by these packages.
+// Default returns the default configuration. A memory size that is 0 in it depends on the machine;
+// Resolve sets it. The packages tiering and tiering/disk define the defaults of the store and the
+// disk tier.
 func Default() Config {
 	store, below := tiering.Defaults(), disk.Defaults()
 	c := Config{
@@ -266,9 +267,9 @@ func Default() Config {
 
 func percent(fraction float64) int { return int(math.Round(100 * fraction)) }
 
-// Resolve sets the values that depend on the machine. A quarter of its memory is for segments, an
-// eighth for checkpoints, and three eighths at most for staging and slots, whose pages are taken
-// when touched. A quarter is left for everything else. These shares are guesses.
+// Resolve sets the values that depend on the machine. A quarter of the machine's memory is for
+// segments, an eighth for checkpoints, and at most three eighths for staging and slots, whose pages
+// are taken when touched. A quarter is left for everything else. These shares are guesses.
 func (c *Config) Resolve(m Machine) {
 	memory := m.MemoryBytes
 	if memory == 0 {
@@ -416,8 +417,8 @@ func (c *Config) checkMemory(v *faults) {
 // UsesHBM reports whether memory of a GPU is configured. If not, no driver is loaded.
 func (c *Config) UsesHBM() bool { return c.HBMPublic > 0 || c.HBMPrivate > 0 }
 
-// checkHBM checks the ranges of the GPU settings even if no GPU is used, as checkDisk does. It
-// compares settings with each other only if a GPU is used.
+// checkHBM checks the ranges of the GPU settings even if no GPU is used, so that adding a GPU to a
+// valid file cannot reveal such errors. It compares settings with each other only if a GPU is used.
 func (c *Config) checkHBM(v *faults) {
 	page := c.HBMPageBytes
 	if page < 4*KiB || page > 16*MiB || page&(page-1) != 0 {

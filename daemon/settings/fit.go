@@ -2,8 +2,9 @@ package settings
 
 import "fmt"
 
-// Shortfall is a setting that exceeds what the machine provides. The daemon starts with what the
-// machine has: less free memory than last time must not take the engine's pod down.
+// Shortfall is a setting that exceeds what the machine provides. The daemon reports it and starts
+// with less. If it refused to start when the machine has less free memory than the last time, the
+// engine's pod would be down too.
 type Shortfall struct {
 	Check string // readiness check that reports it: memory or connections
 	Text  string
@@ -40,9 +41,9 @@ func (c *Config) fitPools(m Machine) (Shortfall, bool) {
 const leastHeap = 128 * MiB
 
 // HeapLimit returns a soft limit: the heap size in bytes above which the garbage collector should
-// work harder. It is half of the memory that the pools leave, or the known need of the heap if that
-// is more. The other half is for memory that clients write. 0 = no limit, since the memory is
-// unknown.
+// work harder; 0 = no limit, since the memory of the machine is unknown. The limit is half of the
+// memory that the pools leave free, since the other half is for memory that clients write. If the
+// heap is known to need more, the limit is that need.
 func (c *Config) HeapLimit(m Machine) Bytes {
 	if m.MemoryBytes == 0 {
 		return 0
@@ -55,7 +56,8 @@ func (c *Config) HeapLimit(m Machine) Bytes {
 }
 
 // Threads that the daemon may need. The Go runtime aborts if it cannot get one. Each connection
-// needs one that receives and one that sends. The others are for everything else, with a margin.
+// needs one thread that receives and one that sends. threadsBeside is for everything else that is
+// not counted separately, with a margin.
 const (
 	threadsOfConnection = 2
 	threadsBeside       = 16
@@ -70,8 +72,9 @@ const (
 	descriptorsOfDevice     = 32
 )
 
-// ClientDescriptors returns how many of limit descriptors may be taken by clients and by what is
-// open before them. The others are for the disk's files and for admin connections.
+// ClientDescriptors returns how many descriptors of a process with the given limit are for clients
+// and for what is open before any client connects. The remaining descriptors are for the disk's
+// files and for admin connections.
 func ClientDescriptors(limit int) int {
 	return limit - max(limit/4, min(64, limit/3))
 }

@@ -40,7 +40,8 @@ func readConfig(path string) ([]byte, error) {
 	return readAtMost(f, maxConfig)
 }
 
-// readAtMost reads a whole file. It returns an error if the file has more than most bytes.
+// readAtMost reads a whole file. It returns an error if the file has more than the given number of
+// bytes.
 func readAtMost(f *os.File, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(data)) > most {
@@ -58,8 +59,8 @@ type Invocation struct {
 }
 
 // Libraries for reading settings (koanf, viper, ff) were rejected. They would replace about fifty
-// lines. The list of tenants, the ranges, the table in the docs, and an error that lists every bad
-// source with its line would remain.
+// lines of this package. The list of tenants, the ranges, the table in the docs, and an error that
+// lists every bad source with its line would still have to be written here.
 
 // Load reads a configuration. A flag overrides the environment, which overrides the file named by
 // -config or SPLICED_CONFIG, which overrides the default. The error lists all bad sources;

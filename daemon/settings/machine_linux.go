@@ -81,9 +81,9 @@ func threadLimit(root string, uid int, nproc uint64) int {
 	if uid == 0 || nproc >= math.MaxInt32 {
 		return least
 	}
-	// The number of all threads on the machine is at least that of this user's, and one file has it.
-	// Only if it comes near the limit is every process examined. On a machine with thousands of
-	// processes, that takes longer than the remaining start.
+	// One file has the number of all threads on the machine, which is at least the number of this
+	// user's threads. Every process is examined only if that number comes near the limit: on a
+	// machine with thousands of processes, examining them takes longer than the remaining start.
 	if all, ok := allThreads(root); ok && int64(nproc)-int64(all) >= plentyThreads {
 		lower(int64(nproc) - int64(all))
 	} else {
@@ -154,8 +154,9 @@ func processLimit() uint64 {
 }
 
 // eachGroup calls f with the directories of this process's cgroup and its parents, for one
-// controller. In a container, the path may be one of the host that does not exist here. Then only
-// parents that exist have limits; the root of the mount is among them.
+// controller. In a container, the cgroup's path may be one of the host, so that some of these
+// directories do not exist in the container. f then finds limits only in those that exist; the root
+// of the mount always exists.
 func eachGroup(root, controller string, f func(dir string, v2 bool)) {
 	groups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	for line := range strings.Lines(string(groups)) {
@@ -192,8 +193,8 @@ func number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// lesser returns the lesser of two limits. It takes 0 and cgroup v1's "no limit" (about 2^63) for
-// unknown.
+// lesser returns the lesser of two limits. It treats a limit as unknown if it is 0 or cgroup v1's
+// "no limit" (about 2^63).
 func lesser(a, b Bytes) Bytes {
 	if b <= 0 || b > math.MaxInt64/2 {
 		return a

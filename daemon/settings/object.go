@@ -75,8 +75,9 @@ func (c *Config) objectEnvironment(getenv func(string) string) {
 	}
 }
 
-// checkObject checks the ranges of the object store's settings even if there is no object store, as
-// checkDisk does. It checks for required settings only if there is one.
+// checkObject checks the settings of the object store. It checks their ranges even if there is no
+// object store, as checkDisk does without a disk. It checks whether required settings are present
+// only if there is an object store.
 func (c *Config) checkObject(v *faults) {
 	for _, t := range []struct {
 		name, text string

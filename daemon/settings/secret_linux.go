@@ -24,8 +24,9 @@ func ReadSecret(path string) (secret, warning string, err error) {
 	return secret, warning, err
 }
 
-// ReadRegular reads a regular file. It refuses a larger file than most bytes, and a FIFO or a
-// device, which could delay the start forever. warning is not empty if all users can read the file.
+// ReadRegular reads a regular file. It refuses a file that is larger than the given number of
+// bytes, and a FIFO or a device, which could delay the start forever. If all users can read the
+// file, it also returns a warning.
 func ReadRegular(path string, most int64) (data []byte, warning string, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

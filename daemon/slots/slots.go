@@ -44,7 +44,7 @@ type Slot struct {
 	released bool
 }
 
-// New creates slots in an extent of a region. most is the largest number of slots.
+// New creates slots in an extent of a region. The parameter most is the largest number of slots.
 func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots {
 	s := &Slots{region: region, within: within, most: most}
 	s.mu.pages = gpuipc.NewPageAllocator(within.Len, pageBytes)
@@ -52,8 +52,9 @@ func New(region gpuipc.Region, within gpuipc.Extent, pageBytes, most int) *Slots
 	return s
 }
 
-// Open returns the slot that an operation writes: the slot of lease into or, if into is 0, a new
-// slot with an id from newID. own is the slot that the same operation reads; nil = none.
+// Open returns the slot that an operation writes. The parameter into is the id of an existing slot;
+// 0 = a new slot with an id from newID. The parameter own is the slot that the same operation
+// reads; nil = none.
 func (s *Slots) Open(into uint64, bytes int64, own *Slot, newID func() uint64) (*Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,9 +25,10 @@ func (s *Socket) Guard(ctx context.Context, log zerolog.Logger) {
 	GuardPath(ctx, log.With().Str("socket", s.Path).Logger(), "the engine socket", s.takeBack)
 }
 
-// GuardPath calls takeBack once a second until ctx ends, and logs what takeBack did. what names the
-// socket in the log. takeBack makes the path lead to the socket again. found describes what was at
-// the path instead; "" = nothing was wrong. An error that persists is logged once.
+// GuardPath calls the function takeBack once a second until ctx ends, and logs what it did.
+// takeBack makes the path lead to the socket again. It returns a description of what was at the
+// path instead; "" = nothing was wrong. The parameter what names the socket in the log. An error
+// that persists is logged once.
 func GuardPath(ctx context.Context, log zerolog.Logger, what string, takeBack func() (found string, err error)) {
 	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()
@@ -64,8 +65,8 @@ func (s *Socket) Trouble() string {
 	return ""
 }
 
-// takeBack makes the path lead to this socket again. found describes what was at the path; "" =
-// nothing was wrong.
+// takeBack makes the path lead to this socket again. The result found describes what was at the
+// path instead; "" = nothing was wrong.
 func (s *Socket) takeBack() (found string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer describes the client of a connection. PID is 0 if the client is in another PID namespace. It
-// is for information, and nothing uses it as a key.
+// Peer describes the client of a connection. PID is 0 if the client is in another PID namespace.
+// The PID is for information, and nothing uses it as a key.
 type Peer struct {
 	UID, GID uint32
 	PID      int32

@@ -44,8 +44,8 @@ type Socket struct {
 // dialTimeout is how long Listen waits for a process that may serve the path already.
 const dialTimeout = time.Second
 
-// Reserve locks path or, if path is "", the first usable location. It does not bind it. Unlock ends
-// the reservation.
+// Reserve locks path or, if path is "", the first usable location. It does not bind the socket yet.
+// Unlock ends the reservation.
 func Reserve(path string, m settings.Machine) (*Socket, error) {
 	p, err := choose(candidates(path, m))
 	if err != nil {
@@ -60,8 +60,8 @@ func Reserve(path string, m settings.Machine) (*Socket, error) {
 	return s, nil
 }
 
-// Listen binds the path and starts listening. If a process serves the path, or if there is
-// something other than a socket, it returns an error and changes nothing. It may be called once.
+// Listen binds the path and starts listening. If a process serves the path, or if a file other than
+// a socket is there, it returns an error and changes nothing. It may be called once.
 func (s *Socket) Listen(backlog int) error {
 	s.backlog = backlog
 	if err := removeStale(s.Path); err != nil {
@@ -111,8 +111,8 @@ func (s *Socket) Accept() (*seqpacket.Conn, error) {
 	}
 }
 
-// lockPath locks path until the file is closed; the kernel does that when the process dies. The
-// file is never removed: otherwise two processes could lock two files of the same name.
+// lockPath locks path until the file is closed, which the kernel does when the process dies. The
+// file is never removed. If it were, two processes could lock two files of the same name.
 func lockPath(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

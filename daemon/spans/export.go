@@ -111,8 +111,8 @@ func (s *Spans) export(ctx context.Context, spans []message) {
 	}
 }
 
-// pause waits before the next attempt. It returns false if there is no next attempt: because time
-// would be up, or because Close was called before.
+// pause waits before the next attempt. It returns false if there must be no next attempt: ctx ends
+// before the wait would, or Close was called before the wait began.
 func (s *Spans) pause(ctx context.Context, wait time.Duration) bool {
 	if until, ok := ctx.Deadline(); ok && time.Until(until) <= wait {
 		return false
@@ -134,8 +134,8 @@ func (s *Spans) pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// post makes one attempt. If the error is errRetry, pause is the time that the collector asks to
-// wait.
+// post makes one attempt. If the error is errRetry, the result pause is the time that the collector
+// asks this node to wait; 0 = none.
 func (s *Spans) post(ctx context.Context, body []byte) (pause time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.endpoint, bytes.NewReader(body))
 	if err != nil {

@@ -177,8 +177,8 @@ func rejected(answer []byte) (n uint64, why string) {
 	return n, string(field(partial, partialErrorMessage))
 }
 
-// field returns the value of the last field with that number in message m; nil = there is none. It
-// is the content of a length-delimited field, or the encoding of another one.
+// field returns the value of the last field with that number in message m; nil = there is none. The
+// value of a length-delimited field is its content. The value of any other field is its encoding.
 func field(m []byte, number protowire.Number) (value []byte) {
 	for len(m) > 0 {
 		n, kind, size := protowire.ConsumeTag(m)

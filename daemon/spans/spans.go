@@ -84,8 +84,8 @@ func (s *Spans) Start() {
 	go s.run(ctx)
 }
 
-// Close sends the queued spans, for as long as ctx allows, and ends. It may be called once, after
-// Start. Its error is that of ctx.
+// Close sends the queued spans, for as long as ctx allows, and stops sending. It may be called
+// once, after Start. It returns an error only if ctx ends first.
 func (s *Spans) Close(ctx context.Context) (err error) {
 	close(s.stop)
 	select {
@@ -100,8 +100,9 @@ func (s *Spans) Close(ctx context.Context) (err error) {
 }
 
 // Served creates the spans of a request. The request's span ends when the engine reported the
-// request, right after the first token. It begins as long before as the engine says that this took.
-// way and tenant are names.
+// request, right after the first token. Its length is the time to first token that the engine
+// reported, or the time for the match and the wait for bytes if that is more. The parameters way
+// and tenant are names.
 func (s *Spans) Served(r *usage.Request, way, tenant string) {
 	// If the engine has a span, that span's flag says whether the trace is sampled.
 	linked := r.Parent.IsValid()

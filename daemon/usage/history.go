@@ -52,8 +52,8 @@ func (s *Sample) since(o *Sample) Sample {
 	return d
 }
 
-// Lengths and largest numbers of steps: six hours of fine and seven days of coarse ones, about 1.2
-// MB.
+// Lengths of steps, and how many of them are kept: fine steps for six hours and coarse steps for
+// seven days, about 1.2 MB.
 const (
 	FineStep   = 10 * time.Second
 	fineSteps  = 6 * 3600 / 10
@@ -91,7 +91,7 @@ func (s *steps) add(v Sample, most int) {
 	s.next = (s.next + 1) % most
 }
 
-// last returns copies of the newest steps, oldest first. most is the largest number of steps.
+// last returns copies of the newest steps, oldest first, no more than the given number.
 func (s *steps) last(most int) []Sample {
 	n := len(s.list)
 	list := make([]Sample, 0, min(most, n)+1)
@@ -101,7 +101,8 @@ func (s *steps) last(most int) []Sample {
 	return list
 }
 
-// NewHistory creates an empty history. read returns the counters since the start, with the time.
+// NewHistory creates an empty history. The function read returns the counters since the start, with
+// the time.
 func NewHistory(read func() Sample) *History {
 	h := &History{read: read}
 	h.mu.last = read()
@@ -136,7 +137,7 @@ func (h *History) step() {
 	}
 }
 
-// Fine returns the fine steps of the last span, at most six hours, oldest first.
+// Fine returns the fine steps of the given time up to now, at most six hours, oldest first.
 func (h *History) Fine(span time.Duration) []Sample {
 	h.mu.Lock()
 	defer h.mu.Unlock()

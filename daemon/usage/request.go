@@ -169,7 +169,7 @@ type cover struct {
 	at    uint32
 }
 
-// to appends a span that ends at end, unless that span is empty.
+// to appends a span that ends before the token with the index end, unless that span is empty.
 func (c *cover) to(end uint32, s Span) {
 	if end <= c.at {
 		return
@@ -179,8 +179,8 @@ func (c *cover) to(end uint32, s Span) {
 	c.at = end
 }
 
-// reasonOf returns the store's reason for a reason that match reported. For a profile that is
-// switched off, the store has no reason.
+// reasonOf converts a reason that a match reported to the store's type. A match also reports that a
+// profile is switched off, for which the store has no reason.
 func reasonOf(r uint8) tier.Reason {
 	if r >= tier.Reasons {
 		return tier.ReasonNone

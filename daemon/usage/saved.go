@@ -20,7 +20,8 @@ const (
 func (b By) String() string { return [...]string{"guess", "prefill", "ttft", "own"}[b] }
 
 // firsts learns from reports how long engines take to the first token if they compute the prompt in
-// full. It learns for at most firstsMost tenants and profiles; for others, predictions are used.
+// full. It learns for at most firstsMost tenants and profiles; for any further ones, predictions
+// are used.
 type firsts struct{ of map[Key]*cost.Panel }
 
 const (
@@ -29,7 +30,7 @@ const (
 	firstsLeast = 8
 )
 
-// saved estimates the time that a request saved. From a request that reused nothing, it learns.
+// saved estimates the time that a request saved. It also learns from requests that reused nothing.
 func (f *firsts) saved(r *Request, predicted *Prediction) {
 	panel := f.of[r.Who.Key]
 	if r.First > 0 && r.Sources[Checkpoint]+r.Sources[Segment] == 0 && r.Wait == 0 && r.Sources[Computed] > 0 {

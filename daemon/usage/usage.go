@@ -123,7 +123,8 @@ type Usage struct {
 	}
 }
 
-// New creates an empty Usage. told is called after each request and must not change it.
+// New creates an empty Usage. The function told is called after each request and must not change
+// it.
 func New(now func() time.Time, told func(*Request)) *Usage {
 	u := &Usage{now: now, told: told}
 	u.mu.rows = map[Key]*Row{}
@@ -137,8 +138,8 @@ type Prediction struct {
 	Measured bool
 }
 
-// Served records how a prompt was served, and returns the number of the record. verify reports
-// whether lookups of the client found what the report says was reused.
+// Served records how a prompt was served, and returns the number of the record. The function verify
+// reports whether lookups of the client found what the report says was reused.
 func (u *Usage) Served(who Who, m *wire.ServedRequest, predicted Prediction, verify func(*wire.ServedRequest) bool) (uint64, error) {
 	r, err := read(m)
 	if err != nil {
@@ -195,9 +196,9 @@ func (u *Usage) Rows() []Row {
 	return rows
 }
 
-// Last returns the newest requests for which pass returns true, at most limit, newest first. They
-// must not be modified. If there are more, each tenant gets a share, and so do its unverified
-// requests, so that no writer displaces another.
+// Last returns the newest requests for which pass returns true, at most limit, newest first. The
+// caller must not modify them. If there are more than limit, each tenant gets a share, and so do
+// the unverified requests of each tenant, so that no writer displaces another.
 func (u *Usage) Last(limit int, pass func(*Request) bool) []*Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -95,8 +95,8 @@ func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	return f, true
 }
 
-// listDisk lists the disk's entries of one kind whose key is after the given one; nil = from the
-// first.
+// listDisk lists the disk's entries of one kind in order of key. It begins after the key in the
+// parameter after; nil = with the first key.
 func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
 	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
 	var from *tier.Name
@@ -123,10 +123,10 @@ type residence struct {
 	diskBytes int64
 }
 
-// residence returns where an object of the store is. copies is the number of its copies on devices,
-// and lower the level of its copy on disk, 0 = none. An object that is being promoted is published,
-// but only on disk until the promotion ends. If lower is 0, a disk entry of that name belongs to
-// another profile or tenant.
+// residence returns where an object of the store is. The parameter copies is the number of its
+// copies on devices, and the parameter lower the level of its copy on disk. If lower is 0, it has
+// no copy on disk, and a disk entry of the same name belongs to another profile or tenant. An
+// object that is being promoted is published, but only on disk until the promotion ends.
 func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {

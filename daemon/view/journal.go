@@ -19,7 +19,7 @@ func (v *View) changed(e journal.Event) {
 	v.o.Journal.Append(e)
 }
 
-// tellRemoved records the removal of a segment. If the segment was only on disk, was is empty.
+// tellRemoved records the removal of a segment. The parameter was is empty if it was only on disk.
 func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	v.changed(journal.Event{
 		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.o.Tenants.NameOf(was.Tenant), Model: was.Model, Client: was.Publisher,
@@ -34,8 +34,8 @@ func (v *View) tellControl(dry bool, err error, format string, a ...any) {
 	}
 }
 
-// tellSwitched records that an operator switched splicing off or on for a profile of a tenant, and
-// the new state of its canary.
+// tellSwitched records that an operator switched splicing off or on for a profile of a tenant: as
+// an event about the canary, and as an action of an operator.
 func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
 	e := journal.Event{Kind: journal.Canary, Tenant: v.o.Tenants.NameOf(t), Model: model, Why: "on"}
 	if id, _, ok := v.o.Store.FindProfile(of); ok {

@@ -25,8 +25,8 @@ type prompt struct {
 	model   *cost.Model
 }
 
-// piece is a segment of a prompt: its first token, its tokens, and how many of these are not
-// cached.
+// piece is a segment of a prompt: the position of its first token, its number of tokens, and how
+// many of these tokens are not cached.
 type piece struct{ begin, tokens, excluded int }
 
 func (p *piece) interior() int { return p.tokens - p.excluded }
@@ -212,7 +212,8 @@ type comparison struct {
 	fetched     []int
 }
 
-// source is another node from which a part can be fetched, at the cost link. ok = there is one.
+// source is another node from which a part can be fetched, at the cost link. ok is false if there
+// is none.
 type source struct {
 	ok   bool
 	link cost.Link
@@ -230,8 +231,9 @@ func newComparison(p *prompt, node string, own *tiering.Located) *comparison {
 	return c
 }
 
-// better returns the faster one of a source and the node h, if h has the part and can be fetched
-// from.
+// better returns the faster source of a part: the known source in the parameter than, or the node
+// h. The node h is considered only if the parameter has is true, which means that it has the part,
+// and if this node can fetch from it.
 func (c *comparison) better(than source, h *holder, has bool, bytes int64) source {
 	if !has || h.shut {
 		return than

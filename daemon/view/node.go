@@ -69,7 +69,7 @@ type Options struct {
 	Events  *events.Publisher
 	Journal *journal.Journal // records actions of operators; nil = none
 
-	// Reload reads keys, tokens and certificates again; with dry it only checks them.
+	// Reload reads keys, tokens and certificates again. If dry is true, it only checks them.
 	Reload func(dry bool) (api.Reloaded, error)
 	// Level is the log's level, which can be changed; nil = the level is fixed.
 	Level Level

@@ -23,8 +23,8 @@ const (
 	maxProfileLabels = 64
 )
 
-// labels has the label values of tenants and profiles: a bounded number of each. Beyond it, the
-// value is metric.Other.
+// labels has the label values of tenants and profiles, a bounded number of each. A tenant or
+// profile beyond that number has the value metric.Other.
 type labels struct{ tenants, profiles *metric.Values }
 
 func newLabels() labels {
@@ -92,8 +92,8 @@ type bandwidthSeries struct {
 	PerSecond float64 `prom:"cost_bytes_per_second" help:"Predicted throughput of a job in bytes per second, apart from its fixed time. Source is measured, or guess (from the settings or the daemon's default)."`
 }
 
-// canarySeries has the reports on one profile of one tenant. The series with a label "other" is the
-// sum for those beyond the limit of that label.
+// canarySeries has the reports on one profile of one tenant. The series with the label "other" has
+// the sums over all profiles or tenants beyond the limit of that label.
 type canarySeries struct {
 	Profile  string  `label:"profile"`
 	Tenant   string  `label:"tenant"`
@@ -228,8 +228,8 @@ func (v *View) eachOfLosses(f func(any)) {
 // everyProfile is the label of all profiles while the note of switched-off profiles cannot be read.
 const everyProfile = "all"
 
-// canarySeries adds up rows with equal labels. unknown means that the note of switched-off profiles
-// cannot be read, so that all profiles are switched off.
+// canarySeries adds up rows with equal labels. The parameter unknown means that the file of
+// switched-off profiles cannot be read, so that all profiles are switched off.
 func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	row := func(name string, of tier.TenantID) *canarySeries {

@@ -246,8 +246,8 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 	return r, ended(ctx)
 }
 
-// discard removes objects in the order of list, which has extensions first. With dry, it only
-// counts what it would remove.
+// discard removes the objects of list in order. A checkpoint must come after its extensions. If the
+// parameter dry is true, discard only counts what it would remove.
 func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
 	r.Matched += len(list)
 	count := func(i int, err error) {
@@ -284,8 +284,8 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 	v.o.Store.Discard(ctx, wants, count)
 }
 
-// named returns the checkpoints that a name selects. others is how many more checkpoints have the
-// same hash.
+// named returns the checkpoints that a name selects. The result others is the number of further
+// checkpoints with the same hash.
 func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
 	s, err := v.selection(&api.RemovalQuery{Tenant: name.Tenant, Profile: name.Profile, Prefix: name.Hash.String()})
 	if err != nil {

@@ -21,7 +21,7 @@ var (
 	_ api.Control   = (*Start)(nil)
 )
 
-// NewStart creates a Start. opening returns the name of the part being opened.
+// NewStart creates a Start. The function opening returns the name of the part being opened.
 func NewStart(status api.Status, opening func() string) *Start {
 	status.Alive = true
 	return &Start{status, opening}

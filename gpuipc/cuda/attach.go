@@ -45,11 +45,12 @@ type attachment struct {
 }
 
 // AttachHost registers a region of a host device with the driver, which pins it. From then
-// on every page of the region is backed and charged, even if the region was lazy.
-// AttachHost waits up to Options.AttachWait; the remaining pages are pinned in the
-// background. Memory that is not pinned yet, or that the driver refuses to pin, is copied
-// through staging buffers instead, and Options.Log reports it. The region counts as in use
-// until detach, which waits for the piece that is being pinned.
+// on every page of the region is in memory and is charged to the process, even if until
+// then the system allocated pages only at their first use. AttachHost waits up to
+// Options.AttachWait; the remaining pages are pinned in the background. Memory that is not
+// pinned yet, or that the driver refuses to pin, is copied through staging buffers instead,
+// and Options.Log reports it. The region counts as in use until detach is called. detach
+// waits for the piece that is being pinned.
 func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	if err := d.gone(); err != nil {
 		return nil, err
@@ -87,8 +88,9 @@ func (d *device) AttachHost(r gpuipc.Region) (detach func() error, err error) {
 	}, nil
 }
 
-// awaitRegistered waits until register has ended, or until Options.AttachWait is over. If
-// it returns an error, nothing is pinned any more.
+// awaitRegistered waits until the goroutine of a.register has ended, or until
+// Options.AttachWait is over. If awaitRegistered returns an error, nothing is pinned any
+// more.
 func (d *device) awaitRegistered(a *attachment) error {
 	timer := time.NewTimer(d.options.AttachWait)
 	defer timer.Stop()
@@ -167,8 +169,8 @@ func (a *attachment) covers(r gpuipc.Ref) bool {
 	return true
 }
 
-// appendRuns appends the bytes [off, off+n) as runs that are each within one piece. No
-// documentation allows a copy that crosses from one registration into another.
+// appendRuns appends the bytes [off, off+n) as runs that are each within one piece. CUDA's
+// documentation does not say that a copy may cross from one registered piece into another.
 func (a *attachment) appendRuns(out []hostRun, off, n int64) []hostRun {
 	for end := off + n; off < end; {
 		next := min(end, (off/a.piece+1)*a.piece)
@@ -218,7 +220,7 @@ func (p *attachments) get(r gpuipc.Region) *attachment {
 
 var errNotAttached = errors.New("cuda: the host region is not attached")
 
-// begin keeps the attachment for one operation, until done.
+// The method begin keeps the attachment for one operation, until the method done is called.
 func (a *attachment) begin() error {
 	if a == nil {
 		return fmt.Errorf("%w: %w", errNotAttached, gpuipc.ErrInvalid)
@@ -240,8 +242,8 @@ func (a *attachment) done() {
 	}
 }
 
-// end refuses new operations and waits for the running ones. It returns false if end was
-// called before.
+// The method end refuses new operations and waits for the running ones. It returns false if
+// end was called before.
 func (a *attachment) end() bool {
 	a.mu.Lock()
 	if a.mu.ending {

@@ -51,8 +51,8 @@ func (d *device) compose(ctx context.Context, jobs []*gpuipc.ComposeJob) error {
 	})
 }
 
-// stepBytes is added to the cost of each step, because a step also takes 48 bytes of
-// tables, whose size is bounded.
+// stepBytes is added to the cost of each step, in bytes. It bounds the size of the tables
+// that a launch passes, of which each step takes 48 bytes.
 const stepBytes = 1024
 
 // composePiece is a run of steps of a job.
@@ -64,7 +64,7 @@ type composePiece struct {
 
 // cutComposition appends the pieces of a job. That is one piece, or several if the steps
 // are too much for one batch. Each piece but the last leaves the state in Out for the next.
-// Without Out there is no place for the state, so the job stays whole.
+// A job without Out has no place for this state, so it is never cut.
 func (d *device) cutComposition(pieces []composePiece, job *gpuipc.ComposeJob) []composePiece {
 	state := job.From.Len() + job.Out.Len()
 	p := composePiece{job: job, cost: state}

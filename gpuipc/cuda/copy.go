@@ -14,8 +14,8 @@ const (
 	// copyPiece is the number of bytes of a copy that are enqueued at once. They take 0.2
 	// ms over a bus of 50 GB/s, which is many times the cost of a call.
 	copyPiece = 8 << 20
-	// devicePiece is what copyPiece is, for copies within the device. These are 50 times as
-	// fast.
+	// devicePiece is the number of bytes enqueued at once when both ends of a copy are on
+	// the device. Such copies are 50 times as fast.
 	devicePiece = 256 << 20
 )
 
@@ -121,8 +121,9 @@ func operation(op gpuipc.Op, n int64, err error) error {
 	return fmt.Errorf("cuda: %s of %d bytes: %w", op, n, err)
 }
 
-// fetch copies an object to the host in pieces of at most piece bytes, and calls use with
-// each of them in order. The bytes are valid until use returns.
+// fetch copies an object to the host in pieces. The parameter piece is the most bytes of a
+// piece. For each piece, in order, fetch calls the function use. The bytes are valid until
+// use returns.
 func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
 		return err
@@ -141,7 +142,8 @@ func (l *lane) fetch(ctx context.Context, from object, piece int64, use func(off
 	})
 }
 
-// send copies an object from the host in pieces. fill writes the bytes of each piece.
+// send copies an object from the host in pieces. The function fill writes the bytes of each
+// piece.
 func (l *lane) send(ctx context.Context, to object, fill func(off int64, b []byte) error) error {
 	if err := l.openStaging(); err != nil {
 		return err

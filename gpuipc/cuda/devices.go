@@ -8,8 +8,8 @@ import (
 )
 
 // Devices returns the devices visible to this process, in the driver's order. It does not
-// create a context. If a device cannot be queried, its Trouble has the reason. library is
-// as in Options.
+// create a context. If a device cannot be queried, its Trouble has the reason. The
+// parameter library has the meaning of Options.Library.
 func Devices(library string) ([]Info, error) {
 	api, err := driver.Load(library)
 	if err != nil {
@@ -34,7 +34,8 @@ func Devices(library string) ([]Info, error) {
 	return all, nil
 }
 
-// choose finds the device with the UUID name, or the first device if name is empty.
+// choose finds the device whose UUID is given by name, or the first device if name is
+// empty.
 func choose(api *driver.API, name string) (driver.Device, Info, error) {
 	var want gpuipc.UUID
 	if name != "" {

@@ -13,8 +13,8 @@ import (
 const (
 	// digestPiece is the number of bytes hashed between two checks of the context.
 	digestPiece = 512 << 20
-	// straddlingPiece is what digestPiece is, for objects with several addresses. All their
-	// chunks may have to be gathered, so this size bounds the scratch memory.
+	// straddlingPiece replaces digestPiece for objects with several addresses. All their
+	// chunks may have to be gathered, so straddlingPiece also bounds the scratch memory.
 	straddlingPiece = 32 << 20
 )
 

@@ -11,9 +11,10 @@
 //
 // Operations run in the goroutines of their callers. An operation locks the calling thread,
 // makes the device's primary context current on it, and puts its work on a stream of a
-// bounded pool. The caller waits for a stream until its context ends. When a call returns,
-// its operation has ended on the device. Opening and closing memory of other processes has
-// a deadline, because the driver may wait for a process that does not answer.
+// bounded pool. If no stream is free, the caller waits until one is, or until its
+// context.Context ends. When a call returns, its operation has ended on the device. Opening
+// and closing memory of other processes has a deadline, because the driver may wait for a
+// process that does not answer.
 //
 // The driver imposes two limits. A kernel or copy that never ends blocks its caller,
 // because the memory that it uses cannot be taken from it. And an operation checks its

@@ -2,10 +2,10 @@ package cuda
 
 import "github.com/spliced-kv/spliced/gpuipc/cuda/order"
 
-// OrderEvents makes a pair of events that order the streams of a client and of the device's
-// owner. It is for devices whose streams have no 64-bit memory operations. If they have
-// these, an order.Page is used instead and OrderEvents returns nil. The pair must be closed
-// before the device.
+// OrderEvents makes a pair of events, which order the stream of a client and the stream of
+// the daemon. It is for devices whose streams have no 64-bit memory operations. If the
+// streams of the device have these operations, OrderEvents returns nil, and the caller uses
+// an order.Page instead. The pair must be closed before the device.
 func (d *device) OrderEvents() (*order.Events, order.EventHandles, error) {
 	if d.info.WaitValues {
 		return nil, order.EventHandles{}, nil
@@ -13,7 +13,7 @@ func (d *device) OrderEvents() (*order.Events, order.EventHandles, error) {
 	return order.NewEvents(d.api, d.entered)
 }
 
-// entered runs calls on a thread where the device's context is current.
+// entered calls the function calls on a thread where the device's context is current.
 func (d *device) entered(calls func() error) error {
 	return d.fail(d.onThread(calls))
 }

@@ -12,8 +12,9 @@ import (
 // lostError is the failure after which the device refuses all operations.
 type lostError struct{ err error }
 
-// Lost reports whether the device refuses all operations. An error of a call does not tell:
-// a working device may refuse what one client hands over.
+// Lost reports whether the device refuses all operations. The error of one call does not
+// tell whether it does, because a working device may also refuse memory that a client hands
+// over.
 func (d *device) Lost() bool { return d.lost.Load() != nil }
 
 // gone returns ErrUnavailable if the device is lost, else nil.
@@ -24,15 +25,16 @@ func (d *device) gone() error {
 	return nil
 }
 
-// fail turns an error of the driver into one of our kinds, and notices when the device is
-// lost. It returns nil and errors that have a kind already unchanged.
+// The method fail turns an error of the driver into one of the errors of package gpuipc,
+// and notices when the device is lost. It returns nil for nil. An error that already is one
+// of package gpuipc is returned unchanged.
 func (d *device) fail(err error) error {
 	return d.failed(err, func(r driver.Result) bool { return r.Sticky() || r.Doubtful() && !d.answers() })
 }
 
-// failForeign is fail for calls on memory of another process. The result of such a call
-// alone does not show that the device is lost. Clients choose what they hand over, and one
-// client must not take the device from all others.
+// failForeign does the same as the method fail, for errors of calls on memory of another
+// process. The result of such a call alone does not show that the device is lost. Clients
+// choose what they hand over, and one client must not take the device from all others.
 func (d *device) failForeign(err error) error {
 	return d.failed(err, func(r driver.Result) bool { return (r.Sticky() || r.Doubtful()) && !d.answers() })
 }
@@ -51,9 +53,9 @@ func (d *device) failed(err error, lost func(driver.Result) bool) error {
 	return unavailable(err)
 }
 
-// answers makes a harmless call of the driver and reports whether the context still works.
-// If the context is lost, this call fails too, or the context cannot be made current any
-// more.
+// The method answers makes a harmless call of the driver and reports whether the context
+// still works. If the context is lost, this call fails too, or the context cannot be made
+// current any more.
 func (d *device) answers() bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

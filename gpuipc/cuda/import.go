@@ -70,8 +70,9 @@ func (d *device) checkShare(ctx context.Context, s *gpuipc.Share) error {
 	return nil
 }
 
-// handleAlign is the alignment of chunks that come as handles: offsets are multiples of it,
-// and sizes too. Only the last chunk may have any size, because no chunk follows it.
+// handleAlign is the alignment of chunks that come as handles: their offsets and sizes are
+// multiples of handleAlign. The size of the last chunk may be any number, because no chunk
+// follows it.
 const handleAlign = 16
 
 func (d *device) checkChunk(way gpuipc.Way, c *gpuipc.Chunk, last bool) error {

@@ -12,12 +12,14 @@ type limits struct {
 	angles int   // angles that the host computes for rows with positions
 }
 
-// defaultLimits are 0.5 ms at 2 TB/s, and 30 ms of sines computed by the host. The jobs of
-// all layers should share one table of positions.
+// defaultLimits allow 1 GiB of memory traffic, which takes 0.5 ms at 2 TB/s, and as many
+// angles as the host computes in 30 ms. The jobs of all layers should share one table of
+// positions, so that its angles are computed only once.
 var defaultLimits = limits{bytes: 1 << 30, angles: 1 << 20}
 
-// batch resolves operands and launches the kernels that build returns. Then it copies
-// results to their places if these have several addresses.
+// batch calls build, which resolves the operands of the jobs, and launches the kernels that
+// build returns. Then batch copies each result from scratch memory to its place, if that
+// place has several addresses.
 func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 	p := &operands{lane: l}
 	launches, err := build(p)
@@ -30,9 +32,10 @@ func (l *lane) batch(build func(p *operands) ([]kernels.Launch, error)) error {
 	return p.scatter()
 }
 
-// batches runs count jobs in order, in batches that are as large as limits.bytes allows.
-// run gets the range [first, end) of the jobs of a batch. cost returns the bytes that a job
-// reads and writes. The context is checked between two batches.
+// batches runs jobs in order, in batches that are as large as limits.bytes allows. The
+// number of jobs is count. The function run executes the jobs [first, end) as one batch.
+// The function cost returns the bytes that a job reads and writes. The context is checked
+// between two batches.
 func (l *lane) batches(ctx context.Context, count int, cost func(i int) int64, run func(first, end int) error) error {
 	for first := 0; first < count; {
 		if first > 0 {

@@ -25,8 +25,8 @@ type lanes struct {
 
 func newLanes(d *device, n int) *lanes { return &lanes{dev: d, slots: make(chan struct{}, n)} }
 
-// lane is a stream with the working memory of one operation. It belongs to one
-// operation at a time and has no work in flight between two.
+// lane is a stream with the working memory of one operation. It belongs to one operation at
+// a time. Between two operations it has no work in flight.
 type lane struct {
 	dev    *device
 	stream driver.Stream
@@ -39,10 +39,10 @@ type lane struct {
 	scratch scratch
 }
 
-// wordBytes is the size of the words that package order polls and writes. Words have lanes
-// of their own. Behind long copies they would be late, and clients would get their memory
-// back late just when the load is high. There are wordLanes lanes, so that one word can be
-// requested while another is in flight (a guess).
+// wordBytes is the size of the words that package order polls and writes. Reads and writes
+// of words have lanes of their own. In a queue behind long copies, a word would be late,
+// and clients would get their memory back late just when the load is high. There are
+// wordLanes lanes, so that one word can be requested while another is in flight (a guess).
 const (
 	wordBytes = 8
 	wordLanes = 2
@@ -57,12 +57,13 @@ func (d *device) lanesFor(n int) *lanes {
 	return d.lanes
 }
 
-// on runs f on an ordinary lane, see the method on of lanes.
+// The method on of a device runs f on an ordinary lane: see the method on of lanes.
 func (d *device) on(ctx context.Context, f func(l *lane) error) error { return d.lanes.on(ctx, f) }
 
-// on runs f on a lane, with the thread locked and the context current. It returns when all
-// work that f enqueued has ended. It waits for a lane until ctx ends. If ctx ends later, f
-// decides whether to stop.
+// The method on runs f on a lane, with the thread locked and the device's context current.
+// It returns when all work that f enqueued has ended. While all lanes are in use, it waits
+// for one until ctx ends. After f has started, only f decides whether to stop when ctx
+// ends.
 func (p *lanes) on(ctx context.Context, f func(l *lane) error) error {
 	d := p.dev
 	if err := d.gone(); err != nil {

@@ -15,10 +15,10 @@ type module struct {
 	functions map[string]driver.Function // all kernels by name
 }
 
-// loadModule compiles the kernels for the device of the current context, loads each of
-// them, and allows each the most shared memory that any launch uses. Otherwise drivers load
-// a kernel at its first launch, and may then wait for all work of the context. Errors
-// include the compiler's log.
+// loadModule compiles the kernels for the device of the current context and loads each of
+// them now. Without that, drivers load a kernel at its first launch, and may then wait for
+// all work of the context. loadModule also allows each kernel the most shared memory that
+// any launch uses. Errors include the compiler's log.
 func loadModule(api *driver.API) (*module, error) {
 	text := kernels.PTX()
 	handle, err := api.ModuleLoad(text)

@@ -29,7 +29,7 @@ func (c *checker) letGo() {
 	}
 }
 
-// run is a run of n bytes. Its device address is at.
+// run is a run of n bytes. The field at is its device address.
 type run struct {
 	at driver.DevicePtr
 	n  int64
@@ -94,7 +94,7 @@ func (o *object) slice(off, n int64) object {
 	return out
 }
 
-// one reports whether the object has one address, or none because it is empty.
+// The method one reports whether the object has one address, or none because it is empty.
 func (o *object) one() bool { return len(o.runs) <= 1 }
 
 // at returns the address of an object that has only one; 0 if it is empty.

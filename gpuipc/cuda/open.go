@@ -82,8 +82,9 @@ func (d *device) start() (err error) {
 	return nil
 }
 
-// enter locks the calling goroutine to its thread and makes the context current there,
-// until leave. It returns an error if the device is lost.
+// The method enter locks the calling goroutine to its thread and makes the device's context
+// current there, until the method leave is called. It returns an error if the device is
+// lost.
 func (d *device) enter() error {
 	if err := d.gone(); err != nil {
 		return err

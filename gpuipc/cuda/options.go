@@ -16,16 +16,16 @@ type Options struct {
 	// Device is the UUID of the device, as in "GPU-8a2f..."; "" = the first device.
 	Device string
 	// ChunkBytes bounds the physical allocations of regions, rounded up to the device's
-	// granularity; 0 = 1 GiB. With fewer chunks each client needs fewer descriptors.
+	// granularity. 0 means 1 GiB. With fewer chunks each client needs fewer descriptors.
 	ChunkBytes int64
-	// Streams bounds the operations that run at once; 0 = 8. Reads and writes
-	// of 8 bytes have two streams in addition.
+	// Streams bounds the operations that run at once. 0 means 8. Reads and writes of 8
+	// bytes have two streams in addition.
 	Streams int
 	// CallTimeout bounds how long a call waits for the driver to open or close memory of
-	// another process; 0 = 2 s.
+	// another process. 0 means 2 s.
 	CallTimeout time.Duration
-	// AttachWait bounds how long AttachHost waits for the driver to pin memory; 0 = 10 s.
-	// Memory that is not pinned by then is pinned while the device is in use.
+	// AttachWait bounds how long AttachHost waits for the driver to pin memory. 0 means 10
+	// s. Memory that is not pinned by then is pinned while the device is in use.
 	AttachWait time.Duration
 	// Log, if set, gets messages that are worth logging once, for example that host memory
 	// could not be pinned. It must be safe for concurrent use.

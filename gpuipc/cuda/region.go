@@ -45,8 +45,9 @@ const closedRegion = -1 << 62
 // Device returns the UUID of the region's device.
 func (r *region) Device() gpuipc.UUID { return r.dev.info.UUID }
 
-// NewRegion allocates memory that is all zeros. Without room it changes nothing and returns
-// ErrFull. Access and Huge have no effect on a GPU, but must be valid.
+// NewRegion allocates memory that is all zeros. If there is no room, it changes nothing and
+// returns ErrFull. The fields Access and Huge of spec have no effect on a GPU, but must be
+// valid.
 func (d *device) NewRegion(spec gpuipc.RegionSpec) (gpuipc.Region, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
@@ -201,8 +202,9 @@ func (r *region) descriptors(out *gpuipc.Share) error {
 	return nil
 }
 
-// handle appends the handle of the region's allocation. The driver may have made the
-// allocation larger, so the chunk has the offset of the region in it.
+// The method handle makes the handle of the region's allocation the only chunk of out. The
+// driver may have made the allocation larger than the region. So Off of the chunk is the
+// offset of the region in the allocation.
 func (r *region) handle(out *gpuipc.Share) error {
 	at := r.spans[0].at
 	h, err := r.dev.api.IPCMemHandle(at)

@@ -9,9 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/kernels"
 )
 
-// Work of the host for a job counts in a batch as bytes: what the device could move in the
-// same time. This also bounds the tables. An angle costs the host 30 ns and takes 8 bytes
-// of tables; a row in a block table takes at most 4 bytes.
+// The cost of a batch is a number of bytes. Work of the host is counted as the bytes that
+// the device could move in the same time, which also bounds the tables. An angle costs the
+// host 30 ns and takes 8 bytes of tables; a row in a block table takes at most 4 bytes.
 const (
 	angleBytes    = 256
 	tableRowBytes = 128

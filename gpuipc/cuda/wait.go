@@ -7,9 +7,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/cuda/driver"
 )
 
-// spinFor is the time that a wait polls before it sleeps, about the time of a small copy. A
-// sleeping thread wakes up some 10 us late. A polling thread takes a core from others: with
-// 50 us, on 2 cores that the fake driver's kernels need too, a compose took 45 us longer.
+// spinFor is how long the method wait polls before it sleeps: about the time of a small
+// copy. A sleeping thread wakes up some 10 us late. A polling thread takes a core from
+// others: with 50 us, on 2 cores that the fake driver's kernels need too, a compose took 45
+// us longer.
 const spinFor = 10 * time.Microsecond
 
 // wait returns when the stream has passed the last record of e.
@@ -42,10 +43,11 @@ func (l *lane) drain() error {
 	return err
 }
 
-// pieces cuts n bytes into pieces of at most size bytes and keeps two pieces in flight.
-// issue enqueues a piece. done, if set, is called for each piece that has ended, in order.
-// slot is 0 or 1. A piece is done before the next piece is issued into its slot. The
-// context is checked before each piece.
+// pieces cuts n bytes into pieces of at most size bytes and keeps two pieces in flight. It
+// calls issue to enqueue a piece. When a piece has ended, pieces calls the function done,
+// if it is set; the calls are in order. Pieces use the slots 0 and 1 in turn. For each
+// slot, the call of done for one piece returns before the call of issue for the next piece.
+// The context is checked before each piece.
 func (l *lane) pieces(ctx context.Context, n, size int64, issue, done func(slot int, off, n int64) error) error {
 	finish := func(i int64) error {
 		if err := l.wait(l.marks[i%2]); err != nil || done == nil {

@@ -42,7 +42,7 @@ type Accelerator struct {
 }
 
 // NewAccelerator opens an accelerator next to a host device. It is closed when the test
-// ends. All its regions must be closed before.
+// ends. All its regions must be closed before that.
 func NewAccelerator(t testing.TB, host gpuipc.Device) *Accelerator {
 	t.Helper()
 	return NewAccelerators(t, host, 1)[0]
@@ -103,7 +103,7 @@ func (a *Accelerator) Describe() gpuipc.Description {
 func (a *Accelerator) UUID() gpuipc.UUID { return a.id }
 
 // region is memory of an Accelerator. It wraps a region of the host device that runs the
-// kernels, to which it is unknown.
+// kernels. That host device knows the wrapped region only, not the wrapper.
 type region struct {
 	gpuipc.Region // of the host device that runs the kernels
 	dev           *Accelerator
@@ -181,8 +181,8 @@ func (a *Accelerator) ImportShare(ctx context.Context, s gpuipc.Share) (gpuipc.R
 	return &region{Region: r, dev: a}, nil
 }
 
-// own returns the host device's region inside a region of this accelerator. It returns
-// other regions unchanged, and the host device refuses them.
+// The method own returns the host device's region inside a region of this accelerator. It
+// returns other regions unchanged, and the host device then refuses them.
 func (a *Accelerator) own(r gpuipc.Region) gpuipc.Region {
 	if mine, ok := r.(*region); ok && mine.dev == a {
 		return mine.Region
@@ -218,8 +218,8 @@ func (a *Accelerator) AttachHost(r gpuipc.Region) (detach func() error, err erro
 	}, nil
 }
 
-// begin registers a copy to or from an attached region. end must be called when the copy
-// has ended.
+// The method begin registers a copy to or from an attached region. The caller must call the
+// returned function when the copy has ended.
 func (a *Accelerator) begin(r gpuipc.Region) (end func(), err error) {
 	a.state.Lock()
 	defer a.state.Unlock()

@@ -12,8 +12,8 @@ import (
 )
 
 // AcceleratorConformance checks what an accelerator does in addition to a Device, which
-// Conformance checks. open is called once per subtest and must make sure that both devices
-// are closed. The accelerator attaches regions of the host device.
+// Conformance checks. It calls the function open once per subtest. This function must make
+// sure that both devices are closed. The accelerator attaches regions of the host device.
 func AcceleratorConformance(t *testing.T, open func(t testing.TB) (gpuipc.Accelerator, gpuipc.Device)) {
 	for _, part := range []struct {
 		name string
@@ -314,9 +314,9 @@ func testEndedTransfers(r *accRig) {
 	r.checkBoth("after transfers that never began")
 }
 
-// ShareConformance checks that another process can map what this process shares. give must
-// pass the share to a process that adds one to every byte, and return when that is done.
-// Only tests that have such a process call ShareConformance.
+// ShareConformance checks that another process can map what this process shares. The
+// function give must pass the share to a process that adds one to every byte, and must
+// return when that is done. Only tests that have such a process call ShareConformance.
 func ShareConformance(t *testing.T, acc gpuipc.Accelerator, way gpuipc.Way, give func(gpuipc.Share)) {
 	region, err := acc.NewRegion(gpuipc.RegionSpec{Name: "shared", Bytes: 1 << 20, Access: gpuipc.ClientWrites, Way: way})
 	if err != nil {

@@ -30,8 +30,8 @@ func (r *rig) tensor(n int, dt gpuipc.DType, scale float64) (gpuipc.Ref, []float
 	return ref, f
 }
 
-// part is like tensor, but packs every third part. Then it returns the numbers that are
-// stored in the packed part.
+// part is like tensor, but packs one in three parts at random. For a packed part it returns
+// the numbers that the packed bytes stand for.
 func (r *rig) part(dt gpuipc.DType, scale float64, limit kernel.Limit, heads, rows, cols int) (ref gpuipc.Ref, packed bool, f []float32) {
 	r.Helper()
 	b, f := r.numbers(heads*rows*cols, dt, scale)
@@ -64,7 +64,7 @@ type composeCase struct {
 type plainStep struct{ t, s []float32 }
 
 // randomCompose returns a job with odd sizes, all element types and packed parts. Some
-// steps lack T and S, and some have Before.
+// steps lack T and S, and some store the state in their field Before.
 func (r *rig) randomCompose() *composeCase {
 	r.Helper()
 	dts := []gpuipc.DType{kernel.F32, kernel.F16, kernel.BF16}
@@ -120,7 +120,8 @@ func (r *rig) rotation(dim int) *gpuipc.Rotation {
 	return rot
 }
 
-// pairOf returns the two of dims dimensions that rotate together as pair i.
+// pairOf returns the two dimensions that rotate together as pair i, if dims dimensions
+// rotate.
 func pairOf(i, dims int, interleaved bool) (int, int) {
 	if interleaved {
 		return 2 * i, 2*i + 1
@@ -128,7 +129,8 @@ func pairOf(i, dims int, interleaved bool) (int, int) {
 	return i, i + dims/2
 }
 
-// want returns the state before each step and after the last step, computed in float64.
+// The method want returns the state before each step and after the last step, computed in
+// float64.
 func (c *composeCase) want() [][]float64 {
 	j := &c.job
 	state := make([]float64, len(c.from))
@@ -179,7 +181,8 @@ func (c *composeCase) apply(state []float64, i int) []float64 {
 	return next
 }
 
-// near checks an F32 output against want, and then makes it the expected contents.
+// The method near checks an F32 output against the numbers in want. Then it makes the
+// output the expected contents.
 func (r *rig) near(what string, ref gpuipc.Ref, want []float64) {
 	r.Helper()
 	b := r.get(ref)

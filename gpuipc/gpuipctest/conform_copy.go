@@ -84,8 +84,8 @@ func (r *rig) checkExport(region gpuipc.Region) {
 	}
 }
 
-// importKind returns the error that Import must return without a descriptor. Accelerators
-// import nothing, so it is ErrUnavailable for them.
+// importKind returns the error that Import must return for a Handle without a descriptor.
+// An accelerator imports no Handle at all, so its error is ErrUnavailable.
 func (r *rig) importKind() error {
 	if _, ok := r.dev.(gpuipc.Accelerator); ok {
 		return gpuipc.ErrUnavailable

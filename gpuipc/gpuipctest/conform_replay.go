@@ -37,7 +37,7 @@ func (r *rig) randomReplay() *replayCase {
 	return c
 }
 
-// want returns the states after all rows, computed in float64.
+// The method want returns the states after all rows, computed in float64.
 func (c *replayCase) want() []float64 {
 	j := &c.job
 	state := make([]float64, len(c.from))

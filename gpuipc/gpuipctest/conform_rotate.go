@@ -46,8 +46,8 @@ func turnOf(j *gpuipc.RotateJob, row int) gpuipc.Rotation {
 // roundings has twice the relative rounding error of each type.
 var roundings = map[gpuipc.DType]float64{kernel.F32: 1e-6, kernel.F16: 1.0 / 1024, kernel.BF16: 1.0 / 128}
 
-// checkHead checks one head of one row against its source, and then makes it the expected
-// contents.
+// checkHead checks one head of one row on the device against its source. Then it makes the
+// bytes on the device the expected contents of the head.
 func (r *rig) checkHead(j *gpuipc.RotateJob, row int, src []byte, at gpuipc.Ref) {
 	r.Helper()
 	got := r.bytesOnDevice(at)

@@ -12,8 +12,8 @@ import (
 
 // Conformance checks a device against models that are too simple to be wrong. It accesses
 // memory only through Load and Store, so it also works for devices whose memory the CPU
-// cannot reach. open is called once per subtest and must make sure that the device is
-// closed. All regions are closed before.
+// cannot reach. Each subtest calls the function open once. This function must make sure
+// that the device is closed at the end of the subtest. All regions are closed before that.
 //
 // Copied bytes must be equal. Results of arithmetic must be within the rounding of the
 // element type. After every operation the whole region is compared, so that a byte written
@@ -135,8 +135,8 @@ func (r *rig) bytes(ref gpuipc.Ref) []byte {
 	return out
 }
 
-// expect sets the expected contents of an object. put does so too, and stores them on the
-// device.
+// expect sets the expected contents of an object. The method put also sets them, and stores
+// them on the device.
 func (r *rig) expect(ref gpuipc.Ref, b []byte) {
 	for _, e := range ref.Extents {
 		b = b[copy(r.expected[e.Off:e.Off+e.Len], b):]

@@ -22,8 +22,8 @@ type Device struct {
 	}
 }
 
-// rule says what to do once, when the number of calls of op (or of borders between its
-// chunks) reaches at.
+// rule says what to do once, at a certain call of the operation op or at a certain border
+// between its chunks. The field at is the number of this call or border.
 type rule struct {
 	op gpuipc.Op
 	at int
@@ -40,7 +40,7 @@ func Wrap(d gpuipc.Device) *Device {
 }
 
 // HostDevice opens a host device whose operations can also be stopped between their chunks.
-// It is closed when the test ends. All its regions must be closed before.
+// It is closed when the test ends. All its regions must be closed before that.
 func HostDevice(t testing.TB, o gpuipc.HostOptions) *Device {
 	t.Helper()
 	w := Wrap(nil)
@@ -120,7 +120,7 @@ func (w *Device) between(op gpuipc.Op) {
 	}
 }
 
-// take removes and returns the rules that are due when the count of op reaches at.
+// take removes from the list the rules for operation op and number at, and returns them.
 func take(rules *[]rule, op gpuipc.Op, at int) (due []rule) {
 	kept := (*rules)[:0]
 	for _, r := range *rules {

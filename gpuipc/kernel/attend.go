@@ -26,7 +26,8 @@ type Run struct {
 	// Turn is the rotation that the keys lack. The keys of a cached chunk are rotated as if
 	// it began at position 0; if it is placed at p, Turn has the angles of p. Attend does
 	// not rotate the keys. It rotates each query once per run by the inverse, which gives
-	// the same product: (R(p) k)·q = k·(R(-p) q). Dims 0 means that the keys are final.
+	// the same product: (R(p) k)·q = k·(R(-p) q), where R(p) is the rotation by the angles
+	// of p. Dims 0 means that the keys are final.
 	Turn Turn
 }
 
@@ -56,15 +57,15 @@ const (
 	// attendTile bounds the keys of one product, so that the product's scores stay in the
 	// second-level cache.
 	attendTile = 256
-	// attendInPlace is the number of F32 rows of a run from which on a product reads them
-	// in place. Shorter runs are first copied next to other rows (guessed).
+	// A product reads the F32 rows of a run in place if the run has at least attendInPlace
+	// rows. Shorter runs are first copied next to other rows (guessed).
 	attendInPlace = 64
 )
 
 // Attend computes the attention of all queries over one head of keys and values. It writes
-// the output of head g of row r to out[r*ldo+g*ValueDim:][:ValueDim]. A row sees the rows
-// of all runs up to its own position. A row that sees none gets zeros. Runs must ascend by
-// position.
+// the output of head g of row r to out[r*ldo+g*ValueDim:][:ValueDim]. A query row sees the
+// key rows of all runs up to its own position. A query row that sees none gets zeros. Runs
+// must ascend by position.
 //
 // Attend computes the softmax in one pass over the runs, with a running maximum and sum. It
 // widens keys and values to F32 and multiplies as Gemm does, so a row's output depends only
@@ -160,8 +161,8 @@ func (w *attending) finish(out []float32, ldo int) {
 	}
 }
 
-// placed processes the runs with final keys. It reads long F32 runs in place and copies the
-// rows of other runs together into tiles.
+// The method placed processes the runs with final keys. It reads long F32 runs in place and
+// copies the rows of other runs together into tiles.
 func (w *attending) placed(runs []Run, head int) {
 	w.at = w.at[:0]
 	for i := range runs {
@@ -183,7 +184,7 @@ func (w *attending) placed(runs []Run, head int) {
 	w.tile(w.q)
 }
 
-// short processes a run whose keys lack the rotation r.Turn.
+// The method short processes a run whose keys lack the rotation r.Turn.
 func (w *attending) short(r *Run, head int) {
 	if w.rows(r) == 0 {
 		return
@@ -209,7 +210,7 @@ func aligned(r *Run) bool {
 	return (at|uintptr(r.KStride)|uintptr(r.VStride))%4 == 0
 }
 
-// direct processes rows of F32 in place.
+// The method direct processes rows of F32 in place.
 func (w *attending) direct(r *Run, head int) {
 	k, v := floatsOf(r.K)[head*w.KeyDim:], floatsOf(r.V)[head*w.ValueDim:]
 	ldk, ldv := r.KStride/4, r.VStride/4
@@ -219,7 +220,8 @@ func (w *attending) direct(r *Run, head int) {
 	}
 }
 
-// widen appends rows of a run, from row lo on, to the tile. It returns how many rows fit.
+// widen appends rows of a run to the tile, beginning with row lo. It returns how many rows
+// fit.
 func (w *attending) widen(r *Run, head, lo int) int {
 	grow(&w.k, attendTile*w.KeyDim)
 	grow(&w.v, attendTile*w.ValueDim)
@@ -252,8 +254,8 @@ func (w *attending) tile(q []float32) {
 	w.at = w.at[:0]
 }
 
-// add processes n keys and values. seen gets the position of a query and returns how many
-// of them the query sees.
+// The method add processes n keys and values. The function seen gets the position of a
+// query and returns how many of the n keys this query sees.
 func (w *attending) add(q []float32, k, v lines, n int, seen func(at int) int) {
 	s := w.scores[:w.n*n]
 	clear(s)

@@ -105,7 +105,7 @@ type Traffic struct {
 func (t Traffic) Moved() int { return t.StateRead + t.StateWritten + t.RowsRead + t.RowsWritten }
 
 // Traffic returns the bytes that Decode moves for the given number of rows, for all heads
-// together. state means that it reads states, and flush that it writes them.
+// together. If state is true, Decode reads states. If flush is true, it also writes them.
 func (b *Buffer) Traffic(rows int, state, flush bool) Traffic {
 	row := b.keyBytes() + b.valueBytes() + 4*b.decays()
 	t := Traffic{RowsRead: b.N * row, RowsWritten: rows * row}
@@ -284,7 +284,7 @@ func (b *Buffer) decay(h, i int) []float32 {
 
 // multiply fills sc.qk and sc.kk [len(in), N]. They get the products of each new row's
 // query and key with the keys of all earlier rows. All heads share the results, unless each
-// reads with its own vector (Input.E).
+// head reads with its own vector (Input.E).
 func (b *Buffer) multiply(h int, keys []float32, first int, in []Input, sc *BufferScratch) {
 	grow(&sc.qk, len(in)*b.N)
 	grow(&sc.kk, len(in)*b.N)
@@ -332,8 +332,8 @@ func (b *Buffer) readBase(h, first int, state []float32, in []Input, sc *BufferS
 	}
 }
 
-// row computes the output of the i-th of m new rows, which is row n of the buffer. It also
-// writes the row's delta value.
+// The method row computes the output of the i-th of m new rows, which becomes row n of the
+// buffer. It also writes the delta value of this row.
 func (b *Buffer) row(h, n, i, m int, keys []float32, t *Input, o []float32, sc *BufferScratch) {
 	copy(o, sc.base[i*b.DV:])
 	mem := sc.base[(m+i)*b.DV:][:b.DV]

@@ -95,7 +95,7 @@ func (b *Buffer) Select(rows []int) {
 	b.settle()
 }
 
-// moveRow copies row from to the earlier row to.
+// moveRow copies the row with number from to the earlier row with number to.
 func (b *Buffer) moveRow(to, from int) {
 	if to == from {
 		return
@@ -146,7 +146,7 @@ func (b *Buffer) dropFirst(n int) {
 	}
 }
 
-// findPaths lists the ancestors of each of the n rows from row first on.
+// findPaths lists the ancestors of each of n rows, beginning with row number first.
 func (b *Buffer) findPaths(first, n int, sc *BufferScratch) {
 	sc.paths, sc.spans = sc.paths[:0], sc.spans[:0]
 	if sc.chains = b.parents == nil; sc.chains {

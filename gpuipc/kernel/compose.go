@@ -3,7 +3,7 @@ package kernel
 import "fmt"
 
 // Step is one segment or seam of one head: state = T*state + S. If T and S are empty, the
-// step changes nothing and only stores Before.
+// step leaves the state unchanged and only stores it in Before.
 type Step struct {
 	T     []byte // Scalar: 1, Diagonal: dk, Dense: dk*dk numbers of TType
 	TType DType
@@ -40,8 +40,8 @@ func NewScratch(dk, dv int) *Scratch {
 
 // Compose applies all steps, in order, to one head's state [dk, dv] in place (HYPIC Eq. 6),
 // in F32. It reads T and S once, and the state stays in cache. Slices may be misaligned.
-// state and Before must not overlap anything else. Wrong lengths panic. If sc is nil,
-// Compose allocates.
+// The slices state and Before must not overlap anything else. Wrong lengths panic. If sc is
+// nil, Compose allocates.
 //
 // Results with Scalar and Diagonal transitions have the same bits on every processor.
 // Results with Dense transitions have the same bits with AVX2 and AVX-512; plain Go rounds

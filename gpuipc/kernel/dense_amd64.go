@@ -4,9 +4,10 @@ import "unsafe"
 
 // dense composes one head with a dense transition. It widens a few rows of T and S at a
 // time to F32 in L1, and multiplies them with one panel of the state after another. A panel
-// has the state's rows in cols columns. While the first rows of T read the state, it is
-// converted to panels. It stays in panels from step to step, and the last step writes it
-// back row-major. In the last panel, columns past dv are garbage that is never read.
+// has all rows of the state and cols of its columns. While the first rows of T read the
+// state, the state is converted to panels. It stays in panels from step to step, and the
+// last step writes it back row-major. In the last panel, columns past dv are garbage that
+// is never read.
 type dense struct {
 	isa    isa
 	dk, dv int
@@ -149,8 +150,8 @@ func openRows(b []byte, f Form, dt DType, rows, cols int) rowsOf {
 	return r
 }
 
-// take returns n rows from row i on as F32. It uses scratch unless they are F32 already. It
-// also returns the address after these rows, which callers only prefetch.
+// take returns n rows as F32, beginning with row i. It uses scratch unless they are F32
+// already. It also returns the address after these rows, which callers only prefetch.
 func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
 	if r.form == FormZero {
 		clear(scratch[:n*r.cols])
@@ -169,7 +170,8 @@ func (r *rowsOf) take(scratch []float32, i, n int) (rows *float32, next *byte) {
 	return &scratch[0], next
 }
 
-// multiply computes rows of all complete panels, from row on.
+// multiply computes rows of all complete panels. The parameter row is the number of the
+// first.
 func (d *dense) multiply(a, c *float32, row, rows int, keep, last bool, next, after *byte) {
 	width := 4 * d.cols
 	t := tile{

@@ -41,9 +41,9 @@ func Exp(x []float32) {
 	}
 }
 
-// expSum replaces every x by e^(x-peak) and returns sum plus all these values, added in
-// order. No x may be above peak. expSum is Exp and the sum in one pass, because attention
-// spends most of its time here.
+// expSum replaces every x by e^(x-peak). It returns the parameter sum plus all these
+// values, added in order. No x may be above peak. expSum combines Exp and the sum in one
+// pass, because attention spends most of its time here.
 func expSum(x []float32, peak, sum float32) float32 {
 	for i, v := range x {
 		v -= peak

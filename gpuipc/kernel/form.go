@@ -282,13 +282,15 @@ func openIntegers(f Form, b []byte, rows, cols int) integers {
 	}
 }
 
-// read writes n rows, from row on, to dst as F32.
+// The method read writes n rows to dst as F32. The parameter row is the number of the
+// first.
 func (m *integers) read(dst []float32, row, n int) {
 	unpackRows(dst, m.form, m.scales[4*row:][:4*n], m.q[row*m.size:], m.cols)
 	m.addDiagonal(dst, row, n)
 }
 
-// addDiagonal adds g to the diagonal. dst has n rows of the head, from row on.
+// addDiagonal adds g to the diagonal. dst has n rows of the head; row is the number of the
+// first.
 func (m *integers) addDiagonal(dst []float32, row, n int) {
 	for i := row; i < min(row+n, m.cols); i++ {
 		dst[(i-row)*m.cols+i] += m.g

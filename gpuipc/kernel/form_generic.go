@@ -30,8 +30,9 @@ func unpackRowsGeneric(dst []float32, f Form, scales, q []byte, cols int) {
 	}
 }
 
-// Each of the functions below unpacks one row. The conversions round the products and
-// forbid fusing them with what is added to the diagonal.
+// Each of the functions below unpacks one row. The conversions to float32 round the
+// products. So the compiler cannot fuse a product with g, which is added to the diagonal
+// later.
 
 func unpackInt8(dst []float32, src []byte, scale float32) {
 	src = src[:len(dst)]

@@ -11,8 +11,8 @@ const (
 	depth = 256
 	// edgeRows is the number of rows of C per pass of edgeColumn.
 	edgeRows = 96
-	// directRows is the number of rows of C from which on B is packed into panels. With
-	// fewer rows B is read in place, since packing would cost more than the product.
+	// B is packed into panels only if C has at least directRows rows. With fewer rows B is
+	// read in place, since packing would cost more than the product.
 	directRows = 4
 )
 
@@ -48,8 +48,9 @@ func gemmNT(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m,
 	gemmTiled(active, matrix{c, ldc}, matrix{a, lda}, matrix{b, ldb}, m, n, k, true)
 }
 
-// gemmTiled processes B panel by panel. Every number of C is loaded and stored once per
-// depth rows of B, which does not change its bits.
+// gemmTiled processes B panel by panel. A panel has up to depth rows of B. For each panel,
+// the numbers of C in its columns are loaded and stored once, which does not change their
+// bits.
 func gemmTiled(v isa, c, a, b matrix, m, n, k int, transposed bool) {
 	p := products.Get().(*product)
 	defer products.Put(p)
@@ -88,8 +89,8 @@ func packEdge(dst []float32, cols int, b matrix, row, rows, col, n int) {
 	}
 }
 
-// packTransposed packs the transpose of a part of b into a panel: n rows from row on, in
-// columns col to col+k.
+// packTransposed packs the transpose of a part of b into a panel. The part has n rows and k
+// columns. It begins at the row with number row and the column with number col.
 func packTransposed(dst []float32, cols int, b matrix, row, n, col, k int) {
 	i := 0
 	for ; i+8 <= n && k >= 8; i += 8 {

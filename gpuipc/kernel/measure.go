@@ -15,7 +15,7 @@ const (
 )
 
 // The bounds below decide which form a head gets, so they must have the same bits on every
-// processor: no product is fused with a sum.
+// processor. Therefore no product is fused with a sum.
 
 // raised returns an upper bound of the exact sum of n non-negative numbers, whose rounded
 // sum is given.

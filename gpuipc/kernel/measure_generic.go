@@ -15,8 +15,9 @@ func peakBitsGeneric(x []float32) uint32 {
 	return m
 }
 
-// quantizeGeneric writes x/scale, rounded to nearest even and clamped to largest, to q. It
-// writes to rest what remains of x. If scale is zero, all of x remains. x must be finite.
+// quantizeGeneric divides x by scale, rounds to nearest even, clamps to ±largest, and
+// writes the integers to q. It writes to rest the difference between x and these integers
+// times scale. If scale is zero, q is zero and rest is x. x must be finite.
 func quantizeGeneric(q []int16, rest, x []float32, scale, largest float32) {
 	q, rest = q[:len(x)], rest[:len(x)]
 	if scale == 0 {

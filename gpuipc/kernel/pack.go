@@ -172,8 +172,9 @@ func (p *Packer) chooseTransition(e FormError, budget float64) (Form, FormError)
 		zero.Spectral = e.NormBound
 		return FormZero, zero
 	}
-	// No bound from norms is below n^-¼ times a Frobenius norm, so larger remainders are
-	// given up early.
+	// A spectral bound from the method norms is at least n^-¼ times the Frobenius norm of
+	// the remainder, where n is the shorter side. So forms that leave a larger remainder
+	// than most are given up early.
 	most := budget * budget * math.Sqrt(float64(min(p.rows, p.cols))) * (1 + 0x1p-20)
 	for _, f := range p.forms {
 		if !p.quantizeAs(f, most, p.rows == p.cols) {
@@ -221,8 +222,9 @@ func (p *Packer) findPeaks() {
 	}
 }
 
-// quantizeAs computes p.q, p.scales and p.rest from x in an integer form. It stops and
-// returns false as soon as the sum of squares of rest is more than most.
+// quantizeAs rounds the head p.x to the integer form f. The results are in p.q, p.scales
+// and p.rest, which has what rounding left. As soon as the sum of squares of p.rest exceeds
+// the parameter most, quantizeAs stops and returns false.
 func (p *Packer) quantizeAs(f Form, most float64, square bool) bool {
 	var sum float64
 	largest := f.largest()

@@ -15,9 +15,9 @@ import (
 // Frobenius norm of the difference between src and the unpacked numbers of type t. relative
 // is the largest allowed error, divided by the norm of src.
 //
-// n is 0, and dst undefined, if the error would be larger, if a number is not finite, if
-// there are more than 2^18 rows, or if the part would not be smaller than src. dst must
-// have room for PackedBytes of FormInt8 and must not overlap src.
+// n is 0, and dst undefined, if the error would be larger than allowed, if a number is not
+// finite, if there are more than 2^18 rows, or if the part would not be smaller than src.
+// dst must have room for PackedBytes of FormInt8 and must not overlap src.
 //
 // As with Pack, the result depends only on the arguments.
 func (p *Packer) PackRows(dst, src []byte, t DType, rows, cols int, relative float64) (n int, e FormError) {
@@ -90,8 +90,9 @@ func (b *rowBuffers) round(scale, q []byte, t DType) {
 // rowsAtOnce is how many numbers are converted at once. As F32 they stay in L1.
 const rowsAtOnce = 2 << 10
 
-// ReadRows writes n rows of packed keys or values, from row on, in their original type t.
-// The rows are counted as in OpenRows: one for each token and head.
+// ReadRows writes n rows of packed keys or values in their original type t. The parameter
+// row is the number of the first. Rows are counted as in OpenRows: one for each token and
+// head.
 func (p *Packed) ReadRows(dst []byte, row, n int, t DType, scratch *[]float32) {
 	f, b := p.Head(0)
 	size := p.cols * t.Size()

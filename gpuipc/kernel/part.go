@@ -2,9 +2,9 @@ package kernel
 
 import "fmt"
 
-// PartToF32 writes the numbers of a part to dst as F32. t and shape are the part's type and
-// shape, and packed says whether it is packed. It returns an error if b is not such a part,
-// or if dst does not have the length of the shape.
+// PartToF32 writes the numbers of a part to dst as F32. The parameters t and shape are the
+// part's type and shape; packed is true if the part is packed. It returns an error if b is
+// not such a part, or if dst does not have the length of the shape.
 func PartToF32(dst []float32, b []byte, t DType, packed bool, shape [3]int) error {
 	n := shape[1] * shape[2]
 	if t.Size() == 0 || len(dst) != shape[0]*n || !packed && len(b) != len(dst)*t.Size() {

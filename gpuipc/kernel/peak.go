@@ -18,7 +18,7 @@ func PeakFMA(d time.Duration) (gflops float64) {
 	return gflops
 }
 
-// peakFMAGeneric does rounds times 8 multiply-adds and returns the number of floating-point
+// peakFMAGeneric does 8*rounds multiply-adds and returns the number of floating-point
 // operations.
 func peakFMAGeneric(rounds int) (flops float64) {
 	var v [8]float32

@@ -35,9 +35,10 @@ var ones = func() []byte {
 	return b
 }()
 
-// wide is working memory for factors as F32. left has the stored columns as rows, padded to
-// a multiple of 8. turned is the transpose of left, including the scales. panels is right
-// in the layout of a dense kernel.
+// wide is working memory for factors as F32. The field left has the columns of the left
+// factor as rows, padded to a multiple of 8, times their scales. The field turned is the
+// transpose of left. The field panels has the numbers of the field right in the layout of a
+// dense kernel.
 type wide struct{ left, turned, right, panels []float32 }
 
 // turnedLD returns the numbers from row to row in turned.
@@ -51,8 +52,9 @@ func (w *wide) reserve(rank, rows, cols int) {
 	grow(&w.panels, rank*cols)
 }
 
-// open writes the factors to w. The head is the product of turned [rows, rank], whose rows
-// are turnedLD numbers apart, and right [rank, cols].
+// The method open writes the factors to w. The head is the matrix product of w.turned and
+// w.right. w.turned is [rows, rank], with turnedLD numbers from row to row, and w.right is
+// [rank, cols].
 func (f lowRank) open(w *wide) {
 	w.reserve(f.rank, f.rows, f.cols)
 	unpackRows(w.left, FormInt8, f.scales, f.left, f.rows)
@@ -60,8 +62,9 @@ func (f lowRank) open(w *wide) {
 	turned(w.turned, turnedLD(f.rank), w.left, f.rank, f.rows)
 }
 
-// read writes the numbers of the head to dst, with a product like Gemm. w is working
-// memory. If w is nil, read allocates.
+// The method read writes the numbers of the head to dst. The parameter product is a
+// function like Gemm, which multiplies the factors. w is working memory. If w is nil, read
+// allocates.
 func (f lowRank) read(dst []float32, w *wide, product func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int)) {
 	if w == nil {
 		w = new(wide)
@@ -85,16 +88,17 @@ const (
 	// 8-bit rows, and much time to find and to multiply.
 	rankShare = 4
 	// earlyFactor and lateFactor end a search early. After a quarter of the allowed ranks
-	// it goes on only if the error is at most earlyFactor times the budget, and after half
-	// of them only if the error is at most lateFactor times the budget. For end-states of
-	// trained models this misses a few percent of the heads that have a low rank.
+	// the search goes on only if the error is at most earlyFactor times the budget, and
+	// after half of them only if the error is at most lateFactor times the budget. For
+	// end-states of trained models this misses a few percent of the heads that have a low
+	// rank.
 	earlyFactor, lateFactor = 20, 8
 )
 
 // search finds factors of a matrix (Gram-Schmidt with pivots). In each step, the largest
-// row of the remainder becomes a row of right, and the column that fits it best becomes a
-// column of left. Both are rounded before their product is subtracted, so that later steps
-// compensate for the rounding.
+// row of the remainder becomes a row of the right factor. The column that fits this row
+// best becomes a column of the left factor. Both are rounded before their product is
+// subtracted, so that later steps compensate for the rounding.
 type search struct {
 	q      []int16   // [rank, cols + rows]
 	scales []float32 // [rank]
@@ -150,8 +154,9 @@ func (s *search) measure(rest []float32, cols int) float64 {
 	return sum
 }
 
-// step finds term k and subtracts it from rest. It returns false if numbers become too
-// small or too large.
+// The method step finds factor pair k, which is a column of the left factor and a row of
+// the right factor, and subtracts their product from rest. It returns false if numbers
+// become too small or too large.
 func (s *search) step(rest []float32, rows, cols, k int) bool {
 	pivot := 0
 	for i, v := range s.sums {
@@ -197,8 +202,8 @@ func (s *search) round(q []int16, v []float32) float32 {
 	return scale
 }
 
-// subtract sets rest to x minus the first k terms, which it adds up in the order of a
-// reader.
+// subtract sets rest to x minus the sum of the products of the first k factor pairs. It
+// adds them in the order in which the method lowRank.read adds them.
 func (s *search) subtract(x, rest []float32, rows, cols, k int) {
 	clear(rest)
 	gemm(rest, cols, s.turned, turnedLD(len(s.scales)), s.right, cols, rows, cols, k)

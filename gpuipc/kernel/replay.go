@@ -7,7 +7,7 @@ import "fmt"
 //	S = g_n * S + k_n u_n^T
 //
 // which covers every linear-attention family: u is beta*v, or for the delta rule beta*(v -
-// g*S^T k). The steps count numbers from row to row.
+// g*S^T k). KStep, UStep and GStep are the numbers from one row to the next.
 type Rows struct {
 	N      int
 	K      []float32 // [N, dk]
@@ -58,8 +58,8 @@ func replayGeneric(s []float32, ld, rows, cols int, r *Rows) {
 	}
 }
 
-// columns returns the part of r for the state's columns from j on. below returns the part
-// of r for the state's rows from i on.
+// The method columns returns the part of r for the state's columns from j on. The method
+// below returns the part of r for the state's rows from i on.
 func (r *Rows) columns(j int) *Rows {
 	x := *r
 	x.U = r.U[j:]

@@ -22,8 +22,8 @@ type turning struct {
 
 const (
 	// batchBytes bounds a batch of items. The assembly processes a batch once for every run
-	// of dimensions. From 4 KiB on this is slower (measured): loads wait for earlier stores
-	// whose addresses end in the same 12 bits.
+	// of dimensions. Batches of 4 KiB or more are slower (measured), because loads then
+	// wait for earlier stores whose addresses end in the same 12 bits.
 	batchBytes = 2 << 10
 	// callBytes bounds the work of one call of assembly, which the scheduler cannot
 	// interrupt.

@@ -32,7 +32,7 @@ func rotateHeadGeneric(dst, src []byte, dt DType, turn Turn) {
 	copy(dst[done:], src[done:])
 }
 
-// turnPairsGeneric rotates the pairs of one head from pair first on.
+// turnPairsGeneric rotates the pairs of one head, beginning with pair number first.
 func turnPairsGeneric(dst, src []byte, dt DType, turn Turn, first int) {
 	for i := first; i < turn.Dims/2; i++ {
 		p, q := pair(i, turn.Dims, turn.Interleaved)
@@ -57,8 +57,8 @@ func turnPair(x, y, c, s float32) (float32, float32) {
 }
 
 // fma32 returns a*b + c, rounded once. The product of two F32 numbers is exact in float64.
-// The sum is rounded to odd in float64, so that the lost bits still break a tie when it is
-// rounded to F32.
+// The sum is rounded to odd in float64, so that the lost bits still break a tie when the
+// sum is rounded to F32.
 func fma32(a, b, c float32) float32 {
 	product, addend := float64(a)*float64(b), float64(c)
 	sum := product + addend

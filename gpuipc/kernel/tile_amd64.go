@@ -97,8 +97,9 @@ func (t *tile) callKeeping(v isa) {
 	tile6x16KeepAVX2(t)
 }
 
-// column computes m rows, from top to bottom. after is set to the first C of these tiles,
-// because the tile that follows is not known here.
+// The method column computes m rows, from top to bottom. It does not know which tile the
+// caller computes next. So it sets t.after, which is only prefetched, to the first C of
+// these tiles.
 func (t tile) column(v isa, m int) {
 	for m > 0 {
 		rows := v.rows(m)

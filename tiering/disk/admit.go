@@ -18,8 +18,9 @@ type queue struct {
 	bytes   int64
 }
 
-// write is the write of one entry, from Admit until its row is written or it fails. The
-// tier's lock guards it, except that object belongs to the worker that writes it.
+// A write describes the writing of one entry. It begins with Admit and ends when the
+// entry's row is written or when the writing fails. The tier's lock guards its fields,
+// except object, which belongs to the worker that writes the entry.
 type write struct {
 	entry     *entry
 	object    *tier.Object // from the ticket whose Start began the write
@@ -157,10 +158,11 @@ func (t *Tier) prepareLocked(o *tier.Object) (e, parent *entry, err error) {
 	return e, parent, nil
 }
 
-// makeRoomLocked evicts entries until e fits its tenant's room, its pool's budget and the
-// space that exists or can be added. If all evictable entries would not suffice, it
-// evicts nothing and returns an error. After rowsAtOnce evictions it leaves the remaining
-// ones to Start: until then the tenant owes bytes, or the pool is over its limit.
+// makeRoomLocked evicts entries until e fits the quota of its tenant, which is room bytes,
+// the budget of its pool, and the space that exists or can be added. If all evictable
+// entries would not suffice, it evicts nothing and returns an error. After rowsAtOnce
+// evictions it leaves the remaining ones to Start. Until Start has done them, the tenant
+// owes bytes, or the pool is over its limit.
 func (t *Tier) makeRoomLocked(e *entry, room int64) error {
 	p, owner := e.pool, e.owner
 	held := owner.total() - owner.owed
@@ -202,8 +204,9 @@ func (t *Tier) fullLocked(e *entry) error {
 	return fmt.Errorf("disk: %d bytes in the %s pool, %d of %d used: %w", e.bytes, e.pool.name, e.pool.used, e.pool.budget, tier.ErrFull)
 }
 
-// evictForQuotaLocked evicts a tenant's least valuable entry that may accepts. It returns
-// the freed charge in bytes; 0 = none is evictable.
+// evictForQuotaLocked evicts the least valuable entry of a tenant among those for which the
+// function may returns true. It returns the freed charge in bytes; 0 means that no such
+// entry is evictable.
 func (t *Tier) evictForQuotaLocked(a *account, may func(policy.ID) bool) (freed int64) {
 	id, ok := a.evict.Victim(may)
 	if !ok {
@@ -277,8 +280,9 @@ func (t *Tier) startLocked(k *ticket, w waiter) (toQueue bool) {
 	return false
 }
 
-// finishRoomLocked does some of the evictions that Admit has left to Start, and queues
-// the write when there is enough room. left reports that more entries have to be evicted.
+// finishRoomLocked does some of the evictions that Admit has left to Start, and queues the
+// write when there is enough room. The result left is true if more entries have to be
+// evicted.
 func (t *Tier) finishRoomLocked(w *write) (left bool, err error) {
 	e := w.entry
 	if e.write != w { // the directory was closed

@@ -25,8 +25,8 @@ func (g *group) changes() int { return len(g.remove) + len(g.clear) + len(g.put)
 const groupRows = 128
 
 // commitLoop writes and deletes rows until the mount stops and no rows are left to write.
-// Rows that arrive during a batch go into the next one, so groups grow with the latency
-// of the disk.
+// Rows that arrive during a batch go into the next one, so batches grow with the latency of
+// the disk.
 func (t *Tier) commitLoop(m *mount) {
 	for {
 		g := t.nextGroup(m)

@@ -33,12 +33,13 @@ type Config struct {
 	Slabs slab.FS
 	Index vfs.FS
 
-	// Existing makes Open refuse a directory that does not yet belong to a tier. Even
-	// without it, once a directory was opened, no other directory is opened in its place.
+	// Existing makes Open refuse a directory that does not yet belong to a tier. Even if
+	// Existing is false, a tier that has opened one directory never opens another directory
+	// in its place.
 	Existing bool
 
-	// Budgets of segments and of checkpoints in bytes. One may be 0. The total size of
-	// the slab files never exceeds the sum of both.
+	// PublicBytes and PrivateBytes are the budgets of segments and of checkpoints. One of
+	// them may be 0. The total size of the slab files never exceeds the sum of both.
 	PublicBytes  int64
 	PrivateBytes int64
 	SlabBytes    int64 // size of a slab file; default 1 GiB, or less with smaller budgets
@@ -62,8 +63,9 @@ type Config struct {
 	DrainTime  time.Duration // how long Close continues to write started objects; default 10 seconds
 	OpenLater  bool          // Open does not open the directory; Run does
 
-	// Profile returns a registered profile, or nil. With it, entries can be served again whose
-	// own profile file cannot be read. A nil function means that no profiles are registered.
+	// Profile returns a registered profile, or nil. If the file of a profile cannot be
+	// read, Profile may still return the profile, and the entries of this profile can be
+	// served again. A nil function means that no profiles are registered.
 	Profile  func(profile.Fingerprint) *profile.Profile
 	Eviction func() policy.Eviction // creates an eviction policy; default policy.NewLRU
 	Now      func() time.Time       // clock; default time.Now
@@ -71,9 +73,9 @@ type Config struct {
 	// Changed is called with each state that the tier enters, and the cause. The tier holds
 	// its lock during the call, so Changed must not block or call the tier; nil = no listener.
 	Changed func(to State, cause error)
-	// Evicted is called with each entry that is evicted, and the name of its model. quota
-	// tells whether the entry was evicted for its tenant's quota or for room in its pool.
-	// The conditions of Changed apply.
+	// Evicted is called with each entry that is evicted, and the name of its model. The
+	// parameter quota is true if the entry was evicted for its tenant's quota, and false if
+	// it was evicted for room in its pool. The conditions of Changed apply.
 	Evicted func(e *tier.Entry, model string, quota bool)
 
 	ticks func() time.Time // clock that times running operations (volume.Operations); time.Now except in tests

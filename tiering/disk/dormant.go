@@ -8,7 +8,8 @@ import (
 )
 
 // dormancy holds the entries of one profile whose file is unreadable, damaged or missing.
-// Their own bytes may be good, so they keep their rows and wait.
+// The bytes of the entries may be good, so the entries keep their rows and wait for the
+// profile.
 type dormancy struct {
 	model   *model // model of the entries, without a profile
 	entries []*entry
@@ -72,8 +73,9 @@ func (t *Tier) wake(m *mount) {
 	}
 }
 
-// findProfile reads the file of a profile. If that fails, it rewrites the file from
-// known; nil = the profile is not known.
+// findProfile reads the file of a profile. If that fails, it rewrites the file from the
+// profile known. If known is nil, nobody knows the profile, and findProfile returns the
+// error of the read.
 func (m *mount) findProfile(fp profile.Fingerprint, known *profile.Profile) (*profile.Profile, error) {
 	p, err := m.ReadProfile(fp)
 	if err == nil || known == nil {

@@ -74,8 +74,8 @@ type health struct {
 	breaker breaker
 }
 
-// enterLocked changes the state if the current one may be followed by to, and reports
-// whether it did. No other function changes the state.
+// enterLocked changes the state to the parameter to, if that state may follow the current
+// one. It reports whether it did. No other function changes the state.
 func (t *Tier) enterLocked(to State, cause error, now time.Time) bool {
 	h := &t.health
 	if !h.state.leadsTo(to) {
@@ -96,9 +96,9 @@ type Health struct {
 	Since time.Time // when the state was entered
 	Reads bool      // reads are tried; false while the directory is not open, for a while after too many failures in a row, and while a read hangs
 
-	// Dormant is the number of entries that are kept but not found, because the files of
-	// their profiles cannot be used; the tier retries that. DormantCause is the error of
-	// one such file.
+	// Dormant is the number of entries that are kept, but that lookups do not find, because
+	// the files of their profiles cannot be used. The tier tries to read these files again.
+	// DormantCause is the error of one such file.
 	Dormant      int
 	DormantCause string
 
@@ -149,7 +149,7 @@ func (t *Tier) trouble(s State, cause error) {
 	}
 }
 
-// recovered enters StateOK if the state is still from.
+// recovered enters StateOK, if the tier is still in the state from.
 func (t *Tier) recovered(from State) {
 	now := t.cfg.Now()
 	t.mu.Lock()
@@ -205,8 +205,8 @@ type breaker struct {
 	until    time.Time
 }
 
-// Guesses: a single bad sector causes fewer failures in a row than this, because its
-// entry is forgotten.
+// These values are guesses. A single bad sector causes fewer failures in a row than
+// breakerFailures, because its entry is forgotten.
 const (
 	breakerFailures = 8
 	breakerMin      = time.Second

@@ -44,9 +44,9 @@ type Detail struct {
 }
 
 // List returns up to limit entries in ascending order of kind and key, starting after a
-// name (nil = from the start). It scans all entries and releases the lock after every
-// few, so the result is not a snapshot: an entry that is added or removed during the scan
-// may be listed or not.
+// name (nil = from the start). It scans all entries and releases the lock after every few
+// entries, so the result is not a snapshot: an entry that is added or removed during the
+// scan may be listed or not.
 func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	var page []Info
 	found := make([]Info, 0, rowsAtOnce)
@@ -63,8 +63,9 @@ func (t *Tier) List(f Filter, after *tier.Name, limit int) []Info {
 	return page
 }
 
-// look appends to found the matching entries between after and last (nil = no bound), from
-// rowsAtOnce places of the table from first on. It returns false when no places are left.
+// look examines rowsAtOnce places of the table, beginning with number first. It appends to
+// found the matching entries whose names are between after and last (nil = no bound). It
+// returns false when no places are left.
 func (t *Tier) look(f Filter, after, last *tier.Name, first int, found []Info) ([]Info, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,8 +132,9 @@ func (e *entry) info() Info {
 	}
 }
 
-// Detail returns an entry with its manifest from the catalogue. It does not count as a
-// use. ErrGone: there is no such entry. ErrUnavailable: the manifest cannot be read.
+// Detail returns an entry with its manifest from the catalogue. Calling it does not count
+// as a use of the entry. ErrGone means that there is no such entry, and ErrUnavailable that
+// the manifest cannot be read.
 func (t *Tier) Detail(ctx context.Context, n tier.Name) (*Detail, error) {
 	t.mu.Lock()
 	e := t.findLocked(&n)

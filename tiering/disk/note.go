@@ -9,9 +9,9 @@ import (
 // maxNoteBytes bounds the size of a note; a guess far above any use.
 const maxNoteBytes = 32 << 20
 
-// KeepNote stores a small file under a name in the directory and syncs it. It replaces
-// the previous content atomically. ErrUnavailable: the directory is not open. The call
-// hangs as long as the disk does.
+// KeepNote stores a small file under a name in the directory and syncs it. It replaces the
+// previous content atomically. ErrUnavailable means that the directory is not open. The
+// call hangs as long as the disk does.
 func (t *Tier) KeepNote(name string, content []byte) error {
 	if len(content) > maxNoteBytes {
 		return fmt.Errorf("disk: note %s: %d bytes, most %d: %w", name, len(content), maxNoteBytes, tier.ErrInvalid)
@@ -27,8 +27,8 @@ func (t *Tier) KeepNote(name string, content []byte) error {
 	return nil
 }
 
-// Note returns the content that KeepNote stored last. fs.ErrNotExist: there is no note of
-// that name. ErrUnavailable is as for KeepNote.
+// Note returns the content that KeepNote stored last. fs.ErrNotExist means that there is no
+// note of that name, and ErrUnavailable that the directory is not open.
 func (t *Tier) Note(name string) ([]byte, error) {
 	m, done, err := t.useMount()
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *Tier) Note(name string) ([]byte, error) {
 	return b, nil
 }
 
-// useMount keeps the directory open until done is called.
+// useMount keeps the directory open until the returned function is called.
 func (t *Tier) useMount() (m *mount, done func(), err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

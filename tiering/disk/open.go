@@ -20,8 +20,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// attach opens the directory, loads its entries, and enters the resulting state. It
-// reports success.
+// attach opens the directory, loads its entries, and enters the resulting state. It reports
+// whether the directory was opened.
 func (t *Tier) attach() bool {
 	began := time.Now()
 	v, err := volume.Open(t.volume())

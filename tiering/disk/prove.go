@@ -9,7 +9,8 @@ import (
 )
 
 // proveLoop reads the suspects, until the mount stops. These are the entries that a killed
-// process wrote in its last seconds. Dormant ones are read once their profiles become known.
+// process wrote in its last seconds. Dormant entries are read once their profiles become
+// known.
 func (t *Tier) proveLoop(ctx context.Context, m *mount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,11 +59,12 @@ func (t *Tier) proveAll(ctx context.Context, m *mount) {
 	t.wantSync() // of the entries that are no longer suspect
 }
 
-// unproven reports whether the entry's bytes may not count as synced before they were read.
+// unproven reports whether the entry's bytes have to be read before they can count as
+// synced.
 func (e *entry) unproven() bool { return e.phase == suspect || e.phase == dormant }
 
-// doubted reports whether the entry's row says that its bytes may not be synced. That
-// overrides the synced generation.
+// doubted reports whether the entry's row says that its bytes may be unsynced. In that case
+// the synced generation does not matter.
 func (e *entry) doubted() bool { return e.Level == uint8(tier.LevelMemory) }
 
 // skipSuspectsLocked removes entries from the front of the list that are no longer

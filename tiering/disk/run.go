@@ -100,8 +100,9 @@ func (t *Tier) pause(d time.Duration) {
 	}
 }
 
-// serve runs the workers on the open volume until the tier is closed or the volume has to
-// be opened again. In the latter case it waits for while before it stops them.
+// The method serve runs the workers on the open volume until the tier is closed or the
+// volume has to be opened again. Before it opens the volume again, reads may continue for
+// the time given by the parameter while. Then serve stops the workers.
 func (t *Tier) serve(ctx context.Context, while time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -170,9 +171,10 @@ func (t *Tier) wantSync() {
 	t.mu.Unlock()
 }
 
-// probe checks whether the directory still exists and whether its problem has ended.
-// again means that the problem persists. reopen means that the directory has to be opened
-// again: it is missing, or its catalogue has failed and the disk has room for opening it.
+// probe checks whether the directory still exists and whether its problem has ended. The
+// result again is true if the problem persists. The result reopen is true if the directory
+// has to be opened again, because it is missing, or because its catalogue has failed and
+// the disk has room for opening it.
 func (t *Tier) probe(m *mount) (again, reopen bool) {
 	if err := m.Present(); errors.Is(err, slab.ErrMissing) {
 		t.missing(err)

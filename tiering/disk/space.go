@@ -87,8 +87,8 @@ func (t *Tier) releaseSpace(m *mount, e *entry) {
 }
 
 // grow creates one more slab, if the budget and the file system allow it. Only one worker
-// does so at a time. grown reports that there may be new space, also if it came from
-// elsewhere since seen.
+// does so at a time. The result grown is true if there may be new space: from the new slab,
+// or because space was freed since m.frees had the value seen.
 func (t *Tier) grow(m *mount, seen uint64) (grown bool, err error) {
 	m.growing.Lock()
 	defer m.growing.Unlock()

@@ -75,9 +75,9 @@ func (t *Tier) syncedLocked(m *mount) uint64 {
 	return synced
 }
 
-// sync performs a round. If it succeeds, the logged entries become synced, and the space
-// of deleted ones is freed. It notifies the waiters in any case. data and rows are the
-// errors of the slabs and of the catalogue.
+// The method sync performs the round r. If it succeeds, the logged entries become synced,
+// and the space of deleted entries is freed. It notifies the waiters in any case. The
+// result data is the error of the slabs, and rows is the error of the catalogue.
 func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 	data, rows = m.Sync(slices.Sorted(maps.Keys(r.slabs)), r.synced)
 	why := error(tier.ErrGone)
@@ -97,7 +97,7 @@ func (t *Tier) sync(m *mount, r *syncRound) (data, rows error) {
 }
 
 // answerRaising answers the callers that wait for a sync, or makes them wait for the next
-// one. why is the reason that callers get if their entry is forgotten.
+// one. The error why is for callers whose entry was forgotten.
 func (t *Tier) answerRaising(why error) {
 	t.mu.Lock()
 	waiting := t.syncing.raising

@@ -131,8 +131,8 @@ func (t *table) publish(e *entry, live bool) {
 	}
 }
 
-// count adds bytes to the use of e's pool, and charge to that of its tenant. If e is
-// pinned, it adds the same to their pinned bytes.
+// The method count adds bytes to the use of e's pool, and charge to the use of e's tenant.
+// If e is pinned, it also adds them to the pinned bytes of the pool and of the tenant.
 func (t *table) count(e *entry, bytes, charge int64) {
 	e.pool.used += bytes
 	e.owner.used[e.pool.number] += charge

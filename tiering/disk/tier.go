@@ -56,7 +56,8 @@ type removals struct {
 	rows map[tier.Name]uint64
 }
 
-// from returns the removals of the store with this id; nil if r is about another store.
+// The method from returns the removals of the store with this id; nil if r is about another
+// store.
 func (r *removals) from(id slab.StoreID) map[tier.Name]uint64 {
 	if r.of != id {
 		return nil
@@ -257,8 +258,8 @@ func (t *Tier) forgetTree(e *entry) {
 	}
 }
 
-// forgetTreeLocked forgets some of the descendants of e, leaves first, and finally e.
-// left reports that some remain.
+// forgetTreeLocked forgets some of the descendants of e, leaves first, and finally e. The
+// result left is true if some of them remain.
 func (t *Tier) forgetTreeLocked(e *entry) (left bool) {
 	if e.forgotten() {
 		return false

@@ -136,8 +136,9 @@ func (t *Tier) locate(m *mount, w *write, h *extent.Header, p *payload.Encoded) 
 	return nil
 }
 
-// written passes a write whose bytes are in slabs to the committer, which may answer its
-// waiters at once. It holds the write back until its parent's is ready.
+// The method written is called when the bytes of write w are in slabs. It passes w to the
+// committer, which may answer the waiters of w at once. If the parent entry is also being
+// written, w is held back until the parent's write is ready.
 func (t *Tier) written(m *mount, w *write) {
 	e := w.entry
 	t.mu.Lock()
@@ -229,8 +230,9 @@ func (t *Tier) failWrite(m *mount, w *write, err error) {
 	}
 }
 
-// endWriteLocked ends a write. With an error it answers the waiters. Without one, they
-// get the level that the entry has, or wait for the level they asked for.
+// endWriteLocked ends a write. If err is not nil, it answers the waiters with err.
+// Otherwise each waiter gets the level that the entry has, or continues to wait for the
+// level that it requested.
 func (t *Tier) endWriteLocked(w *write, reached tier.Level, err error) {
 	for _, waiter := range w.waiters {
 		if err != nil {

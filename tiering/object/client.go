@@ -107,8 +107,8 @@ func (t *transport) RoundTrip(q *http.Request) (*http.Response, error) {
 // at most 1,000 names of 1 KiB, with about 500 bytes more for each; an error is far smaller.
 const maxAnswerBytes = 4 << 20
 
-// boundedBody returns an error if an answer is longer than maxAnswerBytes. Like fill, it
-// calls moved before every pieceBytes.
+// boundedBody returns an error if an answer is longer than maxAnswerBytes. Like the
+// function fill, it calls the function moved before every pieceBytes bytes.
 type boundedBody struct {
 	io.ReadCloser
 	left  int64
@@ -287,9 +287,10 @@ var errStalled = errors.New("no progress")
 // movedKey is the key of moved in a watched context.
 type movedKey struct{}
 
-// watch returns a context that ends when a request makes no progress: no answer within
-// c.answer, or then no call of moved within c.stall. The caller calls moved at each
-// progress, and stop at the end.
+// watch returns a context that ends when a request makes no progress. The answer must begin
+// within c.answer. From then on, the time between two calls of the returned function moved
+// must not exceed c.stall. The caller calls moved whenever bytes have been transferred, and
+// stop at the end.
 func (c *client) watch(ctx context.Context) (watched context.Context, moved, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(c.answer, func() { cancel(errStalled) })
@@ -322,9 +323,9 @@ type span struct {
 	first, rest time.Duration
 }
 
-// get reads bytes of an object from off into buffers. It fills all of them, unless short
-// is set and the object ends earlier. If etag is not empty and the object has another
-// one, the error is tier.ErrGone.
+// get reads bytes of an object from off into buffers. If short is true, the object may end
+// before the buffers are full; otherwise get fills all of them. If etag is not empty and
+// the object has another etag, the error is tier.ErrGone.
 func (c *client) get(ctx context.Context, t tag, etag string, off int64, bufs [][]byte, short bool) (span, error) {
 	var s span
 	want := int64(0)
@@ -393,7 +394,7 @@ func totalOf(h http.Header, length, off int64) (int64, error) {
 // pieceBytes is the size of one read of a body. Each piece has to arrive within client.stall.
 const pieceBytes = 256 << 10
 
-// fill reads n bytes into buffers, and calls moved before each piece.
+// fill reads n bytes into buffers, and calls the function moved before each piece.
 func fill(from io.Reader, bufs [][]byte, n int64, moved func()) (got int64, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 && got < n {

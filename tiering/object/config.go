@@ -33,20 +33,20 @@ type Keys struct {
 // MinSecret is the minimum length of the secret, in bytes.
 const MinSecret = 16
 
-// Config configures a Store. A zero field that is not required takes its default, which
-// its comment states after a semicolon.
+// Config configures a Store. Fields marked "required" must be set. Any other field that is
+// zero takes the default that its comment states.
 type Config struct {
 	Endpoint string // required: https://HOST[:PORT], or http:// if Plain allows it
 	Bucket   string // required; it must exist
-	Prefix   string // prefix of all names, of one cluster only; "spliced/"
-	Region   string // of the server; "us-east-1"
+	Prefix   string // prefix of all names, of one cluster only; default "spliced/"
+	Region   string // of the server; default "us-east-1"
 	// Credentials is the path of a file in AWS's format (aws_access_key_id,
 	// aws_secret_access_key, optionally aws_session_token; profile "default"). It is read
-	// again after a change. Empty = Keys.
+	// again after a change. If it is empty, Keys are used.
 	Credentials string
 	Keys        Keys // required without Credentials
-	// CA is the path of a PEM file with the authorities for the server's certificate. It
-	// is read again after a change. Empty = the system's authorities.
+	// CA is the path of a PEM file with the authorities for the server's certificate. It is
+	// read again after a change. If it is empty, the system's authorities are used.
 	CA string
 	// Plain allows http:// to another host. Then anyone with access to the network in
 	// between can read the traffic. Loopback is always allowed.
@@ -58,34 +58,35 @@ type Config struct {
 	// Profile finds a registered profile; objects of other profiles are not found.
 	// Required.
 	Profile func(profile.Fingerprint) (*profile.Profile, bool)
-	Coded   []profile.PartKind // kinds of parts that are compressed with codec.Planes; none
+	Coded   []profile.PartKind // kinds of parts that are compressed with codec.Planes; default none
 
 	Bytes          int64         // most bytes in the prefix, of all nodes together; 0 = no limit
 	Life           time.Duration // maximum age of an object; 0 = no limit
 	BytesPerSecond int64         // rate of writes; 0 = no limit
-	QueueBytes     int64         // most bytes admitted and not written yet, unless one object is larger; 256 MiB
-	QueueLen       int           // most objects admitted and not written yet; 1024
-	Writers        int           // concurrent uploads; 2
+	QueueBytes     int64         // most bytes admitted and not written yet, unless one object is larger; default 256 MiB
+	QueueLen       int           // most objects admitted and not written yet; default 1024
+	Writers        int           // concurrent uploads; default 2
 
-	IndexBytes   int64         // memory of the index of objects, 8 bytes each; 64 MiB
-	ListEvery    time.Duration // pause between two listings; 5 minutes
-	ListRequests float64       // requests per second during a listing, ten times as many in the first; each lists a thousand objects; 2
+	IndexBytes   int64         // memory of the index of objects, 8 bytes each; default 64 MiB
+	ListEvery    time.Duration // pause between two listings; default 5 minutes
+	ListRequests float64       // requests per second during a listing, ten times as many in the first; each lists a thousand objects; default 2
 
-	Requests   int   // concurrent reads; 32
-	Streams    int   // concurrent requests of one read; 4
-	RangeBytes int64 // bytes of one request, whole blocks of 4 KiB; 8 MiB
+	Requests   int   // concurrent reads; default 32
+	Streams    int   // concurrent requests of one read; default 4
+	RangeBytes int64 // bytes of one request, whole blocks of 4 KiB; default 8 MiB
 
-	AnswerTime time.Duration // timeout until an answer begins; 5 seconds
-	StallTime  time.Duration // longest time without progress of a body, in either direction; 5 seconds
-	// After BreakerFailures failures in a row the server is not asked for BreakerMin, a
-	// time that doubles each time up to BreakerMax; 3, 1 second and 30 seconds.
+	AnswerTime time.Duration // timeout until an answer begins; default 5 seconds
+	StallTime  time.Duration // longest time without progress of a body, in either direction; default 5 seconds
+	// After BreakerFailures failures in a row (default 3) the server is not asked for
+	// BreakerMin (default 1 second). This time doubles whenever the server fails again
+	// after it, up to BreakerMax (default 30 seconds).
 	BreakerFailures        int
 	BreakerMin, BreakerMax time.Duration
-	FullTime               time.Duration // pause of writes after the server was full; 1 minute
-	SuspectTime            time.Duration // how long an object with wrong bytes is not asked for; 10 minutes
-	AbsentTime             time.Duration // how long an absent object is not asked for; 30 seconds
+	FullTime               time.Duration // pause of writes after the server was full; default 1 minute
+	SuspectTime            time.Duration // how long an object with wrong bytes is not asked for; default 10 minutes
+	AbsentTime             time.Duration // how long an absent object is not asked for; default 30 seconds
 
-	Now func() time.Time // clock; time.Now
+	Now func() time.Time // clock; default time.Now
 	Log zerolog.Logger
 }
 
@@ -154,8 +155,8 @@ func (c *Config) Validate() error {
 	return errors.Join(bad...)
 }
 
-// CheckEndpoint returns tier.ErrInvalid if a Config must not have this endpoint. plain is
-// Config.Plain.
+// CheckEndpoint returns tier.ErrInvalid if a Config must not have this endpoint. The
+// parameter plain has the meaning of Config.Plain.
 func CheckEndpoint(endpoint string, plain bool) error {
 	_, err := (&Config{Endpoint: endpoint, Plain: plain}).endpoint()
 	return err

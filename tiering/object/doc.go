@@ -48,6 +48,7 @@
 // if it is interrupted, nothing is stored. Wrong bytes are tier.ErrCorrupt. The object is
 // then not asked for again for a while, and the next write of its name replaces it.
 //
-// All methods may be called concurrently. The memory of an admitted object is in use
-// until done is called, and the destination of a Read until Read returns.
+// All methods may be called concurrently. The memory of an admitted object is in use until
+// the callback of its write is called (tier.Write.Start), and the destination of a Read
+// until Read returns.
 package object

@@ -60,7 +60,8 @@ func (s *Store) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error
 	return rows, nil
 }
 
-// each calls do with 0 to n-1, up to atOnce calls in parallel.
+// The function each calls the function do with the numbers 0 to n-1, up to atOnce calls in
+// parallel.
 func each(n, atOnce int, do func(i int)) {
 	if n == 1 {
 		do(0)
@@ -221,8 +222,8 @@ func (f *found) Read(ctx context.Context, dst []gpuipc.Ref) (*tier.Content, erro
 	return &tier.Content{Publisher: m.Publisher, Tokens: m.Tokens, Digests: m.Digests}, nil
 }
 
-// outcome updates health and index after a read, and returns the read's error with a
-// single kind.
+// outcome updates health and index after a read. The returned error wraps exactly one error
+// of package tier, or the context's error.
 func (f *found) outcome(ctx context.Context, err error) error {
 	s := f.store
 	if err == nil {

@@ -94,8 +94,8 @@ func wholeRun(headerBytes int, payloadBytes int64) slab.Run {
 }
 
 // parseBlock parses an object's first block. The HMAC is not verified yet, so callers may
-// use only the lengths, whose bounds are checked. tier.ErrCorrupt: it is not a block of
-// tag t in an object of objectBytes.
+// use only the lengths, whose bounds are checked. tier.ErrCorrupt means that b is not a
+// block of tag t in an object of objectBytes bytes.
 func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 	le := binary.LittleEndian
 	switch {
@@ -124,8 +124,8 @@ func parseBlock(b []byte, t tag, objectBytes int64) (h head, err error) {
 }
 
 // parseHead parses block and extent header of a requested object, and checks everything
-// that can be checked without the payload. tier.ErrCorrupt: no node of this cluster would
-// have written this object.
+// that can be checked without the payload. tier.ErrCorrupt means that no node of this
+// cluster would have written this object.
 func (k *keys) parseHead(b []byte, h head, t tag, w *tier.Want, p *profile.Profile) (*catalog.Row, error) {
 	if !hmac.Equal(k.mac(b, b[blockBytes:h.bytes()]), b[macOff:sumOff]) {
 		return nil, fmt.Errorf("description has not the HMAC of this cluster: %w", tier.ErrCorrupt)

@@ -26,7 +26,7 @@ type health struct {
 	running   int           // ranges being read
 }
 
-// alone returns an error while the server must not be asked.
+// The method alone returns an error while the server must not be asked.
 func (h *health) alone(now time.Time) error {
 	if !h.open.Load() {
 		return nil
@@ -48,8 +48,8 @@ func (h *health) full(now time.Time) error {
 	return nil
 }
 
-// failed counts a failure of the server. opened reports that the server is not asked for
-// a while, from now on.
+// The method failed counts a failure of the server. The result opened is true if this
+// failure begins a time in which the server is not asked.
 func (h *health) failed(err error, now time.Time) (opened bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,8 +119,9 @@ func (s *Store) Health() Health {
 
 const smooth = 0.2 // weight of the newest measurement (guess)
 
-// measured records the times of a request: until its answer began, and for the bytes
-// after that. It ignores the rate of short ranges.
+// measured records the times of a request: first is the time until its answer began, and
+// rest is the time in which the bytes of the answer arrived. It ignores the rate of short
+// ranges.
 func (h *health) measured(first, rest time.Duration, bytes int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +139,7 @@ func blend(to *float64, v float64) {
 	*to += smooth * (v - *to)
 }
 
-// begin counts a running request until end is called.
+// The method begin counts a running request until the returned function is called.
 func (h *health) begin() (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,9 +151,10 @@ func (h *health) begin() (end func()) {
 	}
 }
 
-// hint returns the expected latency and rate of a read. The latency is that of two
-// answers: the description, and the first bytes. The rate is that of the streams which
-// the read gets next to the requests running now.
+// hint returns the expected latency and rate of a read. The latency is the time until two
+// answers begin: the answer with the description, and the answer with the first bytes. The
+// rate is the sum over the streams that the read gets, while the other running requests
+// also use streams.
 func (h *health) hint() tier.Hint {
 	h.mu.Lock()
 	defer h.mu.Unlock()

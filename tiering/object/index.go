@@ -28,9 +28,9 @@ type shard struct {
 
 	mu    sync.Mutex
 	notes map[uint64]note
-	// passes counts the listings of the shard that have begun. A listing may use a page that
-	// was requested shortly before it began, so its list may miss an event noted just before.
-	// A note is certain to be reflected in a list if one more listing has begun in between.
+	// passes counts the listings of the shard that have begun. A listing may use a page
+	// that was requested shortly before it began, so its list may miss an event noted just
+	// before. Only the second listing that begins after a note is certain to reflect it.
 	passes int
 }
 
@@ -98,8 +98,8 @@ func (x *index) forget(t tag) {
 	delete(s.notes, t.short())
 }
 
-// forgetLocked makes room for a note. It drops expired notes, and others if that is not
-// enough.
+// forgetLocked makes room for a note. It drops expired notes, and also other notes if that
+// is not enough.
 func (s *shard) forgetLocked(now time.Time) {
 	for k, n := range s.notes {
 		if !n.until.IsZero() && !now.Before(n.until) {
@@ -122,8 +122,8 @@ func (x *index) begin(i int) {
 	s.mu.Unlock()
 }
 
-// settle adopts the list of a shard for which begin was called. It drops the notes that
-// the list reflects; notes about wrong objects stay until they expire.
+// settle adopts the list of shard i, whose listing the method begin has started. It drops
+// the notes that the list reflects. Notes about wrong objects stay until they expire.
 func (x *index) settle(i int, list []uint64, now time.Time) {
 	s := &x.shards[i]
 	if !slices.IsSorted(list) {

@@ -52,8 +52,8 @@ func (s *Store) list(ctx context.Context) {
 	}
 }
 
-// finish adopts the result of a pass. again reports that the prefix is over its budget,
-// so another pass has to delete the oldest objects at once.
+// finish adopts the result of a pass. The result again is true if the prefix is over its
+// budget, so that another pass has to delete the oldest objects at once.
 func (s *Store) finish(p *pass) (again bool) {
 	s.index.listed.Store(true)
 	s.counters.Passes.Add(1)
@@ -71,8 +71,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pass is one listing of the whole prefix, in the order of tags. After an error, run
-// continues it with the shard in which it failed.
+// pass is one listing of the whole prefix, in the order of tags. If the method run returns
+// an error, the next call of run continues the pass with the shard in which it failed.
 type pass struct {
 	store *Store
 	shard int      // the shard being listed; earlier ones are settled
@@ -142,7 +142,7 @@ func (p *pass) reset() {
 	p.list, p.doom, p.shardBytes, p.shardAges = nil, nil, 0, ages{}
 }
 
-// rest waits before the next request, as long as Config.ListRequests demands.
+// The method rest waits before the next request, as long as Config.ListRequests demands.
 func (p *pass) rest(ctx context.Context, moved func()) error {
 	rate := p.store.cfg.ListRequests
 	if !p.store.index.listed.Load() {
@@ -255,7 +255,8 @@ func (r *room) add(n int64) {
 // fits reports whether n more bytes fit into a budget; 0 = no limit.
 func (r *room) fits(n, budget int64) bool { return budget == 0 || r.held()+n <= budget }
 
-// goes reports whether an object of n bytes has to be deleted for room, and counts its bytes.
+// The method goes reports whether an object of n bytes has to be deleted for room. If so,
+// it subtracts these bytes from those still to be deleted.
 func (r *room) goes(written time.Time, n int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,8 +274,8 @@ const (
 	leftPercent = 85
 )
 
-// settle adopts the result of a pass. again reports that another pass has to delete the
-// oldest objects.
+// settle adopts the result of a pass. The result again is true if another pass has to
+// delete the oldest objects.
 func (r *room) settle(bytes int64, a *ages, budget int64, now time.Time) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -305,8 +306,8 @@ func (a *ages) join(b *ages) {
 	}
 }
 
-// oldest returns an age: the objects that are at least that old have some number of bytes
-// together.
+// oldest returns the age for which all objects of at least this age have the given number
+// of bytes together.
 func (a *ages) oldest(bytes int64) time.Duration {
 	for i, n := range slices.Backward(a[:]) {
 		if bytes -= n; bytes <= 0 {
@@ -316,8 +317,9 @@ func (a *ages) oldest(bytes int64) time.Duration {
 	return 0
 }
 
-// List runs a pass at once, and a second one if that has to make room. It is for callers
-// that must see objects that other nodes have just written.
+// List runs a pass at once, and a second one if the first shows that objects have to be
+// deleted for room. It is for callers that must see objects that other nodes have just
+// written.
 func (s *Store) List(ctx context.Context) error {
 	for range 2 {
 		p := &pass{store: s}

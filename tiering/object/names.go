@@ -16,8 +16,8 @@ import (
 // tag identifies an object in the bucket.
 type tag [16]byte
 
-// short returns the tag's key in the index. If two objects have the same key, a request
-// may be wasted.
+// The method short returns the tag's key in the index. If two objects have the same key, a
+// request may be wasted.
 func (t tag) short() uint64 { return binary.BigEndian.Uint64(t[:]) }
 
 const formatDir = "v1/"

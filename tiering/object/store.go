@@ -97,7 +97,8 @@ func (s *Store) settle(ctx context.Context, err error) {
 	}
 }
 
-// read waits for one of Config.Requests slots for reads. The caller returns it with done.
+// The method read waits for one of Config.Requests slots for reads. The caller frees the
+// slot by calling done.
 func (s *Store) read(ctx context.Context) (done func(), err error) {
 	select {
 	case s.requests <- struct{}{}:

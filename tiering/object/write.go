@@ -49,12 +49,17 @@ type write struct {
 var _ tier.Write = (*write)(nil)
 
 // Admit accepts an object to be written asynchronously. It reads memory only, never waits
-// and never calls back. tier.ErrExists: the object is in the bucket, or in flight.
-// ErrBusy: too much is queued, or the bucket was not listed yet. ErrFull: the prefix or
-// the server has no room. ErrUnavailable: the server is not asked now, or Run has ended.
-// ErrInvalid: the tenant is unknown, or the object has no bytes or is too large. The
-// object's memory is read until the write's done is called. done gets LevelSynced if the
-// server has the object, no matter which node has written it.
+// and never calls back. Its errors mean:
+//
+//   - tier.ErrExists: the object is in the bucket, or in flight
+//   - ErrBusy: too much is queued, or the bucket was not listed yet
+//   - ErrFull: the prefix or the server has no room
+//   - ErrUnavailable: the server is not asked now, or Run has ended
+//   - ErrInvalid: the tenant is unknown, or the object has no bytes or is too large
+//
+// The object's memory may be read until the callback passed to Start is called. The
+// callback gets LevelSynced if the server has the object, no matter which node has written
+// it.
 func (s *Store) Admit(o *tier.Object) (tier.Write, error) {
 	f := o.Profile.Fingerprint()
 	t, ok := s.keys.tag(o.Tenant, &f, &tier.Name{Kind: o.Kind, Key: o.Key})
@@ -177,7 +182,7 @@ func (s *Store) write(ctx context.Context) {
 	}
 }
 
-// end reports the result of a write.
+// The method end reports the result of a write.
 func (w *write) end(err error) {
 	level := tier.LevelSynced
 	if err != nil {
@@ -218,8 +223,9 @@ func (w *write) run(ctx context.Context) error {
 	return nil
 }
 
-// upload writes an object unless the bucket has it; there reports that. It replaces a
-// wrong object. size is the number of bytes sent.
+// upload writes an object, unless the bucket already has it; then the result there is true.
+// If the bucket has wrong bytes for the object, upload replaces them. size is the number of
+// bytes sent.
 func (w *write) upload(ctx context.Context, known what) (there bool, size int64, err error) {
 	if known == unknown { // find out without sending the bytes
 		if there, err = w.client.exists(ctx, w.tag); there || err != nil {

@@ -19,10 +19,10 @@ const batchBytes = 256 << 10
 // batches is a pool of batch buffers. A connection has one only while it is in use.
 var batches = sync.Pool{New: func() any { return new([batchBytes]byte) }}
 
-// gathering is a net.Conn that reads all available bytes, up to batchBytes, with one
-// system call, and serves several reads of the layer above from them. Read must not be
-// called concurrently. A Read that waits for bytes holds a buffer, so gathering is only
-// for connections that are read when an answer is due.
+// gathering is a net.Conn that reads all available bytes, up to batchBytes, with one system
+// call, and serves several reads of the layer above from these bytes. Read must not be
+// called concurrently. A Read that waits for bytes holds a buffer, so gathering is only for
+// connections that are read when an answer is due.
 type gathering struct {
 	net.Conn
 	held   *[batchBytes]byte // buffer that contains unread; nil = none
@@ -59,8 +59,8 @@ type Corked struct {
 	n    int
 }
 
-// NewCorked returns conn with Cork and Uncork, for listeners of a Server. Their TLS
-// connections are on top of it; corkOf finds it through NetConn.
+// NewCorked returns conn with Cork and Uncork, for listeners of a Server. The Server's TLS
+// connections are on top of the returned connection, which corkOf finds through NetConn.
 func NewCorked(conn net.Conn) net.Conn { return &Corked{Conn: conn} }
 
 // corkOf returns the Corked below a connection; nil = none.

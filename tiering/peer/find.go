@@ -28,8 +28,8 @@ type search struct {
 }
 
 // Find implements tier.Remote. It asks the best holder of each object, then the next best
-// holder of each object not found, and so on. Holders are asked concurrently; each
-// request to one has the timeout FindTime.
+// holder of each object not found, and so on. Holders are asked concurrently; each request
+// to a holder has the timeout FindTime.
 func (p *Peers) Find(ctx context.Context, wants []tier.Want) ([]tier.Copy, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("peer: find: %w", err)

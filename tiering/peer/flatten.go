@@ -101,7 +101,8 @@ type flats struct {
 	timer *time.Timer // for sweeps; nil = no chain is kept
 }
 
-// use returns the flattened chain for a name, and counts a user, who calls leave; nil = none.
+// The method use returns the flattened chain for a name, and counts a user, who calls the
+// method leave at the end; nil = there is none.
 func (f *flats) use(n *name, now time.Time) *flat {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,8 +115,9 @@ func (f *flats) use(n *name, now time.Time) *flat {
 	return one
 }
 
-// add keeps a flattened chain and counts its first user, who calls leave. If it cannot be
-// kept, leave releases the lease.
+// The method add keeps a flattened chain in f and counts its first user. The user calls the
+// method leave at the end. If the chain cannot be kept, this call of leave releases the
+// lease.
 func (f *flats) add(n *name, o *tier.Object, lease tier.LeaseID, now time.Time) *flat {
 	one := &flat{object: o, lease: lease, users: 1, until: now.Add(flatTTL), end: now.Add(flatMost)}
 	f.sweep(now)

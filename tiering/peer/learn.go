@@ -84,8 +84,8 @@ func (l *learnt) holders(tag uint64, dst []Node, now time.Time) []Node {
 	return dst
 }
 
-// asked reports whether there is a hint about a tag that has not expired, even one
-// without holders.
+// The method asked reports whether there is a hint about a tag that has not expired, even
+// one without holders.
 func (l *learnt) asked(tag uint64, now time.Time) bool {
 	if l.n.Load() == 0 {
 		return false
@@ -152,7 +152,8 @@ func (p *Peers) Learn(ctx context.Context, wants []tier.Want) {
 	}
 }
 
-// unknown returns the tags without known holders that were not asked for recently.
+// The method unknown returns the tags without known holders that were not asked for
+// recently.
 func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
 	now := p.cfg.Now()
 	for i := range wants {
@@ -168,7 +169,7 @@ func (p *Peers) unknown(wants []tier.Want) (tags []uint64) {
 	return tags
 }
 
-// some returns up to n random members that may be asked now.
+// The method some returns up to n random members that may be asked now.
 func (p *Peers) some(n int) (list []*member) {
 	table := *p.table.Load()
 	now := p.cfg.Now()

@@ -106,9 +106,9 @@ func (m *member) dial(caller context.Context) (*link, error) {
 	return &link{Conn: conn, br: bufio.NewReaderSize(conn, headerBytes)}, nil
 }
 
-// expect sets the connection's deadline for the next step to d from now. If the context
-// has ended, it returns that error: expect may have overwritten the deadline that onLink
-// sets at the end of the context.
+// The method expect sets the connection's deadline for the next step to d from now. If the
+// context has ended, it returns the context's error, because it may have overwritten the
+// deadline that onLink sets at the end of the context.
 func (l *link) expect(ctx context.Context, d time.Duration) error {
 	if err := l.SetDeadline(time.Now().Add(d)); err != nil {
 		return err
@@ -169,8 +169,9 @@ func (m *member) onLink(ctx context.Context, l *link, q *request) (stale bool, e
 	return stale, err
 }
 
-// talk does an exchange on one connection. keep reports that the connection can be
-// reused, and stale that the member had closed it while it was idle.
+// talk does an exchange on one connection. The result keep is true if the connection can be
+// reused. The result stale is true if the member had closed the connection while it was
+// idle.
 func (m *member) talk(ctx context.Context, l *link, q *request) (keep, stale bool, err error) {
 	if err := l.expect(ctx, q.time); err != nil {
 		return false, false, m.failure(ctx, err)
@@ -242,7 +243,7 @@ func (m *member) refused(status int, after []byte) error {
 const pieceBytes = 256 << 10
 
 // fill reads bytes of a body into runs of memory. It fails when a piece takes longer than
-// StallTime, or at end.
+// StallTime, or when the time end is reached.
 func (m *member) fill(ctx context.Context, l *link, runs [][]byte, end time.Time) error {
 	for _, run := range runs {
 		for len(run) > 0 {

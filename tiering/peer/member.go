@@ -86,8 +86,9 @@ type breaker struct {
 
 func (b *breaker) may(now time.Time) bool { return b.until.Load() <= now.UnixNano() }
 
-// begin is called before a member is asked; false = it must not be asked. settle is
-// called afterwards.
+// The method begin is called before a member is asked. If it returns false, the member must
+// not be asked. Otherwise the method settle has to be called with the outcome of the
+// request.
 func (b *breaker) begin(now time.Time) bool {
 	if b.until.Load() == 0 {
 		return true
@@ -119,8 +120,8 @@ const (
 	neither                 // the caller gave up
 )
 
-// settle records the outcome of a request. opened reports that the breaker has opened:
-// the member is not asked for a while.
+// settle records the outcome of a request. The result opened is true if this outcome has
+// opened the breaker, so that the member is not asked for a while.
 func (b *breaker) settle(of asked, o outcome, now time.Time, cfg *Config) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +179,7 @@ func fold(a *atomic.Uint64, v float64) {
 	a.Store(math.Float64bits(v))
 }
 
-// took records a round trip.
+// The method took records a round trip.
 func (s *speed) took(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ type Index interface {
 
 var _ Index = (*index.Index)(nil)
 
-// Config configures Peers. A zero field that is not required takes its default, which its
-// comment states after a semicolon.
+// Config configures Peers. Fields marked "required" must be set. Any other field that is
+// zero takes the default that its comment states.
 type Config struct {
 	Index  Index         // required
 	Names  *Names        // required
@@ -48,30 +48,31 @@ type Config struct {
 	// can read and modify the traffic.
 	Insecure bool
 
-	// Streams is the number of concurrent ranges per member, each on a separate
-	// connection; 4. RangeBytes is the length of a range, up to one chunk more; 4 MiB.
+	// Streams is the number of concurrent ranges per member, each on a separate connection;
+	// default 4. RangeBytes is the length of a range, up to one chunk more; default 4 MiB.
 	// Their product limits the bytes requested from a member at once.
 	Streams    int
 	RangeBytes int64
-	MaxReads   int // most copies from one member that are being read or wait to be; 64
-	MaxIdle    int // most idle connections per member; twice Streams
-	Candidates int // maximum members asked for an object; 4
+	MaxReads   int // most copies from one member that are being read or wait to be; default 64
+	MaxIdle    int // most idle connections per member; default twice Streams
+	Candidates int // maximum members asked for an object; default 4
 
-	DialTime time.Duration // timeout for opening a connection, including the TLS handshake; 2 seconds
-	FindTime time.Duration // timeout of a find; longer than the server's PromoteTime; 5 seconds
+	DialTime time.Duration // timeout for opening a connection, including the TLS handshake; default 2 seconds
+	FindTime time.Duration // timeout of a find; longer than the server's PromoteTime; default 5 seconds
 	// If a find is unanswered for SilentTime, its member is probed. If the probe is
-	// unanswered for SilentTime too, the member counts as silent; 500 ms.
+	// unanswered for SilentTime too, the member counts as silent. The default is 500 ms.
 	SilentTime time.Duration
-	StallTime  time.Duration // longest time without receiving a requested byte; 5 seconds
-	// MinBytesPerSecond is the minimum rate of a range: it fails if it takes longer than
-	// StallTime and its length at this rate; 256 KiB.
+	StallTime  time.Duration // longest time without receiving a requested byte; default 5 seconds
+	// MinBytesPerSecond is the minimum rate of a range: the range fails if it takes longer
+	// than StallTime plus the time for its length at this rate. The default is 256 KiB per
+	// second.
 	MinBytesPerSecond int64
 
-	BreakerFailures        int           // failures in a row after which a member is not asked for a while; 3
-	BreakerMin, BreakerMax time.Duration // that time: doubled from BreakerMin to BreakerMax; 1 and 30 seconds
-	SuspectTime            time.Duration // how long a member is not asked for an object that it sent wrong; 1 minute
+	BreakerFailures        int           // failures in a row after which a member is not asked for a while; default 3
+	BreakerMin, BreakerMax time.Duration // how long it is not asked: first BreakerMin, then doubled each time up to BreakerMax; default 1 and 30 seconds
+	SuspectTime            time.Duration // how long a member is not asked for an object that it sent wrong; default 1 minute
 
-	Now func() time.Time // clock; time.Now
+	Now func() time.Time // clock; default time.Now
 	Log zerolog.Logger
 }
 
@@ -142,8 +143,8 @@ func New(cfg Config) (*Peers, error) {
 type Member struct {
 	Node Node
 	Addr string // host:port
-	// TLS configures connections to it, including its name; it must not be modified. nil
-	// = plain, which requires Config.Insecure.
+	// TLS configures connections to the member, including its name; it must not be
+	// modified. nil means plain TCP, which requires Config.Insecure.
 	TLS *tls.Config
 }
 
@@ -177,8 +178,8 @@ func (p *Peers) replace(n Node, m *member) {
 	}
 }
 
-// Close removes all members and closes their idle connections. Running finds and reads
-// may fail.
+// Close removes all members and closes their idle connections. Calls of Find and Read that
+// are still running may fail.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	old := *p.table.Load()
@@ -224,8 +225,8 @@ func (p *Peers) holders(tag uint64, now time.Time, dst []Node) []Node {
 }
 
 // Holders fills dst with members that are believed to have an object, and returns their
-// number, at most len(dst). w may also be a name like that of Workers, which members
-// publish in the index like an object.
+// number, at most len(dst). w may also be a name that the function Workers returns, because
+// members publish such names in the index like objects.
 func (p *Peers) Holders(w *tier.Want, dst []Node) int {
 	tag, ok := p.cfg.Names.Tag(w)
 	if !ok {

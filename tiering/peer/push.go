@@ -58,16 +58,16 @@ func decodeTake(b []byte) (n name, bytes int64, err error) {
 	return n, bytes, nil
 }
 
-// PushConfig configures Neighbours. A zero field that is not required takes its default,
-// which its comment states after a semicolon.
+// PushConfig configures Neighbours. Fields marked "required" must be set. Any other field
+// that is zero takes the default that its comment states.
 type PushConfig struct {
 	Peers *Peers // required
-	Bytes int64  // most bytes in flight, unless a single object is larger; 64 MiB
-	Most  int    // most objects in flight; 16
-	Asked int    // members asked per object; 2
-	// TakeTime is the timeout of a request, which includes the member's fetch; 10
-	// seconds. RestTime is the pause before a member that had no room, was busy or did
-	// not answer is asked again; 5 seconds.
+	Bytes int64  // most bytes in flight, unless a single object is larger; default 64 MiB
+	Most  int    // most objects in flight; default 16
+	Asked int    // members asked per object; default 2
+	// TakeTime is the timeout of a request, which includes the member's fetch; default 10
+	// seconds. RestTime is the pause before a member that had no room, was busy or did not
+	// answer is asked again; default 5 seconds.
 	TakeTime, RestTime time.Duration
 }
 
@@ -80,10 +80,10 @@ type PushCounters struct {
 	Unplaced    uint64 `count:"copies_unplaced" prom:"peer_copies_total,result=unplaced"`
 }
 
-// Neighbours is a tier.Sink over the members of a cluster: it gives copies of objects
-// that this node may evict to members with room. The object has to stay a hit here until
-// the write's done is called, since the member fetches it like any other object. All
-// methods may be called concurrently.
+// Neighbours is a tier.Sink over the members of a cluster: it gives copies of objects that
+// this node may evict to members with room. The object has to stay a hit here until the
+// callback of its write is called (tier.Write.Start), since the member fetches it like any
+// other object. All methods may be called concurrently.
 type Neighbours struct {
 	cfg    PushConfig
 	ctx    context.Context // ended by Close
@@ -192,8 +192,9 @@ func (n *Neighbours) Admit(o *tier.Object) (tier.Write, error) {
 	return w, nil
 }
 
-// candidatesLocked lists the members that may be asked now. some reports whether there are
-// any if pauses are ignored. It drops pauses that are over, and those of former members.
+// candidatesLocked lists the members that may be asked now. The result some is true if a
+// member could be asked if the pauses in n.rests were ignored. candidatesLocked drops
+// pauses that are over, and pauses of former members.
 func (n *Neighbours) candidatesLocked(now time.Time) (list []*member, some bool) {
 	table := *n.cfg.Peers.table.Load()
 	for m, until := range n.rests {

@@ -104,7 +104,7 @@ func (c *copyOf) rangeBytes() int64 {
 	return min(max(each, minRange), cfg.RangeBytes)
 }
 
-// final returns the error of readAll when no member is left to ask.
+// The method final returns the error of readAll when no member is left to ask.
 func (c *copyOf) final(ctx context.Context, gone bool, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -115,8 +115,8 @@ func (c *copyOf) final(ctx context.Context, gone bool, err error) error {
 	return fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
 }
 
-// another asks further members until one has the object with the same digests, and
-// returns that member; nil = none.
+// The method another asks further members until one has the object with the same digests,
+// and returns that member. nil means that there is none.
 func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	for _, m := range c.peers.candidates(c.tag, c.peers.cfg.Now()) {
 		if slices.Contains(*asked, m.Node) || len(*asked) >= c.peers.cfg.Candidates {
@@ -132,8 +132,8 @@ func (c *copyOf) another(ctx context.Context, asked *[]Node) *member {
 	return nil
 }
 
-// readFrom reads the spans in left from one member. On return, left has the spans that
-// have not arrived.
+// readFrom reads the spans in the list left from one member. On return, the list has only
+// the spans that have not arrived.
 func (c *copyOf) readFrom(ctx context.Context, m *member, left *[]span, to *target) error {
 	bytes := int64(0)
 	for i := range *left {

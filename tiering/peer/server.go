@@ -18,8 +18,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// ServerConfig configures a Server. A zero field that is not required takes its default,
-// which its comment states after a semicolon.
+// ServerConfig configures a Server. Fields marked "required" must be set. Any other field
+// that is zero takes the default that its comment states.
 type ServerConfig struct {
 	Store  *tiering.Store // required
 	Device gpuipc.Device  // device of the store's arena; required
@@ -27,15 +27,15 @@ type ServerConfig struct {
 	// Known answers requests of HoldersPath; nil = they are refused.
 	Known *Known
 
-	MaxRequests int // concurrent requests of all peers together; 64
-	MaxPerPeer  int // concurrent requests of one peer; 16
-	// PeerOf identifies the peer of a request; ByAddress.
+	MaxRequests int // concurrent requests of all peers together; default 64
+	MaxPerPeer  int // concurrent requests of one peer; default 16
+	// PeerOf identifies the peer of a request; default ByAddress.
 	PeerOf func(*fasthttp.RequestCtx) string
-	// PromoteTime is how long a request waits for objects that are only on disk. After
-	// that the peer has to ask again; 2 seconds.
+	// PromoteTime is how long a request waits for objects that are only on disk. After that
+	// the peer has to ask again. The default is 2 seconds.
 	PromoteTime time.Duration
-	// StallTime is how long a peer may accept no byte before its connection is closed; 10
-	// seconds.
+	// StallTime is how long a peer may accept no byte before its connection is closed. The
+	// default is 10 seconds.
 	StallTime time.Duration
 	Log       zerolog.Logger
 }
@@ -265,8 +265,8 @@ func (s *Server) find(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// alike returns how many names at the front one acquire can lease: segments of one tenant
-// and profile, or a single name.
+// alike returns how many names at the front of the list one call of the method acquire can
+// lease: several segments of one tenant and profile, or a single name.
 func alike(names []name) int {
 	n := 1
 	for n < len(names) && names[0].Kind == 0 && names[n].Kind == 0 &&
@@ -329,8 +329,9 @@ func (s *Server) release(id tier.LeaseID) {
 	}
 }
 
-// acquire leases the objects of names that are alike. An object has no lease if it is not
-// here, or if this node has no tenant of that name and salt.
+// acquire leases the objects of names, which the function alike has found to fit one lease.
+// An object has no lease if it is not here, or if this node has no tenant of that name and
+// salt.
 func (s *Server) acquire(ctx context.Context, names []name) ([]held, error) {
 	list := make([]held, len(names))
 	tenant := s.cfg.Names.tenants[names[0].tenant]

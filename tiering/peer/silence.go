@@ -47,7 +47,8 @@ func (m *member) close() {
 	m.silence.running.Wait()
 }
 
-// start runs f in a goroutine that close waits for; after close it does nothing.
+// start runs f in a goroutine that the method close waits for. After close, start does
+// nothing.
 func (s *silence) start(f func()) {
 	s.starts.Lock()
 	defer s.starts.Unlock()
@@ -56,7 +57,8 @@ func (s *silence) start(f func()) {
 	}
 }
 
-// watch calls cancel if the member falls silent before stop is called.
+// watch calls the function cancel if the member falls silent before the returned function
+// is called.
 func (p *Peers) watch(m *member, cancel func()) (stop func()) {
 	ctx, done := context.WithCancel(m.silence.ctx)
 	m.silence.start(func() {
@@ -70,7 +72,7 @@ func (p *Peers) watch(m *member, cancel func()) (stop func()) {
 	return done
 }
 
-// after waits for a duration; it returns false if the context ends earlier.
+// The function after waits for a duration. It returns false if the context ends earlier.
 func after(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

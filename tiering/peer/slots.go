@@ -23,7 +23,8 @@ type waiter struct {
 	got   chan struct{}
 }
 
-// take waits for a slot, which the caller returns with give. The error is the context's.
+// take waits for a slot, which the caller gives back with the method give. The error is the
+// context's.
 func (s *slots) take(ctx context.Context, order uint64) error {
 	s.mu.Lock()
 	if s.free > 0 { // then nobody is waiting

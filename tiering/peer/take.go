@@ -13,17 +13,17 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// TakerConfig configures a Taker. A zero field that is not required takes its default,
-// which its comment states after a semicolon.
+// TakerConfig configures a Taker. Fields marked "required" must be set. Any other field
+// that is zero takes the default that its comment states.
 type TakerConfig struct {
 	Store  *tiering.Store                    // required
 	Names  *Names                            // required
-	PeerOf func(*fasthttp.RequestCtx) string // identifies the peer of a request; ByAddress
+	PeerOf func(*fasthttp.RequestCtx) string // identifies the peer of a request; default ByAddress
 
-	Bytes        int64         // most bytes being fetched, unless one object is larger; 256 MiB
-	BytesPerPeer int64         // the same for one peer; 64 MiB
-	Most         int           // most objects being fetched; 32
-	Time         time.Duration // timeout of a fetch, shorter than the peer's TakeTime; 8 seconds
+	Bytes        int64         // most bytes being fetched, unless one object is larger; default 256 MiB
+	BytesPerPeer int64         // the same for one peer; default 64 MiB
+	Most         int           // most objects being fetched; default 32
+	Time         time.Duration // timeout of a fetch, shorter than the peer's TakeTime; default 8 seconds
 }
 
 // TakerCounters counts events since NewTaker.
@@ -152,8 +152,9 @@ func (t *Taker) take(peer string, n *name, bytes int64) taking {
 	return taken
 }
 
-// enter counts an object's bytes if they and those of the copies being fetched fit into the
-// limits and into the free room of memory. The caller calls leave. Otherwise v says why not.
+// The method enter counts an object's bytes if they, together with the copies being
+// fetched, fit into the limits and into the free room of memory. The caller then has to
+// call the function leave. If they do not fit, leave is nil and v says why.
 func (t *Taker) enter(peer string, kind tier.CheckpointKind, tenant tier.TenantID, bytes int64) (leave func(), v taking) {
 	spare := t.cfg.Store.Spare(kind, tenant)
 	t.mu.Lock()

@@ -121,8 +121,8 @@ func (t *target) fill(ctx context.Context, s *span, read func(runs [][]byte) err
 	return nil
 }
 
-// stage is fill for memory that the CPU cannot address. It uses a buffer of up to
-// RangeBytes and a chunk, one for each of Streams.
+// stage does the same as the method fill, for memory that the CPU cannot address. It uses a
+// buffer of up to RangeBytes and a chunk for each of the Streams ranges in flight.
 func (t *target) stage(ctx context.Context, s *span, read func(runs [][]byte) error) error {
 	end := s.off + s.n
 	if k := len(s.gaps); k > 0 {

@@ -33,7 +33,7 @@ const (
 // primers refuse it.
 //
 // A segment has at most profile.MaxTokens ids. If an answer would exceed maxAnswer bytes,
-// rows that do not fit have the status later.
+// rows that do not fit get the status "later" (the constant later).
 const (
 	namedBytes   = 32 + 16 + 1 + 32 // a name without the base
 	nameBytes    = namedBytes + 1 + 32
@@ -326,8 +326,9 @@ func (r *reader) name() (n name) {
 	return n
 }
 
-// count reads a number of elements, and checks that the message has that many more
-// elements of size bytes each.
+// The method count reads a number and checks that the message has at least this number of
+// further elements, of size bytes each. If it has fewer, count returns 0 and sets the field
+// short.
 func (r *reader) count(size int) int {
 	n := int64(r.u32())
 	if n*int64(size) > int64(len(r.b)) {

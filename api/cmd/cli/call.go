@@ -66,7 +66,8 @@ func (c *Call) Document(v any) error {
 	return show.JSON(c.Stdout, v)
 }
 
-// Conclude prints a result, as a document or with print, and returns an error unless all is well.
+// Conclude prints a result: as a document for programs, or with the function print for people. It
+// returns an error unless the parameter well is true.
 func (c *Call) Conclude(document any, print func(io.Writer) error, well bool) error {
 	if c.JSON {
 		print = func(io.Writer) error { return c.Document(document) }

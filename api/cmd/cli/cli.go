@@ -52,8 +52,8 @@ type Command struct {
 	Words    []string // possible first arguments, for completion
 	Listing  bool     // its output has the form "wide"
 	Screen   bool     // its output has no forms
-	// Setup declares flags and returns the function to run after parsing; nil if there are
-	// only subcommands.
+	// Setup declares flags and returns the function to run after parsing. Setup is nil if the
+	// command has only subcommands.
 	Setup  func(fs *pflag.FlagSet) func(ctx context.Context, c *Call) error
 	Subs   []Command
 	Hidden bool // started by programs

@@ -21,7 +21,7 @@ func NewProgress(w io.Writer) *Progress {
 	return &Progress{w: w, terminal: terminal.Is(w), last: -1}
 }
 
-// At shows the part done, from 0 to 1.
+// At shows how much of the work is done, from 0 to 1.
 func (p *Progress) At(done float64, what string) {
 	const width = 40
 	thousandths := int(1000 * min(max(done, 0), 1))

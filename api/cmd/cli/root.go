@@ -106,8 +106,8 @@ func (p *Program) tree(c *Command, parent string, stdout, stderr io.Writer) *cob
 	return cmd
 }
 
-// completions registers the values of flags. RegisterFlagCompletionFunc fails only if a
-// flag is registered twice, which does not happen here.
+// completions registers which values a shell offers for arguments and flags.
+// RegisterFlagCompletionFunc fails only if a flag is registered twice, which does not happen here.
 func (p *Program) completions(cmd *cobra.Command, c *Command) {
 	if c.Words != nil {
 		cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -207,7 +207,8 @@ func Subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// flagOf returns the flag that an argument sets, if any, and whether by its long name.
+// flagOf returns the flag that an argument sets, if any, and whether the argument has its long
+// name.
 func flagOf(fs *pflag.FlagSet, arg string) (f *pflag.Flag, long bool) {
 	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	if f = fs.Lookup(name); f != nil || name == "help" {

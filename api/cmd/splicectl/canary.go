@@ -53,8 +53,8 @@ func (s *switching) run(ctx context.Context, c *cli.Call) error {
 	return c.Page(show.Of(done.Canaries, false, canaryView(c)))
 }
 
-// findProfile returns the only profile whose fingerprint begins with digits. It looks among the
-// registered profiles and those with reports.
+// findProfile returns the fingerprint that begins with the given hex digits, among those of
+// registered profiles and of profiles with reports. It returns an error if none or several do.
 func findProfile(ctx context.Context, client *api.Client, digits string) (api.Digest, error) {
 	var keys []api.Digest
 	reported, err := client.Canaries(ctx)

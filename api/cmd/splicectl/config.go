@@ -212,8 +212,8 @@ func patchOf(args []string) (json.RawMessage, error) {
 	return json.Marshal(patch)
 }
 
-// settingPath splits a name at its dots. The name of a tenant may contain dots, too: after
-// "quotas." all parts belong to it, except a last one that ends with "_bytes".
+// settingPath splits a name at its dots. The name of a tenant may contain dots, too. So all parts
+// after "quotas." are the tenant's name, except a last part that ends with "_bytes".
 func settingPath(name string) []string {
 	of, rest, below := strings.Cut(name, ".")
 	if !below || of != "quotas" {

@@ -114,8 +114,8 @@ func (i *inspection) printGone(c *cli.Call, digits string, decisions []api.Decis
 	return cli.ErrFailed
 }
 
-// find returns the only segment whose key begins with digits, or if there is none the only such
-// checkpoint.
+// find returns the segment whose key begins with the given hex digits. If no segment does, it
+// returns the checkpoint whose hash begins with them. It returns an error if several match.
 func find(ctx context.Context, client *api.Client, digits string) (inspected, error) {
 	key, err := findSegment(ctx, client, digits)
 	if err == nil {
@@ -177,9 +177,9 @@ func hexDigits(text string) error {
 	return nil
 }
 
-// onlyKey returns the key that begins with digits. The key may occur in keys repeatedly. If
-// several keys begin with digits, onlyKey returns an error; if none does, it returns the error
-// none.
+// onlyKey returns the key that begins with the given hex digits. The slice keys may contain a key
+// repeatedly. If several different keys match, onlyKey returns an error, whose text uses the plural
+// noun in the parameter what. If no key matches, it returns the parameter none.
 func onlyKey(keys []api.Digest, digits, what string, none error) (api.Digest, error) {
 	if err := hexDigits(digits); err != nil {
 		return api.Digest{}, err

@@ -21,8 +21,8 @@ import (
 // separate program, since they would make splicectl several times as large.
 const laboratory = "splicelab"
 
-// laboratoryCommands returns the commands of the laboratory. Running one replaces this process
-// by the laboratory, with all arguments.
+// laboratoryCommands returns the commands of the laboratory. When one runs, the laboratory replaces
+// this process and gets all arguments.
 func laboratoryCommands() []cli.Command {
 	list := []cli.Command{
 		{Name: "gpu-check", Group: "check", Synopsis: "[flags] [FILE]",
@@ -52,8 +52,9 @@ func laboratoryCommands() []cli.Command {
 	return list
 }
 
-// enterLaboratory replaces this process by the laboratory, which so gets the descriptors and
-// signals and determines the exit code. It returns only if that fails.
+// enterLaboratory replaces this process by the laboratory. The laboratory inherits the descriptors,
+// receives the signals and determines the exit code. enterLaboratory returns only if the
+// replacement fails.
 func enterLaboratory(args []string) error {
 	path, err := findLaboratory()
 	if err != nil {

@@ -174,8 +174,8 @@ func (l *listing) canaries(ctx context.Context, c *cli.Call, client *api.Client)
 	return show.Of(items, false, canaryView(c)), err
 }
 
-// knownTenant returns an error if a node has no tenant of that name; otherwise the listing
-// would just be empty.
+// knownTenant returns an error if a node has no tenant of that name. Without this check, the user
+// would just see an empty listing.
 func knownTenant(ctx context.Context, client *api.Client, name string) error {
 	tenants, err := tenantsOf(ctx, client)
 	if err != nil {

@@ -70,8 +70,8 @@ func commands() []cli.Command {
 	)
 }
 
-// complete registers the values of flags. RegisterFlagCompletionFunc fails only if a flag
-// is registered twice, which does not happen here.
+// complete registers which values a shell offers for flags. RegisterFlagCompletionFunc fails only
+// if a flag is registered twice, which does not happen here.
 func complete(cmd *cobra.Command, c *cli.Command) {
 	register := func(name string, f cobra.CompletionFunc) {
 		if cmd.Flags().Lookup(name) != nil {

@@ -133,8 +133,8 @@ type answer[T any] struct {
 	err   error
 }
 
-// askAll queries all nodes, some concurrently, and closes them. Answers are in the order of
-// nodes.
+// askAll queries all nodes, up to atOnce of them at the same time, and closes their clients. It
+// returns the answers in the order of the slice nodes.
 func askAll[T any](ctx context.Context, nodes []node, ask func(context.Context, *api.Client) (T, error)) []answer[T] {
 	out := make([]answer[T], len(nodes))
 	var group errgroup.Group

@@ -146,7 +146,7 @@ func (r *removal) byKey(ctx context.Context, c *cli.Call, client *api.Client, wh
 	return errors.Join(failed, t.Flush())
 }
 
-// find returns the key that begins with digits.
+// find returns the only key that begins with the given hex digits.
 func (r *removal) find(ctx context.Context, client *api.Client, what, digits string) (api.Digest, error) {
 	if what == "checkpoints" {
 		p, err := findCheckpoint(ctx, client, digits)

@@ -20,8 +20,8 @@ import (
 // requestTimeout is the time limit for an answer, unless --timeout sets another.
 const requestTimeout = 5 * time.Second
 
-// slowTimeout is the time limit for slow requests: those about many objects, and those that test
-// or read something before they are answered.
+// slowTimeout is the time limit for slow requests: requests about many objects, and requests for
+// which the node tests or reads something first.
 const slowTimeout = time.Minute
 
 // target is the node, or the nodes, that a command addresses.
@@ -77,8 +77,8 @@ func (t *target) address() (address, token string, err error) {
 	return named.Admin, named.TokenFile, nil
 }
 
-// contextNamed returns the context of a name. "" means the current context, or if there is none
-// the default socket of the node.
+// contextNamed returns the context of that name. For the name "" it returns the current context or,
+// if there is no current context, one for the default socket of this machine.
 func contextNamed(name string) (contexts.Context, error) {
 	f, err := contexts.Load()
 	if err != nil {

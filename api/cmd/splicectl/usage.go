@@ -64,8 +64,8 @@ func hits(u *api.Usage) show.Share {
 	return show.ShareOf(float64(u.Prefix+u.Reused), float64(u.Prompt)-float64(u.Engine))
 }
 
-// allHits returns the hit ratio of the daemon and the engine's own cache together, among all
-// tokens.
+// allHits returns the share of all prompt tokens that either the daemon or the engine's own cache
+// had.
 func allHits(u *api.Usage) show.Share {
 	return show.ShareOf(float64(u.Engine+u.Prefix+u.Reused), float64(u.Prompt))
 }

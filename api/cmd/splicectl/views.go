@@ -154,8 +154,8 @@ func canaryView(c *cli.Call) show.View[api.Canary] {
 	}}
 }
 
-// lossText formats the ways that were compared, with the expected loss and the number of
-// comparisons of each.
+// lossText formats the losses: for each way of splicing, its name, the expected loss in percent,
+// and the number of requests that were compared or measured offline.
 func lossText(losses []api.Loss) string {
 	var list []string
 	for _, l := range losses {

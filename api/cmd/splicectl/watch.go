@@ -30,8 +30,8 @@ func (w *watcher) flags(fs *pflag.FlagSet) {
 	fs.Lookup("watch").NoOptDefVal = watchEvery.String()
 }
 
-// run shows something once, or repeatedly until the context ends. While it repeats, it prints
-// errors and tries again, except after errors of the command line.
+// run calls the function in the parameter once, either one time or repeatedly until the context
+// ends. While it repeats, it prints errors and continues, but an error in the command line ends it.
 func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Context, *cli.Call) error) error {
 	if w.every == 0 {
 		return once(ctx, c)
@@ -53,8 +53,8 @@ func (w *watcher) run(ctx context.Context, c *cli.Call, once func(context.Contex
 	}
 }
 
-// frame calls once and prints its output. On a terminal the output replaces the previous one;
-// elsewhere it is appended.
+// frame calls the function in the parameter once, and prints its output. On a terminal the output
+// replaces that of the previous call; elsewhere it is appended.
 func (w *watcher) frame(ctx context.Context, c *cli.Call, n int, once func(context.Context, *cli.Call) error) error {
 	var b bytes.Buffer
 	shown := *c

@@ -33,7 +33,7 @@ func Format(o Object) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// write appends a value. used is the number of characters in its line before it.
+// write appends a value. The parameter used is the number of characters before it in its line.
 func write(b *bytes.Buffer, depth, used int, v any) error {
 	var flat bytes.Buffer
 	if err := compact(&flat, v); err != nil {

@@ -6,9 +6,10 @@
 //   - A property is required unless its tag has omitempty. Nothing may be null, so a pointer
 //     needs omitempty, and owners of slices and maps write empty ones.
 //   - Embedded structs add their properties to those of the outer struct.
-//   - The first paragraph of a type's or field's comment is its description. The name of another
-//     field in it becomes the JSON name, the name of an exported constant the value, and nil
-//     the word absent. Leading words such as "Count is" are cut from comments of fields.
+//   - The first paragraph of a type's or field's comment is its description. Three kinds of words
+//     in it are replaced: the name of another field by its JSON name, the name of an exported
+//     constant by its value, and nil by the word absent. Leading words such as "Count is" are
+//     cut from comments of fields.
 //
 // A type says next to its declaration what its Go type cannot express:
 //   - The tag `enum:"a,b"` lists the values of a string or of a list's strings. `enum:"Level*"`

@@ -139,8 +139,9 @@ func commentOf(groups ...*ast.CommentGroup) string {
 
 var word = regexp.MustCompile(`\b(nil|[A-Z]\w*)\b`)
 
-// translated replaces the Go names in the comment of own: other fields by their JSON names,
-// constants by their values. The name of own is left alone, since it is often a plain word.
+// translated replaces the Go names in the comment text: names of fields by their JSON names, and
+// names of constants by their values. The parameter own is the name of the described type, field or
+// constant. It is not replaced, since it is often a plain word.
 func (s *source) translated(text string, json map[string]string, own string) string {
 	return word.ReplaceAllStringFunc(text, func(w string) string {
 		switch w {

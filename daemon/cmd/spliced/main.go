@@ -99,8 +99,9 @@ const (
 	lastLines   = time.Second // limit for writing the last lines
 )
 
-// queued moves writes of a log to another goroutine, so that a reader of the log that stalls blocks
-// nothing. If too many lines wait, lines are dropped and counted. flush writes the waiting lines.
+// queued moves writes of a log to another goroutine, so that nothing blocks when the reader of
+// standard error stalls. If too many lines wait, lines are dropped and counted. The returned
+// function flush writes the waiting lines.
 func queued(c *settings.Config, w io.Writer, colours bool) (lines io.Writer, flush func()) {
 	direct := newLog(c, w, colours)
 	queue := diode.NewWriter(struct{ io.Writer }{w}, queuedLines, 0, func(missed int) {
@@ -135,7 +136,7 @@ func levelOf(c *settings.Config) zerolog.Level {
 	return level
 }
 
-// newLog creates the log. colours is for terminals.
+// newLog creates the log. The parameter colours is true if a terminal shows the log in colours.
 func newLog(c *settings.Config, w io.Writer, colours bool) zerolog.Logger {
 	w = plainWriter{w}
 	if c.LogFormat == "console" {

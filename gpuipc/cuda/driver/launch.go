@@ -91,9 +91,10 @@ type launchFrame struct {
 
 var launchFrames = sync.Pool{New: func() any { return new(launchFrame) }}
 
-// Launch enqueues a kernel. grid is in blocks, block in threads, and shared in bytes of
-// dynamic shared memory. args has the kernel's parameters in the layout of C and at most
-// MaxLaunchBytes bytes. It is copied before Launch returns.
+// Launch enqueues a kernel. The parameter grid is a number of blocks, block is a number of
+// threads, and shared is the number of bytes of dynamic shared memory. The slice args has
+// the kernel's parameters in the layout of C and at most MaxLaunchBytes bytes. Its bytes
+// are copied before Launch returns.
 func (a *API) Launch(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte) error {
 	if len(args) > MaxLaunchBytes {
 		return &Error{

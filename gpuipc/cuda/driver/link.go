@@ -46,8 +46,8 @@ func call(fn uintptr, args ...uintptr) Result {
 	return Result(int32(r))
 }
 
-// bind makes the functions that take a struct by value. Each processor's calling convention
-// passes such structs in a different way.
+// bind sets the Go functions for those C functions that take a struct by value. Each
+// processor's calling convention passes such structs in a different way.
 func (s *symbols) bind() {
 	purego.RegisterFunc(&s.ipcOpenMemHandle, s.rawIPCOpenMemHandle)
 	purego.RegisterFunc(&s.ipcOpenEventHandle, s.rawIPCOpenEventHandle)

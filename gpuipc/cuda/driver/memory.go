@@ -24,10 +24,10 @@ func (a *API) IPCMemHandle(p DevicePtr) ([IPCHandleBytes]byte, error) {
 	return h, fail("cuIpcGetMemHandle", r)
 }
 
-// IPCOpen maps the allocation of another process's handle and returns its base address. If
-// a context is current, InvalidContext means that both processes have the same PID in
-// separate namespaces. Opening a handle twice returns the same address, and IPCClose must
-// be called as often.
+// IPCOpen maps the allocation that a handle of another process stands for, and returns its
+// base address. If a context is current and IPCOpen returns InvalidContext, both processes
+// have the same PID in separate namespaces. Opening a handle again returns the same
+// address. Each IPCOpen needs its own IPCClose.
 func (a *API) IPCOpen(h [IPCHandleBytes]byte) (DevicePtr, error) {
 	var p DevicePtr
 	r := a.ipcOpenMemHandle(&p, ipcHandleOf(h), ipcLazyPeerAccess)

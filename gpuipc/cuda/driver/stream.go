@@ -20,7 +20,7 @@ func (a *API) StreamCreate() (Stream, error) {
 const mostUrgent = -1 << 20
 
 // StreamCreateUrgent creates a stream of the highest priority. Its work runs even if a few
-// other streams wait for a number, but not if many do: see order.MostWaiting.
+// other streams wait in StreamWaitValue64GEQ, but not if many do: see order.MostWaiting.
 func (a *API) StreamCreateUrgent() (Stream, error) {
 	var s Stream
 	priority := int32(mostUrgent)
@@ -88,14 +88,14 @@ func (a *API) EventElapsed(start, end Event) (float32, error) {
 	return ms, fail("cuEventElapsedTime", r)
 }
 
-// StreamWaitEvent makes later work on s wait for the last EventRecord of e, whichever
-// process made it.
+// StreamWaitEvent makes later work on s wait for the last EventRecord of e, even if another
+// process called EventRecord.
 func (a *API) StreamWaitEvent(s Stream, e Event) error {
 	return fail("cuStreamWaitEvent", call(a.streamWaitEvent, uintptr(s), uintptr(e), 0))
 }
 
-// IPCEventHandle returns a handle for other processes of an event created with
-// EventInterprocess|EventNoTiming.
+// IPCEventHandle returns a handle with which other processes open the event e. The event
+// must have been created with EventInterprocess|EventNoTiming.
 func (a *API) IPCEventHandle(e Event) ([IPCHandleBytes]byte, error) {
 	var h [IPCHandleBytes]byte
 	r := call(a.ipcGetEventHandle, uintptr(unsafe.Pointer(&h)), uintptr(e))

@@ -2,8 +2,8 @@ package driver
 
 import "unsafe"
 
-// Values in the driver's structs (cuda.h). This package creates only one kind of memory:
-// pinned, on one device, shared as a POSIX descriptor.
+// These are values in the driver's structs (cuda.h). This package creates only one kind of
+// memory: pinned, on one device, shared as a POSIX descriptor.
 const (
 	memPinned         = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
 	memDescriptor     = 1 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

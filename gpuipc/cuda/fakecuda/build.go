@@ -112,8 +112,8 @@ type unit struct {
 	content []byte
 }
 
-// kernel reports whether the unit is C++: the file that includes all kernels, or a file of
-// their emulation.
+// The method kernel reports whether the unit is compiled as C++. C++ units are the file
+// that includes all kernels and the files of the kernels' emulation.
 func (u unit) kernel() bool {
 	return filepath.Base(u.name) == "spliced.cu" || strings.HasSuffix(u.name, ".cc")
 }
@@ -185,7 +185,8 @@ func kernelUnits(folder string) ([]unit, error) {
 }
 
 // The flags are part of the digest. Kernels must round as a GPU does: a multiply-add is
-// fused only where the source requests it.
+// fused only where the source requests it. So -ffp-contract=off forbids the compiler to
+// fuse others.
 var (
 	flags       = []string{"-O2", "-g1", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"}
 	cFlags      = []string{"-std=gnu11"}

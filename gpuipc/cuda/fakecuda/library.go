@@ -12,16 +12,16 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// ProbePTX has two kernels for tests that need none of package kernels: probe_fill(u64 dst,
-// u32 n, u32 value) and probe_add(u64 dst, u64 src, u32 n). Both work on words of four
-// bytes.
+// ProbePTX has two kernels, for tests that need no kernel of package kernels:
+// probe_fill(u64 dst, u32 n, u32 value) and probe_add(u64 dst, u64 src, u32 n). Both work
+// on words of four bytes.
 //
 //go:embed probe.ptx
 var ProbePTX []byte
 
-// Library is the fake driver in this process, which the code under test loads from Path
-// too. Its settings and faults apply to the whole process, so tests that use them must not
-// run in parallel. It is safe for concurrent use.
+// Library gives a test access to the fake driver in this process. The code under test must
+// load the driver from Path too. Settings and faults apply to the whole process, so tests
+// that use them must not run in parallel. A Library is safe for concurrent use.
 type Library struct {
 	Path string
 
@@ -102,9 +102,9 @@ func (l *Library) Release() { l.release() }
 // Calls returns the number of calls of a function so far; "*" counts all functions.
 func (l *Library) Calls(name string) uint64 { return l.calls(name) }
 
-// Reset removes everything that a lost or broken device left in this process, as the end of
-// the process would. All objects and memory are freed, and handles become invalid. No call
-// of the driver may be running.
+// Reset removes everything that a lost or broken device left in this process, as the driver
+// does at the end of a process. All objects and memory are freed, and handles become
+// invalid. No call of the driver may be running.
 func (l *Library) Reset() { l.reset() }
 
 // Forgive makes LeakCheck ignore n misuses, which the test made on purpose.

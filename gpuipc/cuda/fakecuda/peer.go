@@ -19,8 +19,8 @@ type Peer struct {
 	out *bufio.Reader
 }
 
-// StartPeer starts a Peer. env is added to its environment, and it gets files as
-// descriptors from 3 on. The caller must call End.
+// StartPeer starts a Peer. The strings in env are added to its environment. It inherits the
+// files as descriptors, from descriptor 3 on. The caller must call End.
 func StartPeer(t testing.TB, env []string, files ...*os.File) *Peer {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

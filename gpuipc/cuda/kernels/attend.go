@@ -9,10 +9,10 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc/kernel"
 )
 
-// AttendJob is the attention of one layer for one request, on device memory. Rows
-// consecutive query rows Q [Rows, Heads, KeyDim], rotated to their positions, attend to all
-// rows of Runs. The result is Out [Rows, Heads, ValueDim]. Q and Out are contiguous and of
-// QType. Consecutive heads share a key head.
+// AttendJob is the attention of one layer for one request, on device memory. Q has
+// consecutive query rows, [Rows, Heads, KeyDim], already rotated to their positions. They
+// attend to the key and value rows of all Runs. The result is Out [Rows, Heads, ValueDim].
+// Q and Out are contiguous and of QType. Consecutive heads share a key head.
 type AttendJob struct {
 	Rows     int
 	Heads    int
@@ -29,8 +29,9 @@ type AttendJob struct {
 }
 
 // AttendRun is a run of rows of keys and values, read in place. All strides are in bytes.
-// If BlockRows is 0, rows follow each other at RowStride. Otherwise row 0 is row FirstRow
-// of a block table, as in RotateTarget; keys and values share the table.
+// If BlockRows is 0, rows follow each other at RowStride. Otherwise the rows are in the
+// blocks of a block table, and the run begins at row FirstRow of that table, as in
+// RotateTarget. Keys and values share the table.
 type AttendRun struct {
 	Rows      int
 	Begin     int // position of the first row; a query row sees rows up to its own position
@@ -39,14 +40,15 @@ type AttendRun struct {
 	Blocks    []uint32
 	BlockRows int
 	FirstRow  int
-	// Turn is the rotation that the keys lack: R(p) if they were stored as if the run began
-	// at position 0 and the run begins at position p here (MEPIC §4). The kernel rotates
-	// the queries by the inverse. nil means that the keys are final.
+	// Turn is the rotation that the keys lack. If the keys were stored as if the run began
+	// at position 0, but the run begins at position p here, Turn is the rotation by p
+	// positions (MEPIC §4). The kernel rotates the queries by the inverse. nil means that
+	// the keys are final.
 	Turn *gpuipc.Rotation
 }
 
-// AttendRows is the place of keys or values. Base is the address of block 0, or of row 0
-// without blocks.
+// AttendRows is the place of keys or values. Base is the address of block 0. If
+// AttendRun.BlockRows is 0, Base is the address of row 0.
 type AttendRows struct {
 	Base        uint64
 	BlockStride int64
@@ -62,11 +64,12 @@ const (
 	attendRunBytes  = 96 // bytes of a run in the tables: attending::Run
 	attendItemBytes = 24 // bytes of an item in the tables
 	// attendItems is the approximate number of blocks of threads that share the work of a
-	// launch: a few for each multiprocessor of any GPU. If there are many queries, and so
-	// many blocks, the keys are cut into fewer parts. A guess.
+	// launch: a few for each multiprocessor of any GPU. Many queries need many blocks
+	// anyway; then the keys are cut into fewer parts. The number is a guess.
 	attendItems = 1024
-	// attendLeast is the smallest number of rows for which an item pays off. An item writes
-	// ValueDim numbers per query. A guess.
+	// attendLeast is the smallest number of key rows of an attendItem. With fewer rows, the
+	// work would not pay for the ValueDim numbers that an item writes for each query. The
+	// number is a guess.
 	attendLeast = 256
 	// attendMost is the most queries of one key head, summed over the rows of a job.
 	attendMost = attendQueries * maxGridY
@@ -75,8 +78,9 @@ const (
 )
 
 // Attend builds launches of spliced_attend_*, and of spliced_attend_join, which must run
-// after them. scratch is the address of AttendScratch(jobs) bytes for intermediate results,
-// aligned to 16. Jobs may differ in everything. Several jobs may read the same runs.
+// after them. The parameter scratch is the address of AttendScratch(jobs) bytes for
+// intermediate results, aligned to 16. Jobs may differ in everything. Several jobs may read
+// the same runs.
 //
 // Compared with float64, results with F32 keys and values are correct to 1e-5 of the
 // largest value. With F16 and BF16 they are correct up to the rounding of the output. A
@@ -248,8 +252,9 @@ func (r *AttendRun) used() []uint32 {
 	return r.Blocks[r.FirstRow/r.BlockRows : (r.FirstRow+r.Rows-1)/r.BlockRows+1]
 }
 
-// entry returns the name of the kernel. The kernel of the job's type is used only if rows
-// consist of complete pieces of eight numbers that are aligned to 16 bytes.
+// The method entry returns the name of the kernel for the job. The fast kernels, one for
+// each type of keys, need rows that consist of complete pieces of eight numbers and are
+// aligned to 16 bytes. All other jobs use spliced_attend_any.
 func (a *AttendJob) entry() string {
 	all := uint64(0)
 	for i := range a.Runs {

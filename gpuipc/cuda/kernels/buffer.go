@@ -32,8 +32,9 @@ type BufferJob struct {
 	From     uint64
 	Out      uint64
 	New      BufferRows
-	// Parents has the row that each row follows, for pending and new rows. -1 means that it follows
-	// the states. nil means that each row follows the previous one.
+	// Parents has one entry for each pending and new row: the row that this row follows, or
+	// -1 if this row follows directly on the states. If Parents is nil, each row follows
+	// the previous one.
 	Parents []int32
 }
 
@@ -102,8 +103,9 @@ func Buffer(jobs []BufferJob) ([]Launch, error) {
 	return launches, nil
 }
 
-// cut returns a job with the first n new rows of a, and removes these rows from New of a, where
-// they are pending then. more is false if all rows are in first.
+// cut splits a job with more than n new rows. The result first has the first n new rows of
+// a. In a itself these n rows become pending, and the remaining rows stay new. If a has at
+// most n new rows, first has all of them, more is false and a stays unchanged.
 func (a *BufferJob) cut(n int) (first BufferJob, more bool) {
 	first = *a
 	if a.New.N <= n {
@@ -185,8 +187,8 @@ func (a *BufferJob) checkParents() error {
 	return nil
 }
 
-// kernel returns which kernel of bufferKernels a part of the job uses: the largest number of new
-// rows that it can handle.
+// The method kernel returns the entry of bufferKernels that handles the next part of the
+// job: the smallest kernel with room for all new rows, else the largest kernel.
 func (a *BufferJob) kernel() int {
 	for _, m := range bufferKernels {
 		if a.New.N <= m {
@@ -199,8 +201,8 @@ func (a *BufferJob) kernel() int {
 // tiles returns the number of blocks of threads that share a head.
 func (a *BufferJob) tiles() int { return (a.DV-1)/bufferColumns + 1 }
 
-// shared returns the bytes of shared memory that buffering::layout takes in the kernel for m new
-// rows.
+// The method shared returns the bytes of shared memory that buffering::layout takes. m is
+// the largest number of new rows that the kernel handles.
 func (a *BufferJob) shared(m int) int {
 	channels := (a.DK + 3) / 4 * 4
 	n := 2*m*channels + channels + bufferGroups*channels + bufferGroups*bufferColumns + 2*m*bufferGroups + 4*2*m*bufferColumns + m*bufferColumns + 2*m*m + m
@@ -231,9 +233,11 @@ func bufferLaunch(m int, jobs []BufferJob) Launch {
 	}
 }
 
-// family describes branching rows. It writes to the tables the pending ancestors of the new rows
-// (rows with the same ancestors share a list), the rows of a flush, and for each new row a mask of
-// the new rows among its ancestors. For rows that do not branch it writes nothing.
+// The method family describes branching rows by three things that it appends to tables. The
+// first is a list of pending ancestors for the new rows; rows with the same ancestors share
+// a list. The second is the list of the rows of a flush, if there is one. The third is a
+// mask for each new row, which marks its ancestors among the new rows. For rows that do not
+// branch, it appends nothing.
 func (a *BufferJob) family(tables *words) (passes uint64, count int, ancestors uint64) {
 	if a.chain() {
 		return 0, 0, 0

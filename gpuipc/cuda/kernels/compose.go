@@ -13,7 +13,7 @@ import (
 // address of 0 means that a tensor is absent. Out may equal From. Apart from that, no bytes
 // that a job writes may overlap any other tensor of the launch.
 //
-// A dense step whose T is F32 is not exact at the edge of the range. If rounding a number
+// A dense step whose T is F32 is not exact at the edge of F32's range. If rounding a number
 // to 11 bits overflows (from 0x7f7ff000 on, 3.4e38), the result is NaN, even if the exact
 // product is finite.
 type ComposeJob struct {
@@ -30,9 +30,9 @@ type ComposeJob struct {
 type ComposeStep struct {
 	T, S, Before uint64
 	TType, SType gpuipc.DType
-	// TPacked and SPacked are the bytes of the packed part (kernel.Packed) at T or S; 0
-	// means plain numbers. For a malformed part, no byte after its end is read, and heads
-	// are zeros.
+	// TPacked and SPacked are the lengths in bytes of the packed parts (kernel.Packed) at T
+	// and S. 0 means plain numbers. For a malformed part, no byte after its end is read,
+	// and heads are zeros.
 	TPacked, SPacked int64 `json:",omitempty"`
 	Rotation         *gpuipc.Rotation
 }
@@ -246,8 +246,8 @@ func (j *ComposeJob) turns() bool {
 
 func (s *ComposeStep) turned() bool { return s.S != 0 && s.Rotation != nil && s.Rotation.Dims > 0 }
 
-// pairs returns the form of the steps' rotations, and whether all of them have the same
-// form.
+// pairs returns a rotation whose Dims and Interleaved are those of the steps' rotations.
+// The result one is false if the steps differ in them.
 func (j *ComposeJob) pairs() (r gpuipc.Rotation, one bool) {
 	for i := range j.Steps {
 		if !j.Steps[i].turned() {
@@ -280,9 +280,9 @@ func (j *ComposeJob) denseKernel() composeKernel {
 	return first
 }
 
-// inStrips reports whether the job can be computed in strips: all rows can be copied in
-// units of 16 bytes (in packed parts, words at any address), and states in units of two
-// numbers.
+// inStrips reports whether the job can be computed in strips. Then all rows of T and S can
+// be copied in units of 16 bytes, and states in units of two numbers. Packed parts may be
+// at any address, but their rows must have a multiple of 8 numbers.
 func (j *ComposeJob) inStrips() bool {
 	states := j.From | j.Out
 	whole := func(at uint64, packed int64, numbers, size int) bool {
@@ -368,10 +368,11 @@ func plainShared(dk, columns int) uint32 {
 	return uint32((8*dk*columns + plainThreads/columns*33*4 + 15) / 16 * 16)
 }
 
-// ring is the layout of shared memory in dense kernels. It has slots for tiles of 32 rows
-// of T and of S, and then the new state of each warp. Kernels for packed parts divide the
-// slots according to the forms that they find: there is room for two tiles of any form, and
-// after it for the places of heads.
+// ring is the layout of shared memory in dense kernels. It begins with slots; each has room
+// for a tile of 32 rows of T and a tile of 32 rows of S. The new states of all warps are at
+// the end. Kernels for packed parts divide the room of the slots according to the forms
+// that they find. There is room for two tiles of any form. Between the slots and the new
+// states, these kernels also keep the places of heads.
 type ring struct {
 	columns                int
 	tBytes, sBytes, scales uint32 // bytes of a tile
@@ -384,7 +385,7 @@ func (r *ring) slot() uint32 { return r.tBytes + r.sBytes + r.scales }
 
 func (r *ring) bytes() uint32 { return r.behind() + r.heads + r.park }
 
-// behind returns the end of the slots in bytes.
+// The method behind returns the offset of the end of the slots, in bytes.
 func (r *ring) behind() uint32 {
 	if r.room != 0 {
 		return r.room
@@ -481,8 +482,8 @@ const (
 	composeStepBytes = 48
 )
 
-// composeTables returns the jobs, then their steps, then cosines and sines. compose_job.cu
-// has the structs.
+// composeTables returns the tables of a launch: first the jobs, then their steps, then
+// cosines and sines. compose_job.cu has the structs.
 func composeTables(jobs []*ComposeJob) words {
 	at := uint32(len(jobs) * composeJobBytes)
 	bytes := len(jobs) * composeJobBytes

@@ -10,7 +10,7 @@ import (
 // DigestJob requests the digests of the chunks of one object: gpuipc.DigestBytes of each
 // gpuipc.ChunkBytes from Src on, where the last chunk may be shorter. The digests are
 // written to Out, as Chunks(Bytes) numbers of 8 bytes, little-endian. An object with
-// several addresses needs a job for each, cut between chunks.
+// several addresses needs one job for each address, and may be cut only between chunks.
 type DigestJob struct {
 	Src   uint64 // any alignment; multiples of 16 are several times faster
 	Bytes int64
@@ -19,8 +19,8 @@ type DigestJob struct {
 
 const (
 	digestThreads = 288
-	// digestShared has two buffers. Each has the sums of 64 runs of 1024 bytes, which take
-	// 64 bytes each.
+	// digestShared is the size of two buffers. Each buffer has the sums of 64 runs of 1024
+	// bytes. The sums of one run take 64 bytes.
 	digestShared = 2 * 64 * 64
 	// maxDigests is the most chunks of a launch: 16 TiB, with 384 MiB of tables.
 	maxDigests = 16 << 20

@@ -24,8 +24,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The text is stored compressed: it is seven times as large, and a process reads it only once
-// or twice.
+// The text is stored compressed, because uncompressed it is seven times as large, and a
+// process reads it only once or twice.
 //
 //go:embed spliced.ptx.zst
 var compressed []byte

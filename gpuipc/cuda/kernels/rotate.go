@@ -46,11 +46,11 @@ const (
 	rotateRowBytes = 152 // bytes of a job in the tables: rotation::Job
 	// rotateBatch is the number of rows that a thread processes at once.
 	rotateBatch = 6
-	// rotateBlocks is the approximate number of blocks of threads, over all jobs of a launch,
-	// for the numbers that are rotated. The numbers that are only copied get as many. These
-	// are several blocks for each multiprocessor of any GPU, and few enough that a thread
-	// uses its cosines and sines for many rows. Twice and half as many were slower on an
-	// H200.
+	// rotateBlocks is the approximate number of blocks of threads for the numbers that are
+	// rotated, over all jobs of a launch. As many blocks handle the numbers that are only
+	// copied. 4096 is several blocks for each multiprocessor of any GPU, and few enough
+	// that a thread uses its cosines and sines for many rows. Twice and half as many blocks
+	// were slower on an H200.
 	rotateBlocks = 4096
 	// maxAngles bounds the cosines of a launch. The host needs 30 ns for each.
 	maxAngles = 1 << 24
@@ -222,8 +222,8 @@ func (a *addresses) add(n, stride uint64) {
 	a.over = a.over || high|carry != 0 || sum > math.MaxInt64
 }
 
-// share splits each row into units, as wide as the alignment of all addresses allows, and
-// shares the rows among threads.
+// The method share splits each row into units, as wide as the alignment of all addresses
+// allows, and shares the rows among threads.
 func (j *plannedRotate) share() {
 	size, dims := uint64(j.Type.Size()), uint64(j.dims)
 	all := j.Src | j.Dst.Base | j.rowStride | j.headBytes

@@ -25,8 +25,8 @@
 // No wait for a number that is not enqueued. A waiting stream blocks everything that is
 // enqueued after the wait, such as an engine's next step. Only the number ends the wait: no
 // deadline, no signal and no kill of the peer does. So a stream may wait only for a number
-// whose write the peer has enqueued. On the daemon's side, it may also be a number that the
-// daemon will write when work that is enqueued already has ended. The daemon never makes an
+// whose write the peer has enqueued. A client's stream may also wait for a number that the
+// daemon will write when work that is already enqueued has ended. The daemon never makes an
 // engine's stream wait: the daemon waits on its host, with the deadline of the request, and
 // replies after its last access. An engine waits for the daemon's slot only if it requested
 // this signal and named the work after which it comes. If two sides first waited for each
@@ -39,11 +39,11 @@
 // then writes Released into the slot for which its own streams wait. This ends every wait
 // for any number. The daemon does so when a connection ends, for streams in the client's
 // process; a client does so when it finds that the daemon has closed the socket. So the end
-// of a wait means "reached, or the peer is gone", and the connection shows which. A
-// client's own write must be able to run while streams wait: no more than MostWaiting
-// streams may wait. Released is final: it is larger than all numbers, and Page.Signal never
-// overwrites it. The writer of a slot may be broken. A client that writes a number too
-// early, or writes into the daemon's slot, only damages its own reads.
+// of a wait means "reached, or the peer is gone", and the connection shows which. No more
+// than MostWaiting streams of a client may wait at once, so that the client's own write of
+// Released can still run. Released is final: it is larger than all numbers, and Page.Signal
+// never overwrites it. The writer of a slot may be broken. A client that writes a number
+// too early, or writes into the daemon's slot, only damages its own reads.
 //
 // # Devices without 64-bit operations on streams
 //

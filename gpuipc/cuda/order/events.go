@@ -17,9 +17,9 @@ import (
 // slot from the host (Page.Signal). So the number only means that the event is recorded.
 // The side that reads the number calls Announced and waits for the event.
 //
-// An event knows only its last record. So a wait may take longer than requested, but never
-// shorter. If a side signals without pause, a host wait of its peer may not end before the
-// deadline.
+// A wait for an event is always for its latest record. So a wait may take longer than
+// requested, but never shorter. If a side signals without pause, a host wait of its peer
+// may not end before the deadline.
 //
 // The driver resolves handles of events through /dev/shm, which both processes must share.
 // What happens to the events of a dead process is not documented. A wait that is enqueued
@@ -144,8 +144,9 @@ func (e *Events) Announced(v uint64) {
 	}
 }
 
-// announced returns an error if the peer has not announced v. The event may not be recorded
-// for v then, and the driver would use an older record and let the stream continue.
+// announced returns an error if the peer has not announced v. Before the announcement, the
+// peer may not yet have recorded the event for v. The driver would then use an older record
+// and let the stream continue.
 func (e *Events) announced(v uint64) error {
 	if err := number(v); err != nil {
 		return err

@@ -23,7 +23,8 @@ type slotState struct {
 }
 
 // In returns the page at offset off of region r, which d made or imported. The caller owns
-// the page and the region, and closes the region after the last call here.
+// the page and the region. It closes the region only after its last call of a method of the
+// page.
 func In(d gpuipc.Device, r gpuipc.Region, off int64) (*Page, error) {
 	if off < 0 || off%SlotBytes != 0 || off > r.Bytes()-PageBytes {
 		return nil, fmt.Errorf("order: page at %d of a region of %d bytes: %w", off, r.Bytes(), gpuipc.ErrInvalid)
@@ -82,8 +83,8 @@ func (p *Page) Signal(ctx context.Context, s Slot, v uint64) error {
 	if err == nil {
 		own.last.Store(v)
 	}
-	// A Release since the check above may have written before this write. Then waits for
-	// larger numbers would not end.
+	// Since the check above, a concurrent Release may have written Released, and this write
+	// may have replaced it by v. Then waits for numbers above v would not end.
 	if own.released.Load() {
 		return errors.Join(err, write(ctx, p.memory, s, Released))
 	}

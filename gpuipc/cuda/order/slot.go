@@ -30,13 +30,15 @@ const (
 // most half of the process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by
 // default). If every connection has a waiting stream, no other stream runs, not even one of
 // the highest priority that would end the waits. On an H200 such a stream still ran with 7
-// waiting streams, but not with 8; with only one connection, not with 4.
+// waiting streams, but not with 8. With only one connection it did not run with 4 waiting
+// streams.
 const MostWaiting = 4
 
 // Released ends every wait. All sequence numbers are smaller.
 const Released uint64 = 1<<63 - 1
 
-// Reached reports whether the number have has reached want. It compares as the driver does.
+// Reached reports whether a slot with the number have has reached the number want. It
+// compares as the driver does.
 func Reached(have, want uint64) bool { return int64(have-want) >= 0 }
 
 func (s Slot) check() error {
@@ -111,15 +113,16 @@ func write(ctx context.Context, m memory, s Slot, v uint64) error {
 	return m.store(ctx, int64(s)*SlotBytes, word[:])
 }
 
-// Waits on the host poll after pollFirst, and then at intervals that grow by half up to
-// pollMost. These times are short compared with a step of an engine. They are long compared
-// with a read of the slot, for which the device copies 8 bytes. Guessed, not measured.
+// A host that waits polls the slot for the first time after pollFirst. Then the intervals
+// grow by half up to pollMost. These times are short compared with a step of an engine.
+// They are long compared with a read of the slot, for which the device copies 8 bytes.
+// Guessed, not measured.
 const (
 	pollFirst = 20 * time.Microsecond
 	pollMost  = time.Millisecond
 )
 
-// poll calls done until it returns true or an error, or until ctx ends.
+// poll calls the function done until it returns true or an error, or until ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -61,9 +61,9 @@ type atAddress struct {
 	page   driver.DevicePtr
 }
 
-// At returns the page at p, for a process that uses package driver itself. Its methods copy
-// on st, on which nothing may wait. They must be called one at a time, with the context
-// current on the calling thread.
+// At returns the page at p, for a process that uses package driver itself. The methods of
+// the page copy on st, on which nothing may wait. They must be called one at a time, with
+// the context current on the calling thread.
 func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
 	if p == 0 || p%SlotBytes != 0 {
 		return nil, fmt.Errorf("order: page at address %#x: %w", uint64(p), gpuipc.ErrInvalid)
@@ -71,7 +71,7 @@ func At(api *driver.API, st driver.Stream, p driver.DevicePtr) (*Page, error) {
 	return &Page{memory: &atAddress{api: api, stream: st, page: p}}, nil
 }
 
-// word is Go memory. It is pinned until the copy has ended.
+// The parameter word is Go memory. It is pinned until the copy has ended.
 func (m *atAddress) load(_ context.Context, off int64, word []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()

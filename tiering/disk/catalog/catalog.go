@@ -50,9 +50,9 @@ type Catalog struct {
 	}
 }
 
-// Open opens the catalogue in dir, or creates one if there is none. It may take as long
-// as the disk does. After an error nothing is left open. tier.ErrCorrupt: an operator has
-// to repair or delete the directory.
+// Open opens the catalogue in dir, or creates one if there is none. It may take as long as
+// the disk does. After an error nothing is left open. tier.ErrCorrupt means that an
+// operator has to repair or delete the directory.
 func Open(fs vfs.FS, dir string, o Options) (*Catalog, error) {
 	if o.CloseWithin == 0 {
 		o.CloseWithin = 10 * time.Second
@@ -260,9 +260,9 @@ func panicked(with any) error {
 	return &pebbleError{fmt.Sprintf("pebble: panic: %v", with), []any{with}}
 }
 
-// call runs f, which may call Pebble, in another goroutine and returns its result. If the
-// catalogue fails meanwhile, call returns that error at once. f may then still be
-// running, and its result is dropped.
+// The function call runs f, which may call Pebble, in another goroutine and returns its
+// result. If the catalogue fails meanwhile, call returns the catalogue's error at once. f
+// may then still be running, and its result is dropped.
 func call[T any](c *Catalog, f func() (T, error)) (T, error) {
 	type answer struct {
 		v   T

@@ -87,8 +87,8 @@ func (ch *Change) apply(b *pebble.Batch) error {
 	return b.Set(nameKey(spaceManifest, &ch.Row.Name), value, nil)
 }
 
-// write commits the batch that fill fills. If synced, it returns when the disk has the
-// batch, and otherwise when the kernel has it.
+// The method write commits a batch, which the function fill has filled. If synced is true,
+// write returns when the disk has the batch, and otherwise when the kernel has it.
 func (c *Catalog) write(synced bool, fill func(b *pebble.Batch) error) error {
 	// With pebble.NoSync the record would stay in the process until the next sync. With
 	// pebble.Sync Pebble writes it to the kernel; the guard skips the sync itself.
@@ -131,7 +131,7 @@ func (c *Catalog) SyncNow() error {
 }
 
 // Present checks that the files that Pebble is writing are still found under their names.
-// slab.ErrMissing: one was removed or renamed.
+// It returns slab.ErrMissing if a file was removed or renamed.
 func (c *Catalog) Present() error {
 	_, err := call(c, func() (struct{}, error) { return struct{}{}, c.g.present() })
 	return err

@@ -31,10 +31,10 @@ import (
 //	anything else           is done   waits            error      waits for ever
 //	(reading                is done   is done          is done    waits for ever)
 //
-// In failed, operations wait, so that Pebble does not repeat, as fast as it can, a flush
-// that cannot succeed. In released, they fail, so that Close can shut Pebble down. In
-// dead, Pebble's remaining goroutines block, so that they change no file that the next
-// catalogue may have opened.
+// In state failed, operations wait, so that Pebble does not repeat, as fast as it can, a
+// flush that cannot succeed. In state released, they fail, so that Close can shut Pebble
+// down. In state dead, Pebble's remaining goroutines block, so that they change no file
+// that the next catalogue may have opened.
 type guard struct {
 	vfs.FS
 
@@ -102,7 +102,7 @@ func (g *guard) setLocked(s guardState) {
 	g.changed = make(chan struct{})
 }
 
-// release makes operations that wait in failed return an error.
+// The method release makes operations that wait in the state failed return an error.
 func (g *guard) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,8 +137,9 @@ func (g *guard) closeAll() {
 	}
 }
 
-// enter begins an operation that changes files: it waits while the state is failed, and
-// fails or blocks in later states. The caller ends the operation with leave.
+// The method enter begins an operation that changes files: it waits while the state is
+// failed, and fails or blocks in later states. When the operation has ended, the caller
+// calls the method leave.
 func (g *guard) enter() error {
 	g.mu.Lock()
 	for g.state == failed {
@@ -162,8 +163,9 @@ func (g *guard) enter() error {
 	return nil
 }
 
-// enterRead is enter for operations that only read. It blocks only in state dead. Reads
-// are counted too, because files must not be closed while they are read.
+// enterRead begins an operation that only reads, and otherwise does the same as the method
+// enter. It blocks only in state dead. Reads are counted too, because files must not be
+// closed while they are read.
 func (g *guard) enterRead() {
 	g.mu.Lock()
 	if g.state == dead {
@@ -174,8 +176,8 @@ func (g *guard) enterRead() {
 	g.mu.Unlock()
 }
 
-// tryEnter is enter for operations that must not fail for Pebble. If it returns false,
-// the caller skips the operation.
+// tryEnter does the same as the method enter, for operations that must not fail for Pebble.
+// If it returns false, the caller skips the operation.
 func (g *guard) tryEnter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -214,16 +216,16 @@ func (g *guard) changeQuietly(what string, op func() error) {
 	}
 }
 
-// keep records f, the open file behind Pebble's handle w, until closeKept or closeAll
-// closes it.
+// The method keep records that f is the open file behind Pebble's handle w. The record
+// lasts until closeKept or closeAll closes f.
 func (g *guard) keep(w any, f io.Closer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[w] = f
 }
 
-// present checks that the files that Pebble is writing are found under their names.
-// slab.ErrMissing: one is not, although Pebble still has it open.
+// present checks that the files that Pebble is writing are found under their names. It
+// returns slab.ErrMissing if a file is not found, although Pebble still has it open.
 func (g *guard) present() error {
 	g.mu.Lock()
 	written := make([]*quietFile, 0, 4)

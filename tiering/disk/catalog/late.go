@@ -11,9 +11,10 @@ import (
 // files. If one of these writes fails, Pebble closes files that a compaction is using,
 // and the compaction panics in a goroutine that does not recover.
 //
-// Otherwise it is Pebble's own scheduler. Pebble's default scheduler also has a timer,
-// which keeps running after a failed opening. The timer is only needed if the limit of
-// parallel compactions changes; here the limit is always one.
+// In all other respects, lateScheduler is a scheduler of Pebble, but without the timer that
+// Pebble's default scheduler has, and which keeps running after a failed opening. The timer
+// is only needed if the limit of parallel compactions changes; here the limit is always
+// one.
 type lateScheduler struct {
 	*pebble.ConcurrencyLimitScheduler
 	opened atomic.Bool
@@ -28,8 +29,8 @@ func newLateScheduler() *lateScheduler {
 // Register is called first, while Pebble opens.
 func (s *lateScheduler) Register(cores int, db pebble.DBForCompaction) { s.cores, s.db = cores, db }
 
-// open starts the compaction that was requested while Pebble opened. Pebble would not
-// request it again, since it has recorded that a compaction is waiting.
+// The method open starts the compaction that was requested while Pebble opened. Pebble
+// would not request it again, since it has recorded that a compaction is waiting.
 func (s *lateScheduler) open() {
 	s.ConcurrencyLimitScheduler.Register(s.cores, s.db)
 	s.opened.Store(true)

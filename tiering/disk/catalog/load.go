@@ -133,8 +133,9 @@ func readRow(entries *pebble.Iterator) (Row, error) {
 	return parseRow(n, value)
 }
 
-// lastUse advances uses to the row of the entry with the given key, and returns the last
-// use; created if there is none. Last uses that it skips are orphans.
+// lastUse advances the iterator uses to the row of the entry with the given key, and
+// returns the last use from this row. If there is no such row, it returns the parameter
+// created. The last uses that it skips have no entry; they become orphans.
 func (s *scan) lastUse(uses *pebble.Iterator, entry []byte, created int64) (int64, error) {
 	for uses.Valid() {
 		switch bytes.Compare(uses.Key()[1:], entry[1:]) {

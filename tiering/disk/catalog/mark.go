@@ -58,8 +58,8 @@ type mark struct {
 	text  []byte
 }
 
-// fileKind returns "log" or "MANIFEST", or "" for a file that is not marked. number grows
-// with each file of a kind.
+// fileKind returns "log" or "MANIFEST", or "" for a file that is not marked. The result
+// number grows with each file of a kind.
 func fileKind(base string) (kind string, number uint64) {
 	if n, _, ok := wal.ParseLogFilename(base); ok {
 		return "log", uint64(n)
@@ -74,7 +74,8 @@ func fileKind(base string) (kind string, number uint64) {
 
 // openMark compares the files of a directory with its mark, and opens the mark for writing.
 // If the mark is missing or torn, it is not known what was synced, and no file is compared;
-// for a torn mark, torn says why. tier.ErrCorrupt: synced bytes are missing or changed.
+// for a torn mark, the result torn says why. The error is tier.ErrCorrupt if synced bytes
+// are missing or changed.
 func openMark(fsys vfs.FS, dir string) (m *mark, torn error, err error) {
 	m = &mark{fs: fsys, dir: dir, parts: map[string]syncedPart{}}
 	path := fsys.PathJoin(dir, markName)
@@ -112,7 +113,7 @@ func readMark(fsys vfs.FS, path string) ([]byte, error) {
 }
 
 // parseMark parses the text of a mark. An empty text, which a crash may leave, has no
-// parts. tier.ErrCorrupt: the mark is torn.
+// parts. The error tier.ErrCorrupt means that the mark is torn.
 func parseMark(text []byte) (parts []syncedPart, err error) {
 	if len(bytes.Trim(text, "\x00")) == 0 {
 		return nil, nil

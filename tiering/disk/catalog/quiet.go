@@ -27,7 +27,7 @@ type quietFile struct {
 	}
 }
 
-// end returns the part of the file that is written by now.
+// The method end describes the part of the file that is written by now.
 func (q *quietFile) end() syncedPart {
 	q.tail.Lock()
 	bytes, sum := q.tail.bytes, q.tail.sum

@@ -54,11 +54,11 @@ const (
 // Options configures encoding and decoding. The zero value is one worker and
 // DefaultChunk.
 type Options struct {
-	// Workers is the number of goroutines, including the caller's; 0 = 1. Each processes
-	// one chunk at a time.
+	// Workers is the number of goroutines, including the caller's. 0 means one. Each
+	// processes one chunk at a time.
 	Workers int
 	// Chunk is the raw size of a chunk when encoding: a multiple of 4096 bytes up to 256
-	// KiB; 0 = DefaultChunk. Decoding takes the size from the stream.
+	// KiB. 0 means DefaultChunk. Decoding takes the size from the stream.
 	Chunk int
 }
 
@@ -87,8 +87,8 @@ func MaxEncodedBytes(n int, o Options) int {
 
 // Encode appends the stream of src to dst and returns the extended slice. If dst has
 // MaxEncodedBytes of spare capacity, Encode does not reallocate dst. src may have any
-// length and alignment, but must not overlap dst's spare capacity. ErrInvalid: an unknown
-// element type, or options out of range.
+// length and alignment, but must not overlap dst's spare capacity. The error ErrInvalid
+// means that the element type is unknown, or that options are out of range.
 func Encode(dst, src []byte, dt kernel.DType, o Options) ([]byte, error) {
 	if dt.Size() == 0 {
 		return dst, fmt.Errorf("encode element type %d: %w", dt, ErrInvalid)

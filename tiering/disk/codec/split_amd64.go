@@ -43,7 +43,7 @@ func join(dst []byte, p *planes, dt kernel.DType) {
 	joinGeneric(dst[n*dt.Size():], &rest, dt)
 }
 
-// from returns the planes without their first n bytes.
+// The method from returns the planes without their first n bytes.
 func (p planes) from(n int, dt kernel.DType) planes {
 	for i := range dt.Size() {
 		p[i] = p[i][n:]

@@ -34,8 +34,8 @@ func (s *Stats) Add(o Stats) {
 	s.Constants += o.Constants
 }
 
-// Inspect reads the header and the table of a stream. It checks the lengths of the
-// chunks, but not their contents. ErrCorrupt: it is not a stream.
+// Inspect reads the header and the table of a stream. It checks the lengths of the chunks,
+// but not their contents. It returns ErrCorrupt if the bytes are not a stream.
 func Inspect(stream []byte) (Stats, error) {
 	h, err := parse(stream)
 	if err != nil {

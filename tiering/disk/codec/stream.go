@@ -88,7 +88,8 @@ func putEntry(table []byte, i int, e entry) {
 	binary.LittleEndian.PutUint32(table[i*entryBytes:], uint32(e))
 }
 
-// plain returns the stored size of a split chunk without its huff0 block, if it has one.
+// The method plain returns the stored size of a split chunk without its huff0 block, if it
+// has one.
 func (h header) plain(e entry, raw int) int {
 	n, sum := raw/h.dt.Size(), raw%h.dt.Size()
 	for p := range h.dt.Size() {
@@ -123,8 +124,8 @@ func (h header) check(e entry, raw int) error {
 	return nil
 }
 
-// walk checks the table of a stream, and calls visit for each chunk with its table entry
-// and its offset in the stream.
+// walk checks the table of a stream, and calls the function visit for each chunk with its
+// table entry and its offset in the stream.
 func (h header) walk(stream []byte, visit func(i int, e entry, from int)) error {
 	at := h.bodyBytes()
 	for i := range h.chunks() {

@@ -66,8 +66,9 @@ func (d *decoding) run(width int) error {
 	})
 }
 
-// each calls do with 0 to n-1, at most width calls at once, and waits for them. After an
-// error it starts no more calls, and returns one of the errors.
+// The function each calls the function do n times, with the numbers 0 to n-1. The parameter
+// width is the most calls that run at once. each waits for all calls. After an error it
+// starts no more calls, and returns one of the errors.
 func each(n, width int, do func(w *worker, i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]

@@ -184,8 +184,8 @@ func (r *reader) coded(m *Manifest, ranks int) {
 	}
 }
 
-// reader reads numbers from the front of b. After its end it returns zeros and sets
-// short.
+// reader reads numbers from the front of b. At the end of b it returns zeros and sets the
+// field short.
 type reader struct {
 	b     []byte
 	short bool
@@ -216,9 +216,9 @@ func (r *reader) u32() uint32 { return uint32(r.number(4)) }
 func (r *reader) u64() uint64 { return r.number(8) }
 func (r *reader) str() string { return string(r.take(int(r.u16()))) }
 
-// has reports whether the input has rows x n more items of some bytes each; if not, it
-// sets short. It is called before a count is used, so that no count causes an allocation
-// larger than the input.
+// The method has reports whether the input has rows x n more items; the size of an item is
+// given in bytes. If the input has fewer, the method sets the field short. It is called
+// before a count is used, so that no count causes an allocation larger than the input.
 func (r *reader) has(rows, n, bytes int) bool {
 	if rows < 1 || rows > profile.MaxTPSize || n > len(r.b)/bytes/rows {
 		r.b, r.short = nil, true

@@ -70,8 +70,8 @@ func HeaderBytes(manifestBytes int) int {
 	return int(Padded(int64(manifestOff + manifestBytes)))
 }
 
-// Append appends the header's blocks, which include the manifest, to dst. manifest is
-// what Manifest.Encode returned.
+// Append appends the header's blocks, which include the manifest, to dst. The parameter
+// manifest is the result of Manifest.Encode.
 func (h *Header) Append(dst, manifest []byte) ([]byte, error) {
 	h.describe(manifest)
 	if err := h.check(); err != nil {

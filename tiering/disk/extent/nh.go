@@ -54,8 +54,9 @@ func (k *nh) block(dst, b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(dst, hi)
 }
 
-// lines adds the products of whole lines to the sum (hi, lo). at is the index of their first
-// word in the block. It keeps two sums, so that the processor can add to both in parallel.
+// The method lines adds the products of whole lines to the sum (hi, lo). The parameter at
+// is the index of their first word in the block. The method keeps two sums, so that the
+// processor can add to both in parallel.
 func (k *nh) lines(at int, b []byte, hi, lo uint64) (uint64, uint64) {
 	var hi2, lo2, h, l, c uint64
 	le := binary.LittleEndian

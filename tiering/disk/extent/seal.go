@@ -37,8 +37,8 @@ const (
 	nonceBytes = 12
 )
 
-// NewKey returns the key for a secret. Extents of generations below from were written
-// before the store had a key, and have no seal.
+// NewKey returns the key for a secret. Extents with generations below the parameter from
+// were written before the store had a key, and have no seal.
 func NewKey(secret [32]byte, from uint64) *Key {
 	k := &Key{from: from, secret: secret}
 	k.blocks, k.units, k.chunks = newNH(k.derive("blocks")), k.polynomial("units"), k.polynomial("chunks")
@@ -68,8 +68,9 @@ func (k *Key) polynomial(use string) cipher.AEAD {
 
 var noNonce [nonceBytes]byte
 
-// Tag appends the tag of a chunk to dst. runs are the chunk's bytes in memory; their
-// division does not affect the tag. Tag modifies the elements of runs, but not their bytes.
+// Tag appends the tag of a chunk to dst. The slices in runs are the chunk's bytes in
+// memory; it does not matter where they are divided. Tag modifies the elements of runs, but
+// not their bytes.
 func (k *Key) Tag(dst []byte, runs [][]byte) []byte {
 	tags := make([]byte, 0, ChunkBytes/UnitBytes*TagBytes)
 	for {
@@ -113,7 +114,7 @@ func (k *Key) unit(dst []byte, runs [][]byte) (tag []byte, rest [][]byte) {
 }
 
 // nextBlock returns the first block of runs: in place, or copied to scratch if it spans
-// several runs. rest are the runs after it.
+// several runs. The result rest has the runs after this block.
 func nextBlock(runs [][]byte, scratch *[nhBlock]byte) (block []byte, rest [][]byte) {
 	for len(runs) > 0 && len(runs[0]) == 0 {
 		runs = runs[1:]

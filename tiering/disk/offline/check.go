@@ -34,8 +34,9 @@ type Place struct {
 type CheckOptions struct {
 	Deep bool // reads all payloads, compares every digest, and looks for extents without a row
 	All  bool // only for Repair: also adopts extents that verify and have no row
-	// Progress is called from time to time. done and total count entries, or bytes while
-	// slabs are searched for extents. nil = not called.
+	// Progress is called from time to time. The parameters done and total are numbers of
+	// entries, or of bytes while slabs are searched for extents. If Progress is nil, it is
+	// not called.
 	Progress func(done, total int64)
 }
 
@@ -54,8 +55,9 @@ type directory struct {
 	unfinished []uint32
 }
 
-// open locks a directory and opens everything that does not depend on the catalogue.
-// volume.ErrNotTier, ErrLocked or ErrVersion: the directory was not opened.
+// The function open locks a directory and opens everything that does not depend on the
+// catalogue. The errors volume.ErrNotTier, ErrLocked and ErrVersion mean that the directory
+// was not opened.
 func open(p Place) (*directory, error) {
 	v, err := volume.OpenExisting(volume.Options{
 		Dir: p.Dir, Slabs: p.Slabs, Index: p.Index, Width: runtime.GOMAXPROCS(0), Log: zerolog.Nop(),
@@ -68,8 +70,8 @@ func open(p Place) (*directory, error) {
 	return d, nil
 }
 
-// take adds slabs and profiles to the report. A slab of another version, or one that
-// cannot be opened now, is not damage. It ends the check with an error: otherwise all
+// take adds slabs and profiles to the report. A slab of another version, or one that cannot
+// be opened now, is not damage. Such a slab ends the check with an error: otherwise all
 // entries in it would seem lost.
 func (o *directory) take() error {
 	for _, s := range o.Slabs() {
@@ -126,10 +128,11 @@ func (o *directory) done() *Report {
 	return o.report
 }
 
-// Check checks that slabs, rows, headers and manifests in a directory agree; with Deep also
-// the payloads. It needs the lock, so it returns volume.ErrLocked while a daemon runs.
-// Opening the catalogue replays its log; Check changes nothing else. Problems of the
-// directory are in the report. An error means that it was not, or not completely, examined.
+// Check checks that slabs, rows, headers and manifests in a directory agree. With
+// CheckOptions.Deep it also checks the payloads. It locks the directory, so it returns
+// volume.ErrLocked while a daemon runs. Opening the catalogue replays its log; Check
+// changes nothing else. Problems of the directory are in the report. An error means that it
+// was not, or not completely, examined.
 func Check(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return CheckPlace(ctx, Place{Dir: dir}, opts)
 }
@@ -180,8 +183,9 @@ func (o *directory) countRowless(ctx context.Context, rows []catalog.Row, opts C
 // errBroken is wrapped with the reason why a catalogue is unusable.
 var errBroken = errors.New("broken")
 
-// rows opens the catalogue and reads all rows. errBroken: the catalogue has to be
-// rebuilt. After any other error it is not known to be damaged.
+// The method rows opens the catalogue and reads all rows. The error errBroken means that
+// the catalogue has to be rebuilt. After any other error the catalogue is not known to be
+// damaged.
 func (o *directory) rows() (rows []catalog.Row, err error) {
 	if err = o.OpenCatalog(); err == nil {
 		rows, err = o.ReadRows()
@@ -204,9 +208,9 @@ func (o *directory) judge(err error) error {
 }
 
 // checkRows checks every row. It reports the wrong rows and returns their names. Correct
-// rows claim their space, the highest generation first. Then the rows claim theirs whose
-// extents cannot be read or whose profiles are missing: they are reported, but are not
-// known to be wrong.
+// rows claim their space first, the highest generation before lower ones. Rows whose
+// extents cannot be read, or whose profiles are missing, claim their space after that. They
+// are reported, but are not known to be wrong.
 func (o *directory) checkRows(ctx context.Context, rows []catalog.Row, opts CheckOptions) (bad []extent.Name, err error) {
 	tenants := o.Catalog.Tenants()
 	there := make(map[extent.Name]bool, len(rows))

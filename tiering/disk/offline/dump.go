@@ -51,7 +51,7 @@ func dumpRow(r *catalog.Row, tenant, model string) DumpRow {
 }
 
 // Dump calls fn with every row of the catalogue, in ascending order of kind and key. Like
-// Check, it needs the lock.
+// Check, it locks the directory.
 func Dump(ctx context.Context, dir string, fn func(DumpRow) error) error {
 	return DumpPlace(ctx, Place{Dir: dir}, fn)
 }

@@ -103,8 +103,9 @@ func (o *directory) takeUp(ctx context.Context, rows []catalog.Row, opts CheckOp
 	return o.fill(ctx, highest(list, rows), kept)
 }
 
-// eachHeader calls f for every granule that begins with a header, with the run from there
-// to the end of the slab, and bad for every granule that cannot be read.
+// eachHeader calls f for every granule that begins with a header. The argument of f is the
+// run from the granule to the end of the slab. For every granule that cannot be read,
+// eachHeader calls bad.
 func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(slab.Run, error), f func(slab.Run)) error {
 	var done int64
 	for _, s := range o.Slabs() {
@@ -126,8 +127,9 @@ func (o *directory) eachHeader(ctx context.Context, opts CheckOptions, bad func(
 // window is the number of bytes read at once while a slab is searched for headers.
 const window = 8 << 20
 
-// starts returns the offsets of the granules that begin with a header, in the n bytes of
-// a slab from at on. If it cannot read them at once, it reads each granule separately.
+// The method starts searches n bytes of slab s, beginning at offset at. It returns the
+// offsets of the granules that begin with a header. If it cannot read all bytes at once, it
+// reads each granule separately.
 func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, error)) (offs []int64) {
 	buf := slab.AlignedBuffer(int(n &^ (slab.BlockBytes - 1)))
 	whole := o.Read([]slab.Run{{Slab: s.Number, Off: at, Len: int64(len(buf))}}, 0, [][]byte{buf}) == nil
@@ -147,8 +149,8 @@ func (o *directory) starts(s slab.SlabInfo, at, n int64, bad func(slab.Run, erro
 	return offs
 }
 
-// candidate returns why an extent cannot become an entry: its profile or kind is not
-// known, or it does not verify. nil = it can.
+// candidate returns nil if an extent can become an entry. Otherwise it returns the reason:
+// its profile or kind is not known, or it does not verify.
 func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	p := o.profiles[f.Manifest.Fingerprint]
 	if p == nil {
@@ -163,10 +165,10 @@ func (o *directory) candidate(ctx context.Context, f *payload.Extent) error {
 	return nil
 }
 
-// choose decides which extents become entries, and reports the others. Among extents of
-// one name it keeps the highest generation. Extents that verify share no space, unless a
-// payload contains bytes that look like an extent; so it drops an extent that begins
-// inside another one. there has the names that already have rows.
+// choose decides which extents become entries, and reports the others. Among extents of one
+// name it keeps the highest generation. Extents that verify share no space, unless a
+// payload contains bytes that look like an extent; so it drops an extent that begins inside
+// another one. The keys of the map there are the names that already have rows.
 func (o *directory) choose(list []*payload.Extent, there map[extent.Name]bool) (kept []*payload.Extent) {
 	inside := images(list)
 	slices.SortFunc(list, func(a, b *payload.Extent) int { return cmp.Compare(b.Generation, a.Generation) })
@@ -248,7 +250,8 @@ func rooted(f *payload.Extent, byName map[extent.Name]*payload.Extent, there map
 const rowsAtOnce = 1000
 
 // fill writes rows for the kept extents and syncs them. New generations will begin above
-// highest, which includes extents that are not kept.
+// highest, which is the highest generation of all extents and rows that were found, kept or
+// not.
 func (o *directory) fill(ctx context.Context, highest uint64, kept []*payload.Extent) error {
 	for last := highest; last > 0; {
 		n := min(last, 1<<40)

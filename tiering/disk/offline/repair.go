@@ -27,8 +27,8 @@ import (
 // Entries that the disk cannot read are reported and kept: a daemon forgets such an entry
 // when it needs it and still cannot read it. Rows whose profile is damaged or missing are
 // also reported and kept, but a new catalogue does not include extents of such a profile.
-// An error means that the state of the catalogue or of a slab could not be determined,
-// and that it is unchanged. Like Check, Repair needs the lock. The report lists the
+// An error means that the state of the catalogue or of a slab could not be determined, and
+// that it is unchanged. Like Check, Repair locks the directory. The report lists the
 // problems found before the repair.
 func Repair(ctx context.Context, dir string, opts CheckOptions) (*Report, error) {
 	return RepairPlace(ctx, Place{Dir: dir}, opts)

@@ -41,8 +41,8 @@ func (enc *Encoder) HeaderBound(o *tier.Object, tenant string) int64 {
 		n += 8 * int64(len(o.Shares[i].Digests))
 	}
 	if enc.any {
-		// Each part adds its codec and length, each chunk its stored length, each MiB a
-		// digest.
+		// Each part adds its codec and length to the manifest. Each chunk adds its stored
+		// length, and each MiB adds a digest.
 		for i := range o.Shares {
 			n += codedPartBytes*int64(len(o.Shares[i].Digests)) + 8*int64(extent.Chunks(o.Shares[i].Ref.Len())+1)
 		}
@@ -70,7 +70,8 @@ type Encoded struct {
 }
 
 // Encode prepares the bytes of an object for writing: in place, or coded in new memory.
-// tier.ErrUnavailable: the device failed. tier.ErrInvalid: the object is invalid.
+// tier.ErrUnavailable means that the device failed, and tier.ErrInvalid that the object is
+// invalid.
 func (enc *Encoder) Encode(ctx context.Context, o *tier.Object, tenant string, key *extent.Key) (*Encoded, error) {
 	m := manifestOf(o, tenant)
 	layout, err := o.Layout()

@@ -15,8 +15,9 @@ import (
 func blocks(n int64) int64 { return extent.Padded(n) }
 
 // piece is a run of whole blocks in memory, which transfers read or write. If the object
-// ends inside its last block, b is a temporary block, and home is the memory of the
-// object's bytes in it: the disk gets zeros after them, not the contents of the arena.
+// ends inside its last block, b is a temporary block, and home is the place in the object's
+// memory for the bytes of the object that are in b. The rest of b is zeros, so the disk
+// never gets the bytes that follow the object in the arena.
 type piece struct {
 	b    []byte
 	home []byte
@@ -38,7 +39,7 @@ func (v *view) close() {
 }
 
 // openView prepares a rank's memory for transfers: in place if the CPU can address it and
-// it is block aligned, otherwise in a copy. write means that transfers fill the memory.
+// it is block aligned, otherwise in a copy. If write is true, transfers fill the memory.
 // After an error the view may be nil; if it is not, the caller closes it.
 func openView(ctx context.Context, dev gpuipc.Device, ref gpuipc.Ref, write bool) (*view, error) {
 	v := &view{ref: ref}
@@ -115,7 +116,7 @@ func gather(runs [][]byte, scratch []byte) []byte {
 	return scratch
 }
 
-// scatter copies the bytes of from to several runs, in order.
+// scatter copies the bytes of the slice from to several runs, in order.
 func scatter(runs [][]byte, from []byte) {
 	for _, r := range runs {
 		from = from[copy(r, from):]
@@ -147,8 +148,9 @@ func buffers(pieces []piece) [][]byte {
 	return bufs
 }
 
-// budget limits the bytes that several goroutines use together. take waits until enough
-// bytes are free; a request for more than the whole budget takes all of it.
+// budget limits the bytes that several goroutines use together. The method take waits until
+// enough bytes are free. A request for more bytes than the whole budget takes all of the
+// budget.
 type budget struct {
 	mu   sync.Mutex
 	cond *sync.Cond

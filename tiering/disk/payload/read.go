@@ -56,9 +56,10 @@ func (r *reading) piece(total int64) int64 {
 	return pieceBytes
 }
 
-// Read fills the memory with an entry's bytes and verifies every digest, and the seal if
-// there is a key. tier.ErrCorrupt: bytes are not as they were written. ErrUnread: the
-// disk has failed. After an error the contents of the memory are undefined.
+// Read fills the memory with an entry's bytes and verifies every digest. If there is a key,
+// it also verifies the seal. tier.ErrCorrupt means that the bytes differ from those that
+// were written, and ErrUnread that the disk has failed. After an error the contents of the
+// memory are undefined.
 func Read(ctx context.Context, what Reading) (*extent.Manifest, error) {
 	row := what.Row
 	r := &reading{Reading: what, header: slab.AlignedBuffer(row.HeaderBytes)}
@@ -221,8 +222,8 @@ type arrivals struct {
 	missing []atomic.Int32
 }
 
-// arrivals returns the state before a transfer of some pieces of size bytes. ranges are
-// in the order of their offsets.
+// The method arrivals returns the state before a transfer of the given number of pieces, of
+// size bytes each. The ranges are in the order of their offsets.
 func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	a := &arrivals{byPiece: make([]span, pieces), missing: make([]atomic.Int32, len(ranges))}
 	for k := range ranges {
@@ -240,7 +241,8 @@ func (r *reading) arrivals(ranges []chunk, size int64, pieces int) *arrivals {
 	return a
 }
 
-// arrived records that piece i has arrived, and calls do for the ranges that this completes.
+// arrived records that piece i has arrived. It calls the function do for each range of
+// which this was the last missing piece.
 func (a *arrivals) arrived(i int, do func(k int) error) error {
 	for k := a.byPiece[i].first; k < a.byPiece[i].end; k++ {
 		if a.missing[k].Add(-1) == 0 {
@@ -366,8 +368,8 @@ func (r *reading) coded(ctx context.Context, l *profile.Layout) (*extent.Manifes
 	return m, err
 }
 
-// group reads the blocks with some neighboring chunks, and copies or decodes each chunk
-// to its place. first is the index of list[0] among all chunks.
+// group reads the blocks with some neighboring chunks, and copies or decodes each chunk to
+// its place. The parameter first is the index of list[0] among all chunks.
 func (r *reading) group(ctx context.Context, list []storedChunk, first int) error {
 	last := &list[len(list)-1]
 	begin := list[0].at &^ (slab.BlockBytes - 1)

@@ -24,7 +24,8 @@ type Extent struct {
 }
 
 // ReadExtent reads the header of the extent that begins at the start of runs.
-// tier.ErrCorrupt: there is none, or it is damaged. ErrUnread: the disk has failed.
+// tier.ErrCorrupt means that there is no extent, or that its header is damaged. ErrUnread
+// means that the disk has failed.
 func ReadExtent(from Source, runs []slab.Run) (*Extent, error) {
 	block := slab.AlignedBuffer(slab.BlockBytes)
 	if err := readRuns(from, runs, 0, [][]byte{block}); err != nil {

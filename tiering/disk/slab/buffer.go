@@ -22,8 +22,8 @@ type Buffers struct {
 	idle  chan []byte
 }
 
-// NewBuffers returns an empty pool of buffers of a size in bytes, which keeps at most
-// keep idle ones.
+// NewBuffers returns an empty pool of buffers, each of the given size in bytes. The
+// parameter keep is the most idle buffers that the pool keeps.
 func NewBuffers(bytes, keep int) *Buffers {
 	if bytes <= 0 || bytes%BlockBytes != 0 || keep < 0 {
 		panic(fmt.Sprintf("slab: %d buffers of %d bytes", keep, bytes))

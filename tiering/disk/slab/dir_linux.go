@@ -104,8 +104,8 @@ func (d *directory) Open(name string) (File, error) {
 }
 
 // open opens a file, with O_DIRECT if d.flags has it. A file system without O_DIRECT
-// returns EINVAL. Older kernels have created the file by then, so the second attempt is
-// without O_EXCL.
+// returns EINVAL. An older kernel has already created the file when it returns EINVAL, so
+// the second attempt is without O_EXCL.
 func (d *directory) open(name string, flags int) (*dirFile, error) {
 	path := filepath.Join(d.path, name)
 	f := &dirFile{name: name, path: path, preadv: unix.Preadv, pwritev: unix.Pwritev}

@@ -22,8 +22,8 @@ var ErrMissing = errors.New("removed or renamed")
 // ErrKind reports that a slab's name leads to a link, a FIFO or a device instead of a file.
 var ErrKind = errors.New("not a slab file")
 
-// Why a file was refused as a slab. Any other error comes from the file system and says
-// nothing about the bytes in the file.
+// These errors say why a file was refused as a slab. Any other error comes from the file
+// system and says nothing about the bytes in the file.
 var (
 	ErrUnfinished = errors.New("slab: never finished")  // its creation was interrupted: no entry was ever written to it
 	ErrHeader     = errors.New("slab: damaged header")  // the file is not a slab, or its header was overwritten

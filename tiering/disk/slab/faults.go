@@ -35,7 +35,8 @@ const (
 type FaultKind uint8
 
 // The kinds of fault. After a fault of a write, the call returns Rule.Errno. If that is 0,
-// the write claims success, like on a disk that lies, or like a crash before the error.
+// the write claims success. This simulates a disk that reports success wrongly, or a crash
+// before the error is seen.
 const (
 	// FaultError does nothing and returns Errno (EIO if none is given).
 	FaultError FaultKind = iota
@@ -46,8 +47,8 @@ const (
 	FaultTorn
 	// FaultReordered writes a random selection of the 4 KiB blocks of a write.
 	FaultReordered
-	// FaultFlipRead flips Bits bits in the result of a read and returns success. The
-	// bytes on disk stay right.
+	// FaultFlipRead flips Bits bits in the result of a read and returns success. The bytes
+	// on disk stay unchanged.
 	FaultFlipRead
 	// FaultFlipRest writes everything, and then flips Bits of these bits on the disk.
 	FaultFlipRest
@@ -61,9 +62,9 @@ const (
 const Forever = math.MaxUint64
 
 // Rule says which calls get a fault. Calls match if they have its Op, and its Name unless
-// that is empty. Matching calls are counted from 1 since the rule was set. Those from
-// First to Last get the fault, each with probability Rate. First 0 means all matching
-// calls, Last 0 means First, Rate 0 means 1.
+// that is empty. Matching calls are counted from 1 since the rule was set. The matching
+// calls with numbers from First to Last get the fault, each with probability Rate. First 0
+// means all matching calls, Last 0 means First, Rate 0 means 1.
 type Rule struct {
 	Op          Op
 	Name        string // file name; "" for operations on the whole directory
@@ -130,7 +131,8 @@ func (f *Faults) InjectedAll() (n uint64) {
 	return n
 }
 
-// Flip XORs the byte at off of a file with mask, like bits that flip on the disk.
+// Flip replaces the byte at offset off of a file by its XOR with mask, like bits that flip
+// on the disk.
 func (f *Faults) Flip(name string, off int64, mask byte) error {
 	file, err := f.fs.Open(name)
 	if err != nil {
@@ -275,8 +277,8 @@ func (f *Faults) draw(n int64) int64 {
 	return f.mu.rng.Int64N(n)
 }
 
-// drawBits returns count random bit positions (at least one) in some bytes. They are
-// distinct, since a bit that is flipped twice does not change.
+// drawBits returns random bit positions in some bytes. The parameter count is their number;
+// 0 counts as 1. They are distinct, since a bit that is flipped twice does not change.
 func (f *Faults) drawBits(count int, bytes int64) []int64 {
 	bits := make([]int64, 0, max(1, count))
 	for len(bits) < cap(bits) {

@@ -82,8 +82,8 @@ func (f *dirFile) Sync() error {
 	return Present(f.path, f.fd)
 }
 
-// Present checks that a path leads to the file or directory that is open as fd.
-// ErrMissing: it does not.
+// Present checks that a path leads to the file or directory that is open as fd. If the path
+// does not lead there, Present returns ErrMissing.
 func Present(path string, fd int) error {
 	var named, open unix.Stat_t
 	if err := retry(func() error { return unix.Fstat(fd, &open) }); err != nil {
@@ -103,8 +103,8 @@ func Present(path string, fd int) error {
 
 // transfer moves all buffers with as many system calls as it takes. A call may move less
 // than requested (a signal, 2 GiB, the end of the disk). If it ends inside a block, that
-// block is moved again, since O_DIRECT cannot continue inside a block. short is the error
-// if two calls in a row complete no block.
+// block is moved again, since O_DIRECT cannot continue inside a block. If two calls in a
+// row complete no block, transfer returns the error short.
 func (f *dirFile) transfer(call vectorCall, short error, bufs [][]byte, off int64) error {
 	v := vector{bufs: bufs}
 	stalled := false

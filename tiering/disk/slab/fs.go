@@ -14,9 +14,9 @@ const BlockBytes = 4096
 
 // FS is one directory of files. Names contain no folders.
 type FS interface {
-	// Create creates a file of allocated zero bytes. If the name exists, that is an
-	// error. After any other error there is no such file. Neither the file nor its name
-	// is synced. ErrNoSpace: there is no room.
+	// Create creates a file of allocated zero bytes. If the name exists, that is an error.
+	// After any other error there is no such file. Neither the file nor its name is synced.
+	// ErrNoSpace means that there is no room.
 	Create(name string, bytes int64) (File, error)
 	// Open opens a file for reading and writing, or only for reading if the file system
 	// is mounted read-only: a write then returns unix.EROFS.
@@ -33,15 +33,15 @@ type FS interface {
 // File is an open file of fixed size. For a range that is not whole blocks or not in the
 // file, calls return tier.ErrInvalid and transfer nothing.
 type File interface {
-	// ReadAt fills all buffers, in order, starting at off. io.ErrUnexpectedEOF: the file
-	// ended early. After an error the contents of the buffers are undefined.
+	// ReadAt fills all buffers, in order, starting at off. io.ErrUnexpectedEOF means that
+	// the file ended early. After an error the contents of the buffers are undefined.
 	ReadAt(bufs [][]byte, off int64) error
 	// WriteAt writes all buffers, in order, starting at off. After an error the range may
 	// hold any mixture of old and new blocks.
 	WriteAt(bufs [][]byte, off int64) error
-	// Sync returns when everything written before the call is on the disk. ErrMissing:
-	// the file is not found under its name any more. After an error, all bytes written
-	// since the last Sync may be lost, and the success of another Sync proves nothing:
+	// Sync returns when everything written before the call is on the disk. ErrMissing means
+	// that the file is not found under its name any more. After an error, all bytes written
+	// since the last Sync may be lost. The success of a later Sync proves nothing, because
 	// the kernel reports an error only once.
 	Sync() error
 	// Bytes returns the size of the file.

@@ -121,7 +121,7 @@ func (s *Set) checkHeader(f File, n uint32) error {
 }
 
 // Identify returns the store id and granule that all intact slab headers in a directory
-// have. ErrHeader: no header is intact, or they differ.
+// have. It returns ErrHeader if no header is intact, or if the headers differ.
 func Identify(fs FS) (id StoreID, granule int64, err error) {
 	names, err := fs.List()
 	if err != nil {
@@ -167,8 +167,8 @@ func readHeader(fs FS, name string) (h header, err error) {
 }
 
 // Grow creates one more slab. When it returns, the slab is allocated, and its header and
-// its name are synced. After an error there is no new slab. ErrNoSpace: the file system
-// has no room.
+// its name are synced. After an error there is no new slab. ErrNoSpace means that the file
+// system has no room.
 func (s *Set) Grow() (SlabInfo, error) {
 	s.mu.Lock()
 	n := s.mu.next
@@ -243,10 +243,10 @@ func (s *Set) Remove(n uint32) error {
 	return errors.Join(err, s.fs.Sync())
 }
 
-// Restore adopts a refused slab whose header is damaged, missing or unreadable. It
-// rewrites the header, unless a second check finds it intact. A truncated file is adopted
-// with its remaining bytes; ErrSize: they are less than two granules. Slabs of other
-// stores, versions and granules stay refused.
+// Restore adopts a refused slab whose header is damaged, missing or unreadable. It rewrites
+// the header, unless a second check finds it intact. A truncated file is adopted with its
+// remaining bytes, unless they are less than two granules; then the error is ErrSize. Slabs
+// of other stores, versions and granules stay refused.
 func (s *Set) Restore(n uint32) (SlabInfo, error) {
 	name := fileName(n)
 	f, err := s.open(n, name)

@@ -125,9 +125,9 @@ func (s *Space) RemoveSlab(n uint32) bool {
 	return true
 }
 
-// Alloc allocates whole granules for bytes, in at most MaxRuns runs. On error nothing is
-// allocated. tier.ErrFull: too few bytes are free, or too many runs would be needed
-// (ErrFragmented).
+// Alloc allocates whole granules for bytes, in at most MaxRuns runs. After an error nothing
+// is allocated. tier.ErrFull means that too few bytes are free, or that too many runs would
+// be needed (ErrFragmented).
 func (s *Space) Alloc(bytes int64) ([]Run, error) {
 	if bytes <= 0 {
 		panic(fmt.Sprintf("slab: allocation of %d bytes", bytes))
@@ -184,8 +184,8 @@ func (s *Space) Free(runs []Run) {
 	}
 }
 
-// Take marks runs as in use that an earlier process allocated. tier.ErrInvalid: a run is
-// not free, or not whole granules of a slab; then nothing is marked.
+// Take marks runs as in use that an earlier process allocated. It returns tier.ErrInvalid
+// and marks nothing if a run is not free, or does not consist of whole granules of a slab.
 func (s *Space) Take(runs []Run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

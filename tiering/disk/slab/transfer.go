@@ -9,11 +9,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// How a transfer is divided: into pieces of pieceBytes, of which width are in flight at
-// once. Both values are guesses, since measurements differ more between rounds than between
-// settings. The setup: 15 rounds alternating with fio, a slab written before, a virtual
-// disk with ext4 and O_DIRECT, 2 cores kept busy by other work (load 7 to 12). The table
-// has MB/s for 64 MiB in pieces of 1 MiB: the median, and the lowest and highest round.
+// A transfer is divided into pieces of pieceBytes. The number of pieces in flight at once
+// is the width of the Set. Both values are guesses, since measurements differ more between
+// rounds than between settings. The setup: 15 rounds alternating with fio, a slab written
+// before, a virtual disk with ext4 and O_DIRECT, 2 cores kept busy by other work (load 7 to
+// 12). The table has MB/s for 64 MiB in pieces of 1 MiB: the median, and the lowest and
+// highest round.
 //
 //	                        read                 write
 //	width 1             1026 (104-1594)      1445 (215-2182)
@@ -40,15 +41,15 @@ type request struct {
 	bufs [][]byte
 }
 
-// Write writes all buffers to the runs, one after another, starting off bytes after the
-// start of the first run. The runs may be longer. After an error any blocks of the range
-// may have been written.
+// Write writes all buffers to the runs, one after another. The first byte goes to offset
+// off, counted from the start of the first run. The runs may be longer. After an error any
+// blocks of the range may have been written.
 func (s *Set) Write(runs []Run, off int64, bufs [][]byte) error {
 	return s.transfer(runs, off, bufs, File.WriteAt)
 }
 
-// Read fills all buffers from the runs, starting off bytes after the start of the first
-// run. After an error the contents of the buffers are undefined.
+// Read fills all buffers from the runs. The first byte comes from offset off, counted from
+// the start of the first run. After an error the contents of the buffers are undefined.
 func (s *Set) Read(runs []Run, off int64, bufs [][]byte) error {
 	return s.transfer(runs, off, bufs, File.ReadAt)
 }
@@ -99,8 +100,8 @@ func (s *Set) transfer(runs []Run, off int64, bufs [][]byte, move func(File, [][
 	return nil
 }
 
-// each calls do with 0 to n-1, in order, up to s.width calls at a time. After a call has
-// returned false it starts no more calls.
+// The method each calls the function do with the numbers 0 to n-1, in order, with up to
+// s.width calls at a time. After do has returned false, no more calls are started.
 func (s *Set) each(n int, do func(i int) bool) {
 	var next atomic.Int64
 	work := func() {

@@ -9,7 +9,8 @@ import (
 // newIndexDir holds a new catalogue until it replaces the old one.
 const newIndexDir = indexDir + ".new"
 
-// OpenCatalog opens the catalogue. tier.ErrCorrupt: it is missing or damaged.
+// OpenCatalog opens the catalogue. It returns tier.ErrCorrupt if the catalogue is missing
+// or damaged.
 func (v *Volume) OpenCatalog() error {
 	if err := v.haveCatalog(); err != nil {
 		return err

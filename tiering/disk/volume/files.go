@@ -20,9 +20,10 @@ func (v *Volume) WriteFile(name string, content []byte) error {
 	return replaceFile(v.index, v.dir, name, content)
 }
 
-// ReadFile reads a file of at most most bytes in the directory. fs.ErrNotExist: there is
-// none. ErrForeign: it belongs to another user, is world-writable or is not a regular
-// file. tier.ErrCorrupt: it is larger.
+// ReadFile reads a file of up to the given number of bytes in the directory. fs.ErrNotExist
+// means that there is no such file. ErrForeign means that the file belongs to another user,
+// is world-writable or is not a regular file. tier.ErrCorrupt means that the file is
+// larger.
 func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	defer v.Reads.Begin()()
 	if v.index == vfs.Default {
@@ -33,7 +34,8 @@ func (v *Volume) ReadFile(name string, most int) ([]byte, error) {
 	return readFile(v.index, v.path(name), most)
 }
 
-// readFile reads a whole file of at most most bytes; tier.ErrCorrupt if it is larger.
+// readFile reads a whole file of up to the given number of bytes; tier.ErrCorrupt if it is
+// larger.
 func readFile(index vfs.FS, path string, most int) ([]byte, error) {
 	f, err := index.Open(path)
 	if err != nil {

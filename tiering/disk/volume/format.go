@@ -61,8 +61,9 @@ func (f *Format) text() []byte {
 	return fmt.Appendf(nil, "%sversion %d\nstore %v\ngranule %d\n", formatHead, Version, f.ID, f.Granule)
 }
 
-// readFormat reads a directory's format. fs.ErrNotExist: it has no FORMAT. ErrVersion: it
-// has another version. tier.ErrCorrupt: FORMAT is damaged.
+// readFormat reads a directory's format. fs.ErrNotExist means that the directory has no
+// FORMAT file. ErrVersion means that it has another version. tier.ErrCorrupt means that
+// FORMAT is damaged.
 func readFormat(index vfs.FS, dir string) (f Format, err error) {
 	b, err := readFile(index, index.PathJoin(dir, formatName), 4096)
 	if err != nil {
@@ -106,10 +107,10 @@ func (v *Volume) openFormat(granule int64) (err error) {
 
 var errFormatLost = fmt.Errorf("%s is lost beside %s or %s", formatName, indexDir, slabDir)
 
-// MendFormat rewrites a damaged or lost FORMAT. damage says what was wrong with it; nil =
-// nothing to mend. The content is known: a directory with a key has this version, and the
-// headers of its slabs have the store id and granule. If the key or the slabs cannot be
-// read either, MendFormat changes nothing and returns an error.
+// MendFormat rewrites a damaged or lost FORMAT. The result damage says what was wrong with
+// FORMAT; nil means that nothing had to be mended. The content is known: a directory with a
+// key has this version, and the headers of its slabs have the store id and granule. If the
+// key or the slabs cannot be read either, MendFormat changes nothing and returns an error.
 func MendFormat(o Options) (damage, err error) {
 	v := newVolume(&o)
 	_, damage = readFormat(v.index, v.dir)
@@ -140,7 +141,7 @@ func MendFormat(o Options) (damage, err error) {
 
 // lockDir locks a directory until the process ends or the result is closed. The lock is a
 // flock, which the kernel releases when the process dies for any reason. The file systems
-// of tests have their own kind of lock. ErrLocked: another process has the lock.
+// of tests have their own kind of lock. ErrLocked means that another process has the lock.
 func lockDir(index vfs.FS, dir string) (io.Closer, error) {
 	if index == vfs.Default {
 		return flock(dir)

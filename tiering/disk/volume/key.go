@@ -20,8 +20,8 @@ import (
 //	secret 5be0…
 //	sum 83d1f0a2c9b7e645
 //
-// Extents of generations below from are older than the key and have no seal. sum is the
-// xxh3 of the lines above it.
+// The line "from" has a generation. Extents of lower generations are older than the key and
+// have no seal. The line "sum" has the xxh3 of the lines above it.
 const keyName = "KEY"
 
 // keyLost is the part of error messages that tells what a lost or damaged key means.
@@ -60,10 +60,10 @@ func (v *Volume) readKey() error {
 	return err
 }
 
-// makeKey creates the key, which seals extents from generation from on, and then writes
-// FORMAT with this version. Earlier releases would treat seals as damage, but they refuse
-// a directory of this version. After a crash before FORMAT is written, the next call
-// creates another key; the first one has sealed nothing.
+// makeKey creates the key, and then writes FORMAT with this version. The parameter from is
+// the first generation whose extents the key seals. Earlier releases would treat seals as
+// damage, but they refuse a directory of this version. After a crash before FORMAT is
+// written, the next call creates another key; the first one has sealed nothing.
 func (v *Volume) makeKey(from uint64) error {
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {

@@ -29,7 +29,8 @@ type operation struct {
 	older, newer *operation
 }
 
-// Begin adds a running operation. The caller calls end when the operation has returned.
+// Begin adds a running operation. The caller calls the returned function when the operation
+// has ended.
 func (o *Operations) Begin() (end func()) {
 	p := &operation{began: o.now()}
 	o.mu.Lock()

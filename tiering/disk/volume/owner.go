@@ -23,9 +23,9 @@ func foreign(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrForeign)
 }
 
-// mayLieBeside lists the names that a directory without a FORMAT may contain. They are
-// there if it is the root of a file system, or if a first opening was interrupted before
-// FORMAT was written.
+// mayLieBeside lists the names that a directory without a FORMAT may contain. Such names
+// exist if the directory is the root of a file system, or if a first opening was
+// interrupted before FORMAT was written.
 var mayLieBeside = []string{"lost+found", lockName, keyName, keyName + ".new", formatName + ".new", indexDir, slabDir, profileDir}
 
 // examine checks a directory before anything in it is created or changed. The directory
@@ -105,8 +105,8 @@ func (v *Volume) examineEntry(name string) error {
 	return nil
 }
 
-// ours checks the owner, type and permissions of a path. kind is the wanted type
-// (unix.S_IFREG or S_IFDIR); a folder may be a symbolic link to a folder.
+// The function ours checks the owner, type and permissions of a path. The parameter kind is
+// the wanted type (unix.S_IFREG or S_IFDIR); a folder may be a symbolic link to a folder.
 func ours(path string, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -49,8 +49,8 @@ func (v *Volume) LockPresent() error {
 }
 
 // Present checks that the anchors, and the catalogue's open files, are still found under
-// their names. Slabs are checked when they are synced. slab.ErrMissing: a file or
-// directory was removed or renamed, or another file system is mounted there.
+// their names. Slabs are checked when they are synced. Present returns slab.ErrMissing if a
+// file or directory was removed or renamed, or if another file system is mounted there.
 func (v *Volume) Present() error {
 	defer v.Writes.Begin()()
 	for _, f := range v.anchors {

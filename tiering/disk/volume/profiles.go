@@ -43,7 +43,8 @@ type UnreadProfile struct {
 	Err         error
 }
 
-// Profiles reads all profiles. unread lists the profiles whose files cannot be used.
+// Profiles reads all profiles. The result unread lists the profiles whose files cannot be
+// used.
 func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, err error) {
 	err = v.eachProfile(func(fp profile.Fingerprint) error {
 		p, err := v.ReadProfile(fp)
@@ -57,8 +58,8 @@ func (v *Volume) Profiles() (good []*profile.Profile, unread []UnreadProfile, er
 	return good, unread, err
 }
 
-// ReadProfile reads the file of a profile. tier.ErrCorrupt: its bytes do not have the
-// digest fp.
+// ReadProfile reads the file of a profile. tier.ErrCorrupt means that its bytes do not have
+// the digest fp.
 func (v *Volume) ReadProfile(fp profile.Fingerprint) (*profile.Profile, error) {
 	defer v.Reads.Begin()()
 	name := hex.EncodeToString(fp[:])

@@ -50,7 +50,8 @@ func (v *Volume) RestoreSlab(n uint32) (slab.SlabInfo, error) { return v.set.Res
 // RemoveSlab deletes a slab file.
 func (v *Volume) RemoveSlab(n uint32) error { return v.set.Remove(n) }
 
-// Read fills buffers from an entry's runs, starting off bytes into the runs.
+// Read fills buffers from an entry's runs. The first byte comes from offset off in the
+// runs.
 func (v *Volume) Read(runs []slab.Run, off int64, bufs [][]byte) error {
 	defer v.Reads.Begin()()
 	return v.set.Read(runs, off, bufs)

@@ -8,11 +8,12 @@ import "fmt"
 // opened, entries of higher generations may have lost their bytes in a power cut.
 const syncedName = "synced_generation"
 
-// Sync syncs the given slabs, then all rows, and records synced as the generation up to
-// which bytes are synced. An entry counts as synced only if both its bytes and its row
-// are; a row whose bytes are lost in a power cut costs a miss. data is an error of the
-// slabs, after which the rows were not synced; rows is an error of the catalogue.
-// slab.ErrMissing, as data: the synced files are no longer found in the directory.
+// Sync syncs the given slabs, then all rows, and records that the bytes of all generations
+// up to the parameter synced are synced. An entry counts as synced only if both its bytes
+// and its row are; a row whose bytes are lost in a power cut costs a miss. The result data
+// is an error of the slabs. It is slab.ErrMissing if the synced files are no longer found
+// in the directory; after any other error of the slabs, the rows were not synced. The
+// result rows is an error of the catalogue.
 func (v *Volume) Sync(slabs []uint32, synced uint64) (data, rows error) {
 	defer v.Writes.Begin()()
 	if len(slabs) > 0 {

@@ -66,9 +66,9 @@ type Volume struct {
 	}
 }
 
-// Open opens a directory, or creates it if its parent exists. It locks the directory
-// before it changes any file there. ErrForeign: we must not use the directory, and it was
-// left unchanged. ErrAbsent: it is not the expected directory.
+// Open opens a directory, or creates it if its parent exists. It locks the directory before
+// it changes any file there. ErrForeign means that we must not use the directory, and that
+// it was left unchanged. ErrAbsent means that it is not the expected directory.
 func Open(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	defer func() {
@@ -114,7 +114,8 @@ func Open(o Options) (v *Volume, err error) {
 }
 
 // OpenExisting locks the directory of a tier and opens all of it except the catalogue, for
-// offline functions. ErrNotTier, ErrLocked or ErrVersion: the directory was not opened.
+// offline functions. The errors ErrNotTier, ErrLocked and ErrVersion mean that the
+// directory was not opened.
 func OpenExisting(o Options) (v *Volume, err error) {
 	v = newVolume(&o)
 	if _, err := readFormat(v.index, v.dir); err != nil {
@@ -206,8 +207,8 @@ func (v *Volume) used() bool {
 	return false
 }
 
-// openSlabs opens the slab files. bytes is the size of new slabs; existing ones keep
-// their sizes. width is the number of transfers in flight per call.
+// openSlabs opens the slab files. The parameter bytes is the size of new slabs; existing
+// ones keep their sizes. The parameter width is the number of transfers in flight per call.
 func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	if v.slabs == nil {
 		if v.slabs, err = slab.OpenDir(filepath.Join(v.dir, slabDir)); err != nil {
@@ -225,8 +226,9 @@ func (v *Volume) openSlabs(bytes int64, width int) (err error) {
 	return nil
 }
 
-// haveCatalog checks that there is a catalogue. It looks for the same file as Pebble,
-// which creates a new catalogue if the file is missing. tier.ErrCorrupt: it is missing.
+// haveCatalog checks that there is a catalogue. It looks for the same file as Pebble, which
+// creates a new catalogue if the file is missing. If it is missing, haveCatalog returns
+// tier.ErrCorrupt.
 func (v *Volume) haveCatalog() error {
 	list, err := v.index.List(v.path(indexDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

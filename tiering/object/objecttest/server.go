@@ -248,8 +248,8 @@ func OfPayload(r *http.Request) bool {
 // Dead fails every request.
 func Dead(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
 
-// Halfway is a Fault for reads of payloads. It sends the first half of the body, calls
-// then, and breaks the connection.
+// Halfway is a Fault for reads of payloads. It sends the first half of the body, calls the
+// function then, and breaks the connection.
 func Halfway(then func(r *http.Request)) Fault {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if !OfPayload(r) {

@@ -8,8 +8,8 @@ import (
 
 // A key has 34 bits: 12 bits choose a shard, 10 bits a bucket in it, and 12 bits are the
 // fingerprint. An entry has 3 bytes: the fingerprint and the 12-bit number of the set.
-// Together, shard, bucket and entry determine the whole key and the number. So it is
-// recognized if an entry is added or removed twice.
+// Together, shard, bucket and entry determine the whole key and the number. So the index
+// recognizes an entry that is added or removed twice.
 //
 //	key    | shard 12 | bucket 10 | fingerprint 12 |
 //	entry                         | fingerprint 12 | number 12 |
@@ -106,9 +106,10 @@ const opPlaceBits = 10
 // maxSpare is the most spare blocks; blocks that readers hold may exceed it.
 const maxSpare = 32
 
-// merge returns a block with the entries of old after its changes, without the entries of
-// numbers in drop. count is called for each entry that is added (1) or removed (-1); if
-// it returns false, the entry is not added.
+// merge returns a block with the entries that old has after its changes are applied, but
+// without the entries of the numbers in drop. It calls count for each entry that it adds
+// (by = 1) or removes (by = -1). If count returns false for an added entry, the entry is
+// left out.
 func (m *merger) merge(old *block, drop *[numbers]bool, count func(number uint16, by int) bool) *block {
 	m.sort(old)
 	base := old
@@ -206,8 +207,8 @@ func (m *merger) take(n int) *block {
 	return b
 }
 
-// give adds a former block to the spare blocks. If there are too many, it frees the
-// oldest that no reader holds.
+// The method give adds a former block to the spare blocks. If there are too many spare
+// blocks, it frees the oldest one that no reader holds.
 func (m *merger) give(b *block) {
 	m.spare = append(m.spare, b)
 	if len(m.spare) <= maxSpare {

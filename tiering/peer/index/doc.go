@@ -40,8 +40,8 @@ const MaxNodes = 4096
 var (
 	// ErrInvalid reports that the bytes are not a delta. The sender is broken or lying.
 	ErrInvalid = errors.New("index: delta is invalid")
-	// ErrGap reports that the delta does not begin at the position reached. The caller
-	// asks again from that position.
+	// ErrGap reports that the delta does not begin at the position that this node has
+	// reached. The caller asks again from that position.
 	ErrGap = errors.New("index: delta does not follow on")
 	// ErrBusy reports that the peer has restarted its set too often while its former sets are
 	// still being cleared, or that there are too many peers. The caller asks again later.

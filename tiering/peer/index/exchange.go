@@ -19,8 +19,8 @@ func (Exchange) Interval(peers int) time.Duration { return Interval(peers) }
 // Ask returns the next request to a peer: PositionSize bytes.
 func (e Exchange) Ask(number uint16) []byte { return e.Index.Position(Node(number)).AppendTo(nil) }
 
-// Answer appends the answer to a peer's request to dst, at most MaxDelta bytes.
-// ErrInvalid: it is not a request.
+// Answer appends the answer to a peer's request to dst, at most MaxDelta bytes. It returns
+// ErrInvalid if question is not a request.
 func (e Exchange) Answer(dst, question []byte) ([]byte, error) {
 	from, err := ParsePosition(question)
 	if err != nil {

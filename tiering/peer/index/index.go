@@ -60,8 +60,9 @@ type Index struct {
 }
 
 // numberState is the state of a set number: free -> live -> retired -> swept -> free. A
-// number stands for one set: that of a peer in one incarnation, as read from one start. A
-// dropped set has no entries left when a sweep has passed all shards.
+// number stands for one set: the set of a peer in one incarnation. If the set is read again
+// from its beginning, it gets another number. A dropped set has no entries left when a
+// sweep has passed all shards.
 type numberState uint8
 
 const (
@@ -79,8 +80,8 @@ type peer struct {
 	retiring int
 }
 
-// New returns an empty index. It takes 32 KiB, and 2 KiB for each of its 4,096 shards
-// once that is used.
+// New returns an empty index. It takes 32 KiB, and 2 KiB for each of its 4,096 shards once
+// the shard is used.
 func New(c Config) *Index {
 	x := &Index{maxKeys: c.MaxKeys, seed: c.Seed}
 	if x.maxKeys <= 0 {
@@ -129,9 +130,9 @@ func (x *Index) Names(n Node) int64 {
 	return max(0, int64(x.mu.counts[number])+int64(x.mu.pending[number]))
 }
 
-// Apply applies a peer's answer. more reports that the peer has more to send, so that the
-// caller asks again at once. If the error is ErrInvalid, ErrGap or ErrBusy, nothing is
-// applied.
+// Apply applies a peer's answer. The result more is true if the peer has more to send, so
+// that the caller asks again at once. If the error is ErrInvalid, ErrGap or ErrBusy,
+// nothing is applied.
 func (x *Index) Apply(n Node, delta []byte) (more bool, err error) {
 	if n >= MaxNodes {
 		return false, fmt.Errorf("node %d of %d: %w", n, MaxNodes, ErrInvalid)
@@ -268,10 +269,11 @@ func (x *Index) mergeLocked(shard int) {
 	x.mu.merger.give(old)
 }
 
-// dropLocked returns the numbers whose entries a merge removes from a shard; nil = none. These
-// are the numbers being swept. If the shard has more than twice its share of entries, they are
-// also the numbers with too many entries in it. Tags are evenly distributed, so only a lying
-// node has too many; it could otherwise fill a few shards and leave other nodes no room there.
+// dropLocked returns the set numbers whose entries a merge removes from a shard; nil =
+// none. Numbers that are being swept are always among them. If the shard has more than
+// twice its share of entries, numbers with too many entries in this shard are added. Tags
+// are evenly distributed, so only a lying node has too many; it could otherwise fill a few
+// shards and leave other nodes no room there.
 func (x *Index) dropLocked(b *block) *[numbers]bool {
 	drop := &x.mu.dropped
 	if x.mu.sweep == shards {

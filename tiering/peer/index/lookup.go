@@ -5,9 +5,9 @@ import "slices"
 // maxNewest is the most changes of one key that a lookup considers. It takes the newest.
 const maxNewest = 32
 
-// maxLooked is the number of entries of a key after which Holders stops examining them if
-// dst is full: for an object on all nodes, all of them would take microseconds. The
-// remaining entries are only counted.
+// maxLooked is how many entries of a key Holders examines once dst is full. The remaining
+// entries are only counted, because examining all entries of an object on all nodes would
+// take microseconds.
 const maxLooked = 32
 
 // Holders fills dst with peers that are believed to have the object with this tag, and returns
@@ -141,8 +141,8 @@ func (b *block) entriesOf(inner uint32) (lo, hi int) {
 // the caller has decremented its readers.
 //
 // The writer first makes another block current, and then looks for readers of the former
-// block. A reader that it does not see has incremented readers later. So that reader
-// finds that its block is no longer current, and tries again without reading it.
+// block. A reader that the writer does not see increments readers only after that. So this
+// reader finds that its block is no longer current, and tries again without reading it.
 func (x *Index) hold(shard int) *block {
 	for {
 		b := x.shards[shard].Load()
@@ -206,7 +206,8 @@ func (b *block) changesOf(inner uint32, found []uint16) []uint16 {
 	return found
 }
 
-// about reports whether one of the changes at some places has a number.
+// The method about reports whether one of the changes at the given places is about this set
+// number.
 func (b *block) about(places []uint16, number uint16) bool {
 	for _, place := range places {
 		if b.nums[:cap(b.nums)][place] == number {

@@ -17,8 +17,8 @@ type memory struct {
 // minMapped is the size in bytes from which memory is mapped, in pages of 4 KiB.
 const minMapped = 16 << 10
 
-// allocate returns an empty slice with capacity for at least n bytes. It is valid until
-// free, or until nothing refers to block b any more.
+// allocate returns an empty slice with capacity for at least n bytes. The slice is valid
+// until the method free is called, or until nothing refers to block b any more.
 func (m *memory) allocate(b *block, n int) []byte {
 	if n < minMapped {
 		return make([]byte, 0, n)

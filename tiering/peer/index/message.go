@@ -36,7 +36,7 @@ const (
 	moreFlag    = 1
 )
 
-// then returns the position of a node that has applied the message.
+// The method then returns the position of a node that has applied the message.
 func (m *message) then() Position {
 	p := m.from
 	switch {

@@ -8,9 +8,10 @@ import (
 const (
 	// maxOwn is the most keys of a node's own set, with 4 bytes each.
 	maxOwn = 1 << 22
-	// The log keeps the last changes, 8 bytes each: at least as many as a quarter of the
-	// keys, limited to minLog and maxLog, and at most twice that. A peer that is further
-	// behind reads the whole set, which then takes not many more bytes.
+	// The log keeps the last changes, 8 bytes each. The least number of changes is a
+	// quarter of the number of keys, but at least minLog and at most maxLog. The log never
+	// has more than twice the least number. A peer that is further behind reads the whole
+	// set, which then takes not many more bytes.
 	minLog = 1 << 12
 	maxLog = 1 << 17
 	// maxMessageKeys is the most keys in one delta, with 2 to 5 bytes each.
@@ -112,8 +113,9 @@ func (o *Own) noteLocked(change uint64) {
 	o.version++
 }
 
-// Delta appends the answer to a peer at position from, at most MaxDelta bytes. It has the
-// next changes, each key once with its last change, or a piece of the whole set.
+// Delta appends the answer to a peer that has reached the position from. The answer has at
+// most MaxDelta bytes. It has the next changes, each key once with its last change, or a
+// piece of the whole set.
 func (o *Own) Delta(dst []byte, from Position) []byte {
 	m := o.take(from)
 	if m.kind == kindChanges {
@@ -199,15 +201,15 @@ func (s *set) remove(key uint64) bool {
 	return true
 }
 
-// has reports whether the set has the key.
+// The method has reports whether the set has the key.
 func (s *set) has(key uint64) bool {
 	row, low := split(key)
 	_, found := slices.BinarySearch(s.rows[row], low)
 	return found
 }
 
-// from returns up to limit keys at or above cursor, in order. next is the next key;
-// keyEnd = there is none.
+// The method from returns up to limit keys, in order, beginning with the first key that is
+// not below cursor. The result next is the key after them; keyEnd means that there is none.
 func (s *set) from(cursor uint64, limit int) (keys []uint64, next uint64) {
 	keys = make([]uint64, 0, min(limit, s.n))
 	row, low := split(cursor)

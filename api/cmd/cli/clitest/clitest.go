@@ -23,9 +23,9 @@ import (
 	"github.com/spliced-kv/spliced/api/cmd/cli"
 )
 
-// Reference writes a page in Markdown about all commands of a program. For commands of another
-// program it links to the page elsewhere: for Verbatim commands, and for the program itself if
-// it is a Part.
+// Reference writes a page in Markdown about all commands of the program p. The parameter elsewhere
+// is the page of another program. Links to it replace the text of Verbatim commands, which belong
+// to that program. If p is a Part, links to the main command lead there too.
 func Reference(w *bytes.Buffer, p *cli.Program, elsewhere string) error {
 	root := p.Root(io.Discard, io.Discard)
 	if !p.Part {
@@ -73,13 +73,13 @@ func reference(w *bytes.Buffer, p *cli.Program, cmd *cobra.Command, elsewhere st
 	return nil
 }
 
-// call matches a call of splicectl in a text, up to where a shell, Markdown or prose ends it.
-// Its group is what follows the name of the program.
+// call matches a call of splicectl in a text, up to where a shell, Markdown or prose ends the call.
+// The group of the expression is the text after the name splicectl.
 var call = regexp.MustCompile("(?:^|[\\s/`(@])splicectl[\"']? +([a-z-][^`#|;&<>)\\n]*)")
 
-// Written checks the calls of p's commands in the files below root. It reports each call that p
-// cannot parse as a test error, and returns the number of the others. It ignores flags of
-// Verbatim commands.
+// Written checks all calls of p's commands that occur in the files below root. It reports each call
+// that p cannot parse as a test error, and returns the number of calls that p can parse. It does
+// not check the flags of Verbatim commands.
 func Written(t *testing.T, root string, p *cli.Program) (calls int) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

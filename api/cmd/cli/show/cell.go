@@ -65,8 +65,8 @@ func (n Count) String() string {
 	return digits
 }
 
-// Number formats a value with three significant digits, without an exponent: 5,650, 12.3,
-// 0.0457. Values below a millionth are shown as such.
+// Number formats a value with three significant digits, without an exponent: 5,650, 12.3, 0.0457.
+// For a positive value below a millionth it returns "< 0.000001".
 func Number(v float64) string {
 	if v < 0 {
 		return "-" + Number(-v)

@@ -69,9 +69,9 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Plain returns the writer below a *Writer, and whether it may get colours. The caller writes
-// text to it in which all text from others is already escaped. Plain returns any other w as it
-// is, without colours.
+// Plain returns the writer below w if w is a *Writer, and whether it may get colours. Text that is
+// written to the returned writer is not escaped, so the caller escapes what comes from others. If w
+// is no *Writer, Plain returns w and false.
 func Plain(w io.Writer) (plain io.Writer, colour bool) {
 	if t, ok := w.(*Writer); ok {
 		return t.w, t.colour

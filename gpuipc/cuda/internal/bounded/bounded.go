@@ -1,6 +1,6 @@
 // Package bounded runs driver calls that may never return, each in its own goroutine. These
-// are calls on memory of other processes, which can make such a call hang. When its
-// deadline has passed, a call is abandoned: the caller continues, and what the call made is
+// are calls on memory of other processes, which can make such a call hang. A call whose
+// deadline has passed is abandoned: the caller continues, and what the call made is
 // released when it returns.
 package bounded
 
@@ -14,8 +14,8 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// Most bounds the goroutines, and thus the threads, in such calls. Abandoned calls count
-// too.
+// Most is the largest number of goroutines, and thus of threads, that are in such driver
+// calls at once. Abandoned calls that have not returned count too.
 const Most = 16
 
 // Host is the device on which the calls run.
@@ -63,8 +63,8 @@ type Call struct {
 	Last func()       // called once, when Run has returned or will never be called
 }
 
-// Do runs k and waits for its result until ctx ends or the timeout has passed. Then it
-// abandons the call and returns ErrUnavailable.
+// Do runs k and waits for its result. If ctx ends or the timeout passes before k returns,
+// Do abandons the call and returns ErrUnavailable.
 func (c *Calls) Do(ctx context.Context, k Call) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errLate)
 	defer cancel()

@@ -102,8 +102,9 @@ func describeGPU(g *api.GPU) Check {
 
 const attachTimeout = 10 * time.Second
 
-// checkDeviceMemory attaches the first device that the daemon shares and this process sees. It
-// maps the device's memory and reads the order page.
+// checkDeviceMemory attaches the first device that the daemon shares and this process sees. It maps
+// the device's memory and reads the order page, in which daemon and client announce finished GPU
+// work by sequence numbers.
 func checkDeviceMemory(ctx context.Context, v *visit, devices []cuda.Info) Check {
 	const name = "gpu memory"
 	var m wire.AttachDeviceReply
@@ -149,8 +150,8 @@ func attachFirst(v *visit, devices []cuda.Info, m *wire.AttachDeviceReply) ([]in
 	return nil, errors.Join(failed...)
 }
 
-// readOrder maps the shared memory of a device and reads a number of its order page, which must
-// be 0.
+// readOrder maps the shared memory of a device and reads the daemon's sequence number in its order
+// page. The number must be 0.
 func readOrder(ctx context.Context, library string, share gpuipc.Share, off int64) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()

@@ -28,8 +28,8 @@ var peerChecks = []struct {
 	{"cluster keys", []string{api.FoundKeys}, "see cluster-keyring and the cluster-tls settings", "gossip is encrypted, the peers' port has a certificate"},
 }
 
-// checkPeers asks the daemon about its cluster. It returns no check if the daemon is in none. A
-// failure is a warning, since engines still get hits on this node.
+// checkPeers asks the daemon about its cluster. It returns no check if the daemon is not in a
+// cluster. A failure is a warning, since engines still get hits on this node.
 func checkPeers(ctx context.Context, v *visit) []Check {
 	if v.options.Admin == nil {
 		return nil

@@ -30,8 +30,8 @@ type trip struct {
 	parts  [][]byte
 }
 
-// checkRoundTrip registers a temporary profile, which compares layouts, then stores and
-// reads a segment of random bytes.
+// checkRoundTrip registers a temporary profile, for which daemon and client compare their layouts.
+// It then stores and reads a segment of random bytes.
 func checkRoundTrip(ctx context.Context, v *visit) []Check {
 	const remedy = "the daemon's log says why; client and daemon must be of one release"
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout)

@@ -26,8 +26,8 @@ var sources = []struct {
 // seam is the reason of tokens that are recomputed at a join.
 const seam = "seam"
 
-// seamWeight is the weight of a seam's tokens in a column. With a weight above 1, a join is
-// visible if it takes a good part of a column.
+// seamWeight is the weight of a seam's tokens in a column; other tokens have weight 1. With this
+// weight a column shows a seam if more than a fifth of its tokens are part of one.
 const seamWeight = 4
 
 func sourceOf(s *api.Span) int {

@@ -192,8 +192,8 @@ func (m *Model) lower() []string {
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-// spark draws the last values of a series in one line. top is the greatest possible value;
-// 0 = the maximum of the series. NaN is drawn as a blank.
+// spark draws the last values of a series in one line. The parameter top is the greatest possible
+// value; 0 = the maximum of the series. NaN is drawn as a blank.
 func spark(series []float64, top float64, width int) string {
 	marks := []rune(" ▁▂▃▄▅▆▇█")
 	series = series[max(0, len(series)-width):]
