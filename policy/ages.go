@@ -5,8 +5,9 @@ import (
 	"math/bits"
 )
 
-// Ages are in ticks of the clock and fall into buckets of half an octave, starting at 2^4.
-// Bucket 0 has the ages below 16, bucket 1 has [16, 24), 2 has [24, 32), 3 has [32, 48),
+// The age of an object is the number of ticks of the policy's clock since its last use.
+// Ages are grouped into buckets, two for each power of two, starting at 2^4. Bucket 0 has
+// the ages below 16, bucket 1 has [16, 24), bucket 2 has [24, 32), bucket 3 has [32, 48),
 // and so on up to 2^62 in buckets 117 and 118.
 const (
 	buckets     = 119
@@ -23,7 +24,7 @@ func bucketOf(age int64) uint8 {
 	return uint8(2*(octave-firstOctave) + half + 1)
 }
 
-// bucketStart returns the lowest age of bucket b, which is above the floor.
+// bucketStart returns the lowest age of bucket b, which must be above the floor.
 func bucketStart(b int) float64 {
 	if b == 0 {
 		return 0
@@ -35,8 +36,8 @@ func bucketStart(b int) float64 {
 // so that the next object to outgrow its bucket is at the end of the bucket.
 //
 // All ages below the floor share one bucket, so that an object moves through few buckets in
-// its life. The floor is a small part of the time in which every object is used once, so
-// few decisions concern objects below it.
+// its life. The floor is a small part of the mean time between two uses of an object, so
+// few eviction decisions concern objects below the floor.
 type ages struct {
 	youngest int32
 	floor    uint8
@@ -45,11 +46,11 @@ type ages struct {
 	due      int64          // the clock when the next object outgrows its bucket
 }
 
-// movesPerUse bounds the objects that change their bucket in one use. It is several times
-// the average, so that the moves of a burst are done soon.
+// movesPerUse bounds the objects that change their bucket in one use. The bound is several
+// times the average, so that the moves of a burst are done soon.
 const movesPerUse = 64
 
-// floorPart sets the floor: 1/floorPart of the time in which n objects have n uses.
+// floorPart sets the floor: 1/floorPart of the mean time between two uses of an object.
 const floorPart = 16
 
 func newAges() ages {
@@ -99,10 +100,10 @@ func (a *ages) shorten(objects []object, i int32) {
 	}
 }
 
-// advance brings the buckets up to date with a clock. It calls grown for each object whose
-// bucket changes, and grown must set the object's age. The oldest buckets are handled
-// first, so that an object joins its new bucket as the youngest. At most movesPerUse
-// objects move; the next call continues.
+// advance moves objects to the buckets of their ages at the given clock. It calls the
+// function grown for each object whose bucket changes; this function must set the object's
+// age. The oldest buckets are handled first, so that an object joins its new bucket as the
+// youngest. At most movesPerUse objects move; the next call continues.
 func (a *ages) advance(objects []object, clock int64, grown func(i int32, age uint8)) {
 	if clock < a.due {
 		return
@@ -138,9 +139,9 @@ func (a *ages) advance(objects []object, clock int64, grown func(i int32, age ui
 	}
 }
 
-// raise sets the floor for a span of time, unless the current floor is close to it. A lower
-// floor applies at once. A higher floor becomes the target, which the method advance
-// approaches bucket by bucket.
+// raise sets the floor to the bucket of span/floorPart, unless the current floor is close
+// to that bucket. A lower floor applies at once. A higher floor becomes the target, which
+// the method advance approaches bucket by bucket.
 func (a *ages) raise(span int64) {
 	floor := bucketOf(span / floorPart)
 	if floor <= a.asked+2*perOctave && a.asked <= floor+2*perOctave {

@@ -9,7 +9,7 @@ import (
 // uses outweigh.
 const (
 	kinds  = 7
-	levels = 6 // of the number of visits: 0, 1, 2-3, 4-7, 8-15, 16 or more
+	levels = 6 // levels of the number of visits: 0, 1, 2-3, 4-7, 8-15, 16 or more
 	// classes is the number of pairs of a kind and a level.
 	classes = kinds * levels
 
@@ -52,14 +52,15 @@ func kindOf(x *object) int {
 }
 
 // cell describes the objects of one class and one age bucket: a heap of the possible
-// victims, least dense first, and statistics of all objects.
+// victims, ordered by density (savings per byte) with the lowest first, and statistics of
+// all objects.
 type cell struct {
 	heap  []listing
 	held  int32 // number of objects, including suspended ones
 	place int32 // index in occupied; outside = not in it
-	since int64 // the clock up to which exposed counts
+	since int64 // the time up to which the field exposed counts
 	// hits is the number of uses, and exposed the sum over objects of the ticks that each
-	// spent in the cell. Both fade.
+	// spent in the cell. Both lose weight with later uses.
 	hits, exposed float64
 	index, worth  float64 // expected uses per tick (see NewDefault), and the logarithm of index
 	dense, spread float64 // sum of the densities of all objects, and sum of their squares
@@ -77,7 +78,7 @@ type listing struct {
 
 type chances struct {
 	rows     [classes]*[buckets]cell
-	faded    [classes]int // value of steps when the class last faded
+	faded    [classes]int // value of steps when the weights of the class were last reduced
 	occupied []*cell      // cells with possible victims
 	steps    int          // calls of learn
 	turn     int          // the class updated last
@@ -298,7 +299,7 @@ func (c *chances) list(objects []object, i int32) {
 	a.heap = push(listings(objects), a.heap, listing{objects[i].density, i})
 }
 
-// drop undoes list.
+// drop removes an object from the possible victims.
 func (c *chances) drop(objects []object, i int32) {
 	pos := objects[i].pos
 	if pos == outside {

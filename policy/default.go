@@ -35,7 +35,7 @@ type object struct {
 	density float64 // as a logarithm
 	used    int64   // the clock at the last use, unique among objects
 	born    int64   // the clock at the insertion, unique among objects
-	since   int64   // the parent's born; a different value there means that the parent's place was reused
+	since   int64   // value of the parent's field born; if that field has changed, the parent's place was reused
 	parent  int32   // index of the object that this one extends; outside = none
 	kids    int32
 	older   int32 // neighbors in order of use
@@ -60,8 +60,9 @@ const (
 // learnEvery is the number of uses between updates of a class.
 const learnEvery = 8
 
-// step is how far the clock advances if a new time is passed in. It keeps uses at one time
-// close together compared with uses at different times.
+// step is the number of ticks by which a use advances the clock if its time differs from
+// the previous one. A use at the same time advances the clock by one tick, so such uses
+// stay close together.
 const step = 1 << 10
 
 // longest bounds the times in calculations, in ticks.
@@ -70,16 +71,15 @@ const longest = math.MaxInt64 / 4
 // NewDefault returns an eviction policy that minimizes the expected savings lost per byte
 // and time. It has no settings.
 //
-// For each kind of object the policy learns the chance of a use at each age, the time since
-// the last use. The kind depends on the number of uses and on the relations between objects
-// (Item.Extends): at the tip of a conversation, with siblings, cut off by a branch, in the
-// middle of a chain, or at a branch point. Ages are grouped into half octaves, which start
-// at a sixteenth of the time in which there are as many uses as objects. The prior for a
-// kind is the estimate over all kinds. The prior for all kinds is a hazard inversely
-// proportional to age, so that the policy starts as recency weighted by density. The hazard
-// is the chance of a use per unit of time. It gives the index of a kind at age a, which is
-// the best rate of uses that keeping such an object for some time x can give (Gittins
-// 1979):
+// For each kind of object the policy learns the hazard at each age: the chance of a use per
+// unit of time. The age is the time since the last use. The kind depends on the number of
+// uses and on the relations between objects (Item.Extends): at the tip of a conversation,
+// with siblings, cut off by a branch, in the middle of a chain, or at a branch point. Ages
+// are grouped into half octaves, which start at a sixteenth of the mean time between two
+// uses of an object. The prior for a kind is the estimate over all kinds. The prior for all
+// kinds is a hazard inversely proportional to age, so that the policy starts as recency
+// weighted by density. The hazard gives the index of a kind at age a, which is the best
+// rate of uses that keeping such an object for some time x can give (Gittins 1979):
 //
 //	index(a) = max_x  P(used before a+x | not before a) / E[time kept until then]
 //
@@ -101,8 +101,8 @@ const longest = math.MaxInt64 / 4
 // heap operations for each. Every eighth use also updates the indices of a class, in some 2
 // µs. Victim looks at the least dense object of every occupied cell, which are a few
 // hundred cells of at most 4,998. Memory: 140 bytes per object; 65 bytes per evicted object
-// that is remembered; and 10 KB for each of at most 42 classes that occur. At most as many
-// evicted objects as there are objects are remembered, or 1,024 if that is more.
+// that is remembered; and 10 KB for each of at most 42 classes that occur. The policy
+// remembers at most as many evicted objects as there are objects, or 1,024 if that is more.
 func NewDefault() Eviction {
 	return &learned{at: map[ID]int32{}, ages: newAges(), chances: newChances(), past: newPast()}
 }
@@ -155,7 +155,7 @@ func (l *learned) adopt(i int32, parent ID) {
 	l.count(p, 1)
 }
 
-// count adds by to the number of objects that extend object i.
+// count adds the parameter by to the number of objects that extend object i.
 func (l *learned) count(i int32, by int32) {
 	x := &l.objects[i]
 	x.kids += by
@@ -259,8 +259,8 @@ func (l *learned) Remove(id ID) {
 	l.free = append(l.free, i)
 }
 
-// advance moves the clock to a use at time now, and moves objects to the cells of their
-// ages.
+// advance advances the clock for a use at the time now, and moves objects whose age has
+// outgrown their cell.
 func (l *learned) advance(now time.Time) {
 	if l.begun && !now.Equal(l.now) {
 		l.clock += step
@@ -304,8 +304,8 @@ func (l *learned) grow(i int32, age uint8) {
 	}
 }
 
-// enter adds an object to its cell, and exit removes it. list makes an object a possible
-// victim.
+// enter adds an object to its cell, and exit removes it. The method list makes an object a
+// possible victim.
 func (l *learned) enter(i int32) {
 	x := &l.objects[i]
 	x.class = classOf(x)
@@ -341,7 +341,8 @@ func (l *learned) Victim(evictable func(ID) bool) (ID, bool) {
 	return l.named.id, l.named.some
 }
 
-// next searches all cells in order of rank, after evictable refused first.
+// next searches all cells in order of rank. It is called after evictable has refused the
+// candidate first.
 func (l *learned) next(evictable func(ID) bool, first candidate) (ID, bool) {
 	f := l.search[:0]
 	for _, c := range l.chances.occupied {

@@ -1,7 +1,7 @@
 package policy
 
-// ordering compares the elements of a heap. before must be a strict order. The heap calls
-// moved with the new position of an element.
+// ordering compares the elements of a heap. The method before must be a strict order. The
+// heap calls the method moved with the new position of an element.
 type ordering[T any] interface {
 	before(a, b T) bool
 	moved(x T, pos int32)

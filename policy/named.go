@@ -1,6 +1,6 @@
 package policy
 
-// Named returns the constructor of the policy that settings call name: lru, gdsf, marconi
+// Named returns the constructor of a policy by its name in settings: lru, gdsf, marconi
 // (alpha 0.1) or default. It returns false for any other name.
 func Named(name string) (func() Eviction, bool) {
 	switch name {

@@ -2,9 +2,9 @@ package policy
 
 // order is an indexed heap of objects, lowest rank first. Objects of equal rank are in the
 // order in which they were last ranked. Each object has a place in one slice, so that a
-// policy keeps its own data in parallel slices. For the garbage collector, a pool of 10^6
-// objects is a map and slices without pointers: 32 bytes per object, plus 4 in the heap and
-// about 20 in the map.
+// policy keeps its own data in parallel slices. An object takes 32 bytes, plus 4 in the
+// heap and about 20 in the map. The map and the slices have no pointers, so that the
+// garbage collector does not scan large pools.
 //
 // A suspended object is not in the heap and keeps its rank.
 type order struct {

@@ -1,5 +1,5 @@
-// Package policy decides what the cache admits, evicts and moves, as functions
-// of ids, sizes, costs and a passed-in now.
+// Package policy decides what the cache admits, evicts and moves, as functions of ids, sizes,
+// costs and the time that a caller passes.
 //
 // It has no locks, goroutines, clock, I/O, logger or metrics, so that a trace replays exactly.
 // Package tiering owns bytes, leases and trees, and asks a policy for victims. Nothing here is
@@ -25,14 +25,15 @@ type Item struct {
 	Key uint64
 	// Saved is the time in ms that a hit saves, compared with recomputing the object or reading
 	// it from the tier below. If the object extends another, only the work after that other
-	// object counts. 0 or any value that is not finite and positive means unknown: Tokens is
-	// used instead. Values are clamped to 1e-9..1e15. Since the policy compares both kinds of
-	// values, Saved should be known for all items of a pool or for none.
+	// object counts. 0 or any value that is not finite and positive means unknown: Tokens is used
+	// instead. Values are clamped to 1e-9..1e15. A policy would compare the milliseconds of one
+	// item with the tokens of another, so Saved should be known for all items of a pool or for
+	// none.
 	Saved float64
 	// Extends is the longest other object of this pool that is a prefix of this object, such as
-	// the previous checkpoint; 0 = none. From it the policy counts, for each object, how many
-	// others extend it. When an object is inserted between the two, or an object between them is
-	// removed, Extends changes and the owner calls Update.
+	// the previous checkpoint; 0 = none. From this field the policy counts, for each object, how
+	// many others extend it. The field changes when a longer prefix of this object is inserted,
+	// or when the object that it names is removed. The owner then calls Update.
 	Extends ID
 }
 

@@ -18,8 +18,8 @@ type reader struct {
 	above   *hbm.Cache // the device to read; nil = memory
 }
 
-// reader checks the ids of a query. If on is 0, the query reads memory. The error is
-// ErrUnavailable if there is no device with the id on.
+// reader checks the ids of a query. The parameter on is the device whose copies the query reads;
+// 0 = the query reads memory. The error is ErrUnavailable if there is no such device.
 func (c *Session) reader(id tier.ProfileID, tenant tier.TenantID, rank int, on tier.DeviceID) (reader, error) {
 	p, t, err := c.store.scope(id, tenant, rank)
 	r := reader{c, p, t, c.store.hbm.Of(on)}
@@ -64,10 +64,10 @@ func (c *Session) AwaitAcquire(ctx context.Context, q *AcquireQuery, dst []Acqui
 	return c.acquire(ctx, q, dst, 0, true)
 }
 
-// AcquireResident leases the copies on the query's device that belong to its rank. Hits
-// have PlaceHBM and extents of DeviceArena. An object without a copy there is a miss that
-// is Promoting, and its promotion begins. Once the device is lost, every row is a miss.
-// The error is ErrUnavailable if there is no such device.
+// AcquireResident leases the copies on the query's device that belong to the query's rank. Hits
+// have PlaceHBM and extents of DeviceArena. An object without such a copy is a miss that is
+// Promoting, and its promotion begins. Once the device is lost, every row is a miss. The error is
+// ErrUnavailable if there is no such device.
 func (c *Session) AcquireResident(q *AcquireQuery, dst []Acquired) ([]Acquired, error) {
 	if q.Device == 0 {
 		return dst, errNoDevice(0)
@@ -110,8 +110,8 @@ func (c *Session) acquire(ctx context.Context, q *AcquireQuery, dst []Acquired, 
 	return dst, nil
 }
 
-// acquireNow answers the rows that need no wait. If wait is set, it joins the flights of
-// the remaining rows and returns them.
+// acquireNow answers the rows for which it need not wait. If the parameter wait is true, it joins
+// the flights of the remaining rows and returns these flights.
 func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquired, []flightWait) {
 	s := r.session.store
 	now := s.cfg.Now()
@@ -132,8 +132,9 @@ func (r reader) acquireNow(q *AcquireQuery, dst []Acquired, wait bool) ([]Acquir
 	return dst, waits
 }
 
-// acquireAfter waits for flights, and for flights that follow them, and answers their
-// rows. The TTL of leases from before the wait starts again at its end.
+// acquireAfter waits for flights and for the flights that continue them, such as the copy into
+// HBM after a promotion. Then it answers the rows of these flights. Leases that were taken before
+// the wait get a new TTL when the wait is over.
 func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquired, waits []flightWait) {
 	c, s := r.session, r.session.store
 	for len(waits) > 0 {
@@ -159,8 +160,8 @@ func (r reader) acquireAfter(ctx context.Context, q *AcquireQuery, rows []Acquir
 	})
 }
 
-// await returns when all flights have ended, or when ctx or the session has. In the latter
-// two cases ended is true, and the caller should wait for nothing further.
+// await returns when all flights have ended, or when ctx or the session ends. If ctx or the
+// session has ended, the result is true, and the caller should wait for nothing further.
 func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	for i := range waits {
 		select {
@@ -174,8 +175,9 @@ func (c *Session) await(ctx context.Context, waits []flightWait) (ended bool) {
 	return false
 }
 
-// acquireLocked leases a segment, or starts to bring it into memory or HBM. If the segment
-// needs a remote lookup and far is not nil, it adds row i to far and starts none.
+// acquireLocked leases a segment, or starts to bring it into memory or HBM. If the parameter far
+// is not nil and the segment needs a remote lookup, acquireLocked does not start the lookup but
+// appends i, the number of the row, to *far.
 func (r reader) acquireLocked(key *[32]byte, q *AcquireQuery, now time.Time, far *[]int, i int) (Acquired, *transfer.Flight) {
 	c, s := r.session, r.session.store
 	if err := c.openLocked(); err != nil {
@@ -231,8 +233,8 @@ func (r reader) identity(n tier.Name) objects.Identity {
 	return objects.Identity{Name: n, Profile: r.profile, Tenant: r.tenant}
 }
 
-// bringLocked starts the flight of an object. An object that is complete in memory goes to
-// HBM; any other goes into memory first. o is the object in memory, if any.
+// bringLocked starts the flight of an object. An object that is complete in memory goes to HBM;
+// any other object goes into memory first. o is the object in memory, if any.
 func (r reader) bringLocked(n tier.Name, rank int, o *objects.Object) *transfer.Flight {
 	s := r.session.store
 	if r.above != nil && o != nil && s.objects.Promotable(o) {
@@ -281,8 +283,8 @@ func (r reader) acquireAfterLocked(f *transfer.Flight, key *[32]byte, q *Acquire
 	return Acquired{Reason: why, Promoting: promoting}, nil
 }
 
-// missOf returns why a row is a miss if its flight has failed or has not ended. failed is
-// false once the flight has succeeded.
+// missOf returns why a row is a miss if its flight has failed or has not ended. The result failed
+// is false once the flight has succeeded.
 func missOf(f *transfer.Flight) (why tier.Reason, promoting, failed bool) {
 	switch {
 	case !f.Ended():
@@ -304,8 +306,8 @@ func (cat *catalog) leaveLocked(f *transfer.Flight) {
 	}
 }
 
-// countMisses counts the rows that are misses. If again is set, rows that are Promoting do
-// not count, since the caller asks for them again.
+// countMisses counts the rows that are misses. If the parameter again is true, rows that are
+// Promoting do not count, since the caller asks for them a second time.
 func (r reader) countMisses(rows []Acquired, again bool) {
 	misses := uint64(0)
 	for i := range rows {
@@ -389,7 +391,7 @@ func (s *Store) NeedsHBMPromotion(q *AcquireQuery) bool {
 	})
 }
 
-// anyLocked reports whether holds is true for any of the keys.
+// anyLocked reports whether the function holds returns true for any of the keys.
 func (look *lookup) anyLocked(keys [][32]byte, holds func(key *[32]byte) bool) bool {
 	found := false
 	look.mu.Each(len(keys), holdRows, func(i int) { found = found || holds(&keys[i]) })

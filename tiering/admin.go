@@ -84,8 +84,8 @@ type CheckpointInfo struct {
 	LastUsed  time.Time
 }
 
-// PoolInfo is the account of one pool. Its bytes are bytes of pages, and 4 bytes for each
-// token id of a segment. Tenants also counts the records of objects.
+// PoolInfo is the account of one pool. Its sizes count pages, and 4 bytes for each token id
+// of a segment. The sizes in the field Tenants also count the records of objects.
 type PoolInfo struct {
 	Name             string
 	Place            tier.Place
@@ -123,9 +123,9 @@ type ProfileInfo struct {
 }
 
 // Segments lists up to limit segments in ascending order of key, beginning with the first
-// key greater than after (nil = from the start). It holds the lock for one 4096th of the
-// catalog at a time, so a page is not a snapshot: it may or may not include segments that
-// are added or removed meanwhile.
+// key greater than the key after (nil = from the start). It holds the lock for one 4096th
+// of the catalog at a time, so a page is not a snapshot: it may or may not include segments
+// that are added or removed meanwhile.
 func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) []SegmentInfo {
 	var page []SegmentInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
@@ -143,7 +143,7 @@ func (s *Store) Segments(f SegmentFilter, after *profile.SegmentKey, limit int) 
 }
 
 // shards returns the first and the last shard of the index that may have a key that begins
-// with the hex prefix and is greater than after (nil = any key).
+// with the hex prefix and is greater than the key after (nil = any key).
 func shards(prefix string, after *[32]byte) (first, last int) {
 	low, high := [32]byte{}, [32]byte(bytes.Repeat([]byte{0xff}, 32))
 	for i := range min(len(prefix), 4) { // the digits that select a shard
@@ -169,8 +169,8 @@ func (f *SegmentFilter) match(o *objects.Object) bool {
 
 const hexDigits = "0123456789abcdef"
 
-// hasHexPrefix reports whether the hex form of key begins with digits. It compares digit
-// by digit, so that a filter over a large catalog allocates no strings.
+// hasHexPrefix reports whether the hex form of a key begins with the given digits. It
+// compares digit by digit, so that a filter over a large catalog allocates no strings.
 func hasHexPrefix(key *[32]byte, digits string) bool {
 	if len(digits) > 2*len(key) {
 		return false
@@ -220,7 +220,7 @@ func (s *Store) Segment(key profile.SegmentKey) (SegmentDetail, bool) {
 }
 
 // Checkpoints lists checkpoints like Segments, in ascending order of hash. A page may be
-// longer than limit, since it includes all nodes of its last hash.
+// longer than limit, since it includes all checkpoints with its last hash.
 func (s *Store) Checkpoints(f CheckpointFilter, after *profile.PrefixHash, limit int) []CheckpointInfo {
 	var page []CheckpointInfo
 	first, last := shards(f.Prefix, (*[32]byte)(after))
@@ -296,8 +296,9 @@ func (reg *registry) Profiles() []ProfileInfo {
 	return infos
 }
 
-// EvictedBelow records that the lower tier has evicted an entry of a model: for its
-// tenant's quota if quota is set, else for room. It does not take the store's lock.
+// EvictedBelow records that the lower tier has evicted an entry of a model. If the
+// parameter quota is true, the reason is the tenant's quota, otherwise a full tier.
+// EvictedBelow does not take the store's lock.
 func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	d := decision.Decision{
 		At: s.cfg.Now(), What: decision.Evict, Why: decision.ForDiskRoom, Name: e.Name, Tenant: e.Tenant,
@@ -318,9 +319,9 @@ func (s *Store) EvictedBelow(e *tier.Entry, model string, quota bool) {
 	s.decisions.Note(d)
 }
 
-// beginDeletionLocked starts to remove a name from the lower tier. below reports whether
-// the name is there. coming reports whether the name is being written; if so, it is
-// removed again after the write.
+// beginDeletionLocked starts to remove a name from the lower tier. The first result reports
+// whether the lower tier has the name. The second result reports whether the name is being
+// written; then it is removed again after the write.
 func (wr *writes) beginDeletionLocked(n tier.Name) (below, coming bool) {
 	if wr.cfg.Lower == nil {
 		return false, false

@@ -9,8 +9,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// errWithheld is the error of a segment that could have been leased, in an all-or-none
-// query in which another key could not.
+// errWithheld is the error of a segment that could have been leased, but is not, because
+// another key of an all-or-none query could not be leased.
 var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", tier.ErrWithheld)
 
 // together sums up the bytes that an all-or-none query needs. A charge is the number of
@@ -18,16 +18,16 @@ var errWithheld = fmt.Errorf("another key of the request is not to be had: %w", 
 type together struct {
 	missing bool  // a key is not cached, or is being filled
 	joins   int64 // pool bytes of segments in memory that nobody uses yet
-	joined  int64 // the same for the tenant
+	joined  int64 // bytes of these segments that count towards the tenant's quota
 	comes   int64 // pool bytes of segments to be read from the lower tier
-	charge  int64 // the same for the tenant
+	charge  int64 // bytes of these segments that would count towards the tenant's quota
 	below   int64 // bytes that these segments take in the lower tier
 }
 
-// refuseTogether answers the rows of an all-or-none query that cannot be served now. Then
-// nothing is leased, evicted or promoted. The query may use all room that is not taken by
-// objects in use. If two requests do not fit together, the later one thus waits, and
-// neither evicts what the other is about to read.
+// refuseTogether answers the rows of an all-or-none query that cannot be served now. For a
+// refused query nothing is leased, evicted or promoted. A query may use all room that is
+// not taken by objects in use. So if two queries do not fit into memory together, the later
+// one is refused, and neither evicts objects that the other is about to read.
 func (c *Session) refuseTogether(q *AcquireQuery, p *objects.Profile, t *objects.Tenant, dst []Acquired) (rows []Acquired, refused bool) {
 	s := c.store
 	var need together

@@ -14,8 +14,7 @@ import (
 // evicted now, or by later sweeps if clients read it or it must be written first. A budget
 // that grows gets bytes as the other pool gives them up.
 //
-// Invariant: take for each pool the larger of its budget and its use. The sum of both does
-// not exceed the arena.
+// Invariant: the sum of max(budget, used bytes) over both pools does not exceed the arena.
 type budgets struct {
 	*catalog
 	writes  *writes
@@ -155,8 +154,8 @@ func (bud *budgets) setBudgetLocked(p *objects.Pool) {
 	bud.now[p.Number].Store(p.Budget)
 }
 
-// settleQuotaLocked evicts the bytes that a tenant has over its quota, from its places in
-// the same order as makeRoomLocked.
+// settleQuotaLocked evicts the bytes that a tenant has over its quota: first from HBM, then
+// from the lower tier, and last from memory, as makeRoomLocked does.
 func (bud *budgets) settleQuotaLocked(t *objects.Tenant) error {
 	over := func() int64 { return bud.objects.OverQuota(t, 0) - t.Leaving }
 	if over() <= 0 {

@@ -53,8 +53,8 @@ func (wr *writes) cleanableLocked(cause error, ended, swept uint64) bool {
 	return false
 }
 
-// cleanLocked starts some writes. An error means that it stopped although a pool is still
-// short, and says why.
+// cleanLocked starts some writes. An error tells why it stopped although a pool is still
+// short of free bytes.
 func (wr *writes) cleanLocked() error {
 	n := 0
 	for _, p := range wr.objects.Pools {

@@ -22,8 +22,8 @@ import (
 // A digest mismatch is ErrCorrupt. It aborts the object for all ranks, since the other
 // chunks cannot be trusted either. A device failure aborts it too. A chunk that was
 // committed before, or that its part does not have, is ErrInvalid and changes nothing. A
-// commit that its context ended changes nothing and may be repeated. ErrGone means that
-// the reservation does not exist any more, or ended during the copy.
+// commit whose context ended changes nothing and may be repeated. ErrGone means that the
+// reservation does not exist any more, or ended during the copy.
 func (c *Session) Commit(ctx context.Context, item CommitItem) (Committed, error) {
 	s := c.store
 	s.mu.Lock()
@@ -106,7 +106,7 @@ type writing struct {
 	first  int                  // index of chunks[0] among all chunks of the share
 	rows   bool                 // the part has rows that a stripped checkpoint already has, so nothing is copied
 	dst    gpuipc.Ref
-	got    []uint64 // digests of the written chunks; nil if rows is set
+	got    []uint64 // digests of the written chunks; nil if the field rows is true
 	sums   []uint64 // checksums of the written chunks by the client's hash, compared with the client's digests
 }
 
@@ -172,9 +172,9 @@ func (c *Session) beginCommitLocked(item *CommitItem) (*writing, error) {
 	return w, nil
 }
 
-// endCommitLocked ends a commit after its copy, also if the fill was aborted meanwhile.
-// complete reports that the commit was the last one of its object. If the object is to be
-// packed, its memory then stays allocated until packing has ended.
+// endCommitLocked ends a commit after its copy, also if the fill was aborted meanwhile. The
+// result complete is true if this was the last commit of its object. If the complete object
+// is to be packed, its memory stays allocated until packing has ended.
 func (fills *fills) endCommitLocked(w *writing, item *CommitItem, err error) (complete bool, _ error) {
 	o := w.filler.Object
 	w.fill.Copying--

@@ -67,14 +67,14 @@ func (l Tenants) find(is func(*Tenant) bool) *Tenant {
 // unless it is marked required.
 type Config struct {
 	Device gpuipc.Device // required
-	Name   string        // of the region; "spliced-arena"
+	Name   string        // of the region; default "spliced-arena"
 
 	// Budgets of the pools in bytes, rounded down to whole pages. One of them may be 0. The
 	// token ids of segments are stored outside the arena but count towards PublicBytes.
 	PublicBytes  int64
 	PrivateBytes int64
-	// PageBytes is the unit of allocation: a power of two from 4 KiB to 16 MiB; 64 KiB (a
-	// guess; it wastes at most one page per object and rank).
+	// PageBytes is the unit of allocation: a power of two from 4 KiB to 16 MiB. The default is
+	// 64 KiB, a guess that wastes at most one page per object and rank.
 	PageBytes int
 	Huge      gpuipc.HugePages
 
@@ -84,23 +84,23 @@ type Config struct {
 	// checkpoints; the default is Eviction.
 	EvictionPublic, EvictionPrivate func() policy.Eviction
 
-	Eviction func() policy.Eviction // returns a new policy, also for each tenant with a quota; policy.NewDefault
+	Eviction func() policy.Eviction // returns a new policy, also for each tenant with a quota; default policy.NewDefault
 	Cost     costs.Priors           // initial assumptions of the cost predictions
 
 	Advise advise.Config    // bounds of what advice remembers
-	Now    func() time.Time // time.Now
+	Now    func() time.Time // default time.Now
 
-	LeaseTTL    time.Duration // of leases whose query gives none; 1 minute
-	MaxLeaseTTL time.Duration // the store shortens longer requests, the socket refuses them; 10 minutes
-	FillTTL     time.Duration // from reserve to the last commit; 1 minute
-	SweepEvery  time.Duration // how often Run ends what has expired; 1 second
+	LeaseTTL    time.Duration // of leases whose query gives none; default 1 minute
+	MaxLeaseTTL time.Duration // the store shortens longer requests, the socket refuses them; default 10 minutes
+	FillTTL     time.Duration // from reserve to the last commit; default 1 minute
+	SweepEvery  time.Duration // time between two sweeps, in which Run ends what has expired; default 1 second
 
-	MaxLeases       int // per session, active and expired ones; 65536
-	MaxReservations int // per session; 4096
-	MaxProfiles     int // 64
-	MaxChain        int // nodes from the root to a checkpoint; 256
-	MaxDeparted     int // departed keys whose reason is remembered; 65536
-	MaxDecisions    int // kept in the log of decisions, at most a quarter of them advice; 4096
+	MaxLeases       int // per session, active and expired ones; default 65536
+	MaxReservations int // per session; default 4096
+	MaxProfiles     int // default 64
+	MaxChain        int // checkpoints from the root of a chain to its end; default 256
+	MaxDeparted     int // keys of objects that left or were refused, kept with the reason; default 65536
+	MaxDecisions    int // kept in the log of decisions, at most a quarter of them advice; default 4096
 	// Decided receives the decisions about objects and their copies in HBM, as they are
 	// made. It is called with the store's lock held and must not block; nil = no
 	// listener.
@@ -116,28 +116,29 @@ type Config struct {
 	// Held is notified of each object that becomes, or ceases to be, a hit in memory.
 	// Lower notifies it of its own entries. nil = no listener.
 	Held *held.Set
-	// DefaultLevel is the durability level that an object must reach before its
-	// publication is acknowledged, if its commits name none; LevelMemory.
+	// DefaultLevel is the durability level that an object must reach before its publication is
+	// acknowledged, if its commits name none. The default is LevelMemory.
 	DefaultLevel tier.Level
 	// WriteBehind writes every published object to the lower tier at once. Without it,
 	// only objects are written that the marks below, an eviction or a commit require.
 	WriteBehind bool
-	// HighWater and LowWater are fractions of a pool's budget; 0.90 and 0.80. When a pool is
-	// fuller than HighWater, the cleaner writes objects ahead of their eviction, until all
-	// bytes above LowWater are free or belong to objects that can be dropped without a write.
+	// HighWater and LowWater are fractions of a pool's budget. The defaults are 0.90 and 0.80.
+	// When a pool is fuller than HighWater, the cleaner writes objects ahead of their
+	// eviction, until all bytes above LowWater are free or belong to objects that can be
+	// dropped without a write.
 	HighWater, LowWater float64
 	// ReadAhead promotes objects that a match found in the lower tier.
 	ReadAhead     bool
-	MaxPromotions int   // concurrent reads of the lower tier; 4
-	PromoteBytes  int64 // bytes of memory being read into at once, more only for a single larger object; 256 MiB
-	PromoteQueue  int   // promotions waiting or running; 4096
+	MaxPromotions int   // concurrent reads of the lower tier; default 4
+	PromoteBytes  int64 // most bytes of all objects being read at once, except for a single larger object; default 256 MiB
+	PromoteQueue  int   // promotions waiting or running; default 4096
 
 	// Remote may have objects that neither memory nor Lower has. The store fetches them
 	// for an acquire or a load, and with ReadAhead after a match; nil = none.
 	Remote     tier.Remote
-	MaxFinds   int           // concurrent queries of Remote; 8
-	MaxFetches int           // concurrent reads of Remote; 8, with a separate budget of PromoteBytes
-	FindTTL    time.Duration // timeout of a query; 5 seconds
+	MaxFinds   int           // concurrent queries of Remote; default 8
+	MaxFetches int           // concurrent reads of Remote, with a separate budget of PromoteBytes; default 8
+	FindTTL    time.Duration // timeout of a query; default 5 seconds
 
 	// Outlets receive copies of objects that this node may evict. Each copy is sent to the
 	// first outlet that accepts it.

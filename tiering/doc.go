@@ -14,9 +14,9 @@
 // A critical section looks things up and counts them, a few rows at a time (holdRows,
 // objects.EvictRows). It never copies, hashes, logs or calls the device. It calls a Tier only
 // for answers that the Tier has in memory. Code therefore decides under the lock, acts
-// without it, and takes it again to record the result. While the lock is free the object
-// counts as in use, so that a release, an eviction or the death of a client cannot give its
-// pages to another object: the last user frees the pages.
+// without the lock, and takes the lock again to record the result. While code acts on an
+// object without the lock, the object counts as in use, so that a release, an eviction or the
+// death of a client cannot give its pages to another object: the last user frees the pages.
 //
 // An object may be in memory, in the lower tier or in both, and only the store moves it. The
 // store writes an object to the lower tier after its publication, ahead of its eviction, when
@@ -53,7 +53,7 @@
 // rank, each with the digest that its writer stated.
 //
 // Invariant: no lookup finds a stripped checkpoint, and no write to the lower tier reads it.
-// Its rows are complete, and no device reads its holes.
+// Its rows are complete, and no device reads the places of its freed states.
 //
 // Invariant: whenever the lock is free, the bytes of a tenant with a quota in HBM, memory and
 // the lower tier together do not exceed the quota, to the byte. If a tier opens with more

@@ -9,11 +9,11 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Flush writes every published object that the lower tier does not have, parents first,
-// and waits for the writes. It is meant for shutdown: objects published meanwhile may be
-// left out. Run must still be running, since it retries writes to a busy tier. written
-// counts the objects that the tier accepted. The error says how many it refused
-// (ErrUnavailable), or did not accept before ctx ended (the context's error).
+// Flush writes every published object that the lower tier does not have, parents first, and
+// waits for the writes. It is meant for shutdown: objects published meanwhile may be left
+// out. Run must still be running, since it retries writes to a busy tier. The first result
+// is the number of objects that the tier accepted. The error says how many objects the tier
+// refused (ErrUnavailable), or did not accept before ctx ended (the context's error).
 func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	if s.cfg.Lower == nil {
 		return 0, nil
@@ -41,8 +41,9 @@ func (s *Store) Flush(ctx context.Context) (written int, err error) {
 	return written, nil
 }
 
-// flushLocked starts writes of up to holdRows dirty objects, from place first of the table
-// on, and adds their Durables to waits. It reports whether the table has more places.
+// flushLocked examines up to holdRows places of the table, from the place numbered first.
+// It starts writes of the dirty objects at these places, and adds their Durables to waits.
+// It reports whether the table has more places.
 func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	places := wr.objects.Table.Places()
 	for _, o := range places[min(first, len(places)):min(first+holdRows, len(places))] {
@@ -57,11 +58,11 @@ func (wr *writes) flushLocked(first int, waits []*Durable) ([]*Durable, bool) {
 	return waits, first+holdRows < len(places)
 }
 
-// Durable is a publication on its way to the level that its commits asked for. Waiting is
-// optional: the write continues without it.
+// Durable lets a caller wait until a published object has reached the level that its
+// commits asked for. Waiting is optional: the write continues without a waiting caller.
 type Durable struct {
 	done    chan struct{}
-	reached tier.Level // once done is closed
+	reached tier.Level // the level reached; valid once done is closed
 	owner   *writes    // counts the result of the first Wait; nil = not counted
 	told    atomic.Bool
 }
@@ -102,9 +103,9 @@ func (d *Durable) reach(level tier.Level) {
 	close(d.done)
 }
 
-// durableLocked requests a write of an object and returns its Durable. If counted is set,
-// the first Wait counts as an acknowledgement. If the tier refuses the write for a reason
-// other than being busy, the Durable is done at once.
+// durableLocked requests a write of an object and returns its Durable. If the parameter
+// counted is true, the first Wait counts as an acknowledgement. If the tier refuses the
+// write for a reason other than being busy, the Durable is done at once.
 func (wr *writes) durableLocked(o *objects.Object, level tier.Level, counted bool) *Durable {
 	d := &Durable{done: make(chan struct{})}
 	if counted {

@@ -26,12 +26,13 @@ type evictor struct {
 //
 // If the tenant is over its quota, its bytes are freed in this order. First it loses copies in
 // HBM, which are never the only copy. Then the lower tier evicts entries of the tenant, except
-// those in spare. Last it loses its least valuable objects in either pool. These are not written
-// to the lower tier, since that would free nothing of the quota.
+// those that the parameter spare names. Last it loses its least valuable objects in either pool.
+// These are not written to the lower tier, since that would free nothing of the quota.
 //
 // Only then are the least valuable objects of the pool evicted, of any tenant. Objects that must
 // be written first keep their memory until the write has ended; the result is then errLeaving.
-// While writes hang, it does not count on memory that they will free, and starts no more writes.
+// While writes hang, makeRoomLocked does not count on memory that they will free, and starts no
+// more writes.
 //
 // One call evicts at most objects.EvictRows objects, or as many entries as the lower tier evicts
 // in one call. ErrAgain means that the caller must release the lock and call again.
@@ -99,9 +100,10 @@ func (wr *writes) writesHangLocked() bool {
 	return wr.counters.Writing > 0 && wr.sweeps-wr.lastSweep >= hungSweeps
 }
 
-// quotaLocked returns how many bytes a tenant has to give up for o, in addition to bytes
-// that are already leaving memory. It returns ErrQuota if that is impossible even after
-// the lower tier evicts below bytes.
+// quotaLocked returns how many bytes a tenant has to give up for o, in addition to bytes that
+// are already leaving memory. It returns ErrQuota if the tenant cannot give up as many, even
+// after the lower tier evicts entries. The parameter below is the number of bytes that the lower
+// tier can evict.
 func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err error) {
 	t := o.Tenant
 	if over = ev.objects.OverQuota(t, o.Charge()); !ev.writes.writesHangLocked() {
@@ -114,8 +116,8 @@ func (ev *evictor) quotaLocked(o *objects.Object, below int64) (over int64, err 
 	return over, nil
 }
 
-// trimmable returns the bytes that the lower tier could evict for a tenant, without the
-// spare bytes.
+// trimmable returns the bytes that the lower tier could evict for a tenant, without those that
+// it must keep (the parameter spare).
 func (ev *evictor) trimmable(t *objects.Tenant, spare int64) int64 {
 	return max(0, ev.objects.UsedBelow(t)-spare)
 }
@@ -140,9 +142,9 @@ type spared struct {
 	bytes int64
 }
 
-// trimBelowLocked makes the lower tier evict entries of a tenant to free bytes, except the
-// names in spare. One call evicts a bounded number of entries; more reports that another
-// call would free more.
+// trimBelowLocked makes the lower tier evict entries of a tenant to free the given number of
+// bytes, except the names in the list spare. One call evicts a bounded number of entries. The
+// result is true if another call would free more bytes.
 func (ev *evictor) trimBelowLocked(t *objects.Tenant, bytes int64, spare []tier.Name) (more bool) {
 	freed, more := ev.cfg.Lower.Trim(t.ID, bytes, spare)
 	ev.counters.TrimmedBytes += uint64(freed)
@@ -165,12 +167,12 @@ func (e eviction) reason() decision.Reason {
 	return decision.ForRoom
 }
 
-// evictLocked evicts the policy's victim from memory, or only its states if another node
-// extends it. A victim exists, since the callers have counted the evictable bytes. If the
-// lower tier has the victim, it is dropped from memory. Otherwise it is offered to the
-// lower tier first, if that serves the reason of the eviction. A victim whose write waits
-// for a busy tier is dropped without the write: a disk that hangs must not block memory. A
-// copy may be sent to the outlets, within the limits of short.
+// evictLocked evicts the policy's victim from memory, or only its states if another node extends
+// it. A victim exists, since the callers have counted the evictable bytes. A victim that the
+// lower tier has is dropped from memory. A victim that it does not have is first offered to the
+// lower tier, if writing it serves the reason of the eviction. A victim whose write waits for a
+// busy tier is dropped without the write: a disk that hangs must not block memory. A copy may be
+// sent to the outlets if other evictions can still free the missing room (the parameter short).
 func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shortage) {
 	o := ev.victimLocked(from)
 	if o.Children > 0 {
@@ -216,9 +218,10 @@ func (ev *evictor) evictLocked(from policy.Eviction, way eviction, short *shorta
 	ev.objects.Unlink(o, tier.ReasonEvicted)
 }
 
-// victimLocked returns the policy's victim. It prefers objects that were already offered to
-// the outlets, if one of the policy's first aheadTries victims was. An object with a child
-// is evictable only while the lower tier has it. If the tier has lost it, it is skipped.
+// victimLocked returns the policy's victim. It prefers objects that were already offered to the
+// outlets, if there is one among the policy's first aheadTries victims. An object with a child
+// is evictable only while the lower tier has the object. If the tier has lost the object,
+// victimLocked skips it.
 func (ev *evictor) victimLocked(from policy.Eviction) *objects.Object {
 	for {
 		tries := 0

@@ -56,10 +56,11 @@ func (c *Session) Reserve(q *ReserveQuery) (Reservation, error) {
 // segment. An exact and a spliced checkpoint of one hash can coexist.
 //
 // Parent names a published checkpoint of fewer tokens whose rows the new one shares, so that
-// only the rows of tokens [parent, Tokens) are stored. The parent of an exact checkpoint must
-// be exact. If the parent is not cached, the error is ErrGone. If it is in the lower tier, it
-// is promoted, and the error is ErrBusy until it has arrived. A checkpoint of kind Rows
-// extends nothing, or a checkpoint that is not spliced and has not lost its states.
+// only the rows of the tokens after the parent's last token are stored. The parent of an
+// exact checkpoint must be exact. If the parent is not cached, the error is ErrGone. If it is
+// in the lower tier, it is promoted, and the error is ErrBusy until it has arrived. A
+// checkpoint of kind Rows extends nothing, or a checkpoint that is not spliced and has not
+// lost its states.
 //
 // A checkpoint that has lost its states is saved again as if it were absent, with any parent.
 // The client's rows are acknowledged, but the rows already in memory stay.
@@ -259,8 +260,8 @@ func (fills *fills) expectLocked(o *objects.Object, now time.Time) {
 	fills.of(o.Profile).Reserved++
 }
 
-// joinLocked gives a rank its share of the object o that is being filled; want is the
-// rank's request.
+// joinLocked gives a rank its share of the object o that is being filled. The parameter want
+// is the object that the rank has requested.
 func (c *Session) joinLocked(o, want *objects.Object, rank int) (*objects.Filler, error) {
 	s := c.store
 	if o.Fill == nil || o.Fill.Dead || o.Fill.Promoted || o.Fill.Ranks[rank].Of != nil {
@@ -335,7 +336,7 @@ func (fills *fills) unfillLocked(o *objects.Object) {
 }
 
 // refillLocked allocates memory for the states of a stripped checkpoint o, so that clients
-// can fill it again; want is their request.
+// can fill it again. The parameter want is the checkpoint that they have requested.
 func (fills *fills) refillLocked(o, want *objects.Object, l *plan.PartMap, now time.Time) error {
 	if want.End != o.End {
 		return fmt.Errorf("%s: %d tokens, its hash stands for %d: %w", o.Name(), want.End, o.End, tier.ErrInvalid)

@@ -12,8 +12,8 @@ import (
 func (s *Store) Learning() bool { return s.remote.learner != nil && s.remote.learner.Learning() }
 
 // Learn asks the Remote about all objects that the match of q will name and about which
-// nothing is known here. It takes one round trip; the Remote bounds its duration. Learn
-// ignores errors in the query, since the match reports them.
+// nothing is known on this node. It takes one round trip; the Remote bounds its duration.
+// Learn ignores errors in the query, since the match reports them.
 func (s *Store) Learn(ctx context.Context, q *MatchQuery) {
 	if s.remote.learner == nil || q.Local {
 		return

@@ -31,8 +31,8 @@ type LeaseInfo struct {
 }
 
 // Leases lists up to limit leases of clients in ascending order of id, beginning with the
-// first id greater than after. It holds the lock for a few leases at a time, so a page is
-// not a snapshot.
+// first id greater than the id after. It holds the lock for a few leases at a time, so a
+// page is not a snapshot.
 func (s *Store) Leases(f LeaseFilter, after tier.LeaseID, limit int) []LeaseInfo {
 	var page []LeaseInfo
 	for _, session := range s.holders(f.Session) {

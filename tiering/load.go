@@ -77,8 +77,8 @@ func (r reader) countLoadMiss() {
 	}
 }
 
-// loadTurn answers a load, or answers it again after a flight. If wait is set, it may
-// return a flight to wait for.
+// loadTurn answers a load, or answers it again after a flight. If the parameter wait is
+// true, it may return a flight to wait for.
 func (r reader) loadTurn(q *LoadQuery, after *transfer.Flight, wait bool) (Loaded, *transfer.Flight, error) {
 	c, s := r.session, r.session.store
 	now := s.cfg.Now()

@@ -49,8 +49,8 @@ func (s *Store) Locate(q *MatchQuery, dst *Located) error {
 	return nil
 }
 
-// prefixAtLocked returns the place of a checkpoint of an accepted kind whose last token is
-// the one before end; PlaceNone if there is none.
+// prefixAtLocked returns the place of a checkpoint of an accepted kind whose number of
+// tokens is the parameter end; PlaceNone if there is none.
 func (look *lookup) prefixAtLocked(hash *[32]byte, accept tier.CheckpointKind, end int, p *objects.Profile, t *objects.Tenant) tier.Place {
 	if o, _ := look.objects.Best(hash, accept, p, t); o != nil && o.End == end {
 		return look.place

@@ -18,12 +18,12 @@ import (
 // takes less time than computing their tokens.
 type Outlet struct {
 	To tier.Sink
-	// All sends every object as soon as it is published, even if other nodes have it and
-	// whatever time it saves.
+	// If All is true, the outlet gets every object as soon as it is published, even if other nodes
+	// have the object and however little time it saves.
 	All bool
-	// Last sends only objects that are about to be evicted from memory and that the lower
-	// tier does not have. They are offered before the eviction, because the receiver
-	// fetches them from this node.
+	// If Last is true, the outlet gets only objects that are about to be evicted from memory and
+	// that the lower tier does not have. They are offered before the eviction, because the
+	// receiver fetches them from this node.
 	Last bool
 }
 
@@ -90,9 +90,9 @@ func (off *offloads) open() {
 	off.engine = transfer.New[*objects.Object](transfer.Config{Lock: &off.mu, Now: off.cfg.Now})
 }
 
-// offloadLocked sends a copy of an object, after copies of its ancestors, to the first
-// outlet that accepts it. short is the room that evictions must free at once; nil = none.
-// The flight is nil unless the verdict is sending.
+// offloadLocked sends a copy of an object, after copies of its ancestors, to the first outlet
+// that accepts it. The parameter short is the room that evictions must free at once; nil =
+// none. The flight is nil unless the second result is the verdict sending.
 func (off *offloads) offloadLocked(o *objects.Object, why occasion, short *shortage) (*transfer.Flight, verdict) {
 	if off.engine == nil || off.closed || o.InHBM() || o.Profile.Trial || o.Phase != objects.Whole || o.Corrupt || o.Kind == tier.Rows {
 		return nil, settled
@@ -172,8 +172,9 @@ func (off *offloads) outletsLocked(o *objects.Object, why occasion) (list []*Out
 }
 
 // unsentLocked lists an object and then its ancestors. It stops before an ancestor that is
-// believed to be cached elsewhere, and after one that is already being sent. ok is false if
-// one of them is not whole in memory, or if there are too many for one critical section.
+// believed to be cached elsewhere, and after one that is already being sent. The second result
+// is false if one of these objects is not whole in memory, or if they are too many for one
+// critical section.
 func (off *offloads) unsentLocked(o *objects.Object) (chain []*objects.Object, ok bool) {
 	for ; o != nil; o = o.Parent {
 		if len(chain) > 0 && off.cfg.Remote != nil {
@@ -207,8 +208,8 @@ func offloadFits(chain []*objects.Object) bool {
 	return fits(o.Pool.Offloading, pages, o.Pool.Budget) && (o.Tenant.QuotaBytes == 0 || fits(o.Tenant.Offload, charge, o.Tenant.QuotaBytes))
 }
 
-// sendLocked starts to send a copy once the flight behind has ended. The error says why no
-// outlet accepts it.
+// sendLocked starts a flight that sends a copy. It begins when the flight that the parameter
+// behind names has ended (nil = at once). The error says why no outlet accepts the copy.
 func (off *offloads) sendLocked(o *objects.Object, outlets []*Outlet, patient bool, behind *transfer.Flight) (*transfer.Flight, error) {
 	if o.Offload != nil {
 		return off.engine.Find(o), nil
@@ -329,7 +330,7 @@ func (off *offloads) aheadLocked() bool {
 	return slices.ContainsFunc(off.objects.Pools[:], func(p *objects.Pool) bool { return off.objects.ShortOf(p, &p.Unsent) })
 }
 
-// sendSomeLocked starts to send some copies ahead. blocked means that too much is in flight.
+// sendSomeLocked starts to send some copies ahead. The result is true if too much is in flight.
 func (off *offloads) sendSomeLocked() (blocked bool) {
 	n := 0
 	for _, p := range off.objects.Pools {
@@ -385,10 +386,10 @@ func (s *Store) Spare(kind tier.CheckpointKind, tenant tier.TenantID) int64 {
 	return max(0, spare)
 }
 
-// Offload sends copies of every published object that the outlets want, and waits for
-// them. Like Flush it is meant for shutdown, and Run must still be running. sent is the
-// number of copies that arrived. The error says how many did not arrive (ErrUnavailable),
-// or not before ctx ended (the context's error).
+// Offload sends copies of every published object that the outlets want, and waits for them.
+// Like Flush it is meant for shutdown, and Run must still be running. The first result is the
+// number of copies that arrived. The error says how many copies did not arrive at all
+// (ErrUnavailable), or not before ctx ended (the context's error).
 func (s *Store) Offload(ctx context.Context) (sent int, err error) {
 	if s.offloads.engine == nil {
 		return 0, nil
@@ -447,8 +448,8 @@ func (n *shortage) of() *objects.Object {
 	return n.rival
 }
 
-// spares reports whether evictions can still free the room if the objects of chain keep
-// their memory.
+// spares reports whether evictions can still free the room if the objects of the list chain
+// keep their memory.
 func (n *shortage) spares(chain []*objects.Object) bool {
 	if n == nil {
 		return true

@@ -14,12 +14,12 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// A segment of a profile with a tolerance is packed once, after its last part has passed
-// its digest check and before a lookup can find it. The heads of its transitions and
-// end-states, and its rows if the profile has a tolerance for rows, are written in smaller
-// forms whose errors were measured. All other parts are moved forward to follow them
-// without gaps, and the pages that become free at the end are released. From then on the
-// packed bytes are stored, sent, read and covered by the digests.
+// A segment of a profile with a tolerance is packed once, after its last part has passed its
+// digest check and before a lookup can find it. The heads of its transitions and end-states, and
+// its rows if the profile has a tolerance for rows, are written in smaller forms whose errors
+// were measured. All other parts are moved forward to follow the packed parts without gaps, and
+// the pages that become free at the end are released. From then on the packed bytes are stored,
+// sent, read and covered by the digests.
 
 // packing describes a packed segment whose bytes are in place.
 type packing struct {
@@ -35,7 +35,7 @@ func packs(o *objects.Object) bool {
 
 // pack packs a segment in place. The result is nil, and the segment unchanged, if packing would
 // not make it smaller or would take longer than half of the time until the deadline of ctx.
-// Between parts it lets other work that needs its slot run. An error is an error of the device.
+// Between two parts, other work that needs the slot may run. An error is an error of the device.
 func (fills *fills) pack(ctx context.Context, o *objects.Object, digests [][]uint64) (*packing, error) {
 	k := &packer{profile: o.Profile, plain: o.Layout()}
 	for i := range o.Shares {
@@ -144,8 +144,8 @@ func (k *packer) part(i int, p *profile.Part) {
 	}
 }
 
-// lay returns the layout for all ranks. Each part takes the length of its longest packed
-// form. The result is nil if no part is packed.
+// lay returns the layout for all ranks. The length of each part is the length that its packed
+// form has on the rank where it is longest. The result is nil if no part is packed.
 func (k *packer) lay(interior int) (*packing, error) {
 	var lengths []int64
 	gained := false

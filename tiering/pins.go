@@ -18,8 +18,8 @@ import (
 // an operation that reads its object. No client reads under a pin, so its expiry frees the
 // object at once, without quarantine, and it may last longer than clients' leases.
 //
-// An object that is only in the lower tier is read into memory to be pinned, and stays
-// there even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
+// An object that is only in the lower tier is read into memory to be pinned, and stays in
+// memory even if the lower tier evicts it. Pins are not persisted: a restart ends them. An
 // object that turns out to be corrupt is unpinned.
 type pins struct {
 	*catalog
@@ -130,8 +130,8 @@ func (pins *pins) tryPin(q *PinQuery) ([]PinInfo, error) {
 	return list, nil
 }
 
-// keyedLocked finds the published objects of a key in memory. pending reports that an
-// object of the key is being filled.
+// keyedLocked finds the published objects of a key in memory. The second result is true if
+// an object of the key is being filled.
 func (pins *pins) keyedLocked(key *[32]byte) (found []*objects.Object, pending bool) {
 	add := func(o *objects.Object) {
 		switch {
@@ -219,8 +219,9 @@ func (pins *pins) mayPinLocked(list []*objects.Object) error {
 	return nil
 }
 
-// fitsPinsLocked checks that pins may keep bytes more of a pool, and charge more of a
-// tenant's quota.
+// fitsPinsLocked returns an error if pins may not keep another object in memory. The
+// parameter bytes is what the object takes of its pool, and the parameter charge is what it
+// takes of the tenant's quota.
 func (pins *pins) fitsPinsLocked(n tier.Name, t *objects.Tenant, bytes, charge int64) error {
 	p := pins.objects.Pools[objects.PoolNumber(n.Kind)]
 	if most := p.Budget / pinShare; pins.held[p.Number]+bytes > most {
@@ -294,7 +295,7 @@ func (pins *pins) endPinsLocked(which func(*objects.Object) bool) {
 }
 
 // bring reads the objects of a query from the lower tier into memory and keeps them there
-// until the caller calls release.
+// until the caller calls the returned function release.
 func (s *Store) bring(ctx context.Context, q *PinQuery) (release func(), err error) {
 	s.mu.Lock()
 	entries := s.belowLocked(&q.Key)
@@ -339,8 +340,8 @@ func (c *Session) read(ctx context.Context, e *lowerEntry) error {
 	return nil
 }
 
-// Unpin removes the pins of a key and returns them. With dry it only returns them. The
-// error is ErrGone if the key has no pin.
+// Unpin removes the pins of a key and returns them. If the parameter dry is true, it only
+// returns them. The error is ErrGone if the key has no pin.
 func (pins *pins) Unpin(key [32]byte, dry bool) ([]PinInfo, error) {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()

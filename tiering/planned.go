@@ -9,8 +9,8 @@ import (
 )
 
 // plannedLocked prepares the fetch of an object that another node has just computed for
-// this one. A running search for it will not weigh its bytes. An earlier answer that it is
-// absent is outdated and is dropped.
+// this one. A running search for the object will fetch it even if computing it takes less
+// time. An earlier answer that the object is absent is outdated and is dropped.
 func (rem *remote) plannedLocked(id objects.Identity) {
 	switch k := rem.lookups[id]; {
 	case k == nil:
@@ -22,8 +22,9 @@ func (rem *remote) plannedLocked(id objects.Identity) {
 }
 
 // Room returns how many bytes segments of the given interior tokens need, over all ranks
-// and with their token ids. free is how many bytes are available to them in the pool and
-// in the tenant's quota if everything evictable were evicted. It reads memory only.
+// and with their token ids. The second result is how many bytes the pool and the tenant's
+// quota would have for these segments if everything evictable were evicted. Room reads
+// memory only.
 func (s *Store) Room(id tier.ProfileID, tenant tier.TenantID, interiors, tokens []int) (need, free int64, err error) {
 	p, t, err := s.scope(id, tenant, 0)
 	if err != nil {

@@ -78,8 +78,8 @@ func (c leased) On(leases []tier.LeaseID) (on *plan.Device, err error) {
 	return on, nil
 }
 
-// alsoOn returns the device or memory that an object is on. If on is not nil and differs,
-// the error is ErrInvalid.
+// alsoOn returns the device or memory that an object is on. If the parameter on is another
+// device, the error is ErrInvalid; nil = any device.
 func (cat *catalog) alsoOn(on *plan.Device, o *objects.Object) (*plan.Device, error) {
 	d := cat.plans.Memory
 	if o.InHBM() {
@@ -140,7 +140,8 @@ func (cat *catalog) sourceLocked(o *objects.Object, rank int) plan.Source {
 	return src
 }
 
-// keepLocked keeps the memory of objects allocated, and the store open, until release is called.
+// keepLocked keeps the memory of objects allocated, and the store open, until the returned
+// function is called.
 func (cat *catalog) keepLocked(objects ...*objects.Object) (release func()) {
 	cat.running.Add(1)
 	for _, o := range objects {

@@ -147,8 +147,9 @@ func (pro *promotions) promoteLocked(w wanted) *promotion {
 }
 
 // climbLocked lists promotions for an entry and its ancestors. It stops at the first ancestor
-// that is in memory (set as base) or is being promoted (set as lead). Each listed entry is in
-// the lower tier or was found outside the node. ok is false if one of them is in neither place.
+// that is in memory or is being promoted, and sets this ancestor as the field base or lead of
+// the last promotion. Each listed entry is in the lower tier or was found outside the node. The
+// second result is false if an entry is in neither place.
 func (pro *promotions) climbLocked(w wanted) (nodes []*promotion, ok bool) {
 	name, end := w.name, 0
 	for len(nodes) < pro.cfg.MaxChain {

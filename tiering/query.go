@@ -17,20 +17,20 @@ type MatchQuery struct {
 	Positions []uint32            // ascending; tokens covered by each of Prefixes
 	Prefixes  [][32]byte          // profile.PrefixHash values
 	Keys      [][32]byte          // profile.SegmentKey values
-	// Others is empty, or has one key per entry of Keys: the key of the same segment's
-	// other variant (captured after a primer, or without one). It is looked up if the
+	// Others is empty, or has one key per entry of Keys: the key of the same segment's other
+	// variant (captured after a primer, or without one). The other variant is looked up if the
 	// entry of Keys misses. The zero key means that there is no other variant.
 	Others [][32]byte
-	// Device is the device that the client reads; 0 = none. For a client without a device,
-	// Place is where the object is outside HBM, and the match starts no copy to HBM.
+	// Device is the device that the client reads; 0 = none. For a client without a device, the
+	// match reports as Place where the object is outside HBM, and starts no copy to HBM.
 	Device tier.DeviceID
 	// Local says that the client does not know PlacePeer. Objects that only other nodes
 	// have are misses for it.
 	Local bool
 }
 
-// MatchResult answers a MatchQuery. Segments is reused by the next Match into the same
-// result.
+// MatchResult answers a MatchQuery. The next Match into the same result reuses the field
+// Segments.
 type MatchResult struct {
 	PrefixTokens uint32 // 0 = no checkpoint
 	PrefixIndex  int    // index into Positions, if PrefixTokens > 0
@@ -69,7 +69,9 @@ type KnownQuery struct {
 	// captured; zero = none. Segments before PrimedFrom should have been captured without one.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either accepts the other variant of a segment if the preferred one is not cached.
+	// If Either is true, the search accepts a segment that was captured after the primer where
+	// one without a primer is preferred, and the reverse, if the preferred variant is not
+	// cached.
 	Either bool
 	Most   int           // maximum number of segments; later ones are left out
 	Device tier.DeviceID // as in MatchQuery
@@ -98,7 +100,7 @@ type AcquireQuery struct {
 	Profile tier.ProfileID
 	Tenant  tier.TenantID
 	Rank    int
-	TTL     time.Duration // 0 = the store's default; longer than its maximum is cut
+	TTL     time.Duration // 0 = the store's default; a longer time than the store's maximum is shortened
 	Digests bool
 	// Again says that the caller asks again, with AwaitAcquire, for rows that are
 	// Promoting. Such a row does not count as a miss now.
@@ -107,16 +109,17 @@ type AcquireQuery struct {
 	// hints about each other would otherwise ask in a circle. The hits and misses are not
 	// counted as those of this node's engines.
 	Near bool
-	// Planned says that another node has computed these segments for this one. The store
-	// fetches them without weighing the cost of their bytes, and also if a recent lookup
-	// did not find them.
+	// Planned says that another node has computed these segments for this node. The store
+	// fetches them without weighing the cost of their bytes, and also if a recent lookup did
+	// not find them.
 	Planned bool
 	Keys    [][32]byte
 	Device  tier.DeviceID // the device that AcquireResident reads
 
-	// All leases either every key or none. If a key is a miss, the rows of the other keys
-	// have ErrWithheld. If all would be hits but do not fit next to the objects in use,
-	// every row has ErrFull or ErrBusy, and nothing was evicted or promoted.
+	// If All is true, the query leases either every key or none. If a key is a miss, the rows
+	// of the other keys have ErrWithheld. If all keys would be hits but their objects do not
+	// fit next to the objects in use, every row has ErrFull or ErrBusy, and nothing was evicted
+	// or promoted.
 	All bool
 }
 
@@ -184,7 +187,7 @@ type ReserveQuery struct {
 	Rank    int
 	Key     profile.SegmentKey
 	Spec    profile.SegmentSpec
-	Tokens  []uint32 // all Spec.Tokens ids; copied
+	Tokens  []uint32 // token ids of the whole segment, Spec.Tokens of them; the store copies the list
 }
 
 // SaveQuery asks for room for one rank's share of a checkpoint.

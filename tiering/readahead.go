@@ -50,8 +50,9 @@ func (pro *promotions) readAheadLocked() (more bool) {
 	return h.Len() > 0
 }
 
-// readAheadRoomLocked reports whether promotions may be read ahead into their pool and for
-// their tenant. A read-ahead is a guess, and must not evict what the tenant has.
+// readAheadRoomLocked reports whether the pool and the tenant have room to read the objects
+// of some promotions ahead. A read-ahead is a guess, and must not evict what the tenant
+// has.
 func (pro *promotions) readAheadRoomLocked(nodes []*promotion) bool {
 	var bytes, charge int64
 	for _, p := range nodes {

@@ -149,9 +149,9 @@ func (rem *remote) hintLocked(id objects.Identity) (tier.Hint, bool) {
 	return h, ok
 }
 
-// prepareLocked announces to the Remote which segments a match will ask for: the keys for
-// which held has no object, and their other variants (second) for which others has none.
-// The caller calls forgetPreparedLocked afterwards.
+// prepareLocked announces to the Remote which segments a match will ask for: the keys that have
+// no object in the list held, and the keys of their other variants (the list second) that have
+// no object in the list others. The caller must call forgetPreparedLocked afterwards.
 func (rem *remote) prepareLocked(keys, second [][32]byte, held, others []*objects.Object, p *objects.Profile, t *objects.Tenant) {
 	add := func(key *[32]byte) {
 		rem.prepared = append(rem.prepared, tier.Want{Name: tier.Name{Key: *key}, Fingerprint: p.Fingerprint(), Tenant: t.ID})
@@ -236,9 +236,9 @@ func (rem *remote) bestBeyondLocked(hash *[32]byte, accept tier.CheckpointKind, 
 	return tier.Name{}, why
 }
 
-// statusBeyondLocked returns the status of a segment that may be outside the node. Its
-// number of tokens is known only if the segment was found, or was cached here recently. If
-// it is known, the segment is a hit only if it is worth fetching its bytes.
+// statusBeyondLocked returns the status of a segment that may be outside the node. Its number of
+// tokens is known only if the segment was found, or was cached on this node recently. If the
+// number is known, the segment is a hit only if fetching it takes less time than computing it.
 func (look *lookup) statusBeyondLocked(key *[32]byte, p *objects.Profile, t *objects.Tenant) (row SegmentStatus, ok bool) {
 	id := objects.Identity{Name: tier.Name{Key: *key}, Profile: p, Tenant: t}
 	at, _ := look.remote.beyondLocked(id)
@@ -274,9 +274,10 @@ type farPrefix struct {
 	missed tier.Reason // why longer prefixes missed
 }
 
-// takeFarLocked makes the longest remote prefix the result if it is worth fetching. The
-// gain is the tokens that it has more than the longest local prefix. The price is the bytes
-// of the whole checkpoint, since it is unknown until a search how many of them are here.
+// takeFarLocked makes the longest remote prefix the result if it is worth fetching. Fetching
+// saves the computation of the tokens that it has more than the longest local prefix. It costs
+// the transfer of the whole checkpoint, since only a search can tell how many of the bytes are
+// on this node already.
 func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult, p *objects.Profile, t *objects.Tenant) {
 	if far.at < 0 {
 		return
@@ -299,8 +300,8 @@ func (look *lookup) takeFarLocked(far farPrefix, q *MatchQuery, dst *MatchResult
 	look.promotions.hintAheadLocked(w)
 }
 
-// endsAtLocked reports whether a remote checkpoint ends at token end. It returns true if
-// the end is not known.
+// endsAtLocked reports whether the number of tokens of a remote checkpoint is the parameter end.
+// It returns true if that number is not known.
 func (look *lookup) endsAtLocked(n tier.Name, p *objects.Profile, t *objects.Tenant, end int) bool {
 	if pr := look.promotions.promotionLocked(n); pr != nil {
 		return pr.entry.End == end
@@ -336,15 +337,16 @@ func prefixBytes(p *objects.Profile, tokens int) int64 {
 	return p.Costs.Model().Shape.PrefixBytes(tokens, 1)
 }
 
-// worthLocked reports whether fetching bytes takes less time than computing tokens [begin, end).
-// It uses the latency and speed of the hint, or those of past fetches if the hint has none.
+// worthLocked reports whether fetching the given number of bytes takes less time than computing
+// tokens [begin, end). It uses the latency and speed of the hint, or those of past fetches if
+// the hint has none.
 func (rem *remote) worthLocked(id objects.Identity, begin, end int, bytes int64) bool {
 	h, _ := rem.hintLocked(id)
 	return worth(h, id.Profile, begin, end, bytes)
 }
 
-// worth reports whether fetching bytes takes less time than computing tokens [begin,
-// end).
+// worth reports whether fetching the given number of bytes takes less time than computing tokens
+// [begin, end).
 func worth(h tier.Hint, p *objects.Profile, begin, end int, bytes int64) bool {
 	m := p.Costs.Model()
 	link := m.Link(cost.JobLoadPeer)

@@ -33,11 +33,11 @@ func (rmv *removals) Evict(key profile.SegmentKey) (err error) {
 	return err
 }
 
-// Discard removes objects of any tenant from all tiers of this node, in the given order.
-// For each object it calls told without a lock: with nil, with ErrGone if no tier has the
-// object, or with ErrBusy while it is being filled, read into memory, pinned, or extended
-// by another object. Discard holds the lock for a few objects at a time, so that clients
-// are served meanwhile. It stops when ctx ends.
+// Discard removes objects of any tenant from all tiers of this node, in the given order. For
+// each object it calls the function told, without a lock: with nil if it has removed the
+// object, with ErrGone if no tier has the object, or with ErrBusy while it is being filled,
+// read into memory, pinned, or extended by another object. Discard holds the lock for a few
+// objects at a time, so that clients are served meanwhile. It stops when ctx ends.
 func (rmv *removals) Discard(ctx context.Context, list []tier.Want, told func(i int, err error)) {
 	turns := rmv.mu.Turns()
 	var began [discardRows]discarding
@@ -105,8 +105,9 @@ func (rmv *removals) beginDiscardLocked(w *tier.Want) (d discarding) {
 }
 
 // leafLocked finds a checkpoint in memory and in the lower tier. It returns ErrBusy if
-// another checkpoint extends it in either place, or if it is in use otherwise. A child
-// that is being written to the lower tier at this moment is lost with its parent there.
+// another checkpoint extends it in either place, or if it is in use otherwise. If the
+// checkpoint is removed while a child is being written to the lower tier, the lower tier
+// loses the child too.
 func (rmv *removals) leafLocked(w *tier.Want) (o *objects.Object, e *tier.Entry, err error) {
 	busy := func(why string) error { return fmt.Errorf("%v is %s: %w", w.Name, why, tier.ErrBusy) }
 	t := rmv.objects.Tenants[w.Tenant]
@@ -152,8 +153,8 @@ func (rmv *removals) endDiscard(n tier.Name, d discarding) error {
 }
 
 // removeLocked removes a segment from memory and starts to remove it from the lower tier.
-// From then on no lookup finds it in the lower tier. It cannot be written there again
-// until endDeletion.
+// From then on no lookup finds it in the lower tier. It cannot be written to the lower tier
+// again until endDeletion is called.
 func (rmv *removals) removeLocked(n tier.Name) (held bool, err error) {
 	o := rmv.objects.Segments.Find(&n.Key)
 	promotion := rmv.promotions.promotionLocked(n)

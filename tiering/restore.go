@@ -16,10 +16,11 @@ import (
 // by commits, a promotion writes those that share a page by a patch.
 //
 // While a patch runs, the node counts as being filled by the promotion, even if the promotion
-// ends meanwhile. No other writer may write there, and the memory stays allocated.
+// ends meanwhile. No other writer may write to the node, and its memory stays allocated.
 
-// restoreLocked returns a promotion that restores the states of a stripped node o. ok is
-// false if the lower tier does not have the node, or if it cannot be restored now.
+// restoreLocked returns a promotion that restores the states of a stripped node o. The second
+// result is false if the lower tier does not have the node, or if the node cannot be restored
+// now.
 func (pro *promotions) restoreLocked(o *objects.Object, w wanted) ([]*promotion, bool) {
 	if o.Phase != objects.Stripped || o.Fill != nil || !pro.objects.Sound(o) {
 		return nil, false

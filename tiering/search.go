@@ -52,8 +52,9 @@ func (r reader) devices(rank int) []rankOnDevice {
 }
 
 // acquireFar looks up rows of an acquire that other nodes may have, in as few searches as
-// possible; far has the indices of the rows. If wait is set, it joins these searches, and
-// searches that already run for such rows, and appends them to waits.
+// possible. The parameter far has the indices of these rows. If the parameter wait is true,
+// acquireFar joins the flights of these searches, and of searches that already run for such rows,
+// and appends these flights to waits.
 func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait bool, waits []flightWait) []flightWait {
 	s := r.session.store
 	now := s.cfg.Now()
@@ -86,9 +87,9 @@ func (r reader) acquireFar(q *AcquireQuery, rows []Acquired, far []int, wait boo
 	return waits
 }
 
-// seekLocked starts a search for hinted objects of one tenant. If another search covers
-// them, it returns that one's flight. It returns nil if there is nothing to look up, or if
-// too many searches are running.
+// seekLocked starts a search for hinted objects of one tenant. If other searches cover all
+// objects, it returns the flight of the search that covers the first object. It returns nil if
+// there is nothing to look up, or if too many searches are running.
 func (rem *remote) seekLocked(ws []wanted, devices []rankOnDevice) *transfer.Flight {
 	if len(ws) == 0 {
 		return nil

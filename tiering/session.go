@@ -28,7 +28,8 @@ type Session struct {
 	plans *plan.Session // has its own lock
 }
 
-// NewSession begins a session. name is recorded as the publisher of objects that it fills.
+// NewSession begins a session. The name is recorded as the publisher of objects that the session
+// fills.
 func (s *Store) NewSession(name string) *Session {
 	session := &Session{store: s, name: name, ended: make(chan struct{}), leases: map[tier.LeaseID]*lease{}, fills: map[tier.ReservationID]*objects.Filler{}}
 	session.plans = s.plans.NewSession(leased{session})

@@ -134,9 +134,9 @@ func (s *Store) Arena() gpuipc.Region { return s.arena }
 // (slots). No id is returned twice.
 func (s *Store) NewLeaseID() tier.LeaseID { return tier.LeaseID(s.leaseIDs.Add(1)) }
 
-// Run ends expired leases and reservations, runs the deferred work of the advisor, and
-// carries out promotions and cleaning, all until ctx ends. Promotions that are unfinished
-// then fail, so that no caller waits for them.
+// Run ends expired leases and reservations, runs the deferred work of the advisor, and carries
+// out promotions and cleaning, all until ctx ends. Promotions that are unfinished at that time
+// fail, so that no caller waits for them.
 func (s *Store) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.advisor.Run(ctx) })
@@ -160,16 +160,15 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// transfers is the part of a transfer engine that the store uses, if the store runs the
-// engine's workers.
+// transfers has the methods of a transfer engine whose workers the store runs.
 type transfers interface {
 	Work(ctx context.Context, lane int)
 	Resume()
 	Stop(err error)
 }
 
-// withTransfers calls f under the lock for each lane of each such engine, with the lane's
-// number of workers.
+// withTransfers calls f under the lock for each lane of each engine whose workers the store
+// runs, with the lane's number of workers.
 func (s *Store) withTransfers(f func(e transfers, lane, workers int)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,8 +349,8 @@ func (s *Store) deviceLocked(i int) stats.HBM {
 	return c
 }
 
-// DeviceArena returns the region that extents of leases on a device refer to; nil if
-// there is no such device. It is the same for the life of the store.
+// DeviceArena returns the region that extents of leases on a device refer to; nil if there is
+// no such device. The region is the same for the life of the store.
 func (s *Store) DeviceArena(id tier.DeviceID) gpuipc.SharedRegion {
 	if h := s.hbm.Of(id); h != nil {
 		return h.Arena()
@@ -367,8 +366,8 @@ func (s *Store) DeviceFailed(id tier.DeviceID, err error) {
 	}
 }
 
-// AttachEngine records that an engine of one rank of a profile reads on a device, until
-// the caller calls detach. A second call of detach does nothing.
+// AttachEngine records that an engine of one rank of a profile reads on a device, until the
+// caller calls the returned function detach. A second call of detach does nothing.
 func (s *Store) AttachEngine(id tier.ProfileID, rank int, on tier.DeviceID) (detach func(), err error) {
 	p, err := s.profile(id)
 	if err == nil {

@@ -70,7 +70,8 @@ func (wr *writes) open() {
 
 // wantLocked requests that the lower tier has an object at a level, ancestors first. If
 // o.Write is set afterwards, the write waits or runs. If it is not set and err is nil, the
-// tier already has the object. A patient request waits while the tier is busy.
+// tier already has the object. If the parameter patient is true, the request waits while the
+// tier is busy.
 func (wr *writes) wantLocked(o *objects.Object, level tier.Level, patient bool) error {
 	if wr.cfg.Lower == nil || wr.closed {
 		return fmt.Errorf("%s: no lower tier: %w", o.Name(), tier.ErrUnavailable)
@@ -198,8 +199,8 @@ func (w *write) Move(_ context.Context, _ *transfer.Flight, moved func(error)) {
 	})
 }
 
-// Landed records the level that the object has now in the tier. again reports that a
-// higher level was requested meanwhile.
+// Landed records the level that the object has now in the tier. The result again is true if
+// a higher level was requested meanwhile.
 func (w *write) Landed(*transfer.Flight) (again bool, err error) {
 	wr, o := w.owner, w.object
 	if w.reached < tier.LevelLogged {

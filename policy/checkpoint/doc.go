@@ -20,11 +20,11 @@
 //	share    t / L            documents that are read in part
 //	tail     L - t            questions after a document; 0 = the whole prompt, as in a chat
 //
-// where L is the length of the cached prompt. Each histogram is solved on its own, off the
-// hot path, and gives positions for any prompt. A rule is one of these solutions, a
-// combination of two, or plain spacing. The planner follows the rule that would have saved
-// most on the hits so far. It scores the rules on each hit before it learns from this hit.
-// That needs no setting and is about as good as the best rule.
+// where L is the length of the cached prompt. The dynamic program runs on each histogram
+// separately, off the hot path, and gives positions for any prompt. A rule is one of these
+// solutions, a combination of two, or plain spacing. The planner follows the rule that
+// would have saved most on the hits so far. It scores the rules on each hit before it
+// learns from this hit. This choice needs no setting and is about as good as the best rule.
 //
 // Two kinds of positions are better than any that a law gives, so they come first: the
 // token at which a prompt leaves earlier prompts (its branch), and the cuts of the

@@ -26,9 +26,9 @@ func (l *laws) add(h Hit) {
 	l.length += (float64(h.Length) - l.length) / l.weight
 }
 
-// grain returns the resolution of tails in tokens. Tails are rounded up to it, so that a
-// checkpoint is never after the shared tokens. Positions are rounded down to whole blocks
-// anyway.
+// grain returns the resolution in tokens of the histogram tail. A tail is rounded up to a
+// multiple of the resolution, so that a checkpoint is never after the shared tokens. Finer
+// tails would gain little, because positions are rounded down to whole blocks later.
 func (l *laws) grain() int { return max(1, l.block/8) }
 
 // Problem is a snapshot of a Planner's statistics, to be solved off the hot
@@ -56,8 +56,10 @@ func (p Problem) Solve() *Solution {
 	return s
 }
 
-// tailLaw turns distances from the end into depths of a prompt of the given length. Only
-// the positions before the first checkpoint depend on that length.
+// tailLaw turns the distances from the end that the histogram tail counts into depths in a
+// prompt whose length is the parameter reference. It drops distances that are at least as
+// long as this prompt. The length matters only for requests that end before the first
+// checkpoint.
 func (l *laws) tailLaw(reference int) Law {
 	from := l.tail.Law()
 	var to Law

@@ -2,16 +2,17 @@ package checkpoint
 
 import "sort"
 
-// Law is a distribution of overlap depths in any unit. Depth ascends and is above zero.
-// Weight is not negative, and its sum may have any value.
+// Law is a distribution of depths, in any unit. A depth is the number of tokens that a
+// request shares with a cached prompt. The values of Depth ascend and are above zero. The
+// values of Weight are not negative, and their sum may have any value.
 type Law struct {
 	Depth  []int
 	Weight []float64
 }
 
-// Cost returns the weighted sum of the tokens to recompute. For each depth these are the
-// tokens from the deepest checkpoint at or before this depth. The result is the paper's
-// E[r(T; C)] times the sum of weights. Positions must ascend.
+// Cost returns the weighted sum of the tokens to recompute. A request with a given depth
+// recomputes the tokens from the deepest checkpoint within this depth up to the depth. The
+// result is the paper's E[r(T; C)] times the sum of weights. Positions must ascend.
 func (l Law) Cost(positions []int) float64 {
 	at, next, cost := 0, 0, 0.0
 	for i, depth := range l.Depth {
@@ -37,8 +38,8 @@ func (l Law) Optimal(m int) []int {
 // it was solved for and for every length a prompt may have. It is immutable.
 type Schedule struct {
 	x []int
-	// choice[m-1][j] is the last of m checkpoints for the j lowest depths, as an index into
-	// x plus one. 0 means that m-1 checkpoints are as good.
+	// choice[m-1][j]-1 is the index in x of the last of m checkpoints for the j lowest depths.
+	// If choice[m-1][j] is 0, m-1 checkpoints are as good.
 	choice [][]int32
 }
 
@@ -89,8 +90,8 @@ type solver struct {
 	hull     []envelope
 }
 
-// envelope is the line offset - slope·P of a candidate for the last checkpoint; at is the
-// candidate's index from one.
+// envelope is the line offset - slope·P of a candidate for the last checkpoint; the field
+// at is the candidate's index in x plus one.
 type envelope struct {
 	slope, offset float64
 	at            int32
@@ -111,8 +112,9 @@ func newSolver(l Law) *solver {
 	return s
 }
 
-// layer allows one more checkpoint. It returns the last checkpoint for each number of
-// depths, as in Schedule.choice.
+// layer computes the next row of dp, which allows one checkpoint more than the previous
+// row. It returns the next element of Schedule.choice: the last checkpoint for each number
+// of depths.
 func (s *solver) layer() []int32 {
 	choice := make([]int32, len(s.x)+1)
 	s.row, s.old = s.old, s.row
@@ -139,8 +141,8 @@ func (s *solver) layer() []int32 {
 
 func (e envelope) value(at float64) float64 { return e.offset - e.slope*at }
 
-// beneath reports whether b is below both a, of smaller slope, and c, of larger
-// slope, at some point.
+// beneath reports whether line b is below both other lines at some point. The slopes ascend
+// from a to c.
 func beneath(a, b, c envelope) bool {
 	return (b.offset-a.offset)*(c.slope-b.slope) < (c.offset-b.offset)*(b.slope-a.slope)
 }

@@ -2,9 +2,9 @@ package checkpoint
 
 import "math"
 
-// Balanced spreads m checkpoints evenly over a prefix of n tokens:
-// floor(i(n+1)/(m+1)). This is optimal for uniform depths and in the worst case
-// (Theorem 1).
+// Balanced spreads m checkpoints evenly over a prefix of n tokens. The i-th checkpoint,
+// counted from 1, is at floor(i(n+1)/(m+1)). This is optimal for uniform depths and in the
+// worst case (Theorem 1).
 func Balanced(n, m int) []int {
 	positions := make([]int, 0, max(m, 0))
 	for i := 1; i <= m; i++ {
@@ -13,7 +13,7 @@ func Balanced(n, m int) []int {
 	return ascending(positions, n)
 }
 
-// Every puts a checkpoint every step tokens.
+// Every puts a checkpoint at each multiple of step tokens.
 func Every(n, step int) []int {
 	if step <= 0 {
 		return nil

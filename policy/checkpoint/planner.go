@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Limits and defaults of a Planner. γ and the period are from the Sparse Prefix
-// Caching paper; 64 is the block of its implementation.
+// Limits and defaults of a Planner. γ and the period are from the Sparse Prefix Caching
+// paper. The block of 64 tokens is from the paper's implementation.
 const (
 	MaxBudget      = 256
 	defaultBudget  = 8
@@ -40,8 +40,8 @@ type Hit struct {
 // Planner learns where prompts branch and places checkpoints. It has one owner.
 //
 // Invariant: its memory does not grow with the number of requests. At a budget of 8 it
-// takes some 300 KB after thousands of different hits, for the solution and three
-// histograms of at most maxCells cells, and less before.
+// grows to some 300 KB in thousands of different hits, for the solution and three
+// histograms of at most maxCells cells.
 type Planner struct {
 	options  Options
 	laws     laws
@@ -82,8 +82,8 @@ func New(o Options) *Planner {
 // classOf groups budgets by powers of two.
 func classOf(budget int) int { return bits.Len(uint(max(budget, 1))) - 1 }
 
-// Request adds one request. It scores each rule on the request before it learns from it,
-// which takes some 10 µs at a budget of 8.
+// Request adds one request. The planner first scores each rule on the request and then
+// learns from the request. This takes some 10 µs at a budget of 8.
 func (p *Planner) Request(h Hit) {
 	p.requests++
 	if h.Length <= 0 || h.Depth <= 0 {
@@ -204,10 +204,10 @@ type Prompt struct {
 	Budget int   // most checkpoints; 0 = the planner's
 }
 
-// Place returns at most Budget positions in (From, Tokens], ascending multiples of the
-// block. It takes cuts first and keeps one place for the branch. Next is the branch, if
-// checkpoints at branches have paid off. The positions of the leading rule fill the
-// remaining budget.
+// Place returns at most Prompt.Budget positions in (Prompt.From, Prompt.Tokens], ascending
+// multiples of the block. If checkpoints at branches have paid off, the prompt's branch
+// gets one of these positions. The cuts of the application have the first claim on the
+// others. The positions of the leading rule fill the remaining budget.
 func (p *Planner) Place(q Prompt) []Position {
 	budget := q.Budget
 	if budget <= 0 || budget > p.options.Budget {
@@ -245,7 +245,7 @@ func (p *Planner) Place(q Prompt) []Position {
 }
 
 // worthBranch reports whether checkpoints at branches of about this depth saved at least as
-// much as the rule alone. It is true before any hit.
+// much as the rule alone. The result is true before the first hit.
 func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	if q.Branch < p.options.BlockTokens || q.Branch > q.Tokens || q.Branch <= q.From {
 		return false
@@ -254,8 +254,9 @@ func (p *Planner) worthBranch(q Prompt, budget int) bool {
 	return pair[1] >= pair[0]
 }
 
-// cuts returns at most m cuts. It chooses them by how often hits ended in the i-th cut from
-// the front and from the back. Every cut also has a small weight of its own.
+// cuts returns at most m of the application's cuts. It chooses them by the number of hits
+// whose last shared cut had the same number, counted from the first cut or from the last. A
+// cut without such hits also has a small weight.
 func (p *Planner) cuts(q Prompt, m int) []int {
 	var l Law
 	for i, at := range q.Cuts {
@@ -275,8 +276,9 @@ func (p *Planner) cuts(q Prompt, m int) []int {
 	return l.Optimal(m)
 }
 
-// byRule returns at most m positions of the leading rule that are after From. If some of
-// the rule's positions are not after From, byRule asks the rule for more.
+// byRule returns at most m positions of the leading rule that are after Prompt.From. If
+// some of the rule's positions are not after Prompt.From, byRule asks the rule for more
+// positions.
 func (p *Planner) byRule(q Prompt, m int) []int {
 	if m <= 0 || q.Tokens <= 0 {
 		return nil

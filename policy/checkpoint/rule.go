@@ -8,8 +8,8 @@ import (
 // Rule is a way to place checkpoints without knowing where a prompt branches.
 type Rule uint8
 
-// The rules. If several rules are equally good, the first one wins: before any hit spacing
-// is even, which is optimal in the worst case.
+// The rules. If several rules are equally good, the first one wins. So before the first
+// hit, spacing is even, which is optimal in the worst case.
 const (
 	RuleEven  Rule = iota // Balanced
 	RuleEnd               // the end of the prompt, and evenly before it

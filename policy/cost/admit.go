@@ -14,14 +14,15 @@ type Candidate struct {
 	Returns float64
 	// Floor is the density (saved milliseconds per MiB) of the last evicted object; 0 while
 	// the pool has room. Objects that were not seen before are refused below this density.
-	// Seen objects are not, since the pool ranks them itself.
+	// Objects that were seen before are not refused for their density, since the pool ranks
+	// them itself.
 	Floor    float64
 	MaxBytes int64 // most bytes of one object; 0 = no limit
 }
 
 // Admit decides whether to store an object. The object must fit, and a hit must save time.
-// It is admitted if it is expected again: it was seen, it was asked for, or similar objects
-// returned often enough to pay for the publication. Any other object is cold. It is
+// An object is admitted if it is expected again: it was seen, it was asked for, or similar
+// objects returned often enough to pay for the publication. Any other object is cold. It is
 // admitted if publishing it costs at most ColdShare of its computation and its density is
 // at least Floor.
 //

@@ -21,8 +21,8 @@ type Prefix struct {
 	From   Link // link to load it over; zero = the link of Tier
 }
 
-// Buffer is a cached state with buffered rows after it, from which the state at
-// Tokens can be rebuilt.
+// Buffer is a cached state with buffered rows after it, from which the state after the
+// first Buffer.Tokens tokens of the prompt can be rebuilt.
 type Buffer struct {
 	Tokens       int   // tokens shared with the prompt, including those before the base state
 	Bytes        int64 // bytes to load: base state, attention rows, buffered rows
@@ -60,8 +60,9 @@ func (c Choice) Of(w Way) float64 {
 	return c.Millis[w-1]
 }
 
-// preference orders ways with equal times: stored before rebuilt and exact before spliced.
-// Recompute comes only before a splice, which then saves nothing.
+// preference orders ways with equal times. A stored state comes before a rebuilt one, and
+// exact ways come before the splice. Recomputing comes just before the splice, since a
+// splice of the same time saves nothing.
 var preference = [Ways]Way{WayPrefix, WayReplay, WayRecompute, WaySplice}
 
 // Choose predicts the time of every way to serve the prompt and returns the fastest way.
@@ -69,7 +70,7 @@ var preference = [Ways]Way{WayPrefix, WayReplay, WayRecompute, WaySplice}
 // prefix, replay, recompute, splice.
 //
 // A hit never covers the last token, because its logits have to be computed: even a way
-// that has all tokens computes one.
+// that finds all tokens cached computes the last one.
 func (m *Model) Choose(r Request) Choice {
 	s := m.spliced(r)
 	c := Choice{Best: WayRecompute, Segments: s.segments}
@@ -111,8 +112,8 @@ func (m *Model) replayed(r Request) float64 {
 	return load + m.Link(JobReplay).Millis(r.Buffer.RebuildBytes) + m.Prefill().Millis(r.from(r.Buffer.Tokens), r.Tokens)
 }
 
-// loadFrom returns the milliseconds to load bytes over a link or, if the link is zero, from
-// a tier. It returns false if the object is in no tier.
+// loadFrom returns the milliseconds to load an object over the link by. If this link is
+// zero, loadFrom uses the link of tier t. It returns false if t is TierNone.
 func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	if t == TierNone || by == (Link{}) {
 		return m.LoadMillis(t, bytes)
@@ -120,6 +121,6 @@ func (m *Model) loadFrom(t Tier, by Link, bytes int64) (float64, bool) {
 	return by.Millis(bytes), true
 }
 
-// from returns the token at which computation starts if held tokens are cached. At least
-// the last token is computed.
+// from returns the token at which computation starts; held is the number of leading tokens
+// that are cached. At least the last token is computed.
 func (r Request) from(held int) int { return min(held, r.Tokens-1) }

@@ -29,13 +29,15 @@
 //	   + captures of missing segments + prefill of the continuation
 //
 // The claim is a fixed cost of each splice. Walks and captures are learned like prefills.
-// Until they are measured, Guess derives them from the time of a prefill's row. A Link
-// predicts a transfer of n bytes: Fixed + PerByte n. A hit on [b, e) in a tier saves
+// Until they are measured, Model.Guess derives them from the time that a prefill takes per
+// row. A Link predicts a transfer of n bytes: Fixed + PerByte n. A hit on [b, e) in a tier
+// saves
 //
-//	saved = min(recompute [b, e), load it from the tier below) - load it from here
+//	saved = min(recompute [b, e), load it from the tier below) - load it from this tier
 //
-// without Fixed of the prefill, which the continuation costs anyway. Placement and eviction
-// order objects by density, which is the saved milliseconds per byte.
+// The recomputation in this formula excludes Prefill.Fixed, because the prefill of the rest
+// of the prompt costs that in any case. Placement and eviction order objects by density,
+// which is the saved milliseconds per byte.
 //
 // The package has no clock, lock or I/O. A Model has one owner, which calls it under a
 // lock. All other types are plain values.

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Sample is one measured run: a prefill of tokens [Begin, End), or another task, for which
-// Begin is 0.
+// Sample is one measured run: a prefill of tokens [Begin, End), or a walk or capture of End
+// rows, for which Begin is 0.
 type Sample struct {
 	Task       Task
 	Begin, End int
@@ -39,9 +39,9 @@ type timed struct {
 	seq int
 }
 
-// A class of samples is a power of four of the tokens computed and a power of four of the end
-// position. Each class keeps its last fitKeep samples. A sample's weight falls by a factor e
-// in fitMemory later samples, down to fitFloor.
+// Samples are in one class if two numbers are equal after rounding down to a power of four:
+// the computed tokens and the end position. Each class keeps its last fitKeep samples. A
+// sample's weight falls by a factor e with every fitMemory later samples, down to fitFloor.
 const (
 	fitClasses = 12
 	fitKeep    = 8
@@ -56,10 +56,10 @@ const (
 // NewFit starts from a prior; the zero Prefill stands for DefaultPrefill.
 func NewFit(prior Prefill) *Fit { return &Fit{prior: prior} }
 
-// Add adds a sample, and returns false for an invalid sample, which it ignores. It solves
-// again after every len(held)/8 samples, which takes some 100 µs. A sample far from the
-// prediction is clamped to a factor of fitStep, so that a few absurd samples have little
-// effect. Many absurd samples do have an effect: the sources of the samples decide the
+// Add adds a sample, and returns false for an invalid sample, which it ignores. After every
+// len(held)/8 samples it computes the coefficients again, which takes some 100 µs. A sample
+// far from the prediction is clamped to a factor of fitStep, so that a few absurd samples have
+// little effect. Many absurd samples do have an effect: the sources of the samples decide the
 // prediction.
 func (f *Fit) Add(s Sample) bool {
 	if s.Begin < 0 || s.End <= s.Begin || s.End > math.MaxInt32 || !(s.Millis >= fitLeast) || math.IsInf(s.Millis, 1) {

@@ -103,10 +103,10 @@ type Averages struct {
 }
 
 // From the linkKeep-th sample on, a new sample has a weight of 1/linkKeep. A sample above
-// linkCap times the prediction is clamped to that, including the first one, so that one
-// stall does not make a tier look useless. For this limit the prediction is the maximum of
-// the current link and the forgotten one. So one job is enough to find out that a slow link
-// is still slow.
+// linkCap times the prediction, even the first sample, is clamped to this limit, so that
+// one stall does not make a tier look useless. This prediction is the maximum of what the
+// current link and the link before Forget predict. So after Forget, one job is enough to
+// find out that a slow link is still slow.
 const (
 	linkKeep  = 16
 	linkKnown = 3 // samples after which the forgotten measurement has no weight
@@ -160,10 +160,11 @@ func (a *Averages) Link(prior Link) Link {
 	return mean
 }
 
-// Forget moves a measured price that is above the prior half way back to the prior. When
-// few samples are left, it drops the measurement. The price decides whether a job is done
-// again, so a price that is too high would otherwise never be corrected. A price that is
-// too low is corrected when the job is done.
+// Forget moves the measured time of a job half way back to the prior, if it is above the
+// prior. It also halves the number of samples, and drops the measurement if none is left.
+// The predicted time decides whether a job is done again. A prediction that is too high
+// would therefore never be corrected without Forget. A prediction that is too low is
+// corrected when the job is done.
 func (a *Averages) Forget(prior Link) {
 	expected := prior.Fixed + prior.PerByte*a.x
 	if a.y <= expected {

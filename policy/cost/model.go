@@ -90,9 +90,9 @@ type Held struct {
 	Below      Tier  // the next tier that has it or would get it; TierNone = it would be computed
 }
 
-// Saved returns the milliseconds that a hit saves by finding the object in tier
-// In, compared with loading it from Below or computing it, whichever is faster.
-// It is never negative.
+// Saved returns the milliseconds that a hit saves by loading the object from the tier
+// Held.In, compared with loading it from the tier Held.Below or computing it, whichever is
+// faster. It is never negative.
 func (m *Model) Saved(h Held) float64 {
 	without := m.Prefill().Marginal(h.Begin, h.End)
 	if below, ok := m.LoadMillis(h.Below, h.Bytes); ok {

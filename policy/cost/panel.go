@@ -10,7 +10,7 @@ import (
 // Panel learns a Prefill from samples of several sources, such as engines. Each source has a Fit
 // and one vote, however many samples it sends. The prediction is the median of the votes, so that
 // no source outvotes the others. The prior votes too if the number of sources is even, so that
-// neither of two decides alone.
+// neither of two sources decides alone.
 //
 // Invariant: it has at most panelSources fits.
 type Panel struct {
@@ -28,15 +28,16 @@ const (
 	// panelSources bounds the sources. A new source replaces the source that was silent longest.
 	// The bound is a guess, above the number of engines of a node.
 	panelSources = 16
-	// panelMemory bounds the silence after which a source loses its vote. A source falls silent for
-	// example when its engine restarts, which then has a new connection.
+	// panelMemory bounds the silence after which a source loses its vote. A source falls silent, for
+	// example, when its engine restarts, because the engine then has a new connection and is a new
+	// source.
 	panelMemory = 10 * time.Minute
 	// panelTokens is the prompt length in tokens at which votes are compared.
 	panelTokens = 4096
 )
 
-// NewPanel returns a panel with a prior; the zero Prefill means DefaultPrefill. Samples faster than
-// floor are invalid.
+// NewPanel returns a panel with a prior; the zero Prefill means DefaultPrefill. Panel.Add refuses
+// samples faster than the prediction floor.
 func NewPanel(prior, floor Prefill) *Panel {
 	return &Panel{prior: prior, floor: floor, voters: map[uint64]*voter{}}
 }

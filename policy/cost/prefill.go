@@ -8,9 +8,9 @@ type Prefill struct {
 	PerTokenSquared float64 // attention: grows with the square of the position, see the package doc
 }
 
-// DefaultPrefill is used if no work is known, until something is measured. It is a guess,
-// of the order of a hybrid with 12 billion parameters on four A100 GPUs. The first sample
-// scales it.
+// DefaultPrefill is used for a model of unknown work until a prefill is measured. It is a
+// guess, of the order of a hybrid with 12 billion parameters on four A100 GPUs. The first
+// sample scales it.
 var DefaultPrefill = Prefill{Fixed: 10, PerToken: 0.05, PerTokenSquared: 2e-7}
 
 // Millis predicts one run over tokens [begin, end), with the tokens [0, begin) already

@@ -3,8 +3,8 @@ package cost
 // Scan selects the last term of an SSM layer's work.
 type Scan uint8
 
-// The two forms of the term in Marconi: its Table 1 prints 10 L, its released
-// code computes 10 L D.
+// The two forms of the last term of an SSM layer's work in Marconi. Table 1 of the paper
+// prints 10 L, and the released code computes 10 L D.
 const (
 	ScanPaper Scan = iota
 	ScanCode

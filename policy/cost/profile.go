@@ -75,8 +75,8 @@ func ReadWidths(configJSON []byte) (Widths, error) {
 	return w, nil
 }
 
-// FromProfile returns the bytes and the work of a model over all ranks. If Hidden is zero,
-// the work stays zero.
+// FromProfile returns the bytes and the work of a model over all ranks. If Widths.Hidden is
+// zero, the work stays zero.
 //
 // A product with an a×b matrix counts as 2ab operations per token. Attention counts the
 // whole square, see the package doc. A recurrent layer projects q, k, v, a gate and the

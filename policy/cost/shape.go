@@ -42,8 +42,8 @@ type Shape struct {
 	SegmentBytes int64 // transitions, end-states and convolution tails of one segment, without rows; 0 = as many as a checkpoint
 }
 
-// FLOPs returns the work of a prefill of that many tokens from an empty cache. The
-// work of [a, b) is FLOPs(b) - FLOPs(a).
+// FLOPs returns the work of a prefill of that many tokens from an empty cache. The work of
+// the tokens [a, b) is FLOPs(b) - FLOPs(a).
 func (s Shape) FLOPs(tokens int) float64 {
 	return s.Attention.FLOPs(tokens) + s.Window.FLOPs(tokens) + s.Linear.FLOPs(tokens) + s.MLP.FLOPs(tokens)
 }
@@ -73,10 +73,10 @@ func (s Shape) PrefixBytes(tokens, checkpoints int) int64 {
 	return s.RowBytes(tokens) + int64(checkpoints)*s.CheckpointBytes()
 }
 
-// KeptBytes returns the bytes of a prefix that keeps buffered rows after its last
-// checkpoint, or from the start if checkpoint is 0. rebuild is the part of these bytes that
-// is read to rebuild the states at the end of the prefix; it counts one state even if
-// checkpoint is 0.
+// KeptBytes returns the bytes of a prefix of the given number of tokens, whose last
+// checkpoint is at token checkpoint (0 = it has none) and which keeps buffered rows for all
+// later tokens. The second result is the part of these bytes that is read to rebuild the
+// states at the end of the prefix. It counts one state even if there is no checkpoint.
 func (s Shape) KeptBytes(checkpoint, tokens int) (all, rebuild int64) {
 	rebuild = s.CheckpointBytes() + s.DeltaBytes*int64(max(tokens-checkpoint, 0))
 	if all = rebuild + s.RowBytes(tokens); checkpoint == 0 {

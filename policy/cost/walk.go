@@ -86,8 +86,9 @@ type walk struct {
 	guessed          float64 // milliseconds of placing and computing, used until walks are measured
 }
 
-// add moves the walk to the end of a segment's interior [begin, end). It returns false, and changes
-// nothing, if the segment cannot be read.
+// add extends the walk to the end of a segment's interior [begin, end), the tokens between its
+// seams. It returns false, and changes nothing, if the segment is in no tier and is not to be
+// captured.
 func (w *walk) add(s *Segment, begin, end int) bool {
 	m := w.model
 	_, measured := m.Task(TaskWalk)

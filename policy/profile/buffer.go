@@ -14,7 +14,7 @@ package profile
 // The parts of a linear layer, in this order, each row by row:
 //
 //	PartT     decay g, not its logarithm: F32 [rows, value heads], or
-//	          [rows, value heads, KeyDim] where DecayPerKey
+//	          [rows, value heads, KeyDim] if Linear.DecayPerKey
 //	PartConv  inputs of the convolution [rows, channels], as in its tail
 //	PartK     key k as the recurrence reads it, normalised and with rope:
 //	          F32 [rows, key heads, KeyDim]

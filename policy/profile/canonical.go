@@ -139,8 +139,8 @@ func Parse(canonical []byte) (*Profile, error) {
 	return p, nil
 }
 
-// reader consumes canonical bytes. After the first problem, which bad describes, it returns only
-// zeros.
+// reader consumes canonical bytes. The field bad describes the first problem; after it, all reads
+// return zeros.
 type reader struct {
 	rest []byte
 	bad  string
@@ -170,8 +170,8 @@ func (r *reader) float() float64 {
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.take(8)))
 }
 
-// count reads the length of a list whose items have size bytes each. It refuses a length that
-// exceeds the remaining bytes, so that callers can allocate this many items.
+// count reads the length of a list; size is the number of bytes of one item. It refuses a length
+// that exceeds the remaining bytes, so that callers can allocate this many items.
 func (r *reader) count(size int) int {
 	n := r.int()
 	if r.bad == "" && n > len(r.rest)/size {

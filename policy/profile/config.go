@@ -14,11 +14,11 @@ import (
 type ConfigOptions struct {
 	Model           string   // default: the config's model_type
 	Weights         [32]byte // required by New
-	TPSize          int      // 1
-	KVDType         DType    // BF16
-	ConvDType       DType    // BF16
-	StateDType      DType    // F32
-	TransitionDType DType    // F16; scalar transitions are always F32
+	TPSize          int      // default 1
+	KVDType         DType    // default BF16
+	ConvDType       DType    // default BF16
+	StateDType      DType    // default F32
+	TransitionDType DType    // default F16; scalar transitions are always F32
 	// Slopes gives the decay exponents of a Lightning layer as the engine uses them, one
 	// per head. There is no default, because engines derive them by different formulas.
 	// Sizes do not depend on them.
@@ -196,8 +196,8 @@ func (f *fields) object(name string) (fields, bool) {
 }
 
 // textModel returns the config of the text model inside a wrapper's config, and the text
-// model's type. If this config has no type, or if there is no nested config, the type is
-// the wrapper's own.
+// model's type. If the text model's config has no type, or if the wrapper has no such
+// config, the type is the wrapper's own.
 func (f *fields) textModel(modelType string) (fields, string) {
 	for _, name := range []string{"text_config", "llm_config"} {
 		if text, nested := f.object(name); nested {
@@ -239,8 +239,9 @@ func (f *fields) attention(o *ConfigOptions, dim int, rope Rope) Layer {
 	}}
 }
 
-// rope reads NeoX rotary embedding over a share of dim. Its values come from
-// rope_parameters or from the older top-level fields.
+// rope reads a rotary embedding in the order of NeoX. It rotates a share of the dim
+// dimensions of a head, by default all. The values come from rope_parameters or from the
+// older top-level fields.
 func (f *fields) rope(dim int) Rope { return f.ropeOr(dim, 1e4, 1) }
 
 // mustSay is passed as the default of a rope base: the config must have the base.
@@ -302,8 +303,9 @@ func (f *fields) scale(r *Rope) {
 	}
 }
 
-// rescale stores the frequencies explicitly, rounded to F32 as engines do. Libraries differ
-// in the last bits of a power, while an identity must be the same everywhere.
+// rescale passes each frequency through the function turn and stores the results in
+// Rope.InvFreq, rounded to F32 as engines do. Unrounded results would differ between
+// libraries in the last bits of a power, but an identity must be the same everywhere.
 func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 	if len(*f.problems) > 0 {
 		return // the factor may be missing
@@ -321,7 +323,7 @@ func (f *fields) rescale(r *Rope, turn func(float64) float64) {
 }
 
 // llama3Frequency keeps the frequencies of short wavelengths, divides those of long
-// wavelengths by factor, and interpolates in between.
+// wavelengths by the factor, and interpolates in between.
 func llama3Frequency(freq, factor, low, high, context float64) float64 {
 	turns := context * freq / (2 * math.Pi)
 	switch {

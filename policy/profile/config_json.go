@@ -20,8 +20,8 @@ const floatTag = "__float__"
 // floatWords are the words that Python's json module writes.
 var floatWords = [][]byte{[]byte("-Infinity"), []byte("Infinity"), []byte("NaN")}
 
-// quoteFloats replaces the floatWords outside strings. It returns text itself if it has
-// none of them.
+// quoteFloats replaces the floatWords outside strings. It returns the parameter text itself
+// if there are none.
 func quoteFloats(text []byte) []byte {
 	var out []byte
 	copied, inString := 0, false

@@ -50,8 +50,8 @@ func readGraniteHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersByName("layer_types", n, layerNames(linear, f.attention(o, dim, rope)))
 }
 
-// readBamba reads Bamba: Mamba2, and attention that rotates half of each head. As in
-// transformers, another share is read from rope_parameters only.
+// readBamba reads Bamba: Mamba2, and attention that rotates half of each head. A config can
+// give another share, but only in rope_parameters, as in transformers.
 func readBamba(f *fields, o *ConfigOptions, n int) []Layer {
 	linear := f.mamba2(o, f.expanded)
 	dim, share := f.headDim(), 0.5
@@ -180,9 +180,10 @@ func readZamba2(f *fields, o *ConfigOptions, n int) []Layer {
 	}))
 }
 
-// behindShared reads which linear layers follow an attention block. Blocks share their
-// weights but not their keys, so such a layer is two layers of the profile, attention
-// first. An attention block reads rows twice as wide as the hidden size.
+// behindShared reads which linear layers follow an attention block. Attention blocks share
+// their weights but not their keys, so a linear layer with a block before it becomes two
+// layers of the profile, attention first. An attention block reads rows twice as wide as
+// the hidden size.
 func (f *fields) behindShared(o *ConfigOptions, n int, linear Layer) []Layer {
 	dim := f.numberElse("attention_head_dim", func() int { return 2 * f.number("hidden_size") / max(f.number("num_attention_heads"), 1) })
 	var rope Rope

@@ -51,8 +51,8 @@ func readKimiLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return c.kimiLayers(n, linear, mla)
 }
 
-// mla reads latent attention. If turned is set, its rope rotates the whole shared key, in
-// interleaved pairs.
+// mla reads latent attention. If the parameter turned is true, rope rotates the whole
+// shared key in interleaved pairs; otherwise there is no rope.
 func (f *fields) mla(o *ConfigOptions, turned bool) Layer {
 	a := Attention{KVHeads: 1, KeyDim: f.number("qk_rope_head_dim"), ValueDim: f.number("kv_lora_rank"), DType: o.KVDType, Keys: AtZero}
 	if turned {
@@ -85,11 +85,12 @@ func readBailingLinear(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.bailingLayers(n, f.turnedLightning(o, dim), f.attention(o, dim, f.rope(dim)))
 }
 
-// readBailingHybrid reads Ring and Ling since 2.5, whose full layers are MLA. The linear
-// layers are Lightning attention in version 2.5 and KDA in version 3, which is recognized
-// by its convolution. transformers has a class for version 3 only. The files that it writes
-// name the layers, have the head size as linear_head_dim, and always have a convolution,
-// also for version 2.5. In these files version 2.5 is recognized by its architecture.
+// readBailingHybrid reads Ring and Ling since version 2.5, whose full layers are MLA. The
+// linear layers are Lightning attention in version 2.5 and KDA in version 3. A file with a
+// convolution is of version 3. Files that transformers writes are an exception: it has a
+// class for version 3 only, so its files always have a convolution. In them, the field
+// architectures tells version 2.5 apart. These files also name the layers and have the head
+// size as linear_head_dim.
 func readBailingHybrid(f *fields, o *ConfigOptions, n int) []Layer {
 	heads, mla := f.number("num_attention_heads"), f.mla(o, true)
 	dim := f.numberElse("linear_head_dim", f.headDim)
@@ -128,8 +129,9 @@ func (f *fields) bailingLayers(n int, linear, full Layer) []Layer {
 }
 
 // readMiniMax reads MiniMax-Text-01 and M1. They have Lightning attention without rope, and
-// full attention in the listed layers. Files that transformers wrote name the layers.
-// transformers ignores rotary_dim and rotates whole heads.
+// full attention in the layers where attn_type_list has a 1. Files that transformers wrote
+// name the layers in layer_types instead. transformers ignores rotary_dim and rotates whole
+// heads.
 func readMiniMax(f *fields, o *ConfigOptions, n int) []Layer {
 	if f.has("layer_types") {
 		delete(f.values, "rotary_dim")
@@ -210,10 +212,11 @@ func readLfm2(f *fields, o *ConfigOptions, n int) []Layer {
 	return f.layersAt(n, "full_attn_idxs", conv, full)
 }
 
-// readPlain reads models without linear layers. In Qwen models, sliding_window counts only
-// if use_sliding_window is set. It makes window layers of the layers that layer_types
-// names. Without layer_types, these are all layers from max_window_layers on, and all
-// layers if that is missing too.
+// readPlain reads models without linear layers. A model with sliding_window has window
+// layers, unless use_sliding_window is false. The default of use_sliding_window is false
+// for Qwen models and true for others. layer_types names the window layers. Without
+// layer_types, the window layers are all layers from number max_window_layers on (default
+// 0).
 func readPlain(f *fields, o *ConfigOptions, n int) []Layer {
 	dim := f.headDim()
 	full := f.attention(o, dim, f.rope(dim))

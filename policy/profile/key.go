@@ -78,9 +78,9 @@ const primedRole = 1 << 7
 // all little-endian. With a primer, bit 7 of the role is set and the 32 bytes of its id
 // precede the token ids. len(tokens) must be s.Tokens, and CheckSpec must accept s.
 //
-// Invariant: no two segments have the same input. After fingerprint and salt, whose
-// lengths are known, the role is 1 or 2 without a primer and 130 with one. All fields after
-// it have a fixed length, except the token ids, which come last.
+// Invariant: no two segments have the same input. After fingerprint and salt, whose lengths are
+// known, the role is 1 or 2 without a primer and 130 with one. All fields after the role have a
+// fixed length, except the token ids, which come last.
 func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) SegmentKey {
 	h := newTokenHash()
 	h.buf = append(h.buf, p.fingerprint[:]...)
@@ -105,7 +105,7 @@ func (p *Profile) SegmentKey(salt []byte, s SegmentSpec, tokens []uint32) Segmen
 //
 //	H(0)   = SHA-256("spliced prefix\0" | fingerprint | u32 salt length | salt | u32 blockTokens)
 //	H(i+1) = SHA-256(H(i) | token ids of block i)
-//	hash of the first p tokens = SHA-256(H(p/blockTokens) | token ids after that block | u32 p)
+//	hash of the first p tokens = SHA-256(H(p/blockTokens) | ids after the last whole block | u32 p)
 //
 // Positions out of order or past the end get the zero hash, which matches nothing.
 func (p *Profile) PrefixHashes(salt []byte, blockTokens int, tokens []uint32, positions []int) []PrefixHash {

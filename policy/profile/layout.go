@@ -77,9 +77,9 @@ func (p *Profile) SeamLayout(layer int) Layout {
 	return b.Layout
 }
 
-// StatesLayout returns the layout of a reply to compose. For each linear layer, it has the
-// F32 state before each of n recomputed spans and then the final state. layer is a linear
-// layer or AllLayers.
+// StatesLayout returns the layout of the reply to the operation compose. For each linear
+// layer, it has the F32 state before each of n recomputed spans and then the final state.
+// layer is a linear layer or AllLayers.
 func (p *Profile) StatesLayout(layer, n int) Layout {
 	var b layoutBuilder
 	for _, i := range p.linear {
@@ -92,8 +92,8 @@ func (p *Profile) StatesLayout(layer, n int) Layout {
 	return b.Layout
 }
 
-// RowsLayout returns the layout of a reply to rotate: K and V of the given number of rows.
-// layer is an attention layer or AllLayers.
+// RowsLayout returns the layout of the reply to the operation rotate: K and V of the given
+// number of rows. layer is an attention layer or AllLayers.
 func (p *Profile) RowsLayout(layer, rows int) Layout {
 	var b layoutBuilder
 	for _, i := range p.attention {

@@ -92,7 +92,8 @@ func (p *Profile) RankHeads(layer int) (keyHeads, valueHeads int) {
 }
 
 // RankKVHeads returns the number of key-value heads of an attention layer on one rank. If
-// there are fewer heads than ranks, the heads are replicated. The rows of MLA always are.
+// there are fewer heads than ranks, the heads are replicated. The rows of MLA are always
+// replicated.
 func (p *Profile) RankKVHeads(layer int) int {
 	return max(1, p.id.Layers[layer].Attention.KVHeads/p.id.TPSize)
 }
@@ -114,8 +115,8 @@ func (p *Profile) InvFreq(layer int) []float64 {
 	return f
 }
 
-// Rope returns the rotary embedding of a layer of any kind. The zero Rope means that it has
-// none.
+// Rope returns the rotary embedding of a layer of any kind. The zero Rope means that the
+// layer has none.
 func (p *Profile) Rope(layer int) Rope {
 	switch l := &p.id.Layers[layer]; l.Kind {
 	case KindLinear:

@@ -13,8 +13,8 @@ const MaxTolerance = 0.05
 // DefaultTolerance is the Identity.Tolerance that engines request by default.
 const DefaultTolerance = 0.02
 
-// MaxPackedBytes bounds a Packed. It is a guess, large enough for the two parts of 4,096
-// layers with three bytes each.
+// MaxPackedBytes bounds the length of a Packed. It is a guess, large enough for the two parts
+// of 4,096 layers with three bytes each.
 const MaxPackedBytes = 1 << 15
 
 // maxPackedUnits bounds the length of a packed part, in units of PartAlign.
@@ -86,7 +86,8 @@ func (p *Part) PackedShape() [3]int {
 }
 
 // PackedLayout returns the layout of a segment with packed parts. It is SegmentLayout with
-// other lengths and offsets. The error wraps ErrInvalid if packed does not fit such a segment.
+// other lengths and offsets. The error wraps ErrInvalid if the parameter packed does not fit
+// such a segment.
 func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	plain := p.SegmentLayout(interior)
 	if packed == "" {
@@ -127,8 +128,8 @@ func (p *Profile) PackedLayout(interior int, packed Packed) (Layout, error) {
 	return out, nil
 }
 
-// WithPlainRows returns the Packed of the same segment if its keys and values were stored as
-// written. The error is the same as from PackedLayout.
+// WithPlainRows returns the Packed that the same segment would have if its keys and values
+// were stored as written. The error is the same as from PackedLayout.
 func (p *Profile) WithPlainRows(interior int, packed Packed) (Packed, error) {
 	l, err := p.PackedLayout(interior, packed)
 	if err != nil || packed == "" {
@@ -161,8 +162,8 @@ func (p *Profile) repacked(t, s float32, l *Layout) Packed {
 // it has one byte for the head's form, then the head's error and norm as F32.
 func packedHeader(heads int) int64 { return align(9 * int64(heads)) }
 
-// PackedMost returns the most bytes that a packed part can have, which is if all its heads are
-// stored as written.
+// PackedMost returns the maximum number of bytes of a packed part, which it has if all its
+// heads are stored as written.
 func PackedMost(part *Part) int64 {
 	shape := part.PackedShape()
 	heads := int64(shape[0])

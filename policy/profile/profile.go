@@ -1,9 +1,9 @@
 // Package profile describes a model's reusable state: the tensors of each
 // layer, their bytes, what identifies them and the keys of segments.
 //
-// It has no clock, lock, I/O or logging and imports none of our packages, so
-// that every other package may import it. A Profile is immutable, and all
-// functions are safe for concurrent use.
+// It has no clock, lock, I/O or logging and imports no other package of this repository, so
+// that every other package may import it. A Profile is immutable, and all functions are
+// safe for concurrent use.
 package profile
 
 // Kind is the kind of state that one decoder layer stores.
@@ -35,7 +35,7 @@ const (
 type KeyStorage uint8
 
 // AtZero keys are rotated to their position in the whole segment, counted from 0, so one
-// rotation by R(start) places them in a prompt where the segment begins at start. Unrotated
+// more rotation, by the segment's start in a prompt, places them in this prompt. Unrotated
 // keys are not rotated.
 const (
 	AtZero    KeyStorage = 1
@@ -162,8 +162,8 @@ const (
 	PartV    PartKind = 5 // values, or the latent rows of MLA: [tokens, heads, ValueDim]
 )
 
-// Part is one tensor inside the linear byte space of a segment or checkpoint of
-// one rank. Parts are ordered by layer, then kind, and never overlap.
+// Part is one tensor in the bytes of one rank's share of a segment or checkpoint. Parts are
+// ordered by layer, then kind, and never overlap.
 type Part struct {
 	Layer int
 	Kind  PartKind

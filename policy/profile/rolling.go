@@ -6,8 +6,9 @@ import (
 )
 
 // LeadTokens is the number of leading tokens by which a segment is found in a prompt.
-// Shorter segments are found by their key only. It is a guess: different texts rarely have
-// the same 32 tokens by chance, and reuse of shorter segments saves almost nothing.
+// Shorter segments are found by their key only. The number is a guess: different texts
+// rarely have the same 32 tokens by chance, and reuse of shorter segments saves almost
+// nothing.
 const LeadTokens = 32
 
 // SegmentHash identifies a segment in a prompt by two rolling hashes. Lead is computed from
@@ -99,12 +100,12 @@ func (w *Window) Next() {
 // Left returns the number of tokens from the window's position to the end of the prompt.
 func (w *Window) Left() int { return len(w.sums) - 1 - w.at }
 
-// Lead returns the SegmentHash.Lead of a segment that starts at the window's position. At
-// least LeadTokens tokens must be left.
+// Lead returns the SegmentHash.Lead of a segment that starts at the window's position.
+// Window.Left must be at least LeadTokens.
 func (w *Window) Lead(k SegmentKind) uint64 { return k.lead(w.run(LeadTokens)) }
 
-// Whole returns the SegmentHash.Whole of a segment of n tokens. At least n tokens must be
-// left.
+// Whole returns the SegmentHash.Whole of a segment of n tokens that starts at the window's
+// position. Window.Left must be at least n.
 func (w *Window) Whole(k SegmentKind, n int) uint64 { return k.whole(w.run(n), n) }
 
 func (w *Window) run(n int) uint64 {

@@ -27,10 +27,10 @@ func (p *Profile) RowBytes() (b RowBytes) {
 	return b
 }
 
-// Step returns the average bytes that decoding one token moves with a buffer of capacity
-// rows (Eq. 6). It reads the states and on average half of the rows, and writes the states
-// once per capacity tokens. For comparison, recurrent decoding reads and writes the states:
-// 2·State.
+// Step returns the average bytes that decoding one token moves with a buffer for the given
+// number of rows (Eq. 6). Each token reads the states and on average half of the rows. The
+// states are written once when the buffer is full. For comparison, recurrent decoding reads
+// and writes the states: 2·State.
 func (b RowBytes) Step(capacity int) float64 {
 	c := float64(max(capacity, 1))
 	return float64(b.State) + c/2*float64(b.Row) + float64(b.State)/c
@@ -51,9 +51,9 @@ func (b RowBytes) Flush() int {
 	return low
 }
 
-// Alone returns a number of tokens. Up to this length, rows without a state move no more
-// bytes per token than states with the best buffer (§3.4). For the square heads in Flush it
-// is d + sqrt(2d).
+// Alone returns the number of tokens up to which decoding should keep rows only and no
+// state: it then moves no more bytes per token than with states and the best buffer (§3.4).
+// For the square heads of the comment on Flush the result is d + sqrt(2d).
 func (b RowBytes) Alone() int {
 	if b.Row == 0 {
 		return 0
@@ -61,7 +61,7 @@ func (b RowBytes) Alone() int {
 	return int(b.Step(b.Flush()) / float64(b.Row))
 }
 
-// Smaller returns the number of tokens up to which their rows take no more memory than the
+// Smaller returns the largest number of tokens whose rows take no more memory than the
 // states.
 func (b RowBytes) Smaller() int {
 	if b.Row == 0 {

@@ -7,7 +7,8 @@ const TrialClient = "splicectl doctor"
 
 // Trial returns a model that no engine runs. It has one layer of each kind of linear
 // transition and one attention layer. A health check writes and reads a segment of this
-// model. The daemon counts this separately from production.
+// model. The daemon counts the objects and requests of health checks separately from those
+// of production.
 func Trial() (*Profile, error) { return New(trialIdentity()) }
 
 func trialIdentity() Identity {

@@ -12,18 +12,18 @@ type block struct {
 	next    int32
 }
 
-// edges has the symbols of all edges, in blocks linked by number. An edge has a length, so
-// the next field of the edge's last block is undefined.
+// edges has the symbols of all edges, in blocks linked by number. The length of an edge
+// tells which block is its last, so the field block.next of the last block is undefined.
 type edges struct {
 	pages []*[1 << blockBits]block
 	given int32
 	free  []run
 }
 
-// run is a chain of n free blocks that starts at block at.
+// run is a chain of n free blocks; at is the number of the first block.
 type run struct{ at, n int32 }
 
-// edge is a sequence of length symbols. It starts at symbol skip of block at.
+// edge is a sequence of symbols. It starts at index skip of the block numbered at.
 type edge struct {
 	at     int32
 	skip   int
@@ -55,8 +55,8 @@ func (s *edges) newBlock() int32 {
 	return b
 }
 
-// store copies symbols into new blocks, starting at symbol skip of the first one. It
-// returns the number of the first block.
+// store copies symbols into new blocks, and returns the number of the first block. In the
+// first block it starts at index skip.
 func (s *edges) store(skip int, symbols []uint32) int32 {
 	head := s.newBlock()
 	for b := head; ; {
@@ -108,7 +108,7 @@ func (s *edges) common(at int32, skip, length int, symbols []uint32) int {
 }
 
 // cut ends an edge after its first k symbols and returns the start of the remainder. If
-// both need the same block, cut copies the block.
+// both parts have symbols in the same block, cut gives the remainder a copy of the block.
 func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	for e.skip+k > blockSymbols {
 		k -= blockSymbols - e.skip
@@ -123,9 +123,9 @@ func (s *edges) cut(e edge, k int) (at int32, skip uint8) {
 	return b, uint8(e.skip + k)
 }
 
-// join links edge b to the end of edge a and returns the start of the result. If a ends at
-// another offset within a block than b starts at, join first stores the shorter of the two
-// edges again.
+// join links edge b to the end of edge a and returns the start of the result. Edge b must
+// start at the offset within a block at which edge a ends. If it starts elsewhere, join
+// first moves the shorter of the two edges.
 func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	if ends := (a.skip + a.length) % blockSymbols; ends != b.skip {
 		if b.length <= a.length {
@@ -152,7 +152,8 @@ func (s *edges) join(a, b edge) (at int32, skip uint8) {
 	return a.at, uint8(a.skip)
 }
 
-// move stores an edge again, starting at symbol skip of a block.
+// move copies an edge to new blocks, starting at index skip of the first one, and frees the
+// old blocks.
 func (s *edges) move(e edge, skip int) edge {
 	symbols := make([]uint32, e.length)
 	s.read(e, symbols)

@@ -53,8 +53,8 @@ func (t *Tree) reindex(n Node) {
 	d.chain, *b = *b, n
 }
 
-// unindex removes n from the index. It must still have the parent and first symbol with
-// which it was added.
+// unindex removes n from the index. The node n must still have the parent and first symbol
+// with which it was added.
 func (t *Tree) unindex(n Node) {
 	t.index.held--
 	d := t.at(n)

@@ -42,8 +42,8 @@ func (t *Tree) grow(parent Node, symbols []uint32) Node {
 	return n
 }
 
-// split inserts a new node into the edge of c, after the first k of its
-// symbols, and returns it.
+// split inserts a new node into the edge of c, after the first k symbols of the edge, and
+// returns the new node.
 func (t *Tree) split(c Node, k int) Node {
 	u := t.newNode()
 	d, up := t.at(c), t.at(u)
@@ -61,8 +61,8 @@ func (t *Tree) split(c Node, k int) Node {
 	return u
 }
 
-// replaceSibling puts n in the place of old among its siblings. The links of
-// old are unchanged.
+// replaceSibling puts the node n in the place of the node old among the siblings. The links
+// of the node old are unchanged.
 func (t *Tree) replaceSibling(old, n Node) {
 	o, d := t.at(old), t.at(n)
 	p := t.at(o.parent)

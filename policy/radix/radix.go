@@ -178,7 +178,7 @@ func plan(p Path, symbols []uint32) Insertion {
 	return Insertion{Path: p, Leaf: None, Branch: None, Splits: p.Into != None, Grows: len(symbols) - p.Matched}
 }
 
-// Insert adds a sequence. Its leaf is the node of the whole sequence: a new
+// Insert adds a sequence. The Leaf in the result is the node of the whole sequence: a new
 // one, an existing one, or the branch if the sequence ends inside an edge.
 func (t *Tree) Insert(symbols []uint32) Insertion {
 	return t.InsertAt(t.Match(symbols), symbols)

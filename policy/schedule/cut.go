@@ -7,10 +7,11 @@ import (
 	"github.com/spliced-kv/spliced/policy/cost"
 )
 
-// cut searches for the smallest end, below limit, by which McNaughton's rule can place all
-// segments. It tries two orders of the segments: from long to short, and as given. It fills
-// the workers in the order in which they become free, the last one first. So a left piece,
-// which starts the next worker's list, starts early.
+// cut searches for the earliest time by which all segments can arrive under McNaughton's
+// rule. This time must be before the parameter limit. It tries two orders of the segments:
+// from long to short, and as given. It fills first the worker that becomes free last, and
+// ends with the worker that becomes free first. The left piece of a cut segment starts the
+// list of the next worker, so it starts early.
 func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	given := make([]int, 0, len(tokens))
 	for i, n := range tokens {
@@ -43,9 +44,9 @@ func (t Team) cut(tokens []int, limit float64) (best Plan, found bool) {
 	return best, found
 }
 
-// wrap fills one worker after the other, up to the last time at which a segment can still
-// arrive by end. A segment that does not fit is cut: its right piece ends this worker's
-// list, and its left piece starts the next worker's list.
+// wrap fills one worker after the other. It gives a worker only segments that arrive at the
+// combining node by the time end. A segment that does not fit is cut: its right piece ends
+// this worker's list, and its left piece starts the next worker's list.
 func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) {
 	lists := make([][]Piece, len(t.Workers))
 	k := 0
@@ -76,9 +77,10 @@ func (t Team) wrap(tokens, order, workers []int, end float64) ([][]Piece, bool) 
 }
 
 // pieces cuts segment i, which has n tokens. The right piece goes to the end of worker w's
-// list; it may start at time at and must end by until. The left piece goes to the start of
-// next's list. pieces returns false if a piece would be too short, or if the right piece,
-// which follows the left one, would end too late.
+// list. The parameter at is the earliest time at which it may start, and the parameter
+// until is the time by which it must end. The left piece goes to the start of the list of
+// the worker next. pieces returns false if a piece would be too short, or if the right
+// piece, which follows the left one, would end too late.
 func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, ok bool) {
 	here, there := &t.Workers[w], &t.Workers[next]
 	if !here.Pieces || !there.Pieces {
@@ -94,8 +96,9 @@ func (t Team) pieces(i, n, w, next int, at, until float64) (left, right Piece, o
 	return left, right, right.Finish <= until
 }
 
-// cutAt returns the smallest cut of n tokens whose right piece takes at most room
-// milliseconds. It returns false if a piece would be too short.
+// cutAt returns the lowest position at which to cut a segment of n tokens so that its right
+// piece takes at most as many milliseconds as the parameter room says. It returns false if
+// a piece would be too short.
 func (c Cutting) cutAt(n int, run *cost.Prefill, room float64) (int, bool) {
 	least, grain := max(c.MinTokens, 1), max(c.GrainTokens, 1)
 	low, high := least, n

@@ -44,8 +44,8 @@ func (t Team) listed(tokens []int) *listing {
 }
 
 // load describes the list of one worker: ms is the time of its queue and runs in
-// milliseconds, and last is the list's last segment in the order of the request (-1 =
-// none).
+// milliseconds, and the field last is the list's last segment in the order of the request
+// (-1 = none).
 type load struct {
 	ms   float64
 	last int
@@ -65,8 +65,9 @@ func (j *listing) loads() []load {
 	return loads
 }
 
-// end returns the arrival of the last segment of worker w, after removing the segment
-// without from its list and adding the segment with (-1 = none).
+// end returns the time at which the last segment of worker w arrives if the list of the
+// worker changes: the segment number without is removed, and the segment number with is
+// added (-1 = none).
 func (j *listing) end(w int, l load, without, with int) float64 {
 	worker := &j.team.Workers[w]
 	if without >= 0 {

@@ -31,7 +31,7 @@ type Piece struct {
 	Begin, End int // tokens of the segment
 	After      int // worker whose first piece this one continues; -1 = this piece starts its segment
 	Start      float64
-	Finish     float64 // both in milliseconds after dispatch
+	Finish     float64 // Start and Finish are in milliseconds after dispatch
 }
 
 // Plan has a list of pieces for each worker, in the order of execution. Times are in

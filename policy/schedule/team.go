@@ -40,8 +40,8 @@ func (t Team) Alone(tokens []int) float64 {
 	return at
 }
 
-// Best plans whole segments, or pieces if those arrive earlier. It uses worker 0 and as
-// many of the fastest other workers as help. The plan's TTFT is the arrival of the last
+// Best plans whole segments, or pieces if those arrive earlier. It uses worker 0 and those
+// of the fastest other workers that help. The plan's TTFT is the arrival of the last
 // segment at the combining node.
 func (t Team) Best(tokens []int) Plan { return t.best(tokens, Team.cutOrWhole) }
 
@@ -101,7 +101,7 @@ func (t Team) only(some []int) Team {
 	return Team{Workers: list, Cutting: t.Cutting}
 }
 
-// renumber turns a plan of the workers in some into a plan of all workers.
+// renumber turns a plan for the workers in the list some into a plan for all workers.
 func (p Plan) renumber(some []int, all int) Plan {
 	lists := make([][]Piece, all)
 	for i, list := range p.Workers {
@@ -124,9 +124,9 @@ func (t Team) cutOrWhole(tokens []int) Plan {
 	return whole
 }
 
-// whole assigns whole segments. For equal workers it uses the function Whole. Otherwise the
-// longest segment is next, and goes to the worker from which it arrives first; exchanges
-// improve the result.
+// whole assigns whole segments. For equal workers it uses the function Whole. For workers
+// that differ, it assigns the longest segment first, each to the worker from which it
+// arrives first. Exchanges then improve the result.
 func (t Team) whole(tokens []int) Plan {
 	if t.alike() {
 		a, _ := Whole(t.sizes(tokens), len(t.Workers))
@@ -214,8 +214,9 @@ func (t Team) arrive(tokens []int, lists [][]Piece) []float64 {
 
 // bound returns a lower bound of the makespan: the longest segment after the shortest
 // queue, or the earliest time by which the workers together can have computed all segments,
-// whichever is later. The first holds because pieces of one segment do not run at the same
-// time. Each run is counted as on a worker that has the best values of all workers.
+// whichever is later. The time of the longest segment is a bound because pieces of one
+// segment do not run at the same time. Both bounds assume a worker that has the best values
+// of all workers.
 func (t Team) bound(tokens []int) float64 {
 	queues := make([]float64, len(t.Workers))
 	best := t.Workers[0].Prefill

@@ -84,7 +84,7 @@ func fractional(size []int64, workers int) int64 {
 }
 
 // Whole assigns whole jobs at least as well as LPT. It stops when the makespan reaches the
-// lower bound. proven reports whether the result is known to be optimal.
+// lower bound. The second result reports whether the assignment is known to be optimal.
 func Whole(size []int64, workers int) (a Assignment, proven bool) {
 	workers = max(workers, 1)
 	j, bound := sorted(size), LowerBound(size, workers)

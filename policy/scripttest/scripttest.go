@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txt")
 
-// Run runs testdata/*.txt and compares the output of their commands. It calls start for
-// each script, which returns the function that executes the script's commands.
+// Run runs testdata/*.txt and compares the output of their commands. For each script it
+// calls the function start, which returns a function that executes the script's commands.
 func Run(t *testing.T, start func(t *testing.T) func(command []string, a Values) string) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -62,8 +62,8 @@ func Read(tb testing.TB, name string) []byte {
 	return all
 }
 
-// Trace calls each with every request, in the order of arrival. Both slices are valid until
-// each returns.
+// Trace calls the function each once per request, in the order of arrival. The slices input
+// and output are valid until that call returns.
 type Trace func(each func(input, output []uint32))
 
 // Mooncake returns the conversation trace. A symbol is a block of 512 tokens. An incomplete

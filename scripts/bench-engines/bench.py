@@ -80,7 +80,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 CACHING = {"vLLM": ("--enable-prefix-caching", "--no-enable-prefix-caching"), "SGLang": ("", "")}
-"""vLLM stores states at block boundaries with it, SGLang at the end of a prompt or its answer."""
+"""Flags that switch the engine's own prefix caching on, and flags that switch it off. With caching,
+vLLM stores states at block boundaries, SGLang at the end of a prompt or of its answer."""
 
 
 def start(stack: ExitStack, directory: Path, engine: Engine, model: Path) -> Servers:

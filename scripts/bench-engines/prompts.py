@@ -55,8 +55,8 @@ def _rows(path: Path) -> list[tuple[int, ...]]:
 
 
 def _synthetic(count: int) -> Corpus:
-    """Returns 1,255 passages of some 600 tokens, drawn by Zipf with exponent 1, without
-    repeats."""
+    """Returns 1,255 passages of some 600 tokens. Each request draws different passages by Zipf's
+    law with exponent 1."""
     rng = random.Random(1)
     lengths = {i: rng.randint(540, 660) for i in range(1255)}
     weights = [1 / (i + 1) for i in lengths]

@@ -8,7 +8,7 @@ Meanwhile new requests arrive, of alternating kinds:
     walk      a prompt with cached segments: its seams and its question are walked
     prefill   a prompt of as many tokens as the walk computes
     whole     a prompt as long as the spliced one, without cached segments
-    nothing   as many steps without a new request
+    nothing   no new request, for two steps
 
 A token of a running request takes as long as the engine's step that produces it. Steps are timed
 from the arrival of a new request to its first token, by the clock and by the processor time of all
@@ -86,8 +86,8 @@ class Stepped:
             kv_transfer_config=KVTransferConfig(**transfer_config(settings)),
         )
         self._engine = self.llm.llm_engine
-        # The speed of this small model is not reported to the daemon: the daemon would advise to
-        # compute everything.
+        # The speed of this small model is not reported to the daemon. Otherwise the daemon would
+        # advise to compute everything.
         half = self._engine.engine_core.engine_core.scheduler.connector.scheduler_half
         half._mode._clock.take = tuple
         self._names = 0

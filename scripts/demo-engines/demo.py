@@ -35,8 +35,8 @@ WAYS = ("without", "with")
 
 @dataclass(frozen=True)
 class Answer:
-    """Seconds to the first token, prompt tokens, the tokens that the server computed for them,
-    and the text."""
+    """Seconds to the first token, the numbers of prompt tokens and of tokens that the server
+    computed for the prompt, and the answer's text."""
 
     seconds: float
     prompt: int

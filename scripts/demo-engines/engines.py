@@ -13,7 +13,7 @@ from typing import Protocol
 from processes import ROOT, Process, Server, free_port, parameters
 
 _SECONDS = 900
-"""Seconds to load and warm up."""
+"""Longest time for a server to load its model and warm up."""
 
 
 class Engine(Protocol):

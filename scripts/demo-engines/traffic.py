@@ -35,8 +35,8 @@ class Document:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of the API. kind: rag, chat or agent; name: identifies it in a table; turn: of a
-    conversation, from 1."""
+    """One call of the API. kind: rag, chat or agent. name: identifies the call in a table. turn:
+    the number of the turn in its conversation, from 1; 0 if the call belongs to no conversation."""
 
     kind: str
     name: str

@@ -24,7 +24,8 @@ SCENARIO = 60
 
 
 def words(line: str) -> str:
-    """Returns a line without its numbers, signs of absence and spacing."""
+    """Returns a line with "#" for each number and for each dash that stands for a missing number,
+    and with single spaces."""
     return " ".join(NUMBER.sub("#", line).replace(" - ", " # ").split())
 
 

@@ -13,15 +13,16 @@ from ways import Variant
 from spliced_connector.walk import Captured, families
 
 LENGTHS = (1, 2, 5, 10, 20, 40)
-"""Segments of a chain behind which it is looked at."""
+"""Numbers of segments after which the state of a chain is compared."""
 Row = Mapping[str, float]
 
 
 def chains(ways: Sequence[Variant], segments: Sequence[Captured]) -> dict[str, dict[str, Row]]:
-    """Returns for each way and length the errors of states, relative to the norm of exact states:
-    the mean and the maximum over heads, and the mean of an upper bound. If T and S are stored as T'
-    and S', a state x with an error e gets an error of at most |T'|e + |T' - T||x| + |S' - S|. The
-    bound uses exact spectral norms of T' and T' - T. Each chain begins with a zero state."""
+    """Returns for each way and each of `LENGTHS` the errors of states, relative to the norm of
+    exact states: the mean and the maximum over heads, and the mean of an upper bound. If T and S
+    are stored as T' and S', a state x with an error e gets an error of at most |T'|e + |T' - T||x|
+    + |S' - S|. The bound uses exact spectral norms of T' and T' - T. Each chain begins with a zero
+    state."""
     return {v.name: _of(v, segments) for v in ways}
 
 

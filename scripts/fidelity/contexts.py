@@ -44,7 +44,7 @@ SEAM = 8
 NEIGHBOUR = "after its left neighbour"
 PROMPT = "after everything before it"
 USUAL = "notes, 512 tokens"
-"""The primer that other measures are taken beside."""
+"""The primer with which `oracles` measures primed captures."""
 SETTINGS = ("note A", "notes, 1024 tokens")
 """Primers that are measured on many questions, with and without `refresh`."""
 FIRST_TOO = (
@@ -54,7 +54,7 @@ FIRST_TOO = (
     "shuffled notes, 512 tokens",
     "filler sentences, 512 tokens",
 )
-"""Primers that the first note is captured after as well."""
+"""Primers after which the first note is captured as well, in further ways of `primed`."""
 ROWS, TUPLES = ("k", "v"), ("transition", "state", "conv")
 Row = dict[str, object]
 

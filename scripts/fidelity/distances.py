@@ -31,7 +31,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _brief(found: Row) -> Row:
-    """Returns the measures that are reported of a group of questions."""
+    """Returns the measures that are reported for a group of questions."""
     kept = ("removed", "agreement", "difference")
     values = {name: found[name]["value"] for name in kept}  # type: ignore[index]
     return {"questions": found["questions"]} | values
@@ -39,10 +39,10 @@ def _brief(found: Row) -> Row:
 
 def measured(rows: Sequence[Row], name: str) -> Row:
     """Returns the measures of one way. distance: the mean |difference of log p| from the full
-    prefill over the tokens of right answers. removed: the share by which this is below the distance
-    of segments captured alone. agreement: the share of equal first tokens; "agreement gained" is
-    its difference from segments captured alone. score: the share of right answers; difference: the
-    score minus the full prefill's."""
+    prefill over the tokens of right answers. removed: the share by which this distance is below the
+    distance of segments captured alone. agreement: the share of equal first tokens; "agreement
+    gained": the agreement minus that of segments captured alone. score: the share of right answers;
+    difference: the score minus the full prefill's score."""
     full, alone, mine = (_column(rows, which) for which in (FULL, SPLICED, name))
     off, most, drawn = _distances(mine, full), _distances(alone, full), _drawn(len(rows))
     tokens = [float(len(x[2])) for x in full]  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from spliced_connector.walk import Context, prefill
 
 COUNTS = (2, 4, 8, 12)
 STEPS = 8
-"""Steps from the beginning of a note on for which errors are reported."""
+"""Number of steps, from the beginning of a note on, for which errors are reported separately."""
 SEAM = 8
 Means = dict[str, float]
 

@@ -19,15 +19,17 @@ WHOLE = "whole"
 RANKED = "ranked"
 FP8 = "fp8"
 WIDTHS = (8, 12, 16)
-"""Of the forms that the daemon chooses among, beside nothing and what was written."""
+"""Bits of the integers among which the daemon chooses. It may also store nothing, or the numbers as
+they were written."""
 SCALE = 4
 """Bytes of a row's scale, and of g."""
 SCALE_BITS = 10
-"""Of a scale of factors, so that products with it are exact."""
+"""Bits of the scale of a row of a low-rank factor; products with such a scale are exact."""
 RANK_SHARE = 4
-"""The daemon looks for ranks up to this part of a state's shorter side."""
+"""The daemon looks for ranks up to a state's shorter side divided by this number."""
 EARLY, LATE = 20, 8
-"""It gives up if the rest after a quarter, or half, of these ranks exceeds the limit by this factor."""
+"""The daemon ends this search early if the rest exceeds the limit by the factor EARLY after a
+quarter of these ranks, or by the factor LATE after half of them."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,9 @@ def diagonal(t: Tensor) -> Tensor:
 
 def fitted(s: Tensor, most: Tensor) -> Kept:
     """Returns sums of products of a column and a row in int8. Products are added until the rest of
-    the matrix has a norm of at most `most`. Each is found as the daemon finds it: the largest row
-    of the rest, and the column that fits this row best. A head that would need too many products
-    gets a size larger than that of any other form."""
+    the matrix has a norm of at most `most`. Each product is found as the daemon finds it: the
+    largest row of the rest, and the column that fits this row best. A head that would need too many
+    products gets a size larger than that of any other form."""
     ranks = min(s.shape[1:]) // RANK_SHARE
     rest, taken = s.clone(), torch.full((len(s),), -1)
     trying = torch.linalg.matrix_norm(s) > 0

@@ -50,7 +50,7 @@ COUNTS = (2, 4, 6, 8, 12)
 SEGMENTS = 200
 Row = dict[str, object]
 Ways = tuple[Variant, ...] | str
-"""What is asked: variants, or the name of a section of `contexts.py`."""
+"""The compared ways: variants, or the name of a section of `contexts.py`."""
 
 
 def load(directory: Path) -> object:

@@ -12,7 +12,8 @@ from spliced_connector.segments import Chunker, Lengths, breaks_of
 
 EVEN = 64
 LENGTHS = Lengths(least=16, mean=64, most=128)
-"""Notes have some 90 tokens: the defaults are for passages of some hundreds."""
+"""Lengths of segments that `chunks` makes of notes. Notes have some 90 tokens; the default lengths
+are for passages of some hundred tokens."""
 
 
 def placed(question: Question, where: str) -> Question:

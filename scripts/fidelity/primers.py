@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from questions import encode, generate, lexicon
 
 FIRST = generate.HELD_OUT + (1 << 24)
-"""Seeds of the notes that primers are made of; no question has them."""
+"""First of the seeds of the notes that primers are made of; no question has these seeds."""
 
 
 @dataclass(frozen=True)

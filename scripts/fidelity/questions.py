@@ -16,9 +16,9 @@ import lexicon  # noqa: E402
 from lexicon import encode  # noqa: E402
 
 FIRST_SEED = generate.HELD_OUT + (1 << 20)
-"""Seeds that neither the training nor the model's own evaluation has used."""
+"""First of the seeds that neither the training nor the model's own evaluation has used."""
 FRESH = generate.HELD_OUT + (1 << 23)
-"""Seeds that nothing else has used, for `contexts.py`."""
+"""First of the seeds for `contexts.py`, which nothing else has used."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Question:
 def questions(
     n: int, counts: tuple[int, ...], model: Path, first: int = FIRST_SEED
 ) -> Iterator[Question]:
-    """Yields n questions of the shape that a model was trained for. The numbers of notes take turns
-    through `counts`."""
+    """Yields n questions of the shape that a model was trained for. Question i has as many notes as
+    the i-th entry of `counts`, which is repeated."""
     shape = generate.shape_of(model)
     for i in range(n):
         yield question(first + i, counts[i % len(counts)], shape)

@@ -23,7 +23,8 @@ ADDED, WHOLE = "naive addition", "whole tuples, edges again"
 LINES = (FULL, SPLICED, WHOLE, ADDED)
 BLOCK = re.compile(r"(<!-- fidelity: ([a-z -]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 LAYER_OF_PRIMED = re.compile("primed, exact .* of layer")
-"""Rows that say the same as those of notes captured in isolation."""
+"""Names of ways that tables leave out. These ways show the same as the corresponding ways with
+notes captured in isolation."""
 Json = Mapping[str, object]
 Estimate = Mapping[str, float]
 
@@ -67,7 +68,7 @@ def share(e: Estimate) -> str:
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]], about: str = "") -> str:
-    """Returns a table, after a line on what it was measured on."""
+    """Returns a table, after a line that says on what the figures were measured."""
     lines = [f"{about}\n"] if about else []
     lines += ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     lines.insert(len(lines) - len(rows), "|---" * len(head) + "|")

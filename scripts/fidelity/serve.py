@@ -1,4 +1,4 @@
-"""Answers questions in one way or another, with the walk that the engine adapters use."""
+"""Answers questions in each way of `ways.py`, with the walk that the engine adapters use."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ from spliced_connector.walk import Captured
 
 SEAM = 8
 NOTES = 2
-"""Notes of a question that are looked at: more would be of one prompt."""
+"""Number of notes that are taken of each question. With more, the notes would come from fewer
+prompts."""
 LITTLE = 0.01
 SHARES = (0.5, 0.95, 0.99)
 
@@ -70,8 +71,9 @@ def some(server: object, questions: Sequence[Question], segments: int) -> list[C
 
 
 def stretches(server: object, questions: Sequence[Question], segments: int) -> Iterator[str]:
-    """Yields a table of the bytes of notes that are stored so that a reuse can leave out the 15 %
-    in their middle, relative to whole packed notes. Keys and values in 16 bits are included."""
+    """Yields a table of the bytes of notes, relative to whole packed notes. The notes are stored in
+    such a way that a reuse can leave out the 15 % of tokens in their middle. Keys and values in 16
+    bits are included."""
     if not isinstance(server, Server):
         raise TypeError("no server of a model")
     taken: dict[str, float] = defaultdict(float)

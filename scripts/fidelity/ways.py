@@ -85,9 +85,10 @@ KEYS = (
     Variant("K, V", seam=8, row_tau=TOLERANCES[-1]),
     Variant("T, S, K, V", seam=8, stored="packed", tau=TOLERANCES[-1], row_tau=TOLERANCES[-1]),
 )
-"""The same splice with what of its segments is packed, for `measure.py --keys`."""
+"""The same splice with different parts of its segments packed, for `measure.py --keys`."""
 ROWS = "rows of k, v, beta and decay"
-"""What T and S are computed from: another way of keeping them, exact, so that only bytes count."""
+"""Rows from which T and S can be computed. Storing rows instead of T and S is exact, so only their
+bytes are compared."""
 PACKED = f"packed, tolerance {TOLERANCES[-1]}"
 FORMS = (
     Variant(FULL),

@@ -13,7 +13,7 @@ import rows
 import torch_speed
 
 SEGMENTS, QUERIES = 4, 8
-"""Segments of a request, and query heads per key head, as in our own rows."""
+"""Segments of a request, and query heads per key head, as in the report's rows of our kernels."""
 
 
 def attention(clock: torch_speed.Clock, device: str, z: torch_speed.Shape, copied: float) -> None:

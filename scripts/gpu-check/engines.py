@@ -37,30 +37,33 @@ if TYPE_CHECKING:
     from spliced_connector.hf import SplicedTransformers
 
 REUSE_SHARE = 0.5
-"""Largest time of a spliced request from the GPU, relative to one from host memory."""
+"""Largest permitted time of a request spliced from the GPU, relative to one from host memory."""
 
 TOLERANCE = 0.02
 """Tolerance of packed tuples."""
 
 HELD_SHARE = 0.25
-"""Largest share of the bytes of copied keys and values for seven requests of the same segments
-that read them in place. Each has its own seams, a fiftieth of its tokens."""
+"""Largest permitted bytes of keys and values if seven requests read the same segments in place,
+relative to the bytes if each request has copies. Each request also has rows of its own seams, a
+fiftieth of its tokens."""
 
 EXACT, ROUNDED = 0.1, 0.25
-"""Permitted differences of logits, relative to their spread: if the same numbers are added in
-another order, and if the model's own forward computes them, as in the canary. Guesses for
-bfloat16; in float32 both are near 1e-6. Wrong rows or states give 1 and more."""
+"""Permitted differences of logits, relative to their spread. EXACT is for the same numbers added in
+another order. ROUNDED is for a comparison with the model's own forward, as in the canary. Both are
+guesses for bfloat16; in float32 both differences are near 1e-6. Wrong data gives 1 and more."""
 
 MOVES = 4096
-"""Tokens of a prompt above which the bytes of its segments take the time, not the launches."""
+"""Number of tokens of a prompt above which moving the bytes of its segments takes most of the time,
+not launching kernels."""
 
 PATIENCE = 20.0
-"""Bound in seconds for operations of less than one: attaching memory, making copies."""
+"""Longest wait in seconds for operations that usually take less than one: attaching memory, making
+copies."""
 
 
 FEWEST, SECONDS = 3, 3.0
-"""Minimum number of timed rounds, and the time after which there are no more; after twice that
-time fewer suffice."""
+"""Minimum number of timed rounds, and the sum of their seconds after which no further round is
+timed. After twice this sum, fewer rounds suffice."""
 
 
 @dataclass(frozen=True)

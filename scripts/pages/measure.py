@@ -39,8 +39,8 @@ from spliced_connector.walk import Naming
 
 SYSTEM, OUTPUT = 48, 32
 SIMULATED = {75: 3.15, 300: 7.84}
-"""Ratios of copies to pages, for the rules with a window of 8 and packed rests:
-docs/policies.md."""
+"""Ratios of bytes with copies to bytes with pages, by number of requests, as simulated for rule b
+(window of 8, packed) of docs/policies.md."""
 
 
 def numbers(name: str) -> Iterator[list[int]]:

@@ -1,5 +1,5 @@
-"""Compares the reuse with hand-made cuts with the reuse if clients change nothing, and the server
-finds the cuts.
+"""Measures how many tokens are reused, with cuts made by hand and with cuts that the server finds
+in the prompts of unchanged clients.
 
     bin/engines/bin/python scripts/segments/measure.py DATA --out docs/results/segments.json
 

@@ -96,7 +96,8 @@ class Question:
 
 @dataclass
 class Note:
-    """The facts of one note. Items maps items to their holders, as far as the note knows."""
+    """The facts of one note. The field `items` maps items to their holders, as far as the note says
+    who has them."""
 
     kind: str
     subject: str
@@ -360,8 +361,8 @@ class Corpus:
 
 
 def held_out(n: int, counts: tuple[int, ...] = tuple(range(2, 9))) -> Iterator[Prompt]:
-    """Yields n prompts that training never saw, with one question each. The numbers of notes take
-    turns through `counts`."""
+    """Yields n prompts that training never saw, with one question each. Prompt i has as many notes
+    as the i-th entry of `counts`, which is repeated."""
     for i in range(n):
         yield prompt(HELD_OUT + i, counts[i % len(counts)])
 

@@ -331,7 +331,8 @@ QUESTION = "question : {q} answer :"
 END = "<end>"
 SPECIAL = ("<pad>", END, "<unk>")
 
-# {x} stands for any value of that kind: words that look like answers and are none.
+# A name in braces stands for any value of that kind. So these sentences contain words that look
+# like answers but are none.
 FILLERS = (
     "the weather was mild that year .",
     "little else is known about those days .",

@@ -128,7 +128,7 @@ def starts(writes: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the states before the chunks [B, m, N, H * P], from zero, and the last state."""
     s = torch.zeros_like(writes[:, 0])
     before = []
-    # unbind: the gradient of indexing would fill a whole tensor with zeros for every chunk.
+    # unbind, because the gradient of indexing fills a whole tensor with zeros for every chunk.
     for write, share in zip(writes.unbind(1), kept.unbind(1), strict=True):
         before.append(s)
         s = torch.addcmul(write, s, share)

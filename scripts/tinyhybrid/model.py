@@ -312,7 +312,7 @@ def by_writes(
     """Returns the states before the chunks, what each chunk writes, and the last state, with the
     fewest operations."""
     before, news = [], []
-    # unbind: the gradient of indexing would fill a whole tensor with zeros for every chunk.
+    # unbind, because the gradient of indexing fills a whole tensor with zeros for every chunk.
     for u_i, w_i, k_i, kept_i in zip(*(t.unbind(2) for t in (u, w, k, kept)), strict=True):
         before.append(s)
         news.append(u_i - w_i @ s)
@@ -524,9 +524,9 @@ def widened(net: Model, width: int) -> Model:
 
     Engines have kernels for some widths only. Keys and queries are normalised, so zeros do
     not change them. Queries are scaled by width^-1/2, and the norm of a head's output takes
-    its mean over more channels. Each shrinks the mean square, to which eps is added, by
-    old / width. So eps shrinks by both, and the norm's weight corrects the remaining factor.
-    (In the other norms eps is far below the mean square.)
+    its mean over more channels. Each of these two changes shrinks the mean square, to which
+    eps is added, by old / width. So eps is multiplied by both factors, and the norm's weight
+    corrects the remaining factor. (In the other norms eps is far below the mean square.)
     """
     c = net.c
     old = c.linear_key_head_dim

@@ -167,8 +167,8 @@ TIMED = (
 )
 
 
-# The same on a CPU in about an hour, up to short notes. Batches of the first levels are small,
-# because their prompts are small, and because steps matter more than tokens there.
+# As TIMED, but in about an hour on a CPU, and up to short notes. Batches of the first levels are
+# small, because their prompts are small, and because their steps matter more than their tokens.
 HOUR = (
     Phase(
         (
@@ -448,7 +448,7 @@ class Run:
         )
 
     def left(self) -> tuple[float, float]:
-        """Returns the rest of this phase and its total, both in steps or both in seconds."""
+        """Returns what remains of this phase, and its length; both in steps, or both in seconds."""
         steps = self.recipe.phases[self.phase].steps
         if steps:
             return steps - self.step, steps

@@ -14,8 +14,8 @@ its last token. These ways are compared:
   then rows of as many tokens as fit into the memory of one state, and the state after the answer
 
 Traffic `agents` has sessions of mini-swe-agent, whose model states a thought and one command per
-turn. Traffic `chat` has the questions about documents of L-Eval; all questions about one document
-are one conversation. The shapes of agents:
+turn. Traffic `chat` has L-Eval's questions about documents; all questions about one document are
+one conversation. The sessions of `agents` are rendered in these shapes:
 
   text       thought and command are the answer, observations are messages of the user
   reasoning  the thought is reasoning, which the template drops after the next user message
@@ -86,9 +86,9 @@ def encode(text: str) -> Ids:
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template. prompt renders messages as the prompt that the model gets. answer renders an
-    assistant's message as the text that the model would have generated. end is the token that ends
-    such an answer."""
+    """A chat template. The function `prompt` renders messages as the prompt that the model gets.
+    The function `answer` renders an assistant's message as the text that the model would have
+    generated. `end` is the token that ends such an answer."""
 
     name: str
     prompt: Callable[[Sequence[Message], bool], str]

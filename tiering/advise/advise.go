@@ -2,11 +2,11 @@
 // earlier prompts of its tenant and on the costs of computing and loading. Advice is a
 // prediction: correctness never depends on it.
 //
-// An Advisor does not look into the store: the query states what is cached, and the
-// interface Store supplies the learned costs and the limits of the pools. Methods are safe
-// for concurrent use. While the advisor holds its lock, it takes no other lock, and it
-// only walks a few times along a prompt. Each walk is bounded by the prompt's tokens and
-// by pathMost nodes. Run does all longer work.
+// An Advisor does not look into the store: the query states what is cached, and the interface
+// Store supplies the learned costs and the limits of the pools. Methods are safe for
+// concurrent use. While the advisor holds its lock, it takes no other lock, and it only walks
+// a few times along a prompt. Each walk is bounded by the prompt's tokens and by pathMost
+// nodes. The method Advisor.Run does all longer work.
 package advise
 
 import (

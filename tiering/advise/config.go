@@ -4,15 +4,15 @@ import "cmp"
 
 // Config bounds the memory of an Advisor. A zero field takes the default that its comment states.
 type Config struct {
-	// Bounds of the tree of prompts over all tenants: the number of nodes, and bytes;
-	// 262144 and 64 MiB. If one is negative, no prompt is remembered.
+	// Bounds of the tree of prompts over all tenants: the number of nodes, and bytes. The defaults
+	// are 262144 nodes and 64 MiB. If one bound is negative, no prompt is remembered.
 	Nodes int
 	Bytes int64
-	// Checkpoints is the maximum number of checkpoints advised for a prompt, if the query
-	// sets none; 4.
+	// Checkpoints is the maximum number of checkpoints advised for a prompt, if the query sets none.
+	// The default is 4.
 	Checkpoints int
-	// SolveEvery is the number of recorded prompts after which the placement of
-	// checkpoints is computed again; 10 (Sparse Prefix Caching).
+	// SolveEvery is the number of recorded prompts after which the placement of checkpoints is
+	// computed again. The default is 10 (Sparse Prefix Caching).
 	SolveEvery int
 }
 

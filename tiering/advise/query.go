@@ -70,8 +70,8 @@ type Advice struct {
 	Segments   []SegmentAdvice
 }
 
-// Position is a possible position for a checkpoint. Admit is the advice to store one
-// there, Reason the reason for Admit.
+// Position is a possible position for a checkpoint. The field Admit is the advice to store
+// a checkpoint at this position, and Reason is the reason for Admit.
 type Position struct {
 	Tokens int
 	Why    Why
@@ -139,10 +139,10 @@ func (q *Query) checkLists(n int) error {
 	return nil
 }
 
-// last returns the last position at which a checkpoint is of use, not yet rounded down to
-// a block. A repetition of the prompt can continue at most from before its last token,
-// which every engine computes for the first token of the answer. A prompt with its answer
-// is not repeated but continued, from its end.
+// last returns the last position at which a checkpoint is of use, not yet rounded down to a
+// block. For a prompt without its answer, this is the position before the last token: if
+// the prompt is repeated, the engine computes at least the last token. A prompt with its
+// answer is not repeated but continued from its end.
 func (q *Query) last() int {
 	if q.Output > 0 {
 		return len(q.Tokens)
@@ -150,8 +150,8 @@ func (q *Query) last() int {
 	return len(q.Tokens) - 1
 }
 
-// computed returns the number of tokens already in the engine's state. The engine no
-// longer has states of earlier tokens, so it cannot store a checkpoint there.
+// computed returns the number of tokens already in the engine's state. The engine no longer
+// has the states after fewer tokens, so it cannot store checkpoints at lower positions.
 func (q *Query) computed() int {
 	if q.Output > 0 {
 		return max(q.PrefixTokens, len(q.Tokens)-q.Output)

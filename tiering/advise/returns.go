@@ -32,14 +32,15 @@ func originOf(w Why, output int) origin {
 
 // returns learns which share of the objects of an origin is reused. It counts all objects
 // that were considered, stored or not, so that an origin that is refused now can become
-// worth storing again. ended counts these objects, back those that were wanted again.
+// worth storing again. The field ended counts the considered objects, and the field back
+// counts those that were wanted again.
 type returns struct{ ended, back float64 }
 
 // returnsMemory is the number of observations after which older ones fade. returnsPrior is
 // the number of assumed observations at the start, one of them a reuse. Both are guesses:
 // answers are often continued, prompts without their answers are seldom repeated, and other
 // prompts seldom end in the middle of a prompt. After 40 answers without a continuation, a
-// further answer is not worth storing if that costs a fortieth of computing it.
+// further answer is not worth storing if storing it costs a fortieth of computing it.
 const returnsMemory = 512.0
 
 var returnsPrior = [origins]float64{

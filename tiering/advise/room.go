@@ -38,15 +38,15 @@ type owned struct {
 
 func (o *owned) add(nodes int, tokens int64) { o.nodes, o.tokens = o.nodes+nodes, o.tokens+tokens }
 
-// exceeds reports whether o is larger than the part r of a tenant. It counts up to two
-// nodes more than o has, for the root and the rounding of treeBytes. So while need does
-// not fit, at least one tenant exceeds its part, and drop terminates.
+// exceeds reports whether o, the size of a tenant's prompts, is at least the tenant's part r of
+// the tree. It adds up to two nodes to o, for the root and for the rounding of treeBytes. So at
+// least one tenant exceeds its part while the tree is too full, and the method drop terminates.
 func (o *owned) exceeds(r room) bool {
 	return o.nodes+1 >= r.nodes || treeBytes(o.nodes+2, o.tokens) >= r.bytes
 }
 
-// part returns the part of each tenant that has prompts: the allowed size without need, in
-// equal shares.
+// part returns the size that each tenant with prompts may have. It subtracts need, the room for a
+// new prompt, from the allowed size and divides the difference equally.
 func (t *tree) part(need room) room {
 	holders := 0
 	for i := range t.owned {
@@ -58,10 +58,11 @@ func (t *tree) part(need room) room {
 	return room{(t.most.nodes - need.nodes) / holders, (t.most.bytes - need.bytes) / int64(holders)}
 }
 
-// drop drops leaves that were not used lately, until need fits or steps nodes were examined. It
-// reports whether need fits. It goes around the tree like a clock's hand. At each leaf it lowers
-// the leaf's heat by one, or drops the leaf if its heat is 0. It skips tenants that do not exceed
-// their part, so that one tenant cannot displace another's prompts with made-up ones.
+// drop removes leaves that were not used lately, until the tree has the room that the parameter
+// need asks for, or until the given number of steps, each of which examines a node. It reports
+// whether the tree has this room. It goes around the tree like a clock's hand. At each leaf it
+// lowers the leaf's heat by one, or drops the leaf if its heat is 0. It skips tenants that do not
+// exceed their part, so that one tenant cannot displace another's prompts with made-up ones.
 func (t *tree) drop(need room, steps int) bool {
 	part := t.part(need)
 	for !t.fits(need) {

@@ -103,8 +103,9 @@ func (a *Advisor) record(w *work, q *Query) {
 	}
 }
 
-// recordLocked adds a prompt to the tree. It returns false if that, or making room for it,
-// would take too long. The tree may have changed since look.
+// recordLocked adds a prompt to the tree. It returns false if adding the prompt, or making room
+// for it, would take too long. It matches the prompt again, because the tree may have changed
+// since the method look.
 func (a *Advisor) recordLocked(w *work, q *Query, sc *scope) bool {
 	if len(q.Tokens) >= promptMost || !a.roomLocked(len(q.Tokens), len(w.marks)) {
 		return false
@@ -140,8 +141,9 @@ func (a *Advisor) roomLocked(tokens, positions int) bool {
 // heldHops is the maximum number of nodes that hit follows down to the end of a recorded prompt.
 const heldHops = 256
 
-// hit returns what a prompt shares with a recorded prompt: of those that share most with it, the
-// oldest. Both have the same cuts in the shared part, since they have the same tokens there.
+// hit compares a prompt with the recorded prompt that has the longest prefix in common with it,
+// or with the oldest of several. In this prefix the two prompts have the same cuts, since they
+// have the same tokens.
 func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	h := checkpoint.Hit{Depth: p.Matched - 1, Cuts: len(cuts)}
 	if h.Depth <= 0 {
@@ -161,8 +163,9 @@ func (t *tree) hit(p radix.Path, cuts []uint32) checkpoint.Hit {
 	return h
 }
 
-// own returns the number of tokens that the same request recorded before, 0 if none: a query
-// with the prompt and a later one with prompt and answer must not count as two prompts.
+// own returns the number of tokens that an earlier query of the same request recorded; 0 = none.
+// A request may send a query with the prompt and later a query with prompt and answer, which
+// must not count as two prompts.
 func (t *tree) own(p radix.Path, q *Query) int {
 	own := len(q.Tokens) - q.Output
 	if q.Output == 0 {

@@ -4,8 +4,8 @@ import "github.com/spliced-kv/spliced/policy/radix"
 
 // tree holds the recorded prompts, within bounds (room.go). Guarded by the advisor's lock.
 //
-// Invariant: the size of the tree does not exceed most, and owned counts each node for its
-// tenant.
+// Invariant: the size of the tree does not exceed the field most, and the field owned counts
+// each node for its tenant.
 type tree struct {
 	*radix.Tree
 	most    room
@@ -28,8 +28,8 @@ func newTree(nodes int, bytes int64, owners int) *tree {
 //	+-------+------+------+------+-------+
 //
 // count is the number of recorded prompts that begin with the node's prefix. heat is the
-// number of visits by drop that the node survives. mark is the origin of the checkpoint
-// that was considered there (0 = none). came says whether a later prompt reached that
+// number of visits by drop that the node survives. mark is the origin of the checkpoint that
+// was considered at the node (0 = none). came says whether a later prompt reached that
 // checkpoint. owner is the index of the tenant.
 type seen uint64
 
@@ -71,19 +71,19 @@ func (t *tree) up(n radix.Node) radix.Node {
 	return t.Parent(n)
 }
 
-// promptMost is the maximum number of tokens of a recorded prompt, and pathMost of nodes
-// on its path. matchSymbols is the number of symbols matched between two checks of these
-// bounds. Together they bound every walk along a prompt to a few milliseconds, whatever
-// the shape of the tree. A conversation adds a few nodes per turn.
+// promptMost is the maximum number of tokens of a recorded prompt, and pathMost is the
+// maximum number of nodes on its path. matchSymbols is the number of symbols matched between
+// two checks of these bounds. Together they bound every walk along a prompt to a few
+// milliseconds, whatever the shape of the tree. A conversation adds a few nodes per turn.
 const (
 	promptMost   = 1 << 20
 	pathMost     = 1 << 12
 	matchSymbols = 1 << 10
 )
 
-// match follows a prompt from the root. whole reports that it reached the end of the
-// prompt or the place where the prompt leaves the tree. Otherwise the prompt exceeds a
-// bound, and the tokens after it count as new.
+// match follows a prompt from the root. The result whole is true if match reached the end of
+// the prompt or the place where the prompt leaves the tree. If whole is false, the prompt
+// exceeds a bound, and the tokens after the bound count as new.
 func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	p = radix.Path{Into: radix.None}
 	for n := 0; n < len(symbols); {
@@ -105,7 +105,8 @@ func (t *tree) match(symbols []uint32) (p radix.Path, whole bool) {
 	return p, true
 }
 
-// list sets w.steps to the nodes of the path whose depth is above base, deepest first.
+// list sets w.steps to the nodes of the path that are deeper than the depth base, deepest
+// first.
 func (t *tree) list(w *work, base int) {
 	p := &w.path
 	w.steps = w.steps[:0]
@@ -123,7 +124,7 @@ func (t *tree) list(w *work, base int) {
 }
 
 // record adds a prompt and its candidate positions to the tree. It does not count the prompt
-// at nodes up to depth own, where an earlier query of the same request has counted it.
+// at nodes up to the depth own, where an earlier query of the same request has counted it.
 func (t *tree) record(sc *scope, w *work, own int) {
 	t.returned(sc, w.path, own)
 	nodes := t.Len()
@@ -158,9 +159,9 @@ func (t *tree) returned(sc *scope, p radix.Path, own int) {
 	}
 }
 
-// mark makes sure that each candidate position has a node above leaf, and sets the node's
-// origin. It goes from the root down, since splitting an edge takes time proportional to
-// the length of the part before the split.
+// mark makes sure that each candidate position has a node above the node leaf, and sets the
+// node's origin. It goes from the root down, since splitting an edge takes time proportional
+// to the length of the part before the split.
 func (t *tree) mark(sc *scope, leaf radix.Node, w *work) {
 	if len(w.marks) == 0 {
 		return

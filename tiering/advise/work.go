@@ -186,7 +186,7 @@ func (w *work) pick(base int) {
 }
 
 // judgePositions values each candidate by the tokens that it saves in addition to the last
-// admitted candidate before it, or to the prefix of base tokens.
+// admitted candidate before it, or to the prefix whose length is the parameter base.
 func (w *work) judgePositions(base int, limit Limit) {
 	w.positions, w.marks, w.begins, w.bytes = w.positions[:0], w.marks[:0], w.begins[:0], w.bytes[:0]
 	for _, c := range w.candidates {
@@ -243,8 +243,8 @@ func (q *Query) used() (hits int) {
 }
 
 // request returns what is cached of a prompt and which segments are to be captured, as the
-// input for the choice of a way to serve it. It has a row for each segment of the query;
-// rows of segments that cannot be used have no tokens.
+// input for the choice of a way to serve it. The result has a row for each segment of the
+// query; rows of segments that cannot be used have no tokens.
 func (w *work) request(q *Query) cost.Request {
 	shape := &w.model.Shape
 	r := cost.Request{Tokens: len(q.Tokens), Segments: w.held[:0], ExactOnly: q.NoSplice}

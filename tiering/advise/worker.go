@@ -107,7 +107,8 @@ func (a *Advisor) take(key scopeKey) ([]cost.Sample, *checkpoint.Problem) {
 	return samples, &problem
 }
 
-// adopt installs the worker's result for a scope. taken is the number of valid samples.
+// adopt installs the worker's result for a scope. The parameter taken is the number of
+// valid samples.
 func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,15 +120,15 @@ func (a *Advisor) adopt(key scopeKey, taken int, solution *checkpoint.Solution) 
 }
 
 // forget drops a scope whose profile is no longer registered. Its prompts are not used any
-// more, so drop removes them first.
+// more, so the method drop removes them before others.
 func (a *Advisor) forget(key scopeKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.mu.scopes, key)
 }
 
-// trim drops some leaves if the tree is crowded, until an eighth of it is free. again
-// reports that the tree is still crowded.
+// trim drops some leaves if the tree is crowded, until an eighth of the tree is free. The
+// result is true if the tree is still crowded.
 func (a *Advisor) trim() (again bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -38,13 +38,14 @@ type Learned struct {
 	mu      sync.Mutex               // held briefly
 	model   *cost.Model              // links as measured; its prefill is the prior
 	tasks   [cost.Tasks]cost.Prefill // agreed prices; zero for walks and captures until measured
-	only    [cost.Tasks]loneClaim    // writing needs fitting held as well
+	only    [cost.Tasks]loneClaim    // a writer holds the lock fitting as well
 	samples int                      // number of measured prefills
 	jobs    int                      // measured
 	last    [cost.JobPublish + 1]confirmed
 
-	// fitting is taken before mu. It is held while samples are fitted, which takes some ms
-	// for a batch of the maximum size. Only callers with samples, and Forget, wait for it.
+	// The lock fitting is taken before mu. It is held during a fit of samples, which takes some
+	// milliseconds for a batch of the maximum size. Only callers with samples, and Forget, wait for
+	// this lock.
 	fitting sync.Mutex
 	panels  [cost.Tasks]map[tier.TenantID]*cost.Panel
 }
@@ -93,13 +94,13 @@ func (l *Learned) Forget(now time.Time) {
 	}
 }
 
-// walksAfter is the time after which walks and captures that were measured as slower than
-// the guess are forgotten, unless they are measured again. While they count, nothing is
+// walksAfter is the time after which walks and captures that were measured as slower than the
+// guess are forgotten, unless they are measured again. While such measurements count, nothing is
 // spliced, and so nothing new is measured.
 const walksAfter = 5 * time.Minute
 
-// forgetWalks forgets the measured prices of walks and captures that are above the guess
-// and were not measured recently. The caller holds fitting.
+// forgetWalks forgets the measured prices of walks and captures that are above the guess and were
+// not measured recently. The caller holds the lock fitting.
 func (l *Learned) forgetWalks(now time.Time) (forgotten bool) {
 	for _, w := range []cost.Task{cost.TaskWalk, cost.TaskCapture} {
 		measured, _ := l.Model().Task(w)
@@ -198,8 +199,8 @@ func (l *Learned) publishLocked() {
 	l.lone.Store(&lone)
 }
 
-// Measured adds prefills, walks and captures measured by the engines of one tenant, and
-// returns how many were plausible. alone says that there is no other tenant.
+// Measured adds prefills, walks and captures measured by the engines of one tenant, and returns
+// how many were plausible. The parameter alone is true if there is no other tenant.
 func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	l.fitting.Lock()
 	defer l.fitting.Unlock()
@@ -210,7 +211,7 @@ func (l *Learned) Measured(from tier.TenantID, now time.Time, samples []cost.Sam
 	return taken
 }
 
-// take adds the samples of one task. The caller holds fitting.
+// take adds the samples of one task. The caller holds the lock fitting.
 func (l *Learned) take(w cost.Task, from tier.TenantID, now time.Time, samples []cost.Sample, alone bool) int {
 	if !slices.ContainsFunc(samples, func(s cost.Sample) bool { return s.Task == w }) {
 		return 0
@@ -252,9 +253,10 @@ func (l *Learned) prior(w cost.Task) cost.Prefill {
 }
 
 // agree returns the price of a task on which the tenants agree; zero for walks and captures
-// without measurements. If only one of several tenants has measured a price and it is above
-// the guess, it applies only to that tenant (only). With that price the other tenants would
-// not splice, and so would never measure a different one. The caller holds fitting.
+// without measurements. A price of walks or captures that is above the guess, and that only one
+// of several tenants has measured, applies to that tenant alone and is the second result. With
+// such a price the other tenants would not splice, and so would never measure a different price.
+// The caller holds the lock fitting.
 func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost.Prefill, only loneClaim) {
 	panels := l.panels[w]
 	if w == cost.TaskPrefill || alone || len(panels) > 1 {
@@ -269,9 +271,9 @@ func (l *Learned) agree(w cost.Task, prior cost.Prefill, alone bool) (price cost
 	return cost.Prefill{}, loneClaim{}
 }
 
-// agreed returns the median of the tenants' measurements. If their number is even, the
-// prior has a vote too, so that of two tenants neither decides alone. The measurement of a
-// single one of several tenants is limited by claimMost.
+// agreed returns the median of the tenants' measurements. If the number of measurements is even,
+// the prior has a vote too, so that neither of two tenants decides alone. If only one of several
+// tenants has a measurement, claimMost limits it.
 func agreed(panels map[tier.TenantID]*cost.Panel, prior cost.Prefill, alone bool) cost.Prefill {
 	votes := make([]cost.Prefill, 0, len(panels)+1)
 	for _, panel := range panels {
@@ -293,11 +295,12 @@ func claimed(fit, prior cost.Prefill) cost.Prefill {
 	return cost.Prefill{Fixed: fit.Fixed * by, PerToken: fit.PerToken * by, PerTokenSquared: fit.PerTokenSquared * by}
 }
 
-// publishEvery is the number of jobs after which a new model is published, once publishEvery jobs
-// of a kind were measured. A job takes so long that one allocation in 16 jobs does not matter.
+// publishEvery is the number of jobs after which a new model is published. Before publishEvery
+// jobs of one kind were measured, each job of this kind publishes one. A job takes so long that
+// one allocation in 16 jobs does not matter.
 const publishEvery = 16
 
-// Did records that a job over a number of bytes took a time.
+// Did records a job: the number of bytes that it processed, and the time that it took.
 func (l *Learned) Did(j cost.Job, bytes int64, took time.Duration) {
 	if bytes <= 0 || took <= 0 {
 		return

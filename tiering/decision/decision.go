@@ -1,7 +1,7 @@
-// Package decision records decisions about objects, with reason and value, for operators
-// to read. It keeps the last decisions, and counts all of them. It makes no decisions
-// itself. A Log has its own lock, which it holds at most while it copies one page of
-// decisions. It may be used concurrently.
+// Package decision records decisions about objects, with reason and value, for operators to read.
+// It keeps the last decisions, and counts all of them. It makes no decisions itself. A Log has
+// its own lock, which it holds at most while it copies one page of decisions. A Log may be used
+// concurrently.
 package decision
 
 import (
@@ -24,7 +24,7 @@ type Decision struct {
 	Value   float64 // milliseconds saved by a hit per MiB of the object, as far as known
 	Bytes   int64   // bytes of memory allocated, requested or freed
 
-	// The other fields are empty for advice.
+	// The fields below are empty for advice.
 	Model  string     // name of the profile's model
 	Client string     // the client that began to fill the object
 	From   tier.Place // if admitted: the source of its bytes; PlaceNone = its writer

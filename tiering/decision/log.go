@@ -22,7 +22,7 @@ type Log struct {
 // AdviceShare limits advice to 1/AdviceShare of the decisions that a Log keeps.
 const AdviceShare = 4
 
-// NewLog returns a log that keeps the last limit decisions, advice included.
+// NewLog returns a log that keeps at most limit decisions, the last ones, advice included.
 func NewLog(limit int) *Log {
 	advice := limit / AdviceShare
 	return &Log{happened: ring{limit: limit - advice}, advised: ring{limit: advice}}

@@ -1,10 +1,10 @@
 // Package find finds cached segments in a prompt that is not divided into segments. It has an
 // index of the rolling hashes of segments (profile.SegmentHash), and searches a prompt for them.
 //
-// The places that have segments, which are memory and the lower tier, add and remove them under
-// their own locks. A segment in both is counted twice. The index knows neither keys nor bytes.
-// The result of a search is a guess: the caller computes each span's key from the tokens and
-// looks it up. A different segment with the same hash is therefore a miss, never a hit.
+// Memory and the lower tier add their segments to the index and remove them, each under its own
+// lock. A segment in both is counted twice. The index knows neither keys nor bytes. The result
+// of a search is a guess: the caller computes each span's key from the tokens and looks it up. A
+// different segment with the same hash is therefore a miss, never a hit.
 //
 // A search takes time proportional to the prompt, whatever is cached, since it tries a bounded
 // number of lengths for each token (see Found.Untried). All methods may be called concurrently.

@@ -35,7 +35,7 @@ func (f *filter) has(lead uint64) bool {
 }
 
 // see adds a lead to the filter. The bits of removed leads stay until the filter is full.
-// Then it is rebuilt from the existing leads.
+// Then the filter is rebuilt from the existing leads.
 func (sh *shard) see(lead uint64) {
 	sh.filter.add(lead)
 	if !sh.filter.full() {

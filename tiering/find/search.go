@@ -21,8 +21,9 @@ type Query struct {
 	// should have been captured without one.
 	Primer     profile.PrimerID
 	PrimedFrom int
-	// Either accepts the other variant of a segment after token 0 if the preferred one is
-	// not cached.
+	// If Either is true, the search accepts a segment after token 0 that was captured after the
+	// primer where one without a primer is preferred, and the reverse, if the preferred variant
+	// is not cached.
 	Either bool
 	// Pause is called every few thousand tokens if it is not nil.
 	Pause func()
@@ -127,10 +128,10 @@ type search struct {
 	tries  int // remaining tries
 	below  int // only lengths below this are still to be tried; 0 = all
 	here   []segments
-	which  int        // index of the current variant in here
-	behind []segments // variants wanted after token 0 and before from
-	from   int        // first token at which primed applies, counted as at
-	primed []segments // variants wanted from token from on
+	which  int        // index of the current variant in the field here
+	behind []segments // variants wanted after token 0 and before the token from
+	from   int        // first token at which primed applies, counted like the field at
+	primed []segments // variants wanted from the token from on
 }
 
 // segments describes a variant of segments to look for.
@@ -167,8 +168,8 @@ func (s *search) look() {
 	}
 }
 
-// steps continues for a number of tokens and tries, or to the last token that can begin a
-// segment.
+// steps continues the search for a number of tokens and tries, or to the last token that can
+// begin a segment.
 func (s *search) steps(sc *scope, steps int) {
 	for ; steps > 0 && s.window.Left() >= profile.LeadTokens; steps-- {
 		for untried := s.found.Untried; s.which < len(s.here) && s.found.Untried == untried; s.which, s.below = s.which+1, 0 {
@@ -189,8 +190,9 @@ func (s *search) steps(sc *scope, steps int) {
 	}
 }
 
-// try tries the lengths of the segments with a lead, longest first. more reports that it
-// stopped after most tries with lengths left.
+// try tries the lengths of the segments with a lead, longest first. It stops after as many
+// tries as the parameter most allows. The second result is true if it stopped with lengths
+// left.
 func (s *search) try(sc *scope, of *segments, lengths []length, most int) (tried int, more bool) {
 	longest := s.window.Left()
 	if s.below > 0 {

@@ -194,8 +194,8 @@ func (h *Cache) PageBytes() int { return h.cfg.PageBytes }
 // Workers returns the number of workers that Flights needs.
 func (h *Cache) Workers() int { return h.cfg.Promotions }
 
-// AttachEngine records that an engine of one rank of a profile reads on the device, until
-// the caller calls detach. A second call of detach does nothing.
+// AttachEngine records that an engine of one rank of a profile reads on the device, until the
+// caller calls the returned function detach. A second call of detach does nothing.
 func (h *Cache) AttachEngine(p *objects.Profile, rank int) (detach func()) {
 	h.o.Lock.Lock()
 	defer h.o.Lock.Unlock()
@@ -218,8 +218,8 @@ func (h *Cache) deviceLost() bool {
 	return ok && device.Lost()
 }
 
-// Failed is called after an error of the device. If the device turns out to be lost, it
-// drops all copies there.
+// Failed is called after an error of the device. If the device turns out to be lost, Failed
+// drops all copies on it.
 func (h *Cache) Failed(err error) {
 	if err == nil || !h.deviceLost() {
 		return

@@ -24,16 +24,16 @@ type Config struct {
 	// PrivateBytes for checkpoints and the rows of buffers. One of them may be 0.
 	PublicBytes  int64
 	PrivateBytes int64
-	PageBytes    int // a power of two from 4 KiB to 16 MiB; 64 KiB
+	PageBytes    int // a power of two from 4 KiB to 16 MiB; default 64 KiB
 
-	Promotions int // concurrent promotions into HBM; 2 (a guess: one copies while the other ends)
-	Queue      int // promotions into HBM that wait or run; 4096
+	Promotions int // concurrent promotions into HBM; default 2 (a guess: one copies while the other ends)
+	Queue      int // promotions into HBM that wait or run; default 4096
 	// AfterMatch promotes objects that a match finds in memory, for the ranks whose engines
 	// are attached (see AttachEngine). Such a promotion is a guess and uses only free room.
 	AfterMatch bool
 
-	// OpenTimeout is the time within which the device must grant its region and register
-	// the arena in memory; 1 minute.
+	// OpenTimeout is the time within which the device must grant its region and register the
+	// arena in memory. The default is 1 minute.
 	OpenTimeout time.Duration
 	// Lost is called once, with the reason, when the device turns out to be unusable; nil
 	// = no listener. It is called without a lock and must not block.

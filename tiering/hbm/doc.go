@@ -18,7 +18,7 @@
 // the digests were those of the object.
 //
 // Invariant: memory in HBM that is leased, written or used by an operation is freed after
-// that ends, whatever happens to its object or to the device.
+// the lease, write or operation ends, whatever happens to its object or to the device.
 //
 // A Cache shares its owner's lock. Methods whose comment says so are called with the lock
 // held, all others without it.

@@ -209,8 +209,8 @@ func (up *upload) blame(ctx context.Context, p *uploadPiece) {
 }
 
 // hash computes the digests that leases of the copy report. A part that was joined from
-// several nodes has other chunks than these. Its digests are computed in HBM, after its
-// pieces were verified.
+// several nodes is divided into other chunks than the parts of these nodes. The digests of
+// its chunks are computed in HBM, after its pieces were verified.
 func (up *upload) hash(ctx context.Context) error {
 	if len(up.nodes) == 1 && up.copy.Packed == up.nodes[0].object.Packed {
 		up.digests = up.from

@@ -1,6 +1,6 @@
 // Package held tracks the names of a node's objects over all tiers. It notifies its
-// listeners when an object is added, and when it has left all tiers. An index for other
-// nodes is built from that.
+// listeners when an object is added, and when it has left all tiers. The index that other
+// nodes receive is built from these notifications.
 //
 // Each holder of an object (memory, the lower tier) calls Add once and Remove once, as for
 // the index of segments (package find). All methods may be called concurrently, and with

@@ -7,18 +7,18 @@ import (
 )
 
 // Durations describes a histogram of durations in seconds. For servers that request the
-// protobuf format it has native buckets, each at most a tenth wider than the one below.
-// For all others it has classic buckets.
+// protobuf format it has native buckets, each at most a tenth wider than the one below. For
+// all other servers it has classic buckets.
 type Durations struct {
 	Name, Help string
 	Labels     prometheus.Labels
 	Classic    []float64 // upper bounds; nil = from 100 µs to a minute
 }
 
-// Bounds of a histogram with native buckets. Seven decades take about 170 buckets of that
-// width, and the values of one histogram spread over two or three decades. If a histogram
-// exceeds nativeBuckets, it is reset if nativeResetAfter has passed since the last reset.
-// Otherwise its buckets become wider.
+// Bounds of a histogram with native buckets. Each bucket is nativeFactor times as wide as
+// the one below, so seven decades take about 170 buckets, and the values of one histogram
+// spread over two or three decades. If a histogram exceeds nativeBuckets, it is reset if
+// nativeResetAfter has passed since the last reset. Otherwise its buckets become wider.
 const (
 	nativeFactor     = 1.1
 	nativeBuckets    = 160

@@ -7,8 +7,9 @@
 //	Pool      string    `label:"pool"`
 //	HBM       Inner     `count:"hbm_" part:"hbm"`
 //
-// count is the name in listings, prom the family and its labels. help is given at one field of a
-// family. A field with a part is reported to Prometheus only if that part exists.
+// The tag count is the name in listings, and the tag prom is the family and its labels. The tag
+// help is given at one field of a family. A field with a part is reported to Prometheus only if
+// that part exists.
 //
 // The elements of an array are named in braces; an element without a name is left out. The label
 // value "*" stands for the name of the element, "a|b" gives the elements separate values. A
@@ -45,9 +46,9 @@ func Each(c any, f func(name string, value uint64)) {
 	})
 }
 
-// EachSeries calls f with the Prometheus series that the struct declares: series without a
-// part, and series of parts for which has returns true. values are the values of the
-// family's labels, and are valid until f returns.
+// EachSeries calls f with the Prometheus series that the struct declares: series without a part,
+// and series of parts for which the function has returns true. The values of the family's labels,
+// which f gets as a slice, are valid until f returns.
 func EachSeries(c any, has func(part string) bool, f func(family string, values []string, v float64)) {
 	walk(reflect.ValueOf(c).Elem(), "", "", nil, func(s *series) {
 		if s.family != "" && (s.part == "" || has(s.part)) {
@@ -98,8 +99,8 @@ type series struct {
 	value          float64
 }
 
-// walk calls f with every number in the struct v. labels has the names and values, in
-// turn, of the labels of the enclosing structs.
+// walk calls f with every number in the struct v. The parameter labels has the names and values,
+// in turn, of the labels of the enclosing structs.
 func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)) {
 	t := v.Type()
 	labels = slices.Clip(labels)
@@ -145,7 +146,8 @@ func walk(v reflect.Value, prefix, part string, labels []string, f func(*series)
 	}
 }
 
-// parse parses a prom tag. around has the labels of enclosing structs; it returns their number.
+// parse parses a prom tag. It returns the number of strings in around, the labels of enclosing
+// structs.
 func (s *series) parse(prom string, around []string) int {
 	for i := 0; i < len(around); i += 2 {
 		s.labels, s.values = append(s.labels, around[i]), append(s.values, around[i+1])

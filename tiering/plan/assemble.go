@@ -9,7 +9,8 @@ import (
 )
 
 // AssembleBytes returns the size in bytes of Dest.Out and the number of segment rows, from
-// the plan's shape alone. Out has states and convolution tails in any case.
+// the plan's shape alone. Dest.Out has states and convolution tails even if the rows go
+// elsewhere (Dest.Memory).
 func (g *Geometry) AssembleBytes(q *AssembleQuery) (bytes int64, rows int, err error) {
 	if err := q.Plan.check(); err != nil {
 		return 0, 0, err

@@ -10,10 +10,10 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// buffer holds the rows of recent tokens together with the states that they advance. A
-// decoding engine keeps it instead of a state for each token (KVBuffer). It belongs to a
-// session and ends with it. Its fields do not change once it is open, except base, pages
-// and state, which the session's lock guards.
+// buffer holds the rows of recent tokens together with the states that they advance. A decoding
+// engine keeps it instead of a state for each token (KVBuffer). It belongs to a session and ends
+// with it. Its fields do not change once it is open, except the fields base, pages and state,
+// which the session's lock guards.
 type buffer struct {
 	id       tier.LeaseID
 	scope    Scope
@@ -46,8 +46,8 @@ func (b *buffer) answer() BufferState {
 	return BufferState{Buffer: b.id, Begin: b.state.begin, Accepted: b.state.accepted, End: b.state.end}
 }
 
-// happensLocked applies an event to the buffer's state. last reports that the buffer has
-// ended with it. The caller then frees the buffer, after it has released the lock.
+// happensLocked applies an event to the buffer's state. The first result is true if the event has
+// ended the buffer. The caller must then free the buffer, after it has released the lock.
 func (b *buffer) happensLocked(e bufferEvent) (last bool, err error) {
 	was := b.state.phase
 	if err = b.state.transition(e); err != nil {

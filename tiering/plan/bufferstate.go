@@ -23,13 +23,14 @@ import (
 //
 // Invariant: begin <= accepted <= end <= begin+capacity.
 //
-// Invariant: an operation reads only rows before accepted, and appending writes only rows
-// from end on, so that the two may run concurrently.
+// Invariant: an operation reads only rows before the position accepted. An append writes
+// only rows from the position end on. So an append may run concurrently with other
+// operations.
 type bufferState struct {
 	phase    bufferPhase
 	running  int // appends, flushes and replays
 	capacity int
-	begin    int // prompt positions, as accepted and end
+	begin    int // prompt position, like accepted and end
 	accepted int
 	end      int
 }
@@ -38,7 +39,7 @@ type bufferPhase uint8
 
 const (
 	bufferIdle      bufferPhase = iota
-	bufferAppending             // rows from end on are being written
+	bufferAppending             // rows from the position end on are being written
 	bufferFlushing              // the base is being advanced
 	bufferEnding                // released, but an operation is still running
 	bufferEnded                 // its memory can be freed
@@ -47,14 +48,14 @@ const (
 type bufferEventKind uint8
 
 const (
-	beginAppend bufferEventKind = iota // an append of rows from position token on begins
+	beginAppend bufferEventKind = iota // an append of rows begins, from the position token on
 	endAppend                          // the append of rows has ended
 	failAppend
-	acceptRows // keep the first rows drafted rows, drop the others
+	acceptRows // keep the first drafted rows, as many as the field rows says, and drop the others
 	beginReplay
 	endReplay
-	beginFlush // a flush of the rows before token begins
-	endFlush   // the base includes the rows before token
+	beginFlush // a flush of the rows before the position token begins
+	endFlush   // the base includes the rows before the position token
 	failFlush
 	release
 )

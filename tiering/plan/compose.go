@@ -26,8 +26,8 @@ func (g *Geometry) InputBytes(layer int) (int64, error) {
 	return g.seamParts(layer).Bytes, nil
 }
 
-// ComposeBytes returns the size in bytes of Out, from the plan's shape alone. It looks up
-// no leases.
+// ComposeBytes returns the size in bytes of ComposeQuery.Out, from the plan's shape alone. It
+// looks up no leases.
 func (g *Geometry) ComposeBytes(q *ComposeQuery) (int64, error) {
 	if _, err := g.linear(q.Layer); err != nil {
 		return 0, err
@@ -120,7 +120,7 @@ func holds(out gpuipc.Ref, bytes int64) error {
 	return nil
 }
 
-// checkInputs checks that each recomputed span except the last has an input of want bytes.
+// checkInputs checks that each recomputed span except the last has an input of the wanted length.
 func (q *ComposeQuery) checkInputs(want int64) error {
 	for i := range q.Plan.Spans {
 		sp := &q.Plan.Spans[i]
@@ -159,8 +159,9 @@ type composer struct {
 	steps []gpuipc.ComposeStep
 }
 
-// layer composes one layer into out. before returns the place for the state before a
-// recomputed span; nil = these states are not wanted.
+// layer composes one layer into out. The function before returns the place for the state before a
+// recomputed span. If it is nil, these states are not wanted, and recomputed spans, which then
+// have no input, are skipped.
 func (c *composer) layer(ctx context.Context, layer int, before func(seam int) gpuipc.Ref, out gpuipc.Ref) error {
 	lin := &c.geometry.Layer(layer).Linear
 	_, heads := c.geometry.RankHeads(layer)
@@ -246,8 +247,8 @@ func (c *composer) tail(ctx context.Context, layer int, out *PartMap, into gpuip
 	})
 }
 
-// lastShare returns the segment or checkpoint directly before the plan's recomputed end;
-// nil = none.
+// lastShare returns the segment or checkpoint directly before the tokens that are recomputed at
+// the plan's end; nil = none.
 func (c *composer) lastShare() (last *share) {
 	if n := len(c.chain); n > 0 {
 		last = &c.chain[n-1]

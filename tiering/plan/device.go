@@ -41,8 +41,9 @@ func (d *Device) Copy(ctx context.Context, to, from gpuipc.Ref) error {
 
 // jobs are the device jobs of a plan.
 //
-// Invariant: no job of a plan writes bytes that another job of it reads or writes. The only
-// bytes that a job both reads and writes are a layer's state that it advances in place.
+// Invariant: no job of a plan writes bytes that another job of the same plan reads or
+// writes. The only bytes that a job both reads and writes are a layer's state that it
+// advances in place.
 type jobs struct {
 	on       *Device
 	composes []gpuipc.ComposeJob

@@ -22,8 +22,8 @@ type Geometry struct {
 	ropeOf []int  // index into ropes of each layer; -1 = its keys are not rotated
 }
 
-// NewGeometry returns the geometry of a profile in a store with pages of pageBytes. parts
-// is the store's cache of part maps.
+// NewGeometry returns the geometry of a profile in a store with pages of pageBytes. The
+// parameter parts is the store's cache of part maps.
 func NewGeometry(p *profile.Profile, id tier.ProfileID, pageBytes int64, parts *Parts) *Geometry {
 	g := &Geometry{Profile: p, id: id, page: pageBytes, parts: parts}
 	g.ropes, g.ropeOf = distinctRopes(p)
@@ -64,8 +64,8 @@ func (g *Geometry) SegmentParts(interior int) *PartMap {
 	return g.partMap(partKey{profile: g.id, of: partsOfSegment, layer: profile.AllLayers, n: interior})
 }
 
-// PackedParts returns the layout of a segment whose parts may be packed; packed is empty
-// if they are not. The error wraps profile.ErrInvalid.
+// PackedParts returns the layout of a segment that may have packed parts. If the parameter
+// packed is empty, no part is packed. The error wraps profile.ErrInvalid.
 func (g *Geometry) PackedParts(interior int, packed profile.Packed) (*PartMap, error) {
 	if packed == "" {
 		return g.SegmentParts(interior), nil
@@ -144,9 +144,10 @@ func (g *Geometry) compute(key partKey) *PartMap {
 	panic(fmt.Sprintf("plan: parts of kind %d", key.of))
 }
 
-// states is profile.StatesLayout, computed without a list of all parts. Each part of one state
-// is repeated times times: once for each seam and once for the final state. A list could be
-// long, since a plan may have thousands of seams, and deep models hundreds of layers.
+// states is profile.StatesLayout, computed without a list of all parts. The field one is the
+// layout of the parts of one state. The field times is how often each part is repeated: once for
+// each seam and once for the final state. A list of all parts could be long, since a plan may
+// have thousands of seams, and deep models hundreds of layers.
 type states struct {
 	one   *PartMap
 	times int64

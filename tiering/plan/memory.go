@@ -116,7 +116,7 @@ func (pr *pagedRows) check(size, end int64, blockTokens int) error {
 	return nil
 }
 
-// blocks returns the number of blocks that lie completely before end.
+// blocks returns the number of blocks that lie completely before the offset end.
 func (pr *pagedRows) blocks(end int64, blockTokens int) int64 {
 	span := int64(blockTokens-1)*pr.token + int64(pr.heads-1)*pr.head + pr.rowBytes
 	room := end - pr.base - span
@@ -177,7 +177,7 @@ func (b *boundMemory) check(begin, end int, limit int64) error {
 	return nil
 }
 
-// scatter returns the destination of rows of a layer that begin at prompt position at.
+// scatter returns the destination of rows of a layer that begin at the prompt position at.
 func (b *boundMemory) scatter(layer int, kind profile.PartKind, at int) gpuipc.Scatter {
 	pr := b.geometry.paged(b.layer[layer], kind)
 	return gpuipc.Scatter{

@@ -104,9 +104,9 @@ type FromKind uint8
 
 // The kinds of beginning. The numbers are those of the local protocol.
 const (
-	FromZero       FromKind = 0 // Begin is 0 and the state is zero
-	FromCheckpoint FromKind = 1 // Lease is a loaded checkpoint of Begin tokens
-	FromState      FromKind = 2 // State holds the states after Begin tokens
+	FromZero       FromKind = 0 // Plan.Begin is 0 and the state is zero
+	FromCheckpoint FromKind = 1 // From.Lease is a loaded checkpoint of Plan.Begin tokens
+	FromState      FromKind = 2 // From.State holds the states after Plan.Begin tokens
 )
 
 // From is the beginning of a plan. State is laid out by profile.StatesLayout(layer, 0);
@@ -139,9 +139,9 @@ type ComposeQuery struct {
 	Out   gpuipc.Ref // at least ComposeBytes
 }
 
-// Destination says where rows are written. Without Memory they are packed into Out, in
-// plan order, by profile.RowsLayout. With Memory they are written to the engine's blocks;
-// Blocks is the block table of tokens [0, End).
+// Destination says where rows are written. Without Memory they are packed into Out, in plan
+// order, by profile.RowsLayout. With Memory they are written to the engine's blocks; Blocks is
+// the block table of tokens [0, Plan.End).
 type Destination struct {
 	Out    gpuipc.Ref
 	Memory *EngineMemory
@@ -156,10 +156,10 @@ func (d *Destination) region() gpuipc.Region {
 	return d.Out.Region
 }
 
-// RotateQuery copies the keys and values of a plan's segments to their positions. With
-// Memory and FromCheckpoint it also copies the rows of the checkpoint's chain, unrotated,
-// since they are already at their positions. With FromZero, Begin need not be 0 here; the
-// rows before Begin belong to the engine.
+// RotateQuery copies the keys and values of a plan's segments to their positions. With Memory and
+// FromCheckpoint it also copies the rows of the checkpoint's chain, unrotated, since they are
+// already at their positions. With FromZero, a RotateQuery may have a Plan.Begin above 0; the
+// engine itself writes the rows before Plan.Begin.
 type RotateQuery struct {
 	Scope
 	Layer int // an attention layer, or profile.AllLayers
@@ -168,10 +168,10 @@ type RotateQuery struct {
 	Dest  Destination
 }
 
-// AssembleQuery is a Compose and a Rotate of all layers in one call. Only the last span of
-// the plan may be a recomputed one. Out is laid out by profile.CheckpointLayout(rows), or
-// CheckpointLayout(0) if the rows are written to Memory. The convolution tails in it are
-// those of the last segment. Without segments they are those of the checkpoint, or zero.
+// AssembleQuery is a Compose and a Rotate of all layers in one call. Only the last span of the
+// plan may be a recomputed one. Dest.Out is laid out by profile.CheckpointLayout(rows), or
+// CheckpointLayout(0) if the rows are written to Dest.Memory. The convolution tails in Dest.Out
+// are those of the last segment. Without segments they are those of the checkpoint, or zero.
 type AssembleQuery struct {
 	Scope
 	From From

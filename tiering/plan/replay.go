@@ -109,7 +109,7 @@ func (s *Session) replayLease(ctx context.Context, q *ReplayQuery, g *Geometry) 
 	return s.replay(ctx, q.Scope, r)
 }
 
-// resolve finds the rows of a source, and the states before them. begin is the number of
+// resolve finds the rows of a source, and the states before them. It returns the number of
 // tokens that these states cover.
 func (r *replay) resolve(src *Source) (begin int, err error) {
 	if src.Kind != tier.Rows {
@@ -150,8 +150,8 @@ func (s *Session) beginReplay(q *ReplayQuery, g *Geometry) (*buffer, *replay, er
 	}, nil
 }
 
-// endReplay ends a replay or flush. After a successful flush, next becomes the base. It
-// frees memory that is no longer needed.
+// endReplay ends a replay or flush. After a successful flush, the parameter next has the states
+// that become the base of the buffer. endReplay frees the memory that is no longer needed.
 func (s *Session) endReplay(b *buffer, q *ReplayQuery, next *Claimed, failed error) error {
 	event := bufferEvent{kind: endReplay, token: q.Token}
 	switch {
@@ -233,8 +233,8 @@ func (r *replay) states(ctx context.Context, layer int) error {
 	return nil
 }
 
-// tail writes the last inputs of a layer's convolution. It takes them from the rows. If
-// there are too few rows, the end of the base's tail comes before them.
+// tail writes the last inputs of a layer's convolution. It takes these inputs from the rows. If
+// there are fewer rows than inputs, the missing first inputs are the end of the base's tail.
 func (r *replay) tail(ctx context.Context, layer int) error {
 	part, ok := r.to.Part(layer, profile.PartConv)
 	if !ok {
@@ -257,8 +257,9 @@ func (r *replay) tail(ctx context.Context, layer int) error {
 	return nil
 }
 
-// baseTail writes the first n inputs of a tail. They are those of the base's tail from
-// index skipped on, or zeros if the base has no tail.
+// baseTail writes the first n inputs of a tail. It copies them from the base's tail, leaving out
+// as many leading inputs as the parameter skipped says. The inputs are zeros if the base has no
+// tail.
 func (r *replay) baseTail(ctx context.Context, part *profile.Part, skipped, n int) error {
 	to := rowRun{ref: r.out, n: n}.rows(part)
 	base, ok := r.basePart(part.Layer, profile.PartConv)

@@ -129,8 +129,8 @@ func (w *rotator) chainRows(ctx context.Context, layer int) error {
 	return nil
 }
 
-// job returns the job that copies the rows of one part. They go to row number row of the
-// packed result, or to prompt position at in engine memory.
+// job returns the job that copies the rows of one part. The first row goes to the row
+// numbered row of the packed result, or to the prompt position at in engine memory.
 func (w *rotator) job(from *share, layer int, kind profile.PartKind, row, at int) gpuipc.RotateJob {
 	src, part := from.part(layer, kind)
 	job := gpuipc.RotateJob{

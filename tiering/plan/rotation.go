@@ -19,8 +19,8 @@ func (a rope) equal(b rope) bool {
 	return a.dims == b.dims && a.interleaved == b.interleaved && slices.Equal(a.invFreq, b.invFreq)
 }
 
-// distinctRopes lists the distinct ropes of a profile. ofLayer has the index of each
-// layer's rope; -1 = the layer's keys are not rotated.
+// distinctRopes lists the distinct ropes of a profile. The result ofLayer has the index of
+// each layer's rope; -1 = the layer's keys are not rotated.
 func distinctRopes(p *profile.Profile) (ropes []rope, ofLayer []int) {
 	ofLayer = make([]int, p.Layers())
 	for i := range ofLayer {

@@ -26,7 +26,7 @@ func (r rowRun) rows(part *profile.Part) gpuipc.Ref {
 	return r.ref.Slice(part.Off+int64(r.at)*row, int64(r.n)*row)
 }
 
-// cut skips the first skip rows of some runs and returns the next n rows.
+// cut returns n rows of a list of runs, after the first skip rows.
 func cut(runs []rowRun, skip, n int) []rowRun {
 	var out []rowRun
 	for _, r := range runs {
@@ -90,8 +90,9 @@ func (ps pages) lack(token, n int) int {
 	return max(0, token+n-ps[len(ps)-1].end())
 }
 
-// behind removes and returns the pages whose rows are all at position token or later;
-// before does so for the pages whose rows are all before it.
+// behind removes and returns the pages whose rows are all at the position token or later.
+// The method before removes and returns the pages whose rows are all before the position
+// token.
 func (ps *pages) behind(token int) (out pages) {
 	n := len(*ps)
 	for n > 0 && (*ps)[n-1].begin >= token {

@@ -35,7 +35,8 @@ type heldSpan struct {
 func (sp *heldSpan) isSegment() bool { return sp.segment.parts != nil }
 
 // begin starts a plan and keeps its leased objects in place. The plan runs on the device that
-// they are on, or if it has no leases, on the device of the region answer. The caller calls end.
+// has these objects. If the plan has no leases, it runs on the device of the region answer. The
+// caller must call run.end.
 func (s *Session) begin(sc Scope, g *Geometry, from From, pl *Plan, answer gpuipc.Region) (*run, error) {
 	if err := pl.check(); err != nil {
 		return nil, err
@@ -109,8 +110,9 @@ func (r *run) resolveBase(src *Source, begin int) error {
 	return nil
 }
 
-// checkBase returns an error unless a source is a checkpoint of exactly the tokens before
-// begin. A checkpoint of kind Rows is also an error, since its states must be rebuilt first.
+// checkBase returns an error unless a source is a checkpoint whose number of tokens is the
+// parameter begin. A checkpoint of kind Rows is also an error, since its states must be rebuilt
+// first.
 func (src *Source) checkBase(begin int) error {
 	if src.Kind == 0 || src.Kind == tier.Rows || src.End != begin {
 		return fmt.Errorf("%v as the first %d tokens: %w", src.Name, begin, tier.ErrInvalid)
@@ -119,7 +121,8 @@ func (src *Source) checkBase(begin int) error {
 }
 
 // resolve checks that a segment fits its span and returns the end of the whole segment, tail
-// included. whole is the end of the previous whole segment, before which it must not begin.
+// included. The parameter whole is the end of the previous whole segment, before which the whole
+// segment must not begin.
 func (sp *heldSpan) resolve(g *Geometry, src *Source, whole int) (int, error) {
 	switch {
 	case src.Kind != 0:

@@ -23,9 +23,10 @@ type Runner struct {
 	rowsAppended, rowsAccepted, rowsDropped, rowsReplayed atomic.Uint64
 }
 
-// Timing is the time that a plan took. Compose is for Segments segments in all linear
-// layers, Rotate for Rows rows in all attention layers, Replay for Replayed rows. 0 = the
-// plan did no such work.
+// Timing is the time that a plan took. Compose is the time to compose as many segments as
+// Segments says, in all linear layers. Rotate is the time to rotate as many rows as Rows
+// says, in all attention layers. Replay is the time to replay as many rows as Replayed says.
+// 0 = the plan did no such work.
 type Timing struct {
 	Segments, Rows  int
 	Compose, Rotate time.Duration

@@ -182,8 +182,8 @@ func refusalOf(err error) refusal {
 // Each calls f with the name and value of every counter and gauge, in a fixed order.
 func (c *Counters) Each(f func(name string, value uint64)) { metric.Each(c, f) }
 
-// Beyond counts events that concern objects outside the node, since Open. Finding and
-// Fetching are gauges. All are zero without a Remote.
+// Beyond counts events that concern objects outside the node, since Open. The fields Finding and
+// Fetching are gauges. All counts are zero without a Remote.
 type Beyond struct {
 	// Match: hits that are believed to be outside the node. Their tokens are counted if known.
 	HitSegments     uint64 `count:"hit_segments"`
@@ -212,8 +212,9 @@ type ObjectHits struct {
 	PrefixHitTokens uint64 `count:"prefix_hit_tokens"`
 }
 
-// Offload counts copies sent to other nodes, or to a store shared by nodes, since Open. Sending
-// and SendingBytes are gauges. Offered = Sent + Failed + the sum of Refused + Sending.
+// Offload counts copies sent to other nodes, or to a store shared by nodes, since Open. The
+// fields Sending and SendingBytes are gauges. Invariant: Offered = Sent + Failed + sum of
+// Refused + Sending.
 type Offload struct {
 	Offered      uint64           `count:"offered" prom:"offloads_total,result=offered" help:"Copies of objects for the object store or another node. Offered ones end as sent, failed, or refused (offloads_refused_total); not offered are elsewhere (others are believed to have it), not_worth (computing is faster than fetching it back), no_room (too many copies in flight) and chain (the checkpoint that it extends cannot be sent)."`
 	Sent         uint64           `count:"sent" prom:"offloads_total,result=sent"`
@@ -247,8 +248,8 @@ type HBM struct {
 	Device       `prom:"-"` // reported to Prometheus per device
 }
 
-// Device is the part of HBM that Prometheus gets per device. Copies, Promoting and Lost
-// are gauges.
+// Device is the part of HBM that Prometheus gets per device. The fields Copies, Promoting and
+// Lost are gauges.
 type Device struct {
 	// Counts of AcquireResident and LoadResident.
 	Acquired       uint64 `count:"acquired" prom:"hbm_leases_total,kind=segment,result=hit" help:"Leases requested on copies in GPU memory, by kind of object (segment or checkpoint) and result (hit or miss)."`

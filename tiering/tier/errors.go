@@ -8,8 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/gpuipc"
 )
 
-// The kinds of failure. Every error wraps one of them, and its message names the object
-// and the numbers. An operation that its context ended wraps the context's error instead.
+// The kinds of failure. Every error wraps one of them, and its message names the object and
+// the numbers. The error of an operation whose context ended wraps the context's error
+// instead.
 var (
 	ErrInvalid     = errors.New("tiering: invalid")     // the request can never be right
 	ErrBusy        = errors.New("tiering: busy")        // a bound is met; try later

@@ -30,7 +30,7 @@ const (
 // Kinds lists all kinds in order of preference.
 var Kinds = [...]CheckpointKind{Exact, Rows, Spliced}
 
-// Before reports whether a hit of kind k is preferred to one of kind other.
+// Before reports whether a hit of kind k is preferred to a hit of the kind other.
 func (k CheckpointKind) Before(other CheckpointKind) bool {
 	return k&(Exact|Rows) != 0 && other == Spliced || k == Exact && other != Exact
 }

@@ -1,7 +1,8 @@
 package tier
 
-// Level is a degree of durability. An object has reached it, or a commit requires it
-// before the publication is acknowledged. The numbers are those of the local protocol.
+// Level is a degree of durability. For an object it is the highest level that the object
+// has reached. For a commit it is the level that the object must reach before its
+// publication is acknowledged. The numbers are those of the local protocol.
 type Level uint8
 
 // The levels and what each survives.

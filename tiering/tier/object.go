@@ -28,7 +28,8 @@ func (n Name) String() string {
 }
 
 // LayoutOf returns the layout of one rank's share of an object of a kind (0 = segment) with n
-// tokens. It returns profile.ErrInvalid if packed cannot be the packed layout of such an object.
+// tokens. It returns profile.ErrInvalid if the parameter packed cannot be the packed layout of
+// such an object.
 func LayoutOf(p *profile.Profile, kind CheckpointKind, n int, packed profile.Packed) (profile.Layout, error) {
 	switch {
 	case kind == 0:
@@ -70,8 +71,9 @@ func (e *Entry) HitTokens() int {
 	return e.End
 }
 
-// Object describes a published segment or checkpoint to a Tier, which must not modify it. Shares
-// and their memory are valid until the write's done is called. The other fields stay valid.
+// Object describes a published segment or checkpoint to a Tier, which must not modify it. The
+// field Shares and the memory that it names are valid until the function done of the write is
+// called (see Write.Start). The other fields stay valid.
 type Object struct {
 	Key       [32]byte // segment key or prefix hash
 	Kind      CheckpointKind

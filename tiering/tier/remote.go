@@ -13,8 +13,8 @@ type Want struct {
 	Name
 	Fingerprint profile.Fingerprint
 	Tenant      TenantID
-	// Base is a checkpoint on this node that the wanted one may extend, so that a source
-	// may return a checkpoint whose rows begin there. Zero = none.
+	// Base is a checkpoint on this node that the wanted checkpoint may extend. A source may
+	// then return a checkpoint without the rows that Base covers. Zero = none.
 	Base Name
 	// Mark is a note that a Preparer sets for its own Hint; 0 = none.
 	Mark uint64
@@ -44,9 +44,9 @@ func (h Hint) expected() time.Duration {
 // Remote is a place outside this node that may hold objects: its peers, or a store shared
 // by all nodes. All methods may be called concurrently.
 type Remote interface {
-	// Hint reports whether an object is believed to be there. A wrong or old hint costs a
-	// miss. Hint reads memory only, never waits and never calls the store, since the store
-	// calls it under its lock.
+	// Hint reports whether an object is believed to be at the Remote. A wrong or old hint
+	// costs a miss. Hint reads memory only, never waits and never calls the store, since the
+	// store calls it under its lock.
 	Hint(w *Want) (Hint, bool)
 	// Find looks up objects, with one round trip to each source. It returns one row per
 	// want; the row is nil if no source has the object. The caller closes all other rows.
@@ -56,8 +56,8 @@ type Remote interface {
 	Find(ctx context.Context, wants []Want) ([]Copy, error)
 }
 
-// Preparer is a Remote whose Hint is faster if the Remote knows beforehand which objects
-// it will be asked for: it can fetch the memory that Hint reads early.
+// Preparer is a Remote whose Hint is faster if the Remote knows beforehand which objects it
+// will be asked for: it can then load the memory that Hint reads in advance.
 type Preparer interface {
 	Remote
 	// Prepare is called under the same conditions as Hint. It may set the marks that are

@@ -35,10 +35,10 @@ func sooner(a, b Hint) bool {
 	return x > 0 && y > 0 && x < y
 }
 
-// order returns the order in which to ask the sources: first the source that is expected
-// soonest, then other sources with a hint, then sources without one. The last are asked
-// too: nobody requests hints for a checkpoint's ancestors, and a source may have more
-// objects than its hints show.
+// order returns the order in which to ask the sources: first the source that is expected to
+// deliver soonest, then other sources with a hint, then sources without a hint. Sources
+// without a hint are asked too: nobody requests hints for a checkpoint's ancestors, and a
+// source may have more objects than its hints show.
 func (rs Remotes) order(w *Want) []int {
 	var hinted, others []int
 	var best Hint

@@ -22,18 +22,19 @@ type Tier interface {
 	Lookup(n *Name) (Entry, bool)
 	// Used returns the bytes charged to a tenant in this tier, including admitted writes.
 	Used(t TenantID) int64
-	// Trim evicts the least recently used entries of a tenant until bytes are freed or no
-	// evictable entry is left. An entry is not evictable while it is read, if others
-	// extend it, or if spare names it. One call evicts a bounded number of entries; more
-	// reports that another call would free more.
+	// Trim evicts the least recently used entries of a tenant until it has freed the given
+	// number of bytes or no evictable entry is left. An entry is not evictable while it is
+	// read, if others extend it, or if the list spare names it. One call evicts a bounded
+	// number of entries. The result more is true if another call would free more bytes.
 	Trim(t TenantID, bytes int64, spare []Name) (freed int64, more bool)
-	// Admit makes room for an object and charges it to its tenant. room is the number of bytes
-	// that the tenant may have here afterwards. One call evicts a bounded number of entries. If
-	// more evictions are needed, Used excludes these entries at once and Start evicts them. An
-	// object that is already here, or being written, is admitted without a second charge. The
-	// caller starts or cancels the Write. Errors: ErrBusy if too much is being written or
-	// evicted, ErrFull or ErrQuota if there is no room even after evictions, ErrUnavailable if
-	// this tier does not write now, ErrInvalid if it does not have the object's parent.
+	// Admit makes room for an object and charges it to its tenant. The parameter room is the
+	// number of bytes that the tenant may have in this tier afterwards. One call evicts a
+	// bounded number of entries. If more evictions are needed, Used excludes these entries at
+	// once and Start evicts them. An object that is already in this tier, or being written, is
+	// admitted without a second charge. The caller starts or cancels the Write. Errors: ErrBusy
+	// if too much is being written or evicted, ErrFull or ErrQuota if there is no room even
+	// after evictions, ErrUnavailable if this tier does not write now, ErrInvalid if it does
+	// not have the object's parent.
 	Admit(o *Object, room int64) (Write, error)
 	// Touch counts a use of an entry, if it exists.
 	Touch(n *Name)
@@ -49,10 +50,10 @@ type Tier interface {
 
 // Write is an admitted write. Exactly one of its methods is called, once.
 type Write interface {
-	// Start begins the write and returns without waiting for it. done is called once, from
-	// another goroutine and without a lock. The object's memory is then no longer read,
-	// and the object has reached the requested level or cannot reach it. reached is the
-	// level that it has; with an error it is LevelMemory.
+	// Start begins the write and returns without waiting for it. The function done is called
+	// once, from another goroutine and without a lock. The object's memory is then no longer
+	// read, and the object has reached the requested level or cannot reach it. The argument
+	// reached is the level that the object has; with an error it is LevelMemory.
 	Start(level Level, done func(reached Level, err error))
 	// Cancel releases the room that Admit made.
 	Cancel()

@@ -10,7 +10,7 @@ import (
 )
 
 // testAtOnce lets several goroutines put, get and remove some objects, in budgets that do
-// not fit all of them. The served bytes must be right, and at the end the accounts too.
+// not fit all of them. The served bytes must be right, and so must the accounts at the end.
 func testAtOnce(r *rig) {
 	r.open(Options{PublicBytes: 512 << 10, PrivateBytes: 256 << 10})
 	var list []*Object

@@ -11,8 +11,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Conformance checks the requirements for every tier. open is called once for each story.
-// Stories for which a subject lacks a method are skipped.
+// Conformance checks the requirements for every tier. The function open is called once for each
+// story. Stories for which a subject lacks a method are skipped.
 func Conformance(t *testing.T, open func(t testing.TB, o Options) Subject) {
 	for _, story := range []struct {
 		name string

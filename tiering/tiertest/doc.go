@@ -8,5 +8,6 @@
 //
 // Conformance is a list of test stories, each with a fresh subject. Walk runs random
 // operations. It compares the subject with a plain map of the objects that were put and of
-// their acknowledged levels. Both compare every byte that the subject serves.
+// their acknowledged levels. Conformance and Walk compare every byte that the subject
+// serves.
 package tiertest

@@ -58,8 +58,8 @@ func testRestartPower(r *rig) {
 	}
 }
 
-// abrupt ends the subject while it writes. It expects that everything is found that was
-// acknowledged at the level before.
+// abrupt ends the subject while it writes. It expects that the subject then finds all
+// objects that it had acknowledged at the given level.
 func (r *rig) abrupt(how Ending, level tier.Level, unsynced int) {
 	r.open(Options{LargestBytes: 4 << 20})
 	s := r.restarts(how)
@@ -161,8 +161,8 @@ func testSpoiltAtRest(r *rig) {
 }
 
 // spoil changes bytes of an object at rest. The object must still be served correctly, if
-// the changed bits had no meaning. Otherwise it must be a miss, no longer charged, and
-// accepted again.
+// the changed bits had no meaning. If they had a meaning, the object must be a miss, no
+// longer charged, and accepted again.
 func (r *rig) spoil(s Spoiler, o *Object) (refused int) {
 	r.Helper()
 	if there, err := s.Spoil(o, r.rng); err != nil || !there {

@@ -79,8 +79,9 @@ func Primed(p *profile.Profile, t Tenant, seed uint64, tokens int) *Object {
 	return o
 }
 
-// Checkpoint returns a checkpoint of a number of rows. If parent is not nil, it has the
-// same profile and tenant, and the rows follow those of the parent.
+// Checkpoint returns a checkpoint of a number of rows. If the parameter parent is not nil,
+// the checkpoint extends it: it has the parent's profile and tenant, and its rows follow
+// the parent's rows.
 func Checkpoint(p *profile.Profile, t Tenant, seed uint64, kind tier.CheckpointKind, parent *Object, rows int) *Object {
 	o := &Object{Profile: p, Tenant: t, End: rows}
 	o.Kind = kind

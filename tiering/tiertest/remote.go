@@ -20,8 +20,9 @@ type RemoteSubject interface {
 	RemoteTraits() RemoteTraits
 	// Put stores an object at a source. After it has returned, Find finds the object there.
 	Put(ctx context.Context, source int, o *Object) error
-	// Disturb makes a source fail with an object, in the way f, until mend is called,
-	// once. The error is ErrNoFault if the subject does not support this.
+	// Disturb makes operations of a source on an object fail as f says, until the caller calls the
+	// returned function mend. The caller must call mend once. The error is ErrNoFault if the subject
+	// does not support this.
 	Disturb(source int, o *Object, f Fault) (mend func(), err error)
 	Close() error
 }
@@ -64,9 +65,9 @@ var faultNames = [...]string{
 
 func (f Fault) String() string { return faultNames[f] }
 
-// RemoteConformance checks the requirements for every tier.Remote. It calls open once for
-// each story, with the tenants alice and bob of this package. It skips stories with faults
-// that a subject does not support, or with more sources than it has.
+// RemoteConformance checks the requirements for every tier.Remote. It calls the function open
+// once for each story, with the tenants alice and bob of this package. It skips stories with
+// faults that a subject does not support, or with more sources than it has.
 func RemoteConformance(t *testing.T, open func(t testing.TB, tenants []Tenant) RemoteSubject) {
 	for _, story := range []struct {
 		name string

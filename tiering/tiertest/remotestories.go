@@ -185,7 +185,7 @@ func testRemoteDead(r *remoteRig) {
 	}
 }
 
-// served reports whether an object is found and can be read. It may fail for a while,
+// served reports whether an object is found and can be read. Both may fail for a while,
 // since a source that has failed is not asked again at once.
 func (r *remoteRig) served(o *Object) bool {
 	rows, err := r.find(context.Background(), o)

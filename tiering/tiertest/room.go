@@ -29,9 +29,9 @@ func heldBy(s Subject, tenants ...Tenant) (sum int64) {
 	return sum
 }
 
-// overfill puts segments until several of them were evicted. After each it uses keep, if
-// that is not nil. The segments that are found must be readable, and the evicted ones must
-// be those that were put first.
+// overfill puts segments until several of them were evicted. After each segment it uses the
+// object keep, unless keep is nil. The segments that are found must be readable, and the
+// evicted ones must be those that were put first.
 func (r *rig) overfill(t Tenant, keep *Object) (list []*Object) {
 	r.Helper()
 	const most = 1000

@@ -92,9 +92,9 @@ func (e Ending) String() string { return [...]string{"closed", "killed", "power 
 type Restarter interface {
 	// Endings lists the endings that Restart supports.
 	Endings() []Ending
-	// Restart ends the subject, at once unless how is Closed, and opens what remains.
-	// Concurrent calls return, with any result. After a power loss, unsyncedPercent of the
-	// data that was written and not synced survives.
+	// Restart ends the subject and opens what remains. Only for the Ending Closed does it wait
+	// for an orderly end. Concurrent calls return, with any result. After a power loss,
+	// unsyncedPercent of the data that was written and not synced survives.
 	Restart(how Ending, unsyncedPercent int, rng *rand.Rand) error
 }
 
@@ -106,8 +106,8 @@ type Spoiler interface {
 
 // Disturber is a subject whose lower layers can be made to fail.
 type Disturber interface {
-	// Disturb makes some operations fail until Calm. With lies, acknowledged objects may
-	// also be missing without an error.
+	// Disturb makes some operations fail until Calm. If the parameter lies is true,
+	// acknowledged objects may also be missing without an error.
 	Disturb(rng *rand.Rand, lies bool)
 	// Calm ends the disturbance, and returns when the subject works again.
 	Calm() error
@@ -138,8 +138,8 @@ var (
 	Lenient = profiletest.New(lenient())
 )
 
-// lenient is small with dense transitions and tolerances, on two ranks, so that its
-// segments are packed.
+// lenient returns the profile of the function small with dense transitions and tolerances,
+// on two ranks, so that its segments are packed.
 func lenient() profile.Identity {
 	id := small("lenient", 2)
 	id.Tolerance, id.RowTolerance = 0.02, 0.01

@@ -2,8 +2,8 @@ package tiertest
 
 import "slices"
 
-// Faults selects how the lower layers of a Disturber fail in a walk: not at all, with
-// reported errors, or also without (see Disturber).
+// Faults selects how the lower layers of a Disturber fail in a walk: not at all, only with
+// reported errors, or also without an error (see Disturber).
 type Faults uint8
 
 const (
@@ -88,8 +88,8 @@ func (w *walk) restart() {
 	w.chains()
 }
 
-// snapshot returns, before an ending, the names that must be there after it. Answers to
-// earlier operations do not count any more.
+// snapshot is called before an ending of the subject. It returns the names that the subject
+// must still have after the ending. Answers to earlier operations do not count any more.
 func (w *walk) snapshot(how Ending) (must []*known) {
 	lasts := [...]uint8{Closed: 2, Killed: 2, PowerLost: 3}[how]
 	w.mu.Lock()

@@ -45,8 +45,8 @@ type WalkStats struct {
 //
 //   - a served byte was put under its name; a name that was never finished, or was
 //     removed since, is not served;
-//   - an object that was acknowledged at a level is there, unless its tier had to make
-//     room; after a restart it is there if its level survives that ending;
+//   - an object that was acknowledged at a level is found, unless its tier had to make
+//     room; after a restart it is found if its level survives that ending;
 //   - the parent of a checkpoint that is found is found too;
 //   - once all transfers have ended, each tenant is charged the sum of the objects that
 //     are found, and all tenants together no more than the budget.
@@ -237,14 +237,14 @@ func (w *walk) isBegun(k *known) bool {
 	return slices.ContainsFunc(w.begun, func(b *begun) bool { return b.of == k })
 }
 
-// keepsAll reports that nothing is evicted, whatever its level.
+// keepsAll reports whether the subject may evict nothing, whatever the level of an object.
 func (w *walk) keepsAll() bool {
 	return w.o.Keeps <= w.s.Traits().Lowest && !w.disturbed && !w.lied
 }
 
-// safe returns the level at which an object must be there; 0 = it need not be. The level
-// is not higher than those of its ancestors. While the object or an ancestor is being
-// filled, it may be pending, and the result is 0.
+// safe returns the level at which the subject must have an object; 0 = the subject need not have
+// it. The level is not higher than those of its ancestors. While the object or an ancestor is
+// being filled, it may be pending, and the result is 0.
 func (w *walk) safe(k *known) tier.Level {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -531,7 +531,8 @@ func (w *walk) chains() {
 	}
 }
 
-// audit finds and reads ten names from a position on, or all names if from is negative.
+// audit finds and reads ten names from a position on, or all names if the parameter from is
+// negative.
 func (w *walk) audit(from int) {
 	w.Helper()
 	w.note("audit from %d", from)

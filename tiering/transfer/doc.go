@@ -14,8 +14,8 @@
 // when the move has finished.
 //
 // An engine with workers begins a flight when a worker is free. An engine without workers
-// begins each flight at once, or parks it, and leaves the move to Launch. It serves
-// destinations that have their own workers.
+// begins each flight at once, or parks it, and leaves the move to Launch. Engines without
+// workers serve destinations that have their own workers.
 //
 // The lock of its owner guards an Engine, so that the state of a flight and the state of the
 // object that it moves change together. An Engine owns no memory.

@@ -25,7 +25,7 @@ type Config struct {
 	Bytes   int64            // maximum bytes being moved in a lane, more only for a single larger flight; 0 = no bound
 	Lanes   int              // groups of flights with separate workers and budgets; 0 = 1
 	Turns   int              // how often a flight may be parked; 0 = no bound
-	Now     func() time.Time // time.Now
+	Now     func() time.Time // default time.Now
 	// Took is called, with the lock held, with the time of each successful flight from
 	// its start to its end; nil = no listener.
 	Took func(lane int, took time.Duration)
@@ -33,7 +33,7 @@ type Config struct {
 	// the lock held.
 	After func()
 	// Idle is called with the lock held when a worker of lane 0 has nothing to do. It may
-	// start flights. more reports that it should be called again.
+	// start flights. The result is true if Idle should be called again.
 	Idle func() (more bool)
 }
 
@@ -108,8 +108,9 @@ func (e *Engine[K]) Room(owner uint32, n int) bool {
 	return false
 }
 
-// Start begins a flight, or queues it. The key must have no flight, and there must be
-// Room. Without workers, an error says that the flight could not begin and has ended.
+// Start begins a flight, or queues it. The key must have no flight, and there must be room
+// for one more flight (see Room). Without workers, an error says that the flight could not
+// begin and has ended.
 func (e *Engine[K]) Start(k K, job Job, o Options) (*Flight, error) {
 	if e.flights[k] != nil {
 		panic(fmt.Sprintf("transfer: a second flight of %v", k))
@@ -228,8 +229,8 @@ func (e *Engine[K]) Kick() {
 // Parked returns how many flights wait for a Kick.
 func (e *Engine[K]) Parked() int { return len(e.parked) }
 
-// Cancel ends a flight with err, and the flights that follow it. If it is moving, its job
-// is released once the move has finished.
+// Cancel ends a flight with err, and the flights that follow it. If the flight is moving,
+// its job is released once the move has finished.
 func (e *Engine[K]) Cancel(f *Flight, err error) {
 	if f.state == ended {
 		return
@@ -289,8 +290,8 @@ func (e *Engine[K]) Work(ctx context.Context, lane int) {
 	}
 }
 
-// carry takes the next flight and moves it if it begins. If wait is set, it waits for a
-// flight. It reports whether there was one.
+// carry takes the next flight and moves it if it begins. If the parameter wait is true, it
+// waits for a flight. It reports whether there was a flight.
 func (e *Engine[K]) carry(ctx context.Context, lane int, wait bool) bool {
 	move, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -330,7 +331,8 @@ func (e *Engine[K]) take(ctx context.Context, cancel context.CancelFunc, lane in
 func (e *Engine[K]) Try(ctx context.Context, lane int) bool { return e.carry(ctx, lane, false) }
 
 // pick removes the next flight from its line, urgent ones first. It returns nil if the
-// flight would exceed the bound on bytes. again reports that Idle should be called again.
+// flight would exceed the bound on bytes. The second result is true if Idle should be
+// called again.
 func (e *Engine[K]) pick(lane int) (f *Flight, again bool) {
 	if e.stopped != nil {
 		return nil, false

@@ -17,12 +17,12 @@ type Job interface {
 	// Move moves the bytes, or starts to. It calls moved exactly once, from any goroutine,
 	// without the lock. ctx ends when the flight is canceled.
 	Move(ctx context.Context, f *Flight, moved func(error))
-	// Landed is called after a move without an error. It may return an error if the result
-	// is no longer wanted. With again it begins the flight once more; if that fails, the
-	// flight has still succeeded.
+	// Landed is called after a move without an error. It may return an error if the result is no
+	// longer wanted. If the result again is true, the flight begins once more; if that fails,
+	// the flight has still succeeded.
 	Landed(f *Flight) (again bool, err error)
-	// End ends the transfer; err says why it failed. Flights that follow f begin or end
-	// after it.
+	// End ends the transfer. The parameter err says why the transfer failed; nil = it succeeded.
+	// Flights that follow f begin or end after this call.
 	End(f *Flight, err error)
 	// Release releases what Begin allocated.
 	Release(f *Flight)
@@ -121,7 +121,8 @@ func (f *Flight) Waiters() int { return f.waiters }
 // Lead returns the flight that f follows; nil if there is none or it has ended.
 func (f *Flight) Lead() *Flight { return f.lead }
 
-// Follow makes f wait until lead has ended. If lead fails, f fails as well.
+// Follow makes f wait until the flight lead has ended. If the flight lead fails, f fails as
+// well.
 func (f *Flight) Follow(lead *Flight) {
 	f.lead = lead
 	lead.followers = append(lead.followers, f)

@@ -7,11 +7,11 @@ random weights: three linear layers and one attention layer. Their states and ro
 of the named models. Everything else is narrow, so that segments take most of a walk's time.
 
 A prompt has cached segments and a question of 32 tokens. The measured time is the walk over the
-prompt, including reading the segments. Results are medians over interleaved trials, of time by the
-clock and of processor time of both processes, which other work on the machine affects less. Both
-processes have one thread. Plan "front": the prompt begins with one segment, and the daemon gets one
-`assemble` request. Plan "seams": four segments, with 8 tokens recomputed on either side of a join;
-the daemon gets one request for rows, and one request for states per linear layer.
+prompt, including reading the segments. Results are medians over interleaved trials: of elapsed
+time, and of processor time of both processes. Other work on the machine affects processor time
+less. Both processes have one thread. Plan "front": the prompt begins with one segment, and the
+daemon gets one `assemble` request. Plan "seams": four segments, with 8 tokens recomputed on either
+side of a join; the daemon gets one request for rows, and one request for states per linear layer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BODY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A class of transformers with the states of the model that it is named after."""
+    """A class of transformers, and settings that give its states the shapes of a real model."""
 
     config: str
     model: str
@@ -182,7 +182,7 @@ def measure(
     length: int,
     trials: int,
 ) -> dict[str, Any]:
-    """Measures walks of one prompt, alternating between both ways."""
+    """Measures walks of one prompt, alternately with torch and with the daemon's kernels."""
     tokens = PLANS[plan] * length
     total = tokens + QUESTION
     seed = torch.Generator().manual_seed(length + PLANS[plan])  # no two prompts begin alike

@@ -1,13 +1,13 @@
-"""What shared pages save in vLLM: blocks in use, by vLLM's own block manager.
+"""Counts the blocks that vLLM's own block manager has in use, with copies and with shared pages.
 
     bin/engines/bin/python connector/python/bench/vllm_pages.py    # in the repository's root
 
 The first table has the tokens of an attention block, and how many segments are at least as long. In
 hybrids vLLM enlarges an attention block until it is as large as a recurrent state. The second table
 is about 300 requests, each with 11 of 240 paragraphs of XQuAD, and a fixed number of requests in
-flight. It has the peak number of attention blocks with copies and with shared pages, then the same
-including blocks of states. Each request has three blocks of states, as in Qwen3-Next. No engine
-runs and no tensor exists: a block is only a number here.
+flight. It has the peak number of attention blocks, with copies and with shared pages. Its last
+columns include the blocks of states. Each request has three blocks of states, as in Qwen3-Next. No
+engine runs and no tensor exists: a block is only a number here.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Pool:
     def admit(
         self, name: str, question: int, lengths: Sequence[tuple[int, int]], share: bool
     ) -> Any:
-        """Admits a request and allocates its blocks up to the end of its answer. lengths: its
-        paragraphs, after a system prompt, as (paragraph, tokens)."""
+        """Admits a request and allocates its blocks up to the end of its answer. lengths: number
+        and tokens of each of its paragraphs, which follow a system prompt."""
         at, wanted = SYSTEM, list[Wanted]()
         for i, (paragraph, length) in enumerate(lengths):
             interior = length - 2 * SEAM

@@ -2,8 +2,8 @@
 
     python llamaindex_rag.py [URL] [MODEL]            # pip install llama-index-llms-openai-like
 
-The synthesiser joins the documents with a blank line between them, and the server finds them
-there.
+The synthesiser joins the documents with blank lines, and the server finds the documents by these
+lines.
 """
 
 import sys

@@ -50,7 +50,8 @@ func Small(ranks int) profile.Identity {
 }
 
 // Hybrid has every kind of layer except KindConv. It has twice as many value heads as key
-// heads, a key dim unlike the value dim, convolutions, and rope inside a scalar layer.
+// heads, a key dim unlike the value dim, convolutions, and a linear layer with a scalar
+// transition and rope.
 func Hybrid(ranks int) profile.Identity {
 	return profile.Identity{
 		Model: "hybrid", Weights: [32]byte{1}, Tokenizer: "bytes", TPSize: ranks,

@@ -27,8 +27,8 @@ type List struct {
 }
 
 // blockEntries is the number of entries that are allocated together. Entries live as long
-// as the list. Allocated one by one they would lie between short-lived values of their
-// size, and keep the heap pages of these alive.
+// as the list. If each entry were allocated alone, it would lie among short-lived values of
+// its size, and the heap page that it shares with them could not be freed.
 const blockEntries = 256
 
 // New returns a list of up to limit keys, at least one.

@@ -149,8 +149,8 @@ func (m *Map[V]) Remove(key *[32]byte) {
 	}
 }
 
-// Sorted lists the values of one shard whose keys are greater than after (nil =
-// all) in ascending order of key.
+// Sorted lists the values of one shard whose keys are greater than the key after (nil = all)
+// in ascending order of key.
 func (m *Map[V]) Sorted(shard int, after *[32]byte) []*V {
 	sh := &m.shards[shard]
 	if sh.n == 0 {

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Turns is an operation that takes a lock many times, for a few rows each, so that others get
-// the lock in between.
+// Turns is an operation that takes a lock many times, for a few rows each, so that other
+// goroutines get the lock in between.
 //
 // Releasing the lock is not enough if all processors are busy. The thread of a waiting
-// request may be in the run queue of our processor, and Linux lets a running thread continue
-// until the next tick, up to 4 ms later, before it runs a woken thread. A long operation
-// therefore also yields the processor while others use the lock. It does not yield otherwise,
-// since unrelated threads would then take the processor for a whole time slice.
+// request may be in the run queue of the processor on which the operation runs, and Linux
+// lets a running thread continue until the next tick, up to 4 ms later, before it runs a
+// woken thread. A long operation therefore also yields the processor while others use the
+// lock. It does not yield otherwise, since unrelated threads would then take the processor
+// for a whole time slice.
 type Turns struct {
 	mu      *Mutex
 	n       int
@@ -34,7 +35,7 @@ const (
 // Turns starts an operation that takes the lock in turns.
 func (m *Mutex) Turns() Turns { return Turns{mu: m} }
 
-// Each calls f for 0 to n-1 under the lock, with at most rows of them per turn.
+// Each calls f(0) to f(n-1) under the lock, at most as many calls per turn as rows says.
 func (m *Mutex) Each(n, rows int, f func(i int)) {
 	t := m.Turns()
 	for i := 0; i < n; {

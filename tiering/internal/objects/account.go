@@ -260,8 +260,8 @@ func (s *Set) free(o *Object) {
 }
 
 // MarkCorrupt removes an object from memory after the tier found that its bytes are not
-// those that were published. An object that others extend stays until these are removed,
-// but no lookup finds any of these objects.
+// those that were published. An object that others extend stays until the others are
+// removed, but no lookup finds it or the others.
 func (s *Set) MarkCorrupt(o *Object) {
 	s.counters.CorruptInMemory++
 	o.Refused = true
@@ -277,8 +277,9 @@ func (s *Set) MarkCorrupt(o *Object) {
 	}
 }
 
-// EndReadAhead ends an object's status as read ahead and not used yet, and adds 1 to
-// counter: the object is being used, is removed unused, or was not used in time.
+// EndReadAhead ends an object's status as read ahead and not used yet, because the object
+// is being used, is removed unused, or was not used in time. It adds 1 to the given
+// counter.
 func (s *Set) EndReadAhead(o *Object, counter *uint64) {
 	if o.Ahead {
 		o.Ahead = false

@@ -19,7 +19,8 @@ func (s *Set) LookupBelow(n tier.Name, p *Profile, t *Tenant) (tier.Entry, bool)
 // Below returns the lower tier's entry of an object in memory. Clients choose the hashes of
 // checkpoints, so an entry of the same name that covers other tokens is a different object and
 // does not count. Two spliced checkpoints of one name and the same tokens are interchangeable
-// for callers, since both represent these tokens approximately. The earlier one stays.
+// for callers, since both represent these tokens approximately. The lower tier keeps the one
+// that it had first.
 func (s *Set) Below(o *Object) (tier.Entry, bool) {
 	e, ok := s.LookupBelow(o.Label(), o.Profile, o.Tenant)
 	return e, ok && o.ShapeOf(&e)
@@ -57,8 +58,8 @@ func (s *Set) EntryBelow(n tier.Name) *tier.Entry {
 	return &s.found
 }
 
-// BestBelow finds a checkpoint of an accepted kind in the lower tier, an exact one rather
-// than a spliced one. All its ancestors must be there or in memory. A checkpoint that a
+// BestBelow finds a checkpoint of an accepted kind in the lower tier, an exact one rather than
+// a spliced one. All its ancestors must be in the lower tier or in memory. A checkpoint that a
 // client is filling again cannot be promoted, so it does not count.
 func (s *Set) BestBelow(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant) (tier.Entry, bool) {
 	return s.BestBelowAt(hash, accept, p, t, anyEnd)
@@ -66,8 +67,8 @@ func (s *Set) BestBelow(hash *[32]byte, accept tier.CheckpointKind, p *Profile, 
 
 const anyEnd = -1
 
-// BestBelowAt is BestBelow for checkpoints that end at token end. It compares the end
-// before it walks the chain, which may be long.
+// BestBelowAt is BestBelow for checkpoints whose number of tokens is the parameter end. It
+// compares the number of tokens before it walks the chain, which may be long.
 func (s *Set) BestBelowAt(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, end int) (tier.Entry, bool) {
 	if s.cfg.Lower == nil {
 		return tier.Entry{}, false

@@ -98,8 +98,8 @@ func (s *Set) NewCopy(o *Object, d *Device) *Object {
 // longer cached in memory or the lower tier.
 func (s *Set) CopyOf(k CopyKey) *Object { return s.ResidentOf(k.Identity).On(k.Device, k.Rank) }
 
-// ResidentOf returns the copies of an object; nil = none. If the object is no longer
-// cached in memory or the lower tier, it drops the copies.
+// ResidentOf returns the copies of an object; nil = none. If the object is no longer cached in
+// memory or the lower tier, ResidentOf drops the copies.
 func (s *Set) ResidentOf(k Identity) *resident {
 	if s.HBM == nil {
 		return nil
@@ -188,9 +188,10 @@ func (s *Set) dropCopies(r *resident, why stats.Drop, which func(*Object) bool) 
 	return n
 }
 
-// leaveCopies handles the copies of an object that leaves memory, or whose states do. If
-// the object was evicted and the lower tier has it, the copies stay and belong to that
-// entry. Otherwise they are dropped, also if the object is still being written there.
+// leaveCopies handles the copies of an object that leaves memory, or whose states leave memory.
+// If the object was evicted and the lower tier has an entry of it, the copies stay and belong to
+// that entry. Otherwise the copies are dropped, even if the object is still being written to the
+// lower tier.
 func (s *Set) leaveCopies(o *Object, why tier.Reason) {
 	r := o.Resident
 	if r == nil || o.InHBM() {
@@ -248,9 +249,9 @@ func (s *Set) RemoveCopies(n tier.Name, profiles []*Profile) {
 	}
 }
 
-// SweepCopies goes through some rows of the table, starting at row first. It drops copies
-// whose object the lower tier has evicted, or whose profile is no longer registered. more
-// reports that rows are left.
+// SweepCopies goes through some rows of the table, from the row numbered first. It drops copies
+// whose object the lower tier has evicted, or whose profile is no longer registered. The result
+// is true if the table has more rows.
 func (s *Set) SweepCopies(first, rows int) (more bool) {
 	if s.HBM.Loose == 0 {
 		return false
@@ -278,9 +279,9 @@ func (s *Set) UsedCopy(c *Object, now time.Time) {
 	s.TouchBelow(c.Label())
 }
 
-// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's quota. If that
-// is impossible it drops nothing and returns why. It never evicts objects from memory or
-// the lower tier. If guess is set, no client waits for o, and nothing is dropped for it.
+// MakeCopyRoom drops copies until o fits its pool of HBM and its tenant's quota. If that is
+// impossible it drops nothing and returns why. It never evicts objects from memory or the lower
+// tier. If the parameter guess is true, no client waits for o, and no copy is dropped for it.
 // ErrAgain means that the caller must release the lock and call again.
 func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	p, t := o.Pool, o.Tenant
@@ -313,9 +314,10 @@ func (s *Set) MakeCopyRoom(o *Object, guess bool) error {
 	return nil
 }
 
-// Yield drops copies of a tenant in HBM, least valuable first, until bytes are freed or no unused
-// copy is left. It returns the bytes that it freed. For a quota, copies are dropped before
-// anything else, since that loses nothing. more reports that it stopped after EvictRows copies.
+// Yield drops copies of a tenant in HBM, least valuable first, until it has freed the given
+// number of bytes or no unused copy is left. It returns the number of freed bytes. For a quota,
+// copies are dropped before anything else, since that loses nothing. The second result is true if
+// it stopped early, after EvictRows copies.
 func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	if t.Above == nil || s.HBM == nil {
 		return 0, false
@@ -335,9 +337,9 @@ func (s *Set) Yield(t *Tenant, bytes int64) (freed int64, more bool) {
 	return freed, false
 }
 
-// writtenBytes is an upper estimate of an object's size in the lower tier: its bytes, and
-// headers that contain the token ids and digests twice. The estimate is generous (a
-// guess): if it drops a copy too many, that costs only a promotion.
+// writtenBytes is an upper estimate of an object's size in the lower tier: its bytes, and headers
+// that contain the token ids and digests twice. The estimate is generous (a guess): if one copy
+// too many is dropped because of it, that costs only a promotion.
 func writtenBytes(o *Object) int64 {
 	return o.Bytes + o.Bytes/8 + 4*int64(o.Spec.Tokens) + 2*o.RecordBytes + 64<<10
 }

@@ -48,9 +48,10 @@ func (s *Set) TellCopied(c, source *Object, why decision.Reason) {
 	s.cfg.Log.Tell(d)
 }
 
-// NoteLeft records that an object, or its states, leave memory. rival is the object that
-// needs the room; nil if unknown. An object evicted for room was the least valuable of its
-// pool. Its value becomes the pool's floor: advice recommends no object of less value.
+// NoteLeft records that an object, or its states, leave memory. The parameter rival is the
+// object that needs the room; nil if unknown. An object evicted for room was the least
+// valuable of its pool. Its value becomes the pool's floor: advice recommends no object of
+// less value.
 func (s *Set) NoteLeft(o *Object, what decision.What, why decision.Reason, bytes int64, rival *Object) {
 	d := s.decided(o, what, why, bytes)
 	if rival != nil {

@@ -39,16 +39,16 @@ func (p *Profile) engines(rank int, d *Device) int {
 }
 
 // Reads reports whether engines e may read objects that a client on a device has matched.
-// If the rank of e also has engines on the client's device, only those read them. Several
-// engines with the same rank are not told apart by their group of ranks.
+// If the rank of e also has engines on the client's device, only those engines read them.
+// Several engines with the same rank are not told apart by their group of ranks.
 func (p *Profile) Reads(e *Engines, on tier.DeviceID) bool {
 	return e.Device.ID == on || !slices.ContainsFunc(p.Engines, func(x Engines) bool { return x.Rank == e.Rank && x.Device.ID == on })
 }
 
 // Serves reports whether the engines of a profile can read an object in HBM, for a client
-// on a device. A rank with engines on the client's device needs its copy there. Any other
-// rank needs a copy on one of the devices that its engines are on. If no engine has
-// announced its rank, a copy on the client's device is enough.
+// on a device. A rank with engines on the client's device needs its copy on that device.
+// Any other rank needs a copy on one of the devices that its engines are on. If no engine
+// has announced its rank, a copy on the client's device is enough.
 func (r *resident) Serves(on tier.DeviceID) bool {
 	if r == nil {
 		return false

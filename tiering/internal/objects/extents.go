@@ -19,9 +19,9 @@ func trim(extents []gpuipc.Extent, bytes int64) []gpuipc.Extent {
 	return extents
 }
 
-// Punch takes the memory of some runs out of a share's extents. kept has the extents with
-// holes in place of the runs, given has the memory of the runs. Runs are offsets in the
-// share, in ascending order, and consist of whole pages.
+// Punch takes the memory of some runs out of a share's extents. The result kept has the
+// extents with holes in place of the runs, and the result given has the memory of the runs.
+// Runs are offsets in the share, in ascending order, and consist of whole pages.
 func Punch(extents, runs []gpuipc.Extent) (kept, given []gpuipc.Extent) {
 	at := int64(0) // offset of e in the share
 	for _, e := range extents {

@@ -20,8 +20,8 @@ type Fill struct {
 	Promoted bool // filled by a promotion; no rank may join
 	Fetched  bool // promoted from outside this node
 
-	// As the writer stated them. They differ from those of a stripped checkpoint that had
-	// another parent.
+	// The first token and the parent, as the writer stated them. They differ from those of a
+	// stripped checkpoint that had another parent.
 	Begin   int
 	Extends profile.PrefixHash
 }

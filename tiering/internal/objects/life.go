@@ -57,8 +57,8 @@ func (e event) String() string {
 	return [...]string{"booked", "linked", "published", "found", "stripped", "restored", "detached", "freed"}[e]
 }
 
-// life maps a phase and an event to the next phase. The zero value, described, marks an
-// event that is impossible in that phase.
+// life maps a phase and an event to the next phase. The zero value (the phase described) marks
+// an event that is impossible in that phase.
 var life = [phases][events]phase{
 	described: {evBook: Unlisted, evLink: filling},
 	Unlisted:  {evFind: Whole, evFree: freed},

@@ -74,7 +74,7 @@ type standings struct {
 	Write    any        // its write into the lower tier, waiting or running; the writer knows the type
 	Offload  any        // a copy in flight to an outlet; the sender knows the type
 	Asked    bool       // already offered to outlets; it may be offered again at eviction
-	Stored   tier.Level // level last seen in the lower tier; 0 = not there
+	Stored   tier.Level // level last seen in the lower tier; 0 = not in the lower tier
 	Refused  bool       // refused by the lower tier; retried after its next use
 	Ahead    bool       // read ahead, and not used yet
 	Told     bool       // the listener Options.Held has been told of it

@@ -9,8 +9,9 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// Pack records that a segment was packed in place and is laid out as parts. It frees the
-// whole pages after them. The segment is complete and not published yet.
+// Pack records that a segment was packed in place and has the layout that the parameter
+// parts describes. It frees the whole pages after the last part. The segment is complete
+// and not published yet.
 func (s *Set) Pack(o *Object, packed profile.Packed, parts *plan.PartMap, digests [][]uint64) {
 	ranks := int64(len(o.Shares))
 	for i := range o.Shares {
@@ -28,7 +29,8 @@ func (o *Object) LaidOut(packed profile.Packed, parts *plan.PartMap) {
 	o.Packed, o.parts = packed, parts
 }
 
-// cut splits a share's extents. kept has its first bytes, given the whole pages after them.
+// cut splits a share's extents into its first bytes (kept) and the whole pages after them
+// (given).
 func (s *Set) cut(extents []gpuipc.Extent, bytes int64) (kept, given []gpuipc.Extent) {
 	for _, e := range extents {
 		n := min(e.Len, bytes)

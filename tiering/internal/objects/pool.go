@@ -43,14 +43,16 @@ type Pool struct {
 }
 
 // Backlog lists the objects that must be copied elsewhere before their eviction, in the
-// order of eviction. It also has those that are not evictable now, as suspended.
+// order of eviction. Objects that are not evictable now are in the list as suspended
+// objects.
 type Backlog struct {
 	policy.Eviction       // nil = there is nowhere to copy to
 	Objects         int   // number of objects that are not suspended
 	Bytes           int64 // bytes of pages of these objects
 }
 
-// change changes an object's standing in the backlog from *at to next.
+// change changes an object's standing in the backlog from the standing *at to the standing
+// next.
 func (b *Backlog) change(s *Set, o *Object, at *standing, next standing) {
 	if b.Eviction == nil || next == *at {
 		return
@@ -147,7 +149,7 @@ func (s *Set) UsedBelow(t *Tenant) int64 {
 
 // OverQuota returns by how many bytes a tenant would exceed its quota if it were charged
 // this number of bytes more. If the result is negative, the quota leaves room for as many
-// bytes. It is 0 for a tenant without a quota.
+// bytes. The result is 0 for a tenant without a quota.
 func (s *Set) OverQuota(t *Tenant, bytes int64) int64 {
 	if t.QuotaBytes == 0 {
 		return 0
@@ -166,8 +168,9 @@ var ErrAgain = errors.New("objects: more has to leave")
 // AnyID accepts all victims.
 func AnyID(policy.ID) bool { return true }
 
-// Allocate allocates bytes for each rank of a new object. The caller has made room before.
-// If there is no memory, the accounts are wrong and it panics.
+// Allocate allocates the given number of bytes for each rank of a new object. The caller
+// has made room before. So if there is no memory, the accounts are wrong, and Allocate
+// panics.
 func (s *Set) Allocate(o *Object, bytes int64) {
 	for i := range o.Shares {
 		o.Shares[i].Extents = s.allocatePages(o, bytes)

@@ -7,8 +7,9 @@ import (
 )
 
 // A tenant without a quota has no policies of its own. With its first quota it gets new
-// policies. Its objects are added to them a few at a time, in the order of their last use,
-// which many policies rely on. "listing" collects the objects, "telling" adds them:
+// policies. Its objects are added to these policies a few at a time, in the order of their
+// last use, which many policies rely on. "listing" collects the objects, "telling" adds
+// them:
 //
 //	none ──► listing ──► telling ──► complete: the quota counts
 //
@@ -27,8 +28,8 @@ type catchUp struct {
 // placesAtOnce is the number of rows of the table that one critical section scans.
 const placesAtOnce = 64
 
-// SetQuota sets a tenant's quota; 0 = none. It counts at once, unless the tenant's
-// policies are incomplete; then it counts when CatchUp has completed them.
+// SetQuota sets a tenant's quota; 0 = none. The quota counts at once, unless the tenant's
+// policies are incomplete. In that case it counts when CatchUp has completed them.
 func (s *Set) SetQuota(t *Tenant, bytes int64) {
 	if t.Evict == nil && bytes > 0 {
 		t.Evict, t.behind = s.cfg.Eviction(), &catchUp{}
@@ -51,9 +52,10 @@ func (t *Tenant) WantedQuota() int64 {
 	return t.QuotaBytes
 }
 
-// CatchUp reports some missing uses to a tenant's policies. more reports that they are
-// still incomplete. Each call reports EvictRows more uses than were added since the last
-// call, so that the work ends however often objects are used meanwhile.
+// CatchUp passes some uses that a tenant's policies have missed to these policies. The
+// result is true if the policies are still incomplete. Each call passes EvictRows more uses
+// than were added since the last call, so that the work ends however often objects are used
+// meanwhile.
 func (s *Set) CatchUp(t *Tenant) (more bool) {
 	b := t.behind
 	if b == nil {

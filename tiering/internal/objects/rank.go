@@ -130,7 +130,8 @@ func (o *Object) ContentKey() uint64 {
 	return max(1, binary.LittleEndian.Uint64(o.Key[:8])^who*odd)
 }
 
-// SetStored records the level that an object has in the lower tier; 0 = it is not there.
+// SetStored records the level that an object has in the lower tier; 0 = it is not in the
+// lower tier.
 func (s *Set) SetStored(o *Object, level tier.Level) {
 	if (o.Stored == 0) != (level == 0) {
 		o.Stored = level
@@ -142,10 +143,10 @@ func (s *Set) SetStored(o *Object, level tier.Level) {
 
 // track updates the pool's backlogs after something about o has changed.
 //
-// An object fetched from a peer is not dirty, since the peer has it. If every node that
-// used it once wrote it to disk, the disks would wear out for copies of the same bytes. It
-// is written, and offered to the outlets, when it is evicted and no other node is believed
-// to have it any more.
+// An object fetched from a peer is not dirty, since the peer has it. If every node that used
+// the object once wrote it to disk, the disks would wear out for copies of the same bytes. A
+// fetched object is written, and offered to the outlets, when it is evicted and no other node
+// is believed to have it any more.
 func (s *Set) track(o *Object) {
 	held := o.Ranked != Absent && !o.Fetched && !o.Profile.Trial
 	o.Pool.Dirty.change(s, o, &o.Cleaning, Stand(held && o.Stored == 0, o.Pins == 0 && o.Write == nil && !o.Refused))
@@ -156,9 +157,9 @@ func (s *Set) track(o *Object) {
 func (s *Set) Short(p *Pool) bool { return s.ShortOf(p, &p.Dirty) || s.ShortOf(p, &p.Unsent) }
 
 // ShortOf reports whether objects of a backlog should be copied now. With write-behind, or
-// an outlet that gets everything, they should be whenever the backlog is not empty.
-// Otherwise they should be if the pool is fuller than HighWater, and the bytes that are
-// free or can be dropped at once are fewer than those above LowWater.
+// with an outlet that gets everything, the result is true whenever the backlog is not empty.
+// In all other cases two conditions must hold: the pool is fuller than HighWater, and the
+// bytes that are free or can be dropped at once are fewer than the bytes above LowWater.
 func (s *Set) ShortOf(p *Pool, b *Backlog) bool {
 	switch {
 	case b.Objects == 0:
@@ -180,8 +181,8 @@ const (
 	Candidate          // evictable
 )
 
-// Stand returns the standing of an object in a policy: held says whether the policy tracks
-// it, may whether it may be evicted.
+// Stand returns the standing of an object in a policy. The parameter held is true if the
+// policy tracks the object, and the parameter may is true if the object may be evicted.
 func Stand(held, may bool) standing {
 	switch {
 	case !held:
@@ -192,8 +193,8 @@ func Stand(held, may bool) standing {
 	return suspended
 }
 
-// change moves an object of a policy from one standing to another. it is the object's
-// description, which is used only if the policy does not know the object yet.
+// change moves an object of a policy from one standing to another. The parameter it describes
+// the object, and is used only if the policy does not know the object yet.
 func (was standing) change(next standing, p policy.Eviction, id policy.ID, it policy.Item, used time.Time) {
 	if was == Absent {
 		p.Insert(id, it, used)

@@ -146,8 +146,8 @@ func (s *Set) Best(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Te
 	return s.BestNode(hash, accept, p, t, false)
 }
 
-// BestNode is Best, but with rows it also accepts a stripped checkpoint, since the caller
-// needs only rows.
+// BestNode is Best, but if the parameter rows is true it also accepts a stripped checkpoint,
+// since the caller needs only its rows.
 func (s *Set) BestNode(hash *[32]byte, accept tier.CheckpointKind, p *Profile, t *Tenant, rows bool) (*Object, tier.Reason) {
 	var best *Object
 	why := tier.ReasonNone

@@ -24,8 +24,8 @@ import (
 	"github.com/spliced-kv/spliced/tiering/tier"
 )
 
-// MayStrip reports whether a checkpoint with one child can lose its states. With a lower
-// tier, it can only if that tier has the checkpoint.
+// MayStrip reports whether a checkpoint with one child can lose its states. If the store has a
+// lower tier, the checkpoint can lose them only if that tier has it.
 func (s *Set) MayStrip(o *Object) bool {
 	if o.Children == 1 && s.Table.Get(o.Kids).NeedsStates() {
 		return false
@@ -49,8 +49,8 @@ func (s *Set) StripFor(o *Object, why decision.Reason, rival *Object) {
 	s.revalueChild(o)
 }
 
-// AllocateStates allocates pages for the holes of a stripped checkpoint. Their contents
-// are undefined.
+// AllocateStates allocates pages for the holes of a stripped checkpoint. The contents of these
+// pages are undefined.
 func (s *Set) AllocateStates(o *Object) {
 	ranks := int64(len(o.Shares))
 	for i := range o.Shares {
@@ -70,9 +70,9 @@ func (s *Set) FreeStates(o *Object) {
 	s.Resize(o, -o.StatePages, -o.StateBytes)
 }
 
-// restored marks a stripped checkpoint as whole, after its states were written. Its
-// descendants can be written to the lower tier again. They are offered at once as long as
-// each node has one child; others are offered after their next use.
+// restored marks a stripped checkpoint as whole, after its states were written. Its descendants
+// can be written to the lower tier again. Along the chain of only children they are offered to
+// it at once, and after a node with several children only after their next use.
 func (s *Set) restored(o *Object) {
 	o.on(evRestore)
 	s.revalueChild(o)
@@ -102,8 +102,9 @@ func (s *Set) dropPlaceholder(o *Object) {
 	s.Unlink(o, tier.ReasonEvicted)
 }
 
-// Resize adds pages to an object's bytes of pages, and to the accounts of its pool and
-// tenant. It adds bytes to the bytes of its layouts.
+// Resize changes the size of an object. It adds the parameter pages to the bytes that the
+// object's pages take, and to the accounts of its pool and tenant. It adds the parameter bytes
+// to Object.Bytes, the bytes of its layouts.
 func (s *Set) Resize(o *Object, pages, bytes int64) {
 	if o.Cleaning == Candidate || o.Ahead {
 		panic(fmt.Sprintf("objects: %s changes its size while it is dirty or read ahead", o.Name()))

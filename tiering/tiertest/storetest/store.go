@@ -62,9 +62,9 @@ func New(cfg tiering.Config, m *tiertest.Memory, trait tiertest.Traits) (*Store,
 	return s, nil
 }
 
-// Stop ends the store's goroutines and closes it. If flush is set, it flushes before that;
-// objects that a quota keeps out of the lower tier are then not written. A second Stop
-// does nothing.
+// Stop ends the store's goroutines and closes it. If the parameter flush is true, it first
+// writes all objects to the lower tier, except those that a quota keeps out. A second Stop does
+// nothing.
 func (s *Store) Stop(flush bool) error {
 	s.stop.Do(func() {
 		if flush {

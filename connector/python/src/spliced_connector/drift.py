@@ -5,7 +5,7 @@ and compares it with `recorded/vllm.json`, a description of a release that the a
 with. Each difference is one line. The exit status is 0 without differences, 1 with some, 2 if the
 engine cannot be imported. `--record` writes the description of the installed release instead of
 comparing. `--sources DIR` reads a release that is not installed, such as an unpacked wheel, and
-imports nothing. It only reports, so its exit status is always 0.
+imports nothing. With `--sources` differences are only reported: the exit status is always 0.
 
 An interface is described by what a caller or a subclass depends on: abstract methods, names and
 kinds of parameters, fields of records, members of enumerations, attributes that a constructor

@@ -39,7 +39,8 @@ def acquire(
     digests: bool = False,
     life: float = 0.0,
 ) -> list[Segment | None]:
-    """Leases segments. Returns None for each that is not available. Raises `SplicedError`."""
+    """Leases segments. The list has one entry per key, None for a segment that is not available.
+    Raises `SplicedError`."""
     if together and len(keys) > MAX_KEYS:
         raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
     flags = int(digests), int(together)
@@ -65,8 +66,8 @@ def acquire_device(
     digests: bool = False,
     life: float = 0.0,
 ) -> list[DeviceSegment | None]:
-    """Like `acquire`, for copies in GPU memory. Without `fetch` it does not wait until missing
-    copies are made."""
+    """Like `acquire`, for copies in GPU memory. With `fetch`, the request waits until the daemon
+    has made missing copies."""
     device = memory_of(r)
     if together and len(keys) > MAX_KEYS:
         raise SplicedError(Code.INVALID, f"acquire: {len(keys)} keys")
@@ -106,7 +107,7 @@ def _lease(
     arena: int,
     make: Callable[[HeldAt, bytes, _Row], H],
 ) -> list[H | None]:
-    """Repeats the request until every key is decided."""
+    """Repeats the request until the daemon has answered for every key."""
     out: list[H | None] = [None] * len(keys)
     todo = list(range(len(keys)))
     try:
@@ -131,9 +132,11 @@ def _rows(
     arena: int,
     make: Callable[[HeldAt, bytes, _Row], H],
 ) -> list[int]:
-    """Converts the rows of a reply into segments. Returns the keys to ask for again.
+    """Converts the rows of a reply, one per key, into segments. Returns the indices of the keys to
+    ask for again.
 
-    Busy keys are asked for again if another key got an answer: then the reply may have been full.
+    The daemon answers "busy" also for keys that found no room in the reply. That may be the cause
+    if at least one key of the same reply got another answer.
     """
     again = []
     extent = digest = how = 0
@@ -157,7 +160,7 @@ def _rows(
         elif code == Code.BUSY:
             again.append(i)
         extent, digest, how = ends
-    return again if len(again) < len(now) else []  # busy for a reason other than room
+    return again if len(again) < len(now) else []  # if all are busy, not for lack of room
 
 
 def _segment(
@@ -169,7 +172,7 @@ def _segment(
     digests: slice,
     packed: bytes,
 ) -> _Row:
-    """Checks a row. Raises ValueError."""
+    """Checks and converts one row of a reply. Raises ValueError."""
     tokens = reply.tokens[row]
     if not 1 <= tokens <= MAX_TOKENS:
         raise ValueError(f"a segment of {tokens} tokens")
@@ -196,8 +199,8 @@ def load(
 def load_device(
     r: Registration, prefix: bytes, accept: Accept, wait: float, *, digests: bool = False
 ) -> DeviceCheckpoint:
-    """Like `load`, for a copy in GPU memory, which the daemon makes if there is none. The copy
-    always has states."""
+    """Like `load`, for a copy in GPU memory. If there is no copy yet, the daemon makes one. Kind
+    `Accept.ROWS` is not accepted, because a copy on the GPU must have states."""
     device = memory_of(r)
     accept &= ~Accept.ROWS
     request = LoadDeviceRequest(r.profile, r.rank, 0, accept, int(digests), prefix)
@@ -210,7 +213,7 @@ def load_device(
 def _chain(
     r: Registration, reply: LoadReply, accept: Accept, arena: int
 ) -> tuple[HeldAt, Accept, tuple[tuple[int, int], ...], list[Stored]]:
-    """Checks a reply to load."""
+    """Checks and converts a reply to load: the arguments that make a checkpoint."""
     try:
         nodes, stored = _nodes(r, reply, arena)
     except ValueError as err:
@@ -223,7 +226,7 @@ def _chain(
 
 
 def _kinds(reply: LoadReply) -> bytes:
-    """Returns the kind of each node."""
+    """Returns the kind of each node, an `Accept`."""
     if reply.rows is None:  # all have states
         return bytes([reply.kind] * len(reply.node_begin))
     return bytes(reply.rows.kinds)
@@ -232,8 +235,8 @@ def _kinds(reply: LoadReply) -> bytes:
 def _nodes(
     r: Registration, reply: LoadReply, arena: int
 ) -> tuple[list[tuple[int, int]], list[Stored]]:
-    """Checks the nodes of a checkpoint: together they must cover [0, tokens), and each must have
-    the size of its layout.
+    """Checks the nodes of a checkpoint, which are its consecutive token ranges. Together they must
+    cover [0, reply.tokens), and each must have the size of its layout.
 
     Raises ValueError.
     """
@@ -249,7 +252,8 @@ def _nodes(
         layout = (profile.edge_layout if rows else profile.checkpoint_layout)(end - begin)
         extents = slice(extent, extent + reply.extent_count[i])
         digests = slice(digest, digest + reply.digest_count[i])
-        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS  # rows need these states
+        # A node of rows needs the states of the node before it.
+        holes = i < last and not rows and kinds[i + 1] != Accept.ROWS
         offsets, lengths = reply.extent_off[extents], reply.extent_len[extents]
         where = runs(offsets, lengths, layout.nbytes, arena, holes=holes)
         _check_rows(layout, where)

@@ -38,8 +38,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class WalkTiming:
-    """How long a splice took, from the first lease to the last row, without waits. `rows` were
-    computed between segments, `placed` rows were copied from segments."""
+    """How long a splice took, from the first lease to the last row, without waits. The field `rows`
+    counts rows computed between segments, the field `placed` rows copied from segments."""
 
     rows: int
     placed: int
@@ -60,35 +60,36 @@ _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 @dataclass(frozen=True)
 class Query:
     """A prompt to ask advice for. Ask when it arrives, with the result of match. Ask again when the
-    answer is complete, with the answer appended to `tokens` and `output` set."""
+    answer is complete: then `tokens` ends with the answer, and `output` is the answer's length."""
 
     tokens: Sequence[int]
     output: int = 0
     """How many of the last tokens were generated."""
     record: bool = True
-    """The prompt is being served: the daemon remembers it."""
+    """Whether the prompt is being served. If so, the daemon remembers it."""
     block_tokens: int = 0
-    """Advised checkpoints are at multiples of this number of tokens; 0 = that of the model."""
+    """Advised checkpoints are at multiples of this number of tokens. 0: the model's number."""
     max_checkpoints: int = 0
     """The most checkpoints to advise; 0 = the daemon's default."""
     match: Match | None = None
     """The result of match for this prompt."""
     lookup: Lookup | None = None
-    """Instead of `match`: what the daemon looks up first, with one key for each of `segments`. Only
-    allowed if `Model.looks_up`."""
+    """A match request that the daemon answers before it advises, given instead of `match`. It has
+    one key for each entry of `segments`. Only allowed if `Model.looks_up`."""
     segments: Sequence[tuple[int, int]] = ()
     """The first token and the length of each segment, in the order of the keys of `match`."""
     cuts: Sequence[int] = ()
     """Boundaries that the application knows, ascending."""
     seam_tokens: int = 0
-    """How many tokens of the segments are recomputed if those that were found are reused, from the
-    function `seam_tokens`. With `lookup`: if all are reused."""
+    """How many tokens of the segments are recomputed if all segments that were found are reused
+    (the function `seam_tokens` computes it). With `lookup`: if all segments are reused."""
     buffer_tokens: int = 0
-    """End of a buffer over this prompt; 0 = none."""
+    """Number of prompt tokens up to the end of the buffer that holds rows of this prompt. 0: there
+    is no buffer."""
     samples: Sequence[_Timing] = ()
-    """Times measured since the last advice; the last 1,024 of each kind count."""
+    """Times measured since the last advice. The daemon gets the last 1,024 of each type."""
     limit: LossLimit | None = None
-    """The loss that the prompt's splice may have; None if nothing of it is spliced."""
+    """The loss that a splice of the prompt may have. None: the prompt is not spliced."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,11 @@ class Advice:
     checkpoints: tuple[CheckpointAdvice, ...]
     segments: tuple[SegmentAdvice, ...]
     splice: int | None = None
-    """How many leading segments of the query the splice in `predicted` includes; of these it reuses
-    those that are held and those to be published. None: the daemon is too old to report it."""
+    """The time of a splice in `predicted` is that of a splice with this number of leading segments
+    of the query. It reuses those that are cached and those that will be published. None: the daemon
+    is too old to report the number."""
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
-    """How the prompt may be spliced within its limit. The other fields assume that."""
+    """How the prompt may be spliced within `Query.limit`. The other fields assume such a splice."""
     found: Match | None = None
     """The result of the query's `lookup`; None without one."""
 
@@ -138,7 +140,8 @@ class Advice:
         """Returns how many leading segments of the query the prompt should reuse. 0: the daemon
         advises against a splice. None: all of them, because no cost estimate says how many.
 
-        wanted: some segments are to be captured, for which an older daemon has no cost estimate.
+        wanted: whether some segments are to be captured. An older daemon does not estimate the
+            cost of captures.
         priced: False ignores cost estimates, but not the loss limit.
         """
         if self.loss.splicing is Splicing.NONE:
@@ -149,8 +152,11 @@ class Advice:
 
 
 def seam_tokens(pieces: Sequence[Piece], found: Match) -> int:
-    """Returns how many tokens are recomputed if all segments that were found are reused; if none
-    was found, if all segments are reused. pieces: those whose keys were matched, in order."""
+    """Returns how many tokens of the segments are recomputed in a splice. The splice reuses all
+    segments that were found, or all segments if none was found.
+
+    pieces: the segments whose keys were matched, in the order of the keys.
+    """
     hits = found.hits if any(found.hits) else [True] * len(pieces)
     return sum(piece.seam_tokens for piece, hit in zip(pieces, hits, strict=True) if hit)
 
@@ -198,7 +204,7 @@ def _check(query: Query) -> None:
 def _request(r: Registration, query: Query, offset: int) -> AdviseRequest:
     found, losses = query.match or Match(), r.attachment.greeting.losses
     known = bool(found.status)
-    kept = found.prefix_kind == Accept.ROWS  # by the states before the rows, or a replay
+    kept = found.prefix_kind == Accept.ROWS  # a checkpoint stored as rows
     good = [one for one in query.samples if _sensible(one)]
     samples = [one for one in good if isinstance(one, Sample)][-MAX_SAMPLES:]
     return AdviseRequest(
@@ -246,8 +252,8 @@ def _micros(sample: _Timing) -> int:
 
 
 def _sensible(sample: _Timing) -> bool:
-    """Returns whether the daemon accepts a sample. A sample without time or tokens makes it refuse
-    the whole request."""
+    """Returns whether the daemon accepts a sample. The daemon refuses a whole request that has a
+    sample without time or tokens."""
     if isinstance(sample, Sample):
         fits = 0 <= sample.begin < sample.end <= MAX_TOKENS
     elif isinstance(sample, WalkTiming):
@@ -260,7 +266,8 @@ def _sensible(sample: _Timing) -> bool:
 
 
 def _advice(r: Registration, reply: AdviseReply, query: Query) -> Advice:
-    """Checks and converts a reply. At a wrong position an engine would save another state."""
+    """Checks and converts a reply. Positions are checked because an engine would save a wrong state
+    at a wrong position."""
     tokens = len(query.tokens)
     if reply.seen_tokens > tokens or not 1 <= reply.way <= len(reply.way_micros):
         text = f"advise: {reply.seen_tokens} of {tokens} tokens seen, way {reply.way}"

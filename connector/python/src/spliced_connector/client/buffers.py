@@ -26,7 +26,7 @@ _UNCHANGED = {Code.INVALID, Code.BUSY, Code.FULL, Code.QUOTA}
 
 
 class Buffer(Held):
-    """The rows after a state. A buffer ends with its release or with the connection.
+    """The rows of the tokens after a state. A buffer ends with its release or with the connection.
 
     For one thread at a time.
     """
@@ -162,7 +162,8 @@ def accept(r: Registration, buffer: Buffer, n: int) -> None:
 def replay(
     r: Registration, buffer: Buffer, token: int, into: Slot | None, *, flush: bool
 ) -> Slot | None:
-    """Returns the states after the first `token` tokens, all accepted. Raises `SplicedError`."""
+    """Returns the states after prompt tokens [0, token), which must all be accepted. Raises
+    `SplicedError`."""
     if not buffer.begin <= token <= buffer.accepted:
         text = f"token {token} of a buffer of [{buffer.begin}, {buffer.accepted})"
         raise SplicedError(Code.INVALID, f"replay to {text}")
@@ -183,8 +184,8 @@ def replay(
 def replay_rows(
     r: Registration, checkpoint: Checkpoint, token: int, into: Slot | None
 ) -> Slot | None:
-    """Returns the states after the first `token` tokens, from a checkpoint that is stored as rows.
-    Raises `SplicedError`."""
+    """Returns the states after prompt tokens [0, token), computed from a checkpoint that is stored
+    as rows. Raises `SplicedError`."""
     if checkpoint.kind != Accept.ROWS or not checkpoint.states <= token <= checkpoint.tokens:
         text = f"token {token} of [{checkpoint.states}, {checkpoint.tokens}] kept as rows"
         raise SplicedError(Code.INVALID, f"replay to {text}")

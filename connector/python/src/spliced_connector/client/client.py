@@ -111,13 +111,14 @@ class Client:
 
     @property
     def device(self) -> DeviceMemory | None:
-        """Returns the memory of the daemon's GPU, None without one or before it is attached."""
+        """Returns the memory of the daemon's GPU. Returns None if the daemon has no GPU or its
+        memory is not attached yet."""
         current = self._keeper.current
         return device_of(current) if current is not None and self.attached else None
 
     def wait_device(self, timeout: float) -> DeviceMemory | None:
         """Waits at most `timeout` seconds until GPU memory is attached or is known to be
-        unavailable. Returns it, or None."""
+        unavailable. Returns the GPU memory, or None without it."""
         keeper = self._keeper
         if keeper.device is None or keeper.inert:
             return None
@@ -132,7 +133,7 @@ class Client:
 
     @property
     def device_state(self) -> str:
-        """Returns why there is no memory of a GPU, in one line; empty if there is."""
+        """Returns why no GPU memory is attached, in one line; empty if GPU memory is attached."""
         keeper = self._keeper
         if self.device is not None:
             return ""

@@ -39,16 +39,18 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class PlanSpan:
-    """Prompt tokens [start, start + count): a segment's interior, or computed by the engine."""
+    """Prompt tokens [start, start + count). They are the interior of a cached segment (its tokens
+    without seams), or the engine computes them."""
 
     start: int
     count: int
     segment: Segment | DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: Bytes | Sequence[Bytes] | None = None
-    """(T, S) of a computed span in F32: one buffer laid out by `Profile.seam_layout(layer)` for the
-    requested layers, or one buffer per part. Compose needs it for every computed span but the last.
-    It cannot be used together with segments on a GPU, see `device_splice`."""
+    """Transitions and end-states (T, S) of a computed span in F32, for the requested layers: one
+    buffer laid out by `Profile.seam_layout(layer)`, or one buffer per part of that layout. Compose
+    needs them for every computed span but the last. If a segment of the plan is on a GPU, they are
+    refused; see `device_splice`."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ def compose(
     into: Slot | None,
     wait: float | None = None,
 ) -> Slot | None:
-    """Moves running states over a plan. wait: timeout in seconds, None is
-    `Options.transfer_timeout`. Raises `SplicedError`."""
+    """Computes the running states after the last span of a plan, from those of `origin`. wait:
+    timeout in seconds, None is `Options.transfer_timeout`. Raises `SplicedError`."""
     call = _call(r, Op.COMPOSE, into, wait)
     kind, lease, offset = encode_origin(r, origin)
     columns = _columns(r, plan)
@@ -103,8 +105,8 @@ def compose(
 
 
 def _memory(r: Registration, plan: Plan, origin: Origin, into: Slot | None) -> DeviceMemory | None:
-    """Returns the GPU's memory if results are stored there: if any lease of a plan is on the
-    GPU."""
+    """Returns the GPU's memory if results are stored in it, which is so if any lease that a request
+    names is on the GPU."""
     named = [span.segment for span in plan.spans] + [origin.checkpoint, origin.slot, into]
     return device_of(r.attachment) if any(isinstance(held, DeviceHeld) for held in named) else None
 
@@ -118,8 +120,8 @@ def rotate(
     into: Slot | None,
     wait: float | None = None,
 ) -> Slot | None:
-    """Places keys and values, and with op ASSEMBLE states, in a slot. wait: as in `compose`.
-    Raises `SplicedError`."""
+    """Places keys and values in a slot, and also states if the parameter op is ASSEMBLE. wait: as
+    in `compose`. Raises `SplicedError`."""
     call = _call(r, op, into, wait)
     request = _rotate_request(r, op, plan, layer, origin, _target(r, into), None)
     try:
@@ -274,8 +276,8 @@ def _stage_inputs(
 
 
 def _flat(span: PlanSpan, layout: Layout) -> list[tuple[int, memoryview]] | None:
-    """Returns the input of a span as pairs of offset and bytes: one pair for the whole, or one per
-    part. None: the span has no input."""
+    """Returns the input of a span as pairs of offset and bytes: one pair for an input given as one
+    buffer, otherwise one per part. None: the span has no input."""
     if span.input is None:
         return None
     whole = isinstance(span.input, Bytes)

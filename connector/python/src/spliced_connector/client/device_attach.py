@@ -31,7 +31,8 @@ _SEALS = 0x2 | 0x4 | 0x8  # against shrinking, growing and writing
 _PTX_MOST = 16 << 20  # a guess, far above the kernels' size
 
 _SLOTS = 2
-"""Slots of the order page: the client's and the daemon's."""
+"""Number of slots of the order page, the GPU memory with the sequence numbers that order streams of
+both processes: one for the client's numbers, one for the daemon's."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class DeviceKeeper:
         wake: Callable[[], bool],
     ) -> None:
         self.why = "not tried yet"
-        """Why there is no memory."""
+        """Why no GPU memory is attached."""
         self.tried: Attachment | None = None
         """The last attachment whose memory was requested."""
         self._options = options

@@ -33,7 +33,8 @@ class DeviceHeld(Held):
     def __del__(self) -> None:
         if not self._released and self._pid == os.getpid():
             self._released = True
-            # A stream may still read it. Takes no lock, because this may run inside any function.
+            # A stream may still read the leased memory. `drop` takes no lock, because this
+            # destructor may run inside any function.
             self.device.releases.drop(self._tenant, self._lease)
 
 
@@ -43,9 +44,9 @@ def release_after(
     """Releases leases of one client and tenant once a stream has passed this point.
 
     The leases must not be used any more, except by work that is already queued. The call does not
-    wait; `Passing.good` reports later whether the bytes were valid throughout. It returns None if
-    there are no leases. Raises ValueError for leases of different clients, and `CudaError`; then
-    the leases are unchanged.
+    wait; `Passing.good` reports later whether the bytes were valid throughout. The call returns
+    None if there are no leases. Raises ValueError for leases of different clients, and `CudaError`;
+    then the leases are unchanged.
     """
     if not objects:
         return None
@@ -63,7 +64,7 @@ def release_after(
 
 
 def _runs(stored: Stored, device: DeviceMemory, i: int) -> list[Run]:
-    """Returns where part i lies."""
+    """Returns the runs of GPU memory that hold the part with index i."""
     part = stored.layout.parts[i]
     if not present(stored.extents, part.offset, part.nbytes):
         raise SplicedError(Code.GONE, f"part {i} is not in memory")
@@ -107,7 +108,7 @@ class DeviceSegment(DeviceHeld):
 
 
 class DeviceCheckpoint(DeviceHeld):
-    """A saved prefix leased on the GPU: nodes from the start of the prompt to its last token."""
+    """A saved prefix leased on the GPU. It consists of nodes, consecutive ranges of the prefix."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class DeviceCheckpoint(DeviceHeld):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that it covers."""
+        """Number of tokens that the checkpoint covers."""
         return self.nodes[-1][1]
 
     @property

@@ -91,7 +91,7 @@ class DeviceMemory:
     def load_kernels(self) -> None:
         """Compiles the kernels ahead of use. The memory can be used without them.
 
-        Compilation takes seconds unless the driver has cached an earlier one: see docs/gpu.md.
+        Compilation takes seconds unless the driver has cached the result: see docs/gpu.md.
         """
         try:
             self._kernels = Kernels(self.gpu.context, self.ptx)
@@ -127,7 +127,8 @@ class DeviceMemory:
 
         `release_after` must have been called with a signal. If the GPU has no memory operations
         on streams, or `gpu.most_waiting()` streams wait already, this waits on the host. Raises
-        `CudaError`, `SplicedError`: INVALID, UNSUPPORTED for a stream that captures a graph.
+        `CudaError`, and `SplicedError`: INVALID for a release without a signal, UNSUPPORTED for a
+        stream that captures a graph.
         """
         self.releases.wait(stream, passing)
 

@@ -1,9 +1,11 @@
 """Leases of device memory that end when a stream has passed a point.
 
+A release has these stages, with the requests "order" and "release" to the daemon on the arrows:
+
     MARKED --order--> TOLD                 the daemon sees on its page when the stream has passed
     MARKED --order refused, or no page--> WAITED --release--> TOLD   we wait on the host instead
 
-These are the stages of a release. It is also TOLD if the daemon is gone and need not be notified.
+If the daemon is gone, a release is TOLD without a request.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Passing:
         self.leases = leases
         self.after = after
         self.signal = signal
-        """The number that the daemon writes into its slot of the order page then; 0 for none."""
+        """The number that the daemon writes into its slot of the order page when it has taken the
+        leases back. 0: it writes none."""
         self.event: Event | None = None
         self._done = threading.Event()
         self._good: tuple[bool, ...] = (False,) * len(leases)
@@ -68,7 +71,7 @@ class Passing:
 
 
 class _RefusedError(Exception):
-    """The daemon accepts no order for these leases, and never will."""
+    """The daemon accepts no order request for these leases, and never will."""
 
 
 class DeviceReleases:
@@ -99,7 +102,7 @@ class DeviceReleases:
     def after(self, stream: Stream, tenant: int, leases: Sequence[int], *, signal: bool) -> Passing:
         """Releases leases once a stream has passed this point. The call does not wait.
 
-        The caller holds one use of the mappings for each lease; the release of the lease ends it.
+        The caller is a user of the mappings once per lease; the release of a lease ends that use.
         Raises `CudaError`, and `SplicedError(UNSUPPORTED)` for a stream that captures a graph.
         """
         order = self._order
@@ -176,12 +179,12 @@ class DeviceReleases:
                 self._answer(batch, good)
 
     def _send_order(self, order: OrderPage, batch: list[Passing]) -> list[bool]:
-        """Repeats the request until the stream has passed or the connection has ended. Returns
-        whether each lease was valid.
+        """Repeats an order request until the stream has passed all points of the batch or the
+        connection has ended. Returns whether each lease was valid.
 
         Raises `_RefusedError` if the daemon will never accept the request, and `SplicedError`.
         """
-        # Two threads may have marked in one order and arrived here in the other.
+        # The last release need not have the highest mark: two threads may mark A, B and queue B, A.
         after = max(passing.after for passing in batch)
         signal = batch[-1].signal
         ids = [lease for passing in batch for lease in passing.leases]
@@ -191,14 +194,14 @@ class DeviceReleases:
             call = Call(Op.ORDER, time.monotonic() + self._timeout, Late(batch[0].tenant))
             try:
                 exchange.start(call, request)
-                # If the stream has not passed by the first deadline, the daemon says so: wait for
-                # that.
+                # If the stream has not passed by the first deadline, the daemon replies LATE. Wait
+                # longer than that deadline, so that this reply is received.
                 call.deadline += self._timeout
                 codes = exchange.result(call, CodesReply).codes
             except SplicedError as err:
                 refused = err.code not in _ASK_AGAIN
-                # Streams must not wait indefinitely for a daemon that does not answer, or will
-                # not write. A late answer only means that our stream has not passed yet.
+                # Streams must not wait indefinitely for a daemon that does not answer, or will not
+                # write the signal. The answer LATE only means that our stream has not passed yet.
                 if signal and (refused or call.reply is None):
                     with contextlib.suppress(CudaError):
                         order.rescue(signal)
@@ -246,7 +249,7 @@ class DeviceReleases:
                     driver.synchronize_all()
                 self._attachment.drop(Return(Op.RELEASE, tenant), lease)
 
-    # Run by both.
+    # Run by both threads.
 
     def _answer(self, batch: list[Passing], good: Sequence[bool]) -> None:
         self._attachment.tally.add("doubtful", good.count(False))

@@ -37,19 +37,20 @@ _NOWHERE = DevicePtr(0)
 
 @dataclass(frozen=True)
 class DeviceSpan:
-    """Prompt tokens [start, start + count): a segment's interior, or computed by the engine."""
+    """Prompt tokens [start, start + count). They are the interior of a cached segment (its tokens
+    without seams), or the engine computes them."""
 
     start: int
     count: int
     segment: DeviceSegment | None = None
     """None: the engine computes these tokens."""
     input: DevicePtr = _NOWHERE
-    """Address of (T, S) of a computed span in F32, laid out by `Profile.seam_layout(layer)` for the
-    requested layers, with S at the true positions. Compose needs it for every computed span but the
-    last."""
+    """Address of the transitions and end-states (T, S) of a computed span in F32, for the requested
+    layers, laid out by `Profile.seam_layout(layer)`. S was computed at the tokens' prompt
+    positions. Compose needs an address for every computed span but the last."""
     before: DevicePtr = _NOWHERE
     """Address where compose writes the states before a computed span, laid out by
-    `Profile.states_layout(layer, 0)`; 0 = not wanted."""
+    `Profile.states_layout(layer, 0)`. 0: these states are not written."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def compose(
     layer: int = ALL_LAYERS,
     origin: DeviceCheckpoint | DevicePtr | None = None,
 ) -> None:
-    """Queues kernels that move running states over spans.
+    """Queues kernels that compute the running states after the last of some spans.
 
     `into` is the address for the final states, in F32, laid out by `Profile.states_layout(layer,
     0)`. `origin` has the states before the first span: a checkpoint, or an address with the same
@@ -123,8 +124,8 @@ def place(
 
 
 class _Operands:
-    """Collects the operands of launches. `add` returns an operand's index in their list of
-    addresses."""
+    """Collects the operands of launches. `add` returns the index that an operand's address will
+    have in the list of addresses."""
 
     def __init__(self) -> None:
         self.runs: list[list[Run]] = []
@@ -180,7 +181,7 @@ def _turn_of(profile: Profile, layer: int, distance: int) -> Turn | None:
 
 
 class _StateJob:
-    """Moves one layer's state over the spans. Made before the addresses of operands are known."""
+    """The compose job of one layer, before the addresses of operands are known."""
 
     def __init__(
         self,

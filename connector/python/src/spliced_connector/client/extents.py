@@ -8,8 +8,8 @@ from spliced_connector.client.connection.staging import Extent
 from spliced_connector.client.terms import NONE64
 
 ABSENT = -1
-"""The offset of bytes that are not in memory. A checkpoint node that other nodes extend may have
-dropped its states."""
+"""The offset of bytes that are not in memory. A checkpoint consists of nodes (consecutive token
+ranges), and a node that a later node extends may have lost its states."""
 
 
 def runs(

@@ -38,7 +38,7 @@ _HANGUP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class _Wakeup:
-    """Wakes the thread.
+    """Wakes the keeper's thread.
 
     The descriptor is closed when the last reference to this object is gone. A thread that is about
     to call `set` has a reference, so the descriptor cannot belong to another file by then.
@@ -48,7 +48,7 @@ class _Wakeup:
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set(self) -> None:
-        with contextlib.suppress(OSError):  # set more often than the counter can hold
+        with contextlib.suppress(OSError):  # the counter is full, so the thread will wake anyway
             os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
@@ -68,18 +68,18 @@ class Keeper:
         self.pid = os.getpid()
         self.current: Attachment | None = None
         self.why = "not tried yet"
-        """Why there is no daemon."""
+        """Why no daemon is attached."""
         self.changed = threading.Condition()
         """Notified when `current`, a registration or `closing` changes."""
         self.closing = False
         self._attempts = 0
         self._enrolments: list[Enrolment] = []
         self._attachments: list[Attachment] = []  # used by the thread only
-        self._logged = ""  # last logged
+        self._logged = ""  # the last logged reason
         self._now = time.monotonic
         self._full_until = 0.0
         self._quiet_until, self._unlogged = 0.0, 0  # for invalid requests
-        self._complaints: dict[Enrolment, str] = {}  # last logged, by unregistered model
+        self._complaints: dict[Enrolment, str] = {}  # of unregistered models, as last logged
         self._wakeup: _Wakeup | None = _Wakeup()
         self.device: DeviceKeeper | None = None
         if options.device is not None:
@@ -150,8 +150,8 @@ class Keeper:
     def forked(self) -> None:
         """Drops the parent's connection in a child that has just been forked.
 
-        Otherwise the daemon would not notice the parent's end. Locks may be held by threads that
-        do not exist in the child.
+        Otherwise the daemon would not notice the parent's end. Locks are made anew, because threads
+        that do not exist in the child may have held the old ones.
         """
         self.tally.forked()
         self.changed = threading.Condition()
@@ -309,7 +309,7 @@ class Keeper:
             if attachment.exchange.at_end and not attachment.gone:
                 again |= not attachment.finish()
         if again:
-            time.sleep(0.001)  # a caller is reading, and will see the same events
+            time.sleep(0.001)  # a caller is reading and will handle the same events
 
     def _shut_down(self) -> None:
         """Ends all connections. First waits some time for requests that may write engine memory."""
@@ -331,7 +331,7 @@ class Keeper:
             self.closing, self.current, self.why = True, None, "client closed"
             self.changed.notify_all()
         self._wakeup = None
-        for attachment in self._attachments:  # dropped after the last wake
+        for attachment in self._attachments:  # leases dropped after the last wake
             attachment.collect()
 
     def _daemon_may_access(self) -> bool:
@@ -343,7 +343,8 @@ class Keeper:
 
 
 def _jitter(seconds: float) -> float:
-    """Keeps the clients of a node from attaching all at once."""
+    """Returns a random delay of at most `seconds`, so that the clients of a node do not attach all
+    at once."""
     return random.uniform(seconds / 2, seconds)
 
 

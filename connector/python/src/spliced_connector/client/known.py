@@ -26,12 +26,12 @@ class KnownQuery:
     seam_tokens: int = 0
     """Seam width, in tokens, of segments that do not begin at token 0."""
     primer: bytes = b""
-    """Digest of the primer that segments beginning at `primed_from` or later should have; empty =
-    none. A segment at token 0 never has one."""
+    """Digest of the primer that segments beginning at `primed_from` or later should have. Empty: no
+    primer. A segment at token 0 never has a primer."""
     primed_from: int = 0
     """Segments that begin earlier should have no primer."""
     either: bool = True
-    """The other variant of a segment is accepted if the preferred one is not cached."""
+    """Whether the other variant of a segment is accepted if the preferred one is not cached."""
 
     def prefers_primed(self, start: int) -> bool:
         """Returns whether the primed variant is preferred for a segment that begins at a token."""
@@ -50,7 +50,7 @@ class KnownSegment:
     interior: int
     """Number of tokens that are not recomputed."""
     primed: bool = False
-    """It was captured after the primer of the query."""
+    """Whether the segment was captured after the primer of the query."""
 
     @property
     def end(self) -> int:
@@ -80,7 +80,8 @@ def stage(r: Registration, call: Call, query: KnownQuery) -> tuple[MatchPrompt, 
 def found(
     r: Registration, query: KnownQuery, reply: MatchKnown | None, primers: MatchPrimers | None
 ) -> tuple[KnownSegment, ...]:
-    """Checks an answer: otherwise an engine could place a state at the wrong tokens.
+    """Checks and converts an answer. A wrong answer could make an engine place a state at the wrong
+    tokens.
 
     An older daemon (`primers` is None) finds segments without a primer. They are dropped where
     the query does not accept them.

@@ -84,8 +84,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def take(held: Held) -> bool:
-    """Claims a lease for release. Returns False if another thread has, or the process was
-    forked."""
+    """Claims a lease for release. Returns False if another thread has claimed it, or if this
+    process is a forked child."""
     if held._pid != os.getpid():
         return False
     with _once:
@@ -94,8 +94,8 @@ def take(held: Held) -> bool:
 
 
 def release_all(objects: Sequence[Held | None]) -> list[bool]:
-    """Releases many leases with few requests. Returns for each what its `release` would; False
-    for None."""
+    """Releases many leases with few requests. Returns, for each lease, what its `release` returns;
+    False for an entry that is None."""
     good = [False] * len(objects)
     batches: dict[tuple[int, int], list[int]] = {}
     for i, held in enumerate(objects):
@@ -214,7 +214,7 @@ class Segment(Held):
     def verify(self) -> bool | None:
         """Returns whether the bytes in memory match the digests that were acquired with them.
 
-        None without digests, and if xxhash is not installed.
+        Returns None if no digests were acquired, or if xxhash is not installed.
         """
         attachment = self._memory()
         good = self._stored.good(attachment.arena)
@@ -224,7 +224,7 @@ class Segment(Held):
 
 
 class Checkpoint(Held):
-    """A saved prefix leased for reading: nodes from the start of the prompt to its last token."""
+    """A saved prefix leased for reading. It consists of nodes, consecutive ranges of the prefix."""
 
     def __init__(
         self,
@@ -245,13 +245,13 @@ class Checkpoint(Held):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that it covers."""
+        """Number of tokens that the checkpoint covers."""
         return self.nodes[-1][1]
 
     @property
     def states(self) -> int:
-        """Number of tokens that its states cover; later states are rebuilt by
-        `Model.replay_rows`."""
+        """Number of tokens before the states of the last node that has states. `Model.replay_rows`
+        rebuilds the states after later tokens."""
         whole = [
             end
             for (_, end), kind in zip(self.nodes, self.kinds, strict=True)
@@ -267,8 +267,8 @@ class Checkpoint(Held):
     def part(self, node: int, i: int) -> memoryview:
         """Returns the bytes of part i of a node, as `Segment.part`.
 
-        Only the last node's states and convolution tails are needed. Those of the other nodes may
-        be absent from memory: then it raises `SplicedError(GONE)`.
+        Only the last node's states and convolution tails are needed. The states and tails of
+        earlier nodes may be absent from memory: then this call raises `SplicedError(GONE)`.
         """
         return self._nodes[node].part(self._memory().arena, i)
 
@@ -295,7 +295,7 @@ class Slot(Held):
         self.rows = 0
         """Rows that rotate or assemble packed."""
         self.corrupt = False
-        """A failed request may have written it partly or may still be writing."""
+        """Whether a failed request may have written part of the slot, or may still be writing."""
 
     def place(self, offset: int, nbytes: int, rows: int) -> None:
         """Stores the position that a reply reports."""

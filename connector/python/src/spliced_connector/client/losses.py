@@ -27,8 +27,8 @@ BEYOND_MAX_LOSS = (
 @dataclass(frozen=True, slots=True)
 class SpliceWay:
     """A way of splicing. primed: at least one segment was captured after the primer, and so was
-    every segment for which that variant is preferred. refreshed: the last segments are computed in
-    context."""
+    every segment for which the primed variant is preferred. refreshed: the last segments are
+    recomputed after the text that precedes them, not reused."""
 
     primed: bool = False
     refreshed: bool = False
@@ -40,8 +40,8 @@ WAYS = tuple(SpliceWay(primed, last) for last in (False, True) for primed in (Fa
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """Counts of requests that were both spliced and computed in full. `changed` counts those of
-    them whose first token differed."""
+    """Counts of requests. `compared` counts those that were both spliced and computed in full,
+    `changed` those among them whose first token differed."""
 
     compared: int = 0
     changed: int = 0

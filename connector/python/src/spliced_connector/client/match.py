@@ -20,8 +20,8 @@ from spliced_connector.wire import (
     Op,
 )
 
-# The most keys, and the most prefixes, of one request. At this number both, with the positions,
-# fill little more than half a frame.
+# One request has at most this number of keys and at most this number of prefixes. Keys, prefixes
+# and positions then fill little more than half a frame.
 _ROWS = 1024
 
 
@@ -32,7 +32,7 @@ class Match:
     prefix_tokens: int = 0
     """Tokens of the longest saved prefix, 0 = none."""
     prefix_index: int = -1
-    """Index of this prefix in the query; -1 without one."""
+    """Index of the longest saved prefix in the query's prefixes; -1 if no prefix is saved."""
     prefix_kind: Accept = Accept.NONE
     prefix_reason: int = Reason.NONE
     """A `Reason`: why no longer prefix was a hit."""
@@ -42,21 +42,23 @@ class Match:
     tier: Sequence[int] = ()
     reason: Sequence[int] = ()
     tokens: Sequence[int] = ()
-    """Number of interior tokens (not recomputed) of a hit. 0 if unknown, in tier PEER only."""
+    """Number of interior tokens (those that are not recomputed) of each hit. 0 if unknown, which
+    happens in tier PEER only."""
     trouble: str = ""
     """Why everything is a miss; empty if the daemon has answered."""
     known: Sequence[KnownSegment] = ()
-    """Cached segments in the given prompt, ascending and without overlaps."""
+    """Cached segments that were found by a `KnownQuery`, ascending and without overlaps."""
     known_reason: int = Reason.NONE
     """`Reason.OFF`: `known` is empty because splicing is switched off for the profile."""
     prefix_states: int = 0
-    """Number of tokens that the prefix's states cover; later ones are rows, see `Accept.ROWS`."""
+    """Number of tokens that the prefix's states cover. Of later tokens, up to `prefix_tokens`, the
+    daemon has rows, see `Accept.ROWS`."""
     error: Sequence[float] = ()
     """Parallel to `status`: an upper bound on how much the stored form of a hit differs from the
     published data, relative to the data's norm (for transitions: to 1). 0 = identical."""
     variant: Sequence[int] = ()
-    """Parallel to `status`: 0 = row i is about `keys[i]`. 1 = row i is about `others[i]`, which is
-    a hit while `keys[i]` is not."""
+    """Parallel to `status`: 1 at index i if the result at i is about the query's `others[i]`, which
+    is a hit while `keys[i]` is not. 0 if it is about `keys[i]`."""
 
     def hit(self, i: int) -> bool:
         """Returns whether the segment of key i can be acquired."""
@@ -90,7 +92,7 @@ class Lookup:
     accept: Accept = Accept.EXACT
     others: Sequence[bytes] = ()
     primed: bytes = b""
-    """Parallel to `keys`: bits PRIMED_KEY and PRIMED_DUE of each key. Empty = no bits."""
+    """Parallel to `keys`: bits PRIMED_KEY and PRIMED_DUE of each key. Empty: no bit is set."""
 
     @property
     def fits(self) -> bool:
@@ -100,8 +102,8 @@ class Lookup:
 
 
 PRIMED_KEY, PRIMED_DUE = 1, 2
-"""PRIMED_KEY: the key is that of the variant captured after the primer. PRIMED_DUE: that variant is
-preferred at the segment's place in the prompt."""
+"""PRIMED_KEY: the key names the variant of a segment that was captured after the primer.
+PRIMED_DUE: the variant that the key names is preferred at the segment's place in the prompt."""
 
 
 def lookup_section(r: Registration, lookup: Lookup) -> AdviseMatch:
@@ -276,8 +278,8 @@ def _checked(
 def _primers(
     r: Registration, known: KnownQuery | None, others: Sequence[bytes]
 ) -> MatchPrimersQuery | None:
-    """Returns the section that asks for variants; None without variants or if the daemon does not
-    know them."""
+    """Returns the section of a request that asks for segments captured after a primer, and for the
+    other variants of keys. None if the query asks for neither, or if the daemon is too old."""
     primed = known is not None and bool(known.primer)
     if not r.attachment.greeting.primers or not (primed or others):
         return None

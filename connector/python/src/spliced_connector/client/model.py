@@ -61,7 +61,7 @@ class Model:
         self._enrolment = enrolment
         self._owner = owner  # keeps the client alive
         self._options = keeper.options
-        self._deaf: Attachment | None = None  # its daemon does not know `Op.SERVED`
+        self._deaf: Attachment | None = None  # the daemon there lacks `Op.SERVED`
         self._canary_share: float | None = None
         self._offline: Losses = {}
         self._offline_sent_to: Attachment | None = None  # received `_offline`
@@ -172,7 +172,7 @@ class Model:
     def prefix_hashes(
         self, tokens: Sequence[int], positions: Sequence[int], block_tokens: int | None = None
     ) -> list[bytes] | None:
-        """The hash of the tokens before each of the ascending positions; None while `salt` is None.
+        """Hashes of the tokens before each position. Positions ascend. None while `salt` is None.
 
         `block_tokens` None means the model's.
         """
@@ -216,7 +216,7 @@ class Model:
     ) -> list[Segment | None]:
         """Lease segments, one for each key; None is a miss.
 
-        With `all` either every key is leased or none. `wait` is the timeout in seconds, which
+        With `all`, either all keys are leased or none. `wait` is the timeout in seconds, which
         includes reads from disk and fetches from other nodes; None is `Options.timeout`. `life` is
         the lifetime of the leases in seconds, 0 is the daemon's setting. The daemon refuses a
         lifetime above its max-lease-ttl, and then all keys miss.
@@ -268,8 +268,8 @@ class Model:
         wait: float | None = None,
         digests: bool = False,
     ) -> Checkpoint | None:
-        """Lease the checkpoint of the prefix with this hash; None if none of these kinds is
-        cached."""
+        """Lease the checkpoint of the prefix with this hash. None: no checkpoint of a kind in
+        `accept` is cached."""
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
             lambda r: leasing.load(r, hash, accept, seconds, digests=digests), lambda _: None
@@ -295,9 +295,9 @@ class Model:
         """Publish segments. Returns a code for each; EXISTS means that another client has published
         the segment or is publishing it.
 
-        Each message has the timeout `Options.transfer_timeout`. Once a segment fails because the
-        daemon does not answer, or would refuse all, the remaining ones are not sent and get the
-        same code.
+        Each message has the timeout `Options.transfer_timeout`. If the daemon does not answer, or
+        refuses a segment for a reason that holds for all segments, the remaining segments are not
+        sent and get the same code.
         """
         return self._store(segments, lambda r, new: storing.publish(r, new, level))
 
@@ -325,7 +325,7 @@ class Model:
         return codes
 
     def _log_full(self, code: Code) -> None:
-        """Logs why objects were not stored, with the use of the daemon's pools; at most once per
+        """Logs why objects were not stored, and how full the daemon's pools are, at most once per
         `keeper.WRONG_SECONDS`."""
         if not self._keeper.full_due():
             return
@@ -487,9 +487,9 @@ class Model:
     def replay(
         self, buffer: Buffer, token: int, flush: bool = False, into: Slot | None = None
     ) -> Slot | None:
-        """Returns a slot with the states and convolution tails after the first `token` tokens, laid
-        out by `Profile.checkpoint_layout(0)`. They are bit-identical to those of decoding token by
-        token. `token` is a prompt position from `buffer.begin` to `buffer.accepted`.
+        """Returns a slot with the states and convolution tails after prompt tokens [0, token), laid
+        out by `Profile.checkpoint_layout(0)`. They are bit-identical to those of decoding one token
+        at a time. The position `token` is from `buffer.begin` to `buffer.accepted`.
 
         With `flush` the rows before `token` become part of the buffer's base state and leave the
         buffer. A failed call with `flush` affects the buffer as a failed `append` does.
@@ -516,8 +516,9 @@ class Model:
         begin. They may be on other nodes. None means the same as a plan with id 0: this engine
         computes all of them.
 
-        `queued` is how many seconds of other work this engine does first. A segment that is not
-        here `within` seconds is late; 0 is the daemon's setting. No segment may be named twice.
+        `queued` is how many seconds of other work this engine does first. A segment that does not
+        arrive on this node within `within` seconds is late; 0 is the daemon's setting. No segment
+        may be named twice.
         """
         seconds = self._options.timeout if wait is None else wait
         return self._ask(
@@ -566,9 +567,9 @@ class Model:
         text: str = "",
         losses: Losses | None = None,
     ) -> bool | None:
-        """Report the results of a canary since the last report. It has recomputed `compared`
-        reuses; `failed` of them differed by more than `bound`. `worst` is the largest difference.
-        `losses` are counted for each way of splicing.
+        """Report the results of a canary, which recomputes a sample of spliced requests, since the
+        last report. It has recomputed `compared` reuses; `failed` of them differed by more than
+        `bound`. `worst` is the largest difference. `losses` are counted for each way of splicing.
 
         `off` switches splicing off for the profile. Returns whether it is off, None if unknown.
         """

@@ -2,9 +2,9 @@
 
 A plan assigns the segments that a prompt misses to engines, and makes the other engines begin. A
 watch reports their progress. An engine with time to spare waits for jobs. Each job is a segment
-that it computes in isolation and publishes, as if one of its own requests had missed it.
+that the engine computes in isolation and publishes, as if one of its own requests had missed it.
 
-Plans send token ids to other nodes, so both daemons must allow them for the tenant.
+Plans send token ids to other nodes, so the daemons of both nodes must allow plans for the tenant.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from spliced_connector.wire.numbers import (
 
 LATE_SHARE = 0.5
 LATE_LEAST = 0.2
-"""How long to wait for a plan beyond its expected time: LATE_SHARE of that time, but at least
-LATE_LEAST seconds. Both are guesses, as is the expected time."""
+"""How long to wait for a plan beyond its expected time: LATE_SHARE times the expected time, but at
+least LATE_LEAST seconds. Both constants are guesses, as is the expected time."""
 
 _WAIT_MOST = 30.0
-_ANSWERED_IN = 8 / 7  # timeout over wait, so that the daemon can use the whole wait
+_ANSWERED_IN = 8 / 7  # timeout divided by wait: the daemon can use the whole wait
 _MICROS_MOST = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A segment that a prompt misses, with all of its `spec.tokens` token ids."""
+    """A segment that a prompt misses. `tokens` lists its `spec.tokens` token ids."""
 
     spec: SegmentSpec
     tokens: Sequence[int]
 
 
 def plannable(missing: Iterable[Missing]) -> list[Missing]:
-    """Returns as many leading segments as one plan may name. The others stay with this engine."""
+    """Returns as many leading segments as one plan may name. This engine computes the others."""
     chosen: list[Missing] = []
     room = MAX_PROMPT
     for one in missing:
@@ -75,7 +75,8 @@ class Assigned:
     worker: int
     """0 is the asking engine, other numbers are other engines of this plan."""
     own: bool
-    """The asking engine must compute it. False with worker 0: the segment is already here."""
+    """Whether the asking engine must compute the segment. If False and `worker` is 0, the segment
+    is already on this node."""
     seconds: float
 
 
@@ -95,9 +96,9 @@ class WorkPlan:
     alone_seconds: float
     """Expected time if the asking engine computes all segments."""
     combine: str
-    """The node where all segments would be present earliest; empty for this one."""
+    """The node where all segments would be present earliest; empty for this node."""
     at: Attachment = field(repr=False, compare=False)
-    """The connection that the plan ends with."""
+    """The connection that asked. The plan ends when this connection ends."""
 
     @property
     def away(self) -> frozenset[bytes]:
@@ -106,7 +107,7 @@ class WorkPlan:
 
     @property
     def own_keys(self) -> tuple[bytes, ...]:
-        """Returns keys of `own`."""
+        """Returns the keys of the segments that the asking engine computes."""
         return tuple(self.rows[i].key for i in self.own)
 
 
@@ -117,7 +118,8 @@ class PlanNews:
     committed: frozenset[bytes] = frozenset()
     """Keys of segments that can be acquired now."""
     lost: frozenset[bytes] = frozenset()
-    """Keys of segments whose workers declined, are gone or late: the engine must compute them."""
+    """Keys of segments whose workers declined, are gone or are late. The asking engine must compute
+    these segments."""
 
 
 @dataclass(frozen=True)
@@ -128,20 +130,21 @@ class Job:
     key: bytes
     spec: SegmentSpec
     tokens: tuple[int, ...]
-    """All `spec.tokens` token ids."""
+    """The segment's token ids; their count is `spec.tokens`."""
     begin: int
-    """0: compute the whole segment. Otherwise continue at this token, from the cached segment
-    `left`, which has the tokens before. Only workers that support this get such jobs."""
+    """0: compute the whole segment. Otherwise compute the tokens from this one on: the tokens
+    before it are the cached segment with key `left`. Only workers that support this get such
+    jobs."""
     left: bytes
     deadline: float
     """When the result is no longer needed, a time of `time.monotonic`."""
     at: Attachment = field(repr=False, compare=False)
-    """The connection that the job ends with."""
+    """The connection that got the job. The job ends when this connection ends."""
 
 
 @dataclass(frozen=True)
 class JobNews:
-    """New jobs, in the order of execution, and ids of earlier ones that are no longer needed."""
+    """New jobs, in the order of execution, and ids of earlier jobs that are no longer needed."""
 
     jobs: tuple[Job, ...] = ()
     withdrawn: frozenset[int] = frozenset()
@@ -185,7 +188,8 @@ def plan(
 def _planned(
     r: Registration, reply: PlanReply, keys: Sequence[bytes], tokens: Sequence[int]
 ) -> WorkPlan:
-    """Checks a reply: otherwise an engine could wait for a segment that no engine computes."""
+    """Checks and converts a reply. A wrong reply could make an engine wait for a segment that no
+    engine computes."""
     own = tuple(reply.own_rows)
     whole = all(
         row < len(keys) and (begin, end) == (0, tokens[row])

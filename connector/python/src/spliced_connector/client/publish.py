@@ -37,8 +37,8 @@ from spliced_connector.wire import (
 from spliced_connector.wire.numbers import MAX_COMMIT_ROWS
 
 Fill: TypeAlias = Callable[[int, memoryview], None]
-"""Writes the bytes of a part, starting at an offset, into shared memory; it fills the
-destination."""
+"""A function that writes bytes of a part into shared memory. Its arguments are an offset in the
+part and a destination, which it fills with the bytes from that offset on."""
 
 Source: TypeAlias = bytes | bytearray | memoryview | Fill
 """The bytes of a part: anything C-contiguous with a buffer, or a function that writes them."""
@@ -56,7 +56,7 @@ class NewSegment:
 
     spec: SegmentSpec
     tokens: Sequence[int]
-    """All `spec.tokens` token ids."""
+    """The segment's token ids; their count is `spec.tokens`."""
     parts: Sequence[Source]
     """One source for each part of `Profile.segment_layout(spec)`, in its order."""
 
@@ -69,16 +69,17 @@ class NewCheckpoint:
     """Hash of the first `tokens` tokens."""
     tokens: int
     parent_hash: bytes
-    """Hash of the checkpoint that this one extends, `keys.NOTHING` for none. Only rows after it are
-    stored."""
+    """Hash of the checkpoint that this one extends, `keys.NOTHING` for none. Only rows after the
+    tokens of the extended checkpoint are stored."""
     parent_tokens: int
     kind: Accept
     parts: Sequence[Source]
     """One source for each part of `Profile.checkpoint_layout(tokens - parent_tokens)`, in its
-    order, or of `edge_layout` for `Accept.ROWS`. With a buffer, only those of attention layers."""
+    order, or of `edge_layout` for `Accept.ROWS`. If `buffer` is given, only sources for the parts
+    of attention layers."""
     buffer: Buffer | None = None
-    """For a checkpoint stored as `Accept.ROWS`: the buffer that already holds its accepted rows of
-    linear layers. None: they are in `parts`."""
+    """For a checkpoint stored as `Accept.ROWS`: the buffer that already holds the checkpoint's rows
+    of linear layers, all accepted. None: these rows are in `parts`."""
 
 
 def publish(r: Registration, new: NewSegment, level: Level) -> None:
@@ -228,8 +229,8 @@ class _Writer:
         flying: deque[tuple[Call, int]] = deque()
         try:
             for batch in self._batches():
-                # While a batch is in flight, the next one must not wait for staging: that batch may
-                # use it, and only this thread frees it.
+                # While a batch is in flight, the next one must not wait for staging: the batch in
+                # flight may occupy it, and only this thread frees it.
                 call = self._fill(batch, wait=not flying)
                 while call is None:
                     self._await(*flying.popleft())

@@ -149,7 +149,8 @@ class Enrolment:
         )
 
     def due(self, attachment: Attachment) -> bool:
-        """Returns whether the model, or its GPU memory, must still be registered there."""
+        """Returns whether the model, or its GPU memory, must still be registered on this
+        attachment."""
         if self._refused_by is attachment:
             return False
         if self.registration is None or self.registration.attachment is not attachment:
@@ -165,8 +166,8 @@ class Enrolment:
         return device
 
     def register(self, attachment: Attachment, options: Options) -> str | None:
-        """Registers the model. Returns None if the daemon accepted profile and memory, else why
-        not.
+        """Registers the model. Returns None if the daemon accepted the profile and the engine's
+        memory, else why it did not.
 
         Afterwards `due` returns whether to try again.
         """

@@ -21,8 +21,8 @@ _NO_KEY = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class ServedSegment:
-    """A segment of a prompt: its tokens [begin, begin + tokens). Of these, the `reused` tokens from
-    position `at` on came from the cached segment `key`; they lie after the reused prefix."""
+    """Tokens [begin, begin + tokens) of a prompt, which are one segment. Among them, tokens
+    [at, at + reused) came from the cached segment `key`; they lie after the reused prefix."""
 
     begin: int
     tokens: int
@@ -73,7 +73,8 @@ class Served:
 
 def served(r: Registration, report: Served) -> tuple[int, float | None]:
     """Reports to the daemon. Returns the number that the request is listed under, and the share of
-    spliced requests that a canary should recompute (None: its own). Raises `SplicedError`."""
+    spliced requests that a canary should recompute (None: the share in the canary's own settings).
+    Raises `SplicedError`."""
     counts = [report.engine, report.prefix, report.read_bytes]
     counts += [n for s in report.segments for n in (s.begin, s.tokens, s.at, s.reused)]
     if not 1 <= report.tokens <= MAX_TOKENS or min(counts) < 0:
@@ -116,7 +117,7 @@ def served(r: Registration, report: Served) -> tuple[int, float | None]:
 def served_segments(
     prompt: Prompt, match: Match, reused: Mapping[int, tuple[int, int]]
 ) -> tuple[ServedSegment, ...]:
-    """Returns how each segment of a prompt that has a key was served.
+    """Returns how the segments of a prompt were served, for each segment that has a key.
 
     match: the lookup of exactly these keys, in order, or of no keys. reused: the fields `at` and
     `reused` of the segments that came from the daemon, by the index of their piece.

@@ -5,7 +5,7 @@
 Each prompt is computed in full, and the model's own greedy answer is read in each way of reuse:
 after a prefix, spliced from segments captured alone, and from segments captured after each primer;
 with --refresh also with the last segments computed in context. The line after the table has the
-settings to use. There is no need of labels or of a daemon.
+settings to use. Neither labels nor a daemon are needed.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _finder(options: argparse.Namespace, tokenizer: Tokenizer) -> Finder:
 def _primers(
     options: argparse.Namespace, model: Loaded, tokenizer: Callable[[], Tokenizer]
 ) -> Mapping[str, Primer]:
-    """Returns the primers by their names in settings. If the model cannot have a primer, raises
-    ValueError with --primer; without --primer, no primer is measured."""
+    """Returns the primers by their names in settings. If the model cannot have a primer, no primer
+    is measured, or ValueError is raised if --primer names one."""
     found: dict[str, Primer] = {}
     for given in options.primer or [DEFAULT]:
         name = given if given == DEFAULT else str(Path(given).absolute())
@@ -173,7 +173,7 @@ def _measured(meter: Meter, samples: Sequence[Sample], ways: Sequence[Way]) -> l
 
 def _weights(directory: Path) -> bytes:
     """Returns the digest by which an engine that loads the directory checks the figures. Raises
-    ValueError for a model without safetensors, which no engine shares."""
+    ValueError for a model without safetensors, whose data no engine shares."""
     named = str(directory)
     try:
         return named_weights(ServingSettings(weights=named), Loading(named))

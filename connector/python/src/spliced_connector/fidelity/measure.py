@@ -43,8 +43,8 @@ class Meter:
     """Measures prompts with one model.
 
     seam: tokens recomputed on each side of a join. answer: maximum tokens of an answer; it ends
-    with a token that ends answers. primers: by the names that ways use. Segments with fewer than
-    primer_after tokens before them are captured without a primer.
+    with a token that ends answers. primers: the primers by the names in `Way.primer`. Segments with
+    fewer than primer_after tokens before them are captured without a primer.
     """
 
     model: Loaded

@@ -37,8 +37,8 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One prompt. line counts from 1. cuts ascend, and the last cut is before the last token; () if
-    the prompt has no segments."""
+    """One prompt. `line` is its line of the file, from 1. `cuts` are ascending token positions, the
+    last of them before the last token; () if the prompt has no segments."""
 
     line: int
     ids: tuple[int, ...]
@@ -113,7 +113,8 @@ class Reader:
         _not_empty(ids)
         if not begins:
             raise ValueError("the tokenizer does not show where tokens begin: give ids and cuts")
-        # Special tokens have no position in the text: one at its end would have position 0.
+        # A special token has no position in the text, so the tokenizer reports 0. The maximum gives
+        # a special token at the end the position of the token before it.
         places = list(accumulate(begins, max))
         edges = accumulate(len(text) for text in texts[:-1])
         cuts = sorted({0, *(bisect_left(places, edge) for edge in edges)})

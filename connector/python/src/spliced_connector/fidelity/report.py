@@ -12,11 +12,12 @@ from spliced_connector.fidelity.ways import FULL, TODAY, Kind, Measured, Skipped
 from spliced_connector.serving.settings import ServingSettings
 
 LEAST_PROMPTS = 20
-"""With fewer prompts nothing is recommended: a bootstrap over a handful is too sure of itself."""
+"""With fewer prompts nothing is recommended, because a bootstrap over a few prompts gives intervals
+that are too narrow."""
 
 LEAST_AGREEMENT = 0.9
-"""Share of equal first tokens below which the report warns: with the model of
-`scripts/tinyhybrid/long`, 0.86 went with a loss of 5.6 points."""
+"""Share of equal first tokens below which the report warns. With the model of
+`scripts/tinyhybrid/long`, a share of 0.86 was measured together with a loss of 5.6 points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def _percent(e: Estimate) -> str:
 
 
 def recommended(rows: Sequence[Figures]) -> Figures | None:
-    """Returns the way to use; None if that is captures in isolation, or with too few prompts.
+    """Returns the way to use. Returns None if this is the way without primer and refresh, or if
+    there are too few prompts.
 
     A way is nearer than another if its distance is smaller beyond the paired 95 % interval. Of the
     primers that are nearer than no primer, the nearest is chosen. A larger refresh is chosen if its

@@ -6,12 +6,12 @@ libcuda.so.1 once `load` is called. Calls that queue work on a stream return at 
 documents who owns its memory, and frees its memory once no stream uses it.
 
 The package uses ctypes, not NVIDIA's own `cuda-bindings`. With the bindings it would still need a
-second way to the driver, because engines may have none or those of another CUDA version (torch 2.13
-requires 13.x; torch 2.6, the oldest supported, requires none). The bindings find libcuda.so.1 only
-by the system's search, while `DeviceOptions.library` names a file. They get every call from
-`cuGetProcAddress`, which the simulated driver of our tests does not have (tried with 13.5.0). They
-would replace the table of signatures and five structures, a quarter of `driver`, but add 31 MB to
-an engine. They make no DLPack capsule of an address, so `dlpack` would stay.
+second way to the driver, because an engine may have no bindings, or bindings of another CUDA
+version (torch 2.13 requires 13.x; torch 2.6, the oldest supported, requires none). The bindings
+find libcuda.so.1 only by the system's search, while `DeviceOptions.library` names a file. They get
+every call from `cuGetProcAddress`, which the simulated driver of our tests does not have (tried
+with 13.5.0). They would replace the table of signatures and five structures, a quarter of `driver`,
+but add 31 MB to an engine. They make no DLPack capsule of an address, so `dlpack` would stay.
 """
 
 from spliced_connector.gpu.context import Context, find_device, refuse_capture, uuid_text

@@ -37,8 +37,8 @@ class Context:
 
     @contextmanager
     def aside(self) -> Iterator[Driver]:
-        """As `current`, for our own threads: in the block, calls do not disturb the engine's
-        threads that capture graphs."""
+        """Does what `current` does, for threads that this package starts. In the block, calls do
+        not disturb threads of the engine that capture graphs."""
         with self.current() as driver, driver.relaxed():
             yield driver
 
@@ -50,7 +50,8 @@ class Context:
 
 
 def find_device(driver: Driver, uuid: bytes) -> int:
-    """Returns the device of a UUID, or the only one for an empty UUID. Raises `NoDriverError`."""
+    """Returns the device that has a UUID, or the only device if the UUID is empty. Raises
+    `NoDriverError`."""
     devices = driver.devices()
     if not uuid:
         if len(devices) == 1:

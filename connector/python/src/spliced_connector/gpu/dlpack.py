@@ -1,6 +1,6 @@
 """Device memory as an array that other libraries take without a copy.
 
-DLPack (its C structs, here by ctypes) knows bfloat16; the CUDA array interface does not.
+DLPack (its C structs are declared here) supports bfloat16; the CUDA array interface does not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)(
 )
 
 _alive: dict[int, tuple[object, ...]] = {}
-"""By address of their struct, which consumers use until they call the deleter."""
+"""Objects that must stay alive, by the address of a `_Managed`. Its consumer uses these objects
+until it calls the deleter."""
 
 
 def _forget(managed: ctypes._Pointer[_Managed]) -> None:
@@ -77,7 +78,7 @@ def _unused(capsule: int) -> None:
         _alive.pop(_capsule_pointer(capsule, _NAME), None)
 
 
-# Kept until the process ends, because consumers may call them until then.
+# These callbacks are kept until the process ends, because consumers may call them until then.
 _delete = _Deleter(_forget)
 _destroy = _Destructor(_unused)
 
@@ -89,9 +90,9 @@ class DeviceArray:
     address: int
     shape: tuple[int, ...]
     dtype: DType
-    """NONE means bytes."""
+    """DType.NONE means plain bytes."""
     device: int
-    """Its number among the visible devices."""
+    """Number of the device among the visible devices."""
     owner: object
     kind: int = CUDA
 

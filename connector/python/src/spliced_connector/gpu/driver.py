@@ -19,7 +19,7 @@ from spliced_connector.gpu.errors import NOT_READY, CudaError, NoDriverError
 DevicePtr = NewType("DevicePtr", int)
 Stream = NewType("Stream", int)
 """A CUstream, the value of `torch.cuda.current_stream().cuda_stream`. 0 is the legacy default
-one."""
+stream."""
 Event = NewType("Event", int)
 Module = NewType("Module", int)
 Function = NewType("Function", int)
@@ -28,7 +28,7 @@ Allocation = NewType("Allocation", int)
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 11080
-"""CUDA 11.8, which PTX ISA 7.8 requires."""
+"""Oldest supported version of the driver: CUDA 11.8, which PTX ISA 7.8 requires."""
 
 HANDLE_BYTES = 64
 
@@ -163,10 +163,10 @@ class Driver:
                 raise NoDriverError(f"{library} has no {name}") from err
             function.argtypes, function.restype = types, c_int
         self.imports: dict[tuple[int, bytes], tuple[DevicePtr, int]] = {}
-        """By context and handle: the address of a mapped allocation, and its number of users."""
+        """The address and the number of users of each mapped allocation, by context and handle."""
         self._call("cuInit", 0)
         self.version = self._int("cuDriverGetVersion")
-        """As 12040 for CUDA 12.4."""
+        """The CUDA version of the driver: 12040 for CUDA 12.4."""
         if self.version < OLDEST:
             raise NoDriverError(f"the driver is of CUDA {self.version}, want {OLDEST} at least")
 

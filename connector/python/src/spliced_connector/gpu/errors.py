@@ -72,10 +72,10 @@ _GONE = (
     "and driver, and for handles the IPC namespace; see docs/gpu.md"
 )
 
-# By call and result, then by result alone.
+# Remedies by call and result. If the call is "", the remedy is for the result of any call.
 _REMEDIES: dict[tuple[str, int], str] = {
     ("cuIpcOpenMemHandle_v2", INVALID_CONTEXT): _SAME_PID,
-    # Not documented for these calls, but reported for failed imports.
+    # These results are not documented for these calls, but were reported for failed imports.
     **{
         (call, result): _GONE
         for call in ("cuIpcOpenMemHandle_v2", "cuMemImportFromShareableHandle")

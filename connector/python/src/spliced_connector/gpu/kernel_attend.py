@@ -25,8 +25,8 @@ from spliced_connector.gpu.launch import (
 from spliced_connector.model import DType
 
 ATTEND_LEAST = 256
-"""The fewest rows of a run for one block, unless the run has fewer: smaller blocks would not
-pay."""
+"""The fewest rows of a run that one thread block reads, unless the run has fewer. The start of a
+block would take too large a part of its time with fewer rows."""
 
 _THREADS = 128
 _ROW = struct.Struct("<4Q9If")
@@ -50,8 +50,8 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class AttendRows:
-    """Where keys or values are: the address of block 0 (of row 0 if there are no blocks), and
-    strides in bytes."""
+    """Where keys or values are: the address of block 0 of the engine's cache (of row 0 if there are
+    no blocks), and strides in bytes."""
 
     base: int
     block_stride: int
@@ -120,7 +120,7 @@ class AttendJob:
 
     @property
     def blocks(self) -> int:
-        """Returns how many blocks share the queries of a key head."""
+        """Returns how many thread blocks share the queries of a key head."""
         return -(-(self.rows * self.heads // self.key_heads) // _QUERIES)
 
     @property

@@ -52,9 +52,9 @@ class BufferJob:
     Addresses of the buffer: keys `k` [capacity, key_heads, dk] and writes `u` [capacity, heads,
     dv] of `dtype`, decays `g` in F32 [capacity, heads], or [capacity, heads, dk] with `per_key`.
     `origin` and `out` are addresses of states, F32 [heads, dk, dv]. `origin` 0 is a zero state, so
-    only rows are read. If `out` is 0, new rows are appended. Otherwise the state at `origin` is
-    moved over all rows and written to `out`, which may equal `origin`; the buffer is empty then.
-    If rows branch, a flush takes the last row and its ancestors.
+    only rows are read. If `out` is 0, new rows are appended. Otherwise the state after all rows
+    is written to `out`, which may equal `origin`; the buffer is empty then.
+    If `parents` makes rows branch, only the last row and its ancestors are flushed.
     """
 
     heads: int
@@ -64,7 +64,7 @@ class BufferJob:
     dtype: DType
     per_key: bool
     delta: bool
-    """Values are corrected by what the state already holds (delta rule)."""
+    """Whether values are corrected by what the state already contains (delta rule)."""
     capacity: int
     pending: int
     k: int
@@ -74,7 +74,8 @@ class BufferJob:
     out: int = 0
     new: BufferRows = BufferRows()
     parents: tuple[int, ...] | None = None
-    """The row before each row, pending and new: -1 for the states, None for a chain."""
+    """For each row, pending and new, the number of the row before it; -1 if it follows the state.
+    None: each row follows the previous one (a chain)."""
 
     @property
     def total(self) -> int:
@@ -97,8 +98,8 @@ class BufferJob:
 
     @property
     def entry(self) -> int:
-        """Returns the smallest kernel for the new rows, by the maximum number that it takes; the
-        largest kernel if they must be cut."""
+        """Returns the smallest kernel that takes all new rows, or the largest kernel if the rows
+        must be cut. A kernel is named by the maximum number of new rows that it takes."""
         return next((m for m in _KERNELS if self.new.n <= m), _KERNELS[-1])
 
     def shared(self, m: int) -> int:

@@ -1,8 +1,8 @@
-"""Launches of the kernels that move running states over segments.
+"""Launches of the kernels that compose running states with segments.
 
 The layouts of their tables are `ComposeJob` and `ComposeStep` in
-gpuipc/cuda/kernels/compose_job.cu; their arguments are `DenseArgs` and `PackedArgs` next to the
-dense kernels. The kernel of a job and its block size are chosen as in compose.go.
+gpuipc/cuda/kernels/compose_job.cu; their arguments are `DenseArgs` and `PackedArgs` in the sources
+of the dense kernels. The kernel of a job and its block size are chosen as in compose.go there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ComposeStep:
     t_packed: int = 0
     """Bytes of the packed part of T, 0 = plain numbers. Dense transitions only."""
     s_packed: int = 0
-    """The same of S."""
+    """Bytes of the packed part of S, 0 = plain numbers. Dense transitions only."""
 
     @property
     def packed(self) -> bool:
@@ -64,7 +64,7 @@ class ComposeStep:
 
 @dataclass(frozen=True)
 class ComposeJob:
-    """Moves the state of one layer, with all its heads, over steps.
+    """Applies steps, one after the other, to the state of one layer with all its heads.
 
     `origin` and `out` are addresses of F32 [heads, dk, dv], which may be equal. `origin` 0 is a
     zero state, `out` 0 no output. Except for equal `origin` and `out`, written memory must not
@@ -320,8 +320,8 @@ def _plain_shared(dk: int, columns: int) -> int:
 @dataclass(frozen=True)
 class _Ring:
     """The layout of shared memory of dense kernels: slots for tiles of T and S, then new states.
-    Kernels for packed parts divide `room` into slots for the forms that they find; it is enough
-    for two slots of any form. The positions of heads follow it."""
+    Kernels for packed parts divide `room` bytes into slots for the forms that they find; `room` is
+    enough for two slots of any form. The positions of heads follow after `room`."""
 
     columns: int
     t_bytes: int

@@ -106,7 +106,7 @@ class _Part:
 
     @property
     def row(self) -> tuple[int, ...]:
-        """Returns the part's numbers in the job's entry of the table."""
+        """Returns the fields that describe this part in the job's entry of the table."""
         return self.units, self.lanes, self.group_lanes, self.groups, self.blocks
 
 
@@ -121,7 +121,7 @@ class _Share:
 
 
 def rotate_launches(jobs: Sequence[RotateJob]) -> list[Launch]:
-    """Returns launches for jobs, which may differ in all fields. All may run in any order.
+    """Returns launches for jobs, which may differ in all fields. The launches may run in any order.
 
     No job may write data that another job reads or writes. Raises `SplicedError(INVALID)`.
     """

@@ -21,7 +21,8 @@ from spliced_connector.gpu.launch import SHARED_MOST, TABLE_ALIGN, Launch
 from spliced_connector.gpu.mapped import Run
 
 _SLOTS = 8  # copies of tables that may be in use at once; a guess
-# Bytes for one call's tables, allocated in advance: a guess, some 1,700 rows of a rotation.
+# Bytes for one call's tables, allocated in advance: a guess, which is enough for a rotation of some
+# 1,700 rows.
 _TABLE_BYTES = 256 << 10
 _SCRATCH_BYTES = 1 << 20  # for one call's operands, allocated in advance: a guess
 _MOST_BYTES = 256 << 20
@@ -104,9 +105,9 @@ class Kernels:
     def __init__(self, context: Context, ptx: bytes) -> None:
         """Compiles and loads all kernels, which may take seconds. Raises `CudaError`.
 
-        No kernel is loaded only at its first launch, because the driver may wait for the whole
-        device when it loads a kernel. 10 MiB of device memory and 2 MiB of pinned host memory are
-        reserved for launches.
+        Kernels are not left to be loaded at their first launch, because the driver may wait for the
+        whole device when it loads a kernel. 10 MiB of device memory and 2 MiB of pinned host memory
+        are reserved for launches.
         """
         self._context = context
         self._lock = threading.Lock()

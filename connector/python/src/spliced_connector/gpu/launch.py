@@ -34,9 +34,9 @@ class Launch:
     shared: int
     """Bytes of dynamic shared memory."""
     arguments: bytes
-    """Follow the address of the tables."""
+    """The argument block after the address of the tables."""
     tables: bytes
-    """They must be in device memory until the kernel has run."""
+    """Contents of the tables, which must be in device memory until the kernel has run."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Turn:
     dims: int
     """Leading dimensions that are rotated."""
     interleaved: bool
-    """Pairs (2i, 2i+1); else (i, i + dims/2)."""
+    """Whether dimensions (2i, 2i+1) form a pair; otherwise (i, i + dims/2) do."""
     cos: tuple[float, ...]
     sin: tuple[float, ...]
 

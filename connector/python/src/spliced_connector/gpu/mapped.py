@@ -31,8 +31,8 @@ class Mapped:
         self.nbytes = sum(run.nbytes for run in self._runs)
 
     def runs(self, offset: int, nbytes: int) -> list[Run]:
-        """Returns the memory at [offset, offset + nbytes). Raises `SplicedError(INVALID)` if it is
-        not all mapped."""
+        """Returns the memory at [offset, offset + nbytes). Raises `SplicedError(INVALID)` if not
+        all of these bytes are mapped."""
         if offset < 0 or nbytes < 0 or offset > self.nbytes - nbytes:
             text = f"{nbytes} bytes at {offset} of {self.nbytes} of device memory"
             raise SplicedError(Code.INVALID, text)
@@ -49,7 +49,8 @@ class Mapped:
         return out
 
     def address(self, offset: int, nbytes: int) -> DevicePtr:
-        """Returns the address of bytes in one run. Raises `SplicedError(INVALID)` otherwise."""
+        """Returns the address of [offset, offset + nbytes). Raises `SplicedError(INVALID)` if the
+        bytes are not at consecutive addresses."""
         runs = self.runs(offset, nbytes)
         if len(runs) != 1:
             raise SplicedError(Code.INVALID, f"{nbytes} bytes at {offset} lie in {len(runs)} runs")

@@ -1,15 +1,15 @@
 """Order between streams of this process and the daemon: two numbers in shared device memory.
 
-They are described in docs/protocol.md, "Order on the device". One stream of ours writes the
-client's number, and follows the engine's stream that is marked. So the number ascends, whichever
-streams are marked.
+docs/protocol.md describes both numbers under "Order on the device". Only one stream of this package
+writes the client's number. After each `mark` of an engine's stream, the writing stream waits until
+that stream has passed the mark. So the number ascends, whichever streams are marked.
 
 Streams share a process's connections to the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). If
 each connection has a stream that waits, no other stream makes progress: no stream of the highest
-priority, no copy, and not the write that would end the waits. On an H200 a write got past 7
-waiting streams and not past 8; with one connection, it did not get past 4. So at most
-`MOST_WAITING` of our streams wait, and at most half as many as there are connections. An engine
-whose own streams wait for numbers may still stop.
+priority, no copy, and not the write that would end the waits. On an H200 a write was executed while
+7 streams waited, but not while 8 did; with one connection, it was not executed while 4 waited. So
+at most `MOST_WAITING` of our streams wait, and at most half as many as there are connections. An
+engine whose own streams wait for numbers in memory may still stop.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class OrderPage:
         self._marked = self._signal = 0
         self._closed = False
         self._rescued = 0  # number written in the daemon's place; never decreases
-        # A separate lock: a driver call under `_lock` may be blocked by streams that wait for the
-        # rescue.
+        # `rescue` has a separate lock, because a driver call under `_lock` may be blocked by
+        # streams that wait for the rescue.
         self._rescue = threading.Lock()
         with context.current() as driver, contextlib.ExitStack() as failing:
             self._event = driver.event()
             failing.callback(driver.destroy_event, self._event)
             least, greatest = driver.priorities()
-            # Separate from the writer's stream, which may be queued after a stream that waits for
-            # the daemon's slot.
+            # The rescue has a separate stream, because work on the writer's stream may have to wait
+            # for a stream that waits for the daemon's slot.
             self._rescuer = driver.stream_with_priority(greatest)
             failing.callback(driver.destroy_stream, self._rescuer)
             self._writer = driver.stream_with_priority(min(greatest + 1, least))

@@ -51,18 +51,20 @@ class Chunk:
     address: DevicePtr
     nbytes: int
     handle: bytes
-    """Of the whole allocation; empty if it is not exported."""
+    """CUDA IPC handle of the whole allocation; empty if it is not exported."""
     offset: int
     """Offset of the part in the allocation."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Parts of allocations. Offsets count through all parts in order, as through one run."""
+    """Parts of allocations. Offsets count through all parts in order, as if they were
+    contiguous."""
 
     chunks: tuple[Chunk, ...]
     epoch: int
-    """Identifies the exported memory to a daemon that is asked to open it again; 0 = `local`."""
+    """Identifies the exported memory to a daemon that is asked to open it again. 0: the memory is
+    not exported (see `local`)."""
 
     @property
     def nbytes(self) -> int:
@@ -70,8 +72,8 @@ class Exported:
         return sum(chunk.nbytes for chunk in self.chunks)
 
     def offset(self, address: int) -> int:
-        """Returns the offset of an address in the run. Raises `SplicedError(INVALID)` for an
-        address outside."""
+        """Returns the offset of an address. Raises `SplicedError(INVALID)` for an address outside
+        all parts."""
         at = 0
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
@@ -80,7 +82,7 @@ class Exported:
         raise SplicedError(Code.INVALID, f"address {address:#x} is not in an exported tensor")
 
     def room(self, address: int) -> int:
-        """Returns how many bytes of its chunk begin at an address; 0 for an address outside."""
+        """Returns how many bytes of a chunk follow from an address on; 0 for an address outside."""
         for chunk in self.chunks:
             if chunk.address <= address < chunk.address + chunk.nbytes:
                 return chunk.address + chunk.nbytes - address
@@ -140,7 +142,7 @@ class DeviceLayer:
     """Where an attention layer's keys and values are on the GPU: addresses, strides in bytes.
 
     The row of a key is at `k_address + block * block_stride + token * k_token_stride +
-    head * k_head_stride`, where `token` counts within the block. Values likewise.
+    head * k_head_stride`, where `token` counts within the block; the row of a value likewise.
     """
 
     layer: int

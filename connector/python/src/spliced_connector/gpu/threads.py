@@ -34,7 +34,7 @@ class DeviceThread:
     def do(self, job: Job) -> None:
         """Queues a job."""
         self._jobs.put(job)
-        # The thread sets this before it looks for jobs the last time.
+        # The thread sets `_ended` before it looks for jobs the last time.
         if self._ended:
             with contextlib.suppress(RuntimeError):  # the interpreter ends, and with it all memory
                 _thread.start_new_thread(self._drain, ())
@@ -64,10 +64,11 @@ class DeviceThreads:
 
     def __init__(self) -> None:
         self.order = DeviceThread()
-        """Attaches, and notifies the daemon of points that streams have passed. It waits for the
-        daemon, but for no stream: one that waits for the daemon would never finish."""
+        """The thread that attaches, and notifies the daemon of points that streams have passed. It
+        may wait for the daemon, but never for a stream: a stream that itself waits for the daemon
+        would never finish."""
         self.waits = DeviceThread()
-        """Waits for streams, and does the work that follows them."""
+        """The thread that waits for streams, and does the work that must follow theirs."""
 
     def close(self, timeout: float) -> None:
         """Waits up to `timeout` for queued jobs."""

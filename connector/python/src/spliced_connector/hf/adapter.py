@@ -11,8 +11,9 @@ is absent, slow or gone, a request waits for a bounded time. Then the prompt is 
 `Prefilled.trouble` says why.
 
 `generate` keeps the state after its answer, so that the next turn of the conversation continues
-from it. It does not if the model's single-token steps leave other states than its prefill, which
-is compared once. Only requests with accept=Accept.ANY keep spliced states and continue from them.
+from it. It keeps no state if the model's single-token steps leave other states than its prefill;
+both are compared once. Only requests with accept=Accept.ANY keep spliced states and continue from
+them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ log = logging.getLogger("spliced")
 Mode = Literal["none", "prefix", "splice"]
 
 _LINES = ("num_beams", "num_return_sequences")
-"""Options of a generation that carries on several lines at once."""
+"""Options of `generate` that, if they are above 1, make it decode several sequences at once."""
 
 _OTHER_CACHES = (
     *CACHE_NAMES,
@@ -70,20 +71,20 @@ _OTHER_CACHES = (
     "assistant_model",
     "prompt_lookup_num_tokens",
 )
-"""Options that bring a cache, or need one whose last tokens can be taken back."""
+"""Options of `generate` that pass a cache, or require one from which tokens can be removed."""
 
 
 @dataclass(frozen=True)
 class HFSettings:
     """How the adapter reuses states. The defaults are usable.
 
-    seam_tokens: w, the tokens recomputed on either side of a join. tail_tokens: the tokens on the
-    left side only, None for w; 0 recomputes only what follows a join, as MEPIC does.
+    seam_tokens: w, the tokens recomputed on either side of a join. tail_tokens: the tokens
+    recomputed on the left side; None: w. 0 recomputes only what follows a join, as MEPIC does.
     block_tokens: checkpoints are at multiples of it, and after answers.
     keep_all: ignores the daemon's advice, to warm a cache. Every missing segment is captured, every
     position that the daemon names is saved, and everything that is cached is used.
     canary_share: the share of spliced prompts that is computed again after its answer.
-    canary_changed: the share of changed first tokens that ends splicing, 0 for no limit.
+    canary_changed: the share of changed first tokens that ends splicing; 0: no limit.
     canary_bound: the error of logits, relative to their spread, beyond which a comparison fails.
     Several failures end splicing.
     parallel: engines of other nodes may compute missing segments, if the tenant is allowed to and
@@ -93,13 +94,13 @@ class HFSettings:
     used if the client has memory there (`Options.device`).
     resume: rows of the last turn's tokens are stored, in at most the bytes of one state. If a
     template rewrites the turn, the next prompt continues at the exact token where it differs.
-    Applies to exact states in mode `prefix`, without memory of a GPU.
+    Applies to exact states in mode `prefix`, if no memory of a GPU is used.
     in_place: attention reads spliced segments in the daemon's memory, so that all requests of a
     process share one copy. A request then holds leases as long as its cache. It pays if many
     concurrent requests share segments.
     compute: who places leased segments: "engine" (this process), "daemon" (its kernels), or "auto"
-    (the quicker one in five walks). On a GPU, the daemon writes the rows of prompts into at most
-    registered_mib of memory, which is allocated for them and registered with the daemon.
+    (the one that was quicker in five walks). On a GPU, the daemon writes the rows of prompts into
+    at most registered_mib of memory, which is allocated for them and registered with the daemon.
     primer: token ids of a neutral passage. Segments with at least primer_after tokens before them
     in the prompt are captured after it.
     refresh: the share of the tokens of a prompt's segments that is always computed in context,
@@ -155,7 +156,7 @@ def _check_loss(most: object) -> None:
 class Prefilled:
     """The result of a prefill, and its cost.
 
-    `logits` [vocabulary] are those of the last token. `cache` has `tokens` tokens; continue it by
+    `logits` [vocabulary] are the last token's. `cache` has `tokens` tokens; continue it by
     `SplicedTransformers.advance`, which passes positions. Tokens of the prompt are `computed` in
     context, `reused` from the daemon, or belong to segments that were captured first (`captured`
     counts all tokens of these segments). Of the reused tokens, engines of other nodes have computed
@@ -211,7 +212,7 @@ class SplicedTransformers:
         self.settings = settings
         self.inert = ""
         self.drafted: Decoded | None = None
-        """What the last `generate` with a drafter took; None if that was not used."""
+        """Answer and cost of the last `generate` with a drafter; None if no drafter was used."""
         self._reuse: Reuse | None = None
         self._unlike: str | None = None
         try:
@@ -488,8 +489,8 @@ class SplicedTransformers:
         return Composed() if self._reuse is None else self._reuse.composer.count
 
     def worker(self) -> Worker:
-        """Returns a worker that computes segments for engines of other nodes; the caller steps
-        it."""
+        """Returns a worker that computes segments for engines of other nodes. The caller calls its
+        `step`."""
         return Worker(self._serving)
 
     def store(self, done: Prefilled) -> list[int]:
@@ -517,7 +518,7 @@ class SplicedTransformers:
         reading: Reading,
     ) -> None:
         """Adds the state after an answer, and the answer's rows, to the objects to store, if they
-        are worth it. The answer's last token was sampled but never computed."""
+        are worth storing. The answer's last token was sampled but never computed."""
         after = walked.context.snapshot()
         if not kept.keeps(after) or self.steps_differ:
             return
@@ -533,7 +534,7 @@ class SplicedTransformers:
 
     def _keep_state(self, reuse: Reuse, kept: Kept, after: Context, answered: list[int]) -> bool:
         """Adds the context after an answer to the checkpoints to store, if it is worth a
-        checkpoint. Returns whether it is."""
+        checkpoint. Returns whether it was added."""
         prompt_tokens = len(kept.ids)
         if not kept.keeps(after) or not prompt_tokens < after.tokens < len(answered):
             return False
@@ -554,7 +555,7 @@ class SplicedTransformers:
         return self._reuse
 
     def _branches(self, options: Mapping[str, object]) -> bool:
-        """Whether a generation needs another cache than one row of states per layer."""
+        """Whether a generation needs a cache of several sequences, or of another kind than ours."""
         given = options.get("generation_config") or self.model.generation_config
         if any((options.get(n) or getattr(given, n, None) or 1) != 1 for n in _LINES):
             return True

@@ -41,11 +41,12 @@ def filled(
 
 
 def read_back(model: PreTrainedModel, arch: Architecture, cache: Cache, context: Context) -> None:
-    """Moves a context to the position of a cache that `filled` made from it and the library moved.
+    """Copies states and rows from a cache back to the context. `filled` has made the cache from
+    this context, and the library has continued it since.
 
-    The number of tokens comes from attention layers; in a model without them, it stays. Raises
-    UnsupportedError if a layer of the cache has another form than `filled` gave it; the context
-    must then not be used.
+    The new number of tokens is that of the cache's attention layers; in a model without attention
+    layers, the context's number of tokens does not change. Raises UnsupportedError if a layer of
+    the cache has another form than `filled` gave it; the context must then not be used.
     """
     lengths = set()
     for slot, at, described in zip(arch.slots, context.layers, arch.identity.layers, strict=True):

@@ -21,7 +21,7 @@ class Watch:
     def __init__(
         self, arch: Architecture, model: Model, share: float, bound: float, changed: float
     ) -> None:
-        """share: of the spliced prompts, to compare. bound, changed: as in `Canary`."""
+        """share: the share of spliced prompts that is compared. bound, changed: see `Canary`."""
         self._model = model
         self._bound = bound
         self._share = share

@@ -16,8 +16,8 @@ from transformers import GenerationConfig
 from spliced_connector.walk import Architecture, Context, Drafts, verify
 
 Drafter = Callable[[Sequence[int]], Sequence[int]]
-"""Guesses the tokens that follow; any number of them, or none. A number that is no token of the
-model ends the guess."""
+"""A function that guesses the tokens after the given tokens; any number of tokens, or none. A
+number that is no token of the model ends the guess."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def decode(
     """Returns at most `most` greedy tokens after ids, up to and with the first token in ends.
 
     The context has all tokens of ids; logits [vocabulary] are from its last token. On return, the
-    context has all tokens of the answer but the last. before is called before each walk. accepted
-    is called with the drafts of each walk and how many of them are accepted, before they move the
-    context.
+    context has all tokens of the answer but the last. The function `before` is called before each
+    walk. The function `accepted` is called with the drafts of each walk and the number of accepted
+    drafts, before these are added to the context.
     """
     out = Decoded([])
     line, following = list(ids), int(logits.argmax())

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-"""Names of the cache parameter of a model's forward: the first since transformers 5.24."""
+"""Names that the cache parameter of a model's forward may have. transformers uses the first name
+since 5.24."""
 
 
 def cache_name(model: PreTrainedModel) -> str:

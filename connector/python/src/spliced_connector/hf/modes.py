@@ -43,13 +43,15 @@ from spliced_connector.serving.composing import DamagedError
 from spliced_connector.walk import Context, GoneError, pieces, prefill, prefill_turn
 
 _WATCH_SECONDS = 1.0
-"""Of one watch of what others compute; it ends sooner when something becomes of it."""
+"""Longest time of one `watch` request, which waits for segments that other engines compute. The
+reply comes sooner if one of these segments is computed or lost."""
 
 
 @dataclass(frozen=True)
 class Request:
     """A prompt, cut into segments, that is to be computed up to token `upto`. accept: the kinds of
-    states from which it may continue. max_error: the largest error of a segment, None for any."""
+    states from which the computation may continue. max_error: the largest permitted error of a
+    segment; None: any."""
 
     ids: list[int]
     cuts: tuple[int, ...]
@@ -59,14 +61,16 @@ class Request:
     block_tokens: int
     keep_all: bool
     parallel_tokens: int = 0
-    """Number of missing tokens from which others are asked for segments; 0: never."""
+    """If at least this number of tokens is missing, other engines are asked to compute segments.
+    0: they are never asked."""
     max_error: float | None = None
     limit: LossLimit = LossLimit()  # noqa: RUF009  (frozen)
-    """The loss that is accepted. Of its way, whether the last segments are left out."""
+    """The loss that is accepted. Of its `way`, only `refreshed` is set here: whether the last
+    segments are computed in context. `Reuse.look_up` sets `primed`."""
     narrow: bool = False
-    """Seams are narrower than those at which losses are counted."""
+    """Whether seams are narrower than the seams for which losses are counted."""
     counted: bool = True
-    """The canary counts its first token for the loss."""
+    """Whether the canary counts this request's first token for the loss."""
 
     def positions(self, ends: Collection[int]) -> list[int]:
         """Returns where earlier requests may have saved a state: at blocks, the application's cuts,
@@ -96,16 +100,16 @@ class Walked:
     plan: Plan | None = None
     kept: Kept | None = None
     loan: Loan | None = None
-    """The segments that the context's pages read."""
+    """The leases of the segments that the context's pages read; None without pages."""
     begin: int = 0
-    """Of the reused tokens, those of a checkpoint."""
+    """Number of the reused tokens that come from a checkpoint."""
     found: Found | None = None
     segments: tuple[ServedSegment, ...] = ()
-    """What became of each."""
+    """What became of each segment."""
     way: SpliceWay | None = None
-    """What the loss of its splice counts for; None where it does not."""
+    """The way of splicing for which the canary counts this request; None: it counts for no way."""
     loss: float | None = None
-    """That the daemon expects of what was spliced; None where it is not known."""
+    """The loss that the daemon expects of this splice; None: unknown."""
 
 
 def plainly(reuse: Reuse, request: Request, trouble: str, kept: Kept | None = None) -> Walked:
@@ -261,8 +265,8 @@ def _way(reuse: Reuse, found: Found, choices: Sequence[Choice]) -> SpliceWay:
 def _judged(
     reuse: Reuse, request: Request, found: Found, choices: tuple[Choice, ...]
 ) -> tuple[Choice, ...]:
-    """Returns the choices. If the loss is limited, but the daemon's estimate is of another way of
-    splicing than these choices, returns choices without any segment."""
+    """Returns the choices. If the loss is limited, and the daemon has estimated the loss of another
+    way of splicing than these choices, returns choices without any segment."""
     if request.limit.max_loss >= ANY_LOSS or _way(reuse, found, choices) == found.judged:
         return choices
     return tuple(
@@ -306,7 +310,7 @@ def _without_misses(choices: tuple[Choice, ...], segments: Container[int]) -> tu
     """Returns choices in which hits that could not be leased are computed in context.
 
     If there is such a hit, captured segments are computed in context as well, because the daemon
-    may have switched splicing off meanwhile. They are only published.
+    may have switched splicing off meanwhile. The captured segments are then only published.
     """
     lost = {i for i, c in enumerate(choices) if c is Choice.HIT and i not in segments}
     if not lost:
@@ -326,7 +330,8 @@ def _begin(reuse: Reuse, request: Request, found: Found) -> tuple[Context, Kept]
     context = reuse.load(found, request.ids, request.accept, way)
     if context is None or context.tokens > request.upto:
         return Context(reuse.arch, len(request.ids), reuse.device), kept
-    # New checkpoints extend the last checkpoint with states, not a turn's nodes for single tokens.
+    # New checkpoints extend the last checkpoint that has states, not the nodes of a turn, which
+    # have rows of single tokens.
     states = min(context.tokens, found.match.prefix_states)
     name = (
         found.hashes[found.match.prefix_index]
@@ -395,8 +400,8 @@ def _keep(kept: Kept, context: Context, wanted: Sequence[int]) -> None:
 
 
 def _timing(spans: Sequence[Span], begin: int, seconds: float) -> Sample | WalkTiming:
-    """Returns the measurement that the daemon gets of spans after `begin` tokens: of a walk, or of
-    a prefill if no segment was placed."""
+    """Returns a measurement for the daemon: of a walk over spans after `begin` tokens that took
+    `seconds`, or of a prefill if no segment was placed."""
     placed = sum(s.length for s in spans if s.kind is SpanKind.SEGMENT)
     rows = sum(s.length for s in spans) - placed
     if not placed:

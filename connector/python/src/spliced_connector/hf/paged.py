@@ -21,7 +21,7 @@ NAME = "spliced_pages"
 
 LIFE = 300.0
 """Lifetime of leases of segments that are read in place, in seconds; copies are made after half
-of it. A daemon with a lower max-lease-ttl refuses, and rows are copied as usual."""
+of it. A daemon with a lower max-lease-ttl refuses such leases, and rows are copied as usual."""
 
 
 class Leased(Protocol):

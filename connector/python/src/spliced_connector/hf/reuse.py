@@ -1,4 +1,4 @@
-"""What a request of the transformers adapter takes from the daemon and gives to it.
+"""The exchange of data between requests of the transformers adapter and the daemon.
 
 Trouble with the daemon never changes a result: missing data is computed. Data that was read from
 leased memory counts only if the lease was still valid when it was released. Otherwise the prompt is
@@ -73,7 +73,8 @@ log = logging.getLogger("spliced")
 Leased = Segment | DeviceSegment
 
 _PLAN_SECONDS = 0.5
-"""Longest wait for an answer who computes what. The daemon gives other nodes half of it."""
+"""Longest wait for the daemon's plan of which engine computes which segment. The daemon waits for
+other nodes at most half of this time."""
 
 
 class UnreliableError(Exception):
@@ -83,7 +84,8 @@ class UnreliableError(Exception):
 @dataclass(frozen=True)
 class Found:
     """The daemon's answers about a prompt. hashes: the names of the prompt's prefixes, one for each
-    position of the match. prompt: names the variants of segments that the daemon has."""
+    position of the match. prompt: the prompt with the keys of the variants of segments that the
+    daemon has."""
 
     hashes: list[bytes]
     match: Match
@@ -91,7 +93,7 @@ class Found:
     prompt: Prompt = Prompt(0, ())  # noqa: RUF009  (frozen)
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
     judged: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
-    """The way of splicing that this loss is of."""
+    """The way of splicing for which `loss` was estimated."""
 
     def way(self, everything: bool) -> Way:
         """Returns how the daemon advises to serve the prompt; SPLICE without advice, or if
@@ -129,7 +131,7 @@ class Found:
 
     def takes(self, prompt: Prompt, wanted: bool, everything: bool) -> list[bool]:
         """Returns for each segment whether the splice that the daemon advises uses it; True for all
-        without advice. wanted: some segments are to be captured."""
+        without advice. wanted: whether some segments are to be captured."""
         most = None if self.advice is None or everything else self.advice.takes(wanted)
         if most is None:
             return [True] * len(prompt.pieces)
@@ -148,19 +150,19 @@ class Kept:
 
     ids: list[int]
     accept: Accept = Accept.EXACT
-    """Which states the request continues from, and so keeps."""
+    """The kinds of states from which the request continues. It keeps only states of these kinds."""
     loan: Loan | None = None
-    """What the rows of checkpoints are read under, where they lie in pages."""
+    """The leases under which rows of checkpoints are read, if these rows are in pages."""
     segments: list[tuple[Piece, Captured]] = field(default_factory=list)
     checkpoints: list[Context] = field(default_factory=list)
     parent: tuple[bytes, int] = (NOTHING, 0)
     turn: Turn | None = None
     """Rows of the end of the prompt and of the answer."""
     spared: list[int] = field(default_factory=list)
-    """Positions that the daemon wants, and at which no checkpoint is needed if those rows are
-    saved."""
+    """Positions that the daemon wants, but at which no checkpoint is needed if the rows of `turn`
+    are saved."""
     spare: list[Context] = field(default_factory=list)
-    """The states there."""
+    """The states at the positions of `spared`."""
 
     def keeps(self, context: Context) -> bool:
         """Whether a state is of a kind that the request itself would continue from."""
@@ -215,7 +217,8 @@ class Reuse:
         self.profile = model.profile
         self.device = device
         self.attends = bool(self.profile.attention_layers)
-        # Rows are replayed in host memory; copies of states on the GPU are quicker to use.
+        # Rows are replayed in host memory. If copies of states on the GPU are used, which is
+        # quicker, no rows are stored.
         rows = most_rows(self.profile) if resume and not (lent and lent.wanted) else 0
         self.turns = Turns(arch, model, rows)
         self._samples: list[Sample | WalkTiming | CaptureTiming] = []
@@ -320,8 +323,8 @@ class Reuse:
         self, ids: list[int], prompt: Prompt, choices: Sequence[Choice], begin: int, least: int
     ) -> Following | None:
         """Asks other engines to compute some of the missing segments. Returns None if fewer than
-        two segments or `least` tokens are missing, or if the daemon plans none of them elsewhere.
-        begin: the number of tokens that are in place already."""
+        two segments or fewer than `least` tokens are missing, or if the daemon assigns no segment
+        to another engine. begin: the number of tokens that the context has already."""
         wanted: dict[bytes, Missing] = {}
         for piece, choice in zip(prompt.pieces, choices, strict=True):
             if choice is Choice.HIT or piece.start < begin:
@@ -395,8 +398,8 @@ class Reuse:
 
     def load(self, found: Found, ids: list[int], accept: Accept, way: Way) -> Context | None:
         """Returns the context after the longest saved prefix, None for a miss. If the prefix ends
-        in rows, they are replayed if the daemon advises it; otherwise the context is the last one
-        before the rows that has states."""
+        in rows of a turn and the daemon advises it, the rows are replayed. Otherwise the context
+        is that of the last checkpoint with states in this prefix."""
         match, prefix = found.match, b""
         if match.prefix_tokens == 0:
             return None
@@ -457,8 +460,8 @@ class Reuse:
         self, prompt: Prompt, choices: Sequence[Choice]
     ) -> tuple[dict[int, Leased], Pages | None]:
         """Leases the segments that are chosen as hits. Returns the leases by segment index, without
-        misses; copies on the model's GPU come first. Also returns pages if the segments' rows are
-        to be read in place; the leases then last for `LIFE` seconds."""
+        misses; copies on the model's GPU are preferred. Also returns pages if the segments' rows
+        are to be read in place; the leases then last for `LIFE` seconds."""
         wanted = {
             p.index: p.key
             for p, c in zip(prompt.pieces, choices, strict=True)

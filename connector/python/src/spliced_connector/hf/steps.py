@@ -24,11 +24,13 @@ _STEPS = 32
 """Number of tokens of a comparison."""
 
 _BOUND = 2.5
-"""The allowed error, in multiples of the type's epsilon (two roundings). Measured on tiny models
-in bf16 and fp16: up to 1.4 if a step rounds only its inputs, from 3.7 if it rounds the state."""
+"""The allowed error in multiples of the type's epsilon; it allows for two roundings. Measured on
+tiny models in bf16 and fp16: up to 1.4 if a step rounds only its inputs, from 3.7 if it rounds the
+state."""
 
 _LEAST = 1e-4
-"""The same for wide types. Sums in float32 in another order are off by 1e-6."""
+"""The allowed error is never below this value, which applies to float32 and float64. Sums in
+float32 in another order are off by 1e-6."""
 
 
 def unlike_prefill(model: PreTrainedModel, arch: Architecture) -> str:

@@ -8,8 +8,8 @@ node per token. If a prompt diverges inside these rows, the states are replayed,
 computed twice.
 
 Rows are taken from the walk that has computed the prompt's end, and from the mixers' inputs while
-the library decoded the answer. They are appended to a buffer of the daemon over the state before
-them, and saved from it.
+the library decoded the answer. The rows are appended to a buffer of the daemon, which begins at the
+state of the base. The nodes are saved from this buffer.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 MARGIN = 8
-"""Minimum distance of a base from the end of its prompt, in tokens, unless it is the end of a
-turn: a template requests an answer, and opens its reasoning, in fewer."""
+"""Minimum distance in tokens from a base to the end of its prompt, unless the base is the end of a
+turn. The tokens with which a template requests an answer, and begins its reasoning, are fewer."""
 
 MOST = 512
-"""Maximum rows of a turn, whatever the sizes: each is a node of a chain, and a load lists at most
-1,024."""
+"""Maximum number of rows of a turn, even if more rows would fit into the bytes of one state. Each
+row is one node of a chain of checkpoints, and a load lists at most 1,024 nodes."""
 
 _APPENDED = 16
-"""Number of rows per request: the daemon's buffers grow in this step."""
+"""Number of rows that one request appends; the daemon's buffers grow in steps of this size."""
 
 
 def most_rows(profile: Profile) -> int:
@@ -107,8 +107,8 @@ def base_of(
 
 
 class Reading:
-    """Records the inputs of the mixers of linear layers while it is entered, for at most `most`
-    tokens."""
+    """A context manager: in its block it records the inputs of the mixers of linear layers, for at
+    most `most` tokens."""
 
     def __init__(self, arch: Architecture, most: int) -> None:
         self._modules = arch.linear_modules if isinstance(arch, Blocks) and most > 0 else {}
@@ -242,7 +242,7 @@ class Turns:
             held.release()
 
     def _filled(self, buffer: Buffer, rows: TurnRows) -> bool:
-        """Appends rows and accepts them."""
+        """Appends rows to a buffer and accepts them. Returns whether the daemon has done both."""
         rows = rows.on_host()
         for begin in range(rows.begin, rows.end, _APPENDED):
             end = min(begin + _APPENDED, rows.end)

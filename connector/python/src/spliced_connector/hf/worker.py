@@ -14,7 +14,7 @@ from spliced_connector.walk import capture, pack
 log = logging.getLogger("spliced")
 
 _PAUSE_SECONDS = 0.5
-"""Maximum pause after a request without an answer: a loop of steps must not spin."""
+"""Maximum pause after a request without an answer, so that a loop of steps does not spin."""
 
 
 class Worker:
@@ -58,7 +58,7 @@ class Worker:
             return 0
         done = 0
         for job in news.jobs:
-            # Asked again, because the wait may have changed it.
+            # The reuse may have ended during the wait.
             if (reuse := self._reuse()) is not None and self._compute(reuse, job):
                 done += 1
             else:

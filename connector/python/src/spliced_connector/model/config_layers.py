@@ -30,7 +30,7 @@ class Types:
 
     def spread(self, heads: int) -> int:
         """Returns the number of key heads or groups over all ranks. If there are fewer heads than
-        ranks, they are replicated, one per rank."""
+        ranks, the heads are replicated, one per rank."""
         return max(heads, self.tp_size)
 
 

@@ -52,7 +52,8 @@ def read_granite_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_bamba(f: Fields, t: Types, n: int) -> list[Layer]:
     """Bamba: Mamba2, and attention with rope on half of each head.
 
-    transformers reads another share only from rope_parameters, not from a top-level field.
+    transformers reads a share other than half only from rope_parameters, not from a top-level
+    field.
     """
     linear = _mamba2_of_fields(f, t, _expanded)
     dim = f.head_dim()
@@ -158,7 +159,7 @@ def _mamba2_of_fields(f: Fields, t: Types, channels: Callable[[Fields], int]) ->
     """Reads a Mamba2 layer from the fields that Granite, Bamba and Falcon-H1 have.
 
     If the head size is "auto", the default, it is the number of channels divided by the heads.
-    `channels` returns that number.
+    `channels` returns the number of channels.
     """
     heads = f.number("mamba_n_heads")
     if f.values.get("mamba_d_head", "auto") != "auto":
@@ -190,8 +191,8 @@ def _expanded(f: Fields) -> int:
 
 
 def _falcon_channels(f: Fields) -> int:
-    """Returns the number of Mamba2 channels of Falcon-H1. If mamba_d_ssm is None, it is the
-    expanded size. If the field is missing, it is the default of the config's class, 1024."""
+    """Returns the number of Mamba2 channels of Falcon-H1, which mamba_d_ssm has. None stands for
+    the expanded size, a missing field for the default of the config's class, 1024."""
     if "mamba_d_ssm" not in f.values:
         return 1024
     return f.number_else("mamba_d_ssm", lambda: _expanded(f))

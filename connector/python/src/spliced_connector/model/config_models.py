@@ -106,10 +106,10 @@ def read_bailing_linear(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_bailing_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """Ring and Ling from version 2.5 on, whose full layers are MLA.
 
-    Linear layers are Lightning attention in version 2.5 and KDA in version 3, which has a field for
-    its convolution. Configs that transformers writes have that field for both versions, so there
-    version 2.5 is recognized by `architectures`. They also name each layer and have the head size
-    in linear_head_dim.
+    Linear layers are Lightning attention in version 2.5 and KDA in version 3. Published configs of
+    version 3 are recognized by a field for its convolution. Configs that transformers writes have
+    that field for both versions, so `architectures` must tell them apart. These configs also name
+    each layer and have the head size in linear_head_dim.
     """
     heads, mla = f.number("num_attention_heads"), _mla(f, t, turned=True)
     dim = f.number_else("linear_head_dim", f.head_dim)
@@ -173,7 +173,7 @@ def read_minimax(f: Fields, t: Types, n: int) -> list[Layer]:
 def read_olmo_hybrid(f: Fields, t: Types, n: int) -> list[Layer]:
     """OLMo hybrids: gated delta rule, and attention with or without positions.
 
-    Missing head counts of linear layers default to that of attention.
+    A missing head count of linear layers defaults to the head count of attention.
     """
     key_heads, value_heads = (
         f.number_else(f"linear_num_{of}_heads", lambda: f.number("num_attention_heads"))

@@ -86,8 +86,8 @@ class Fields:
     def text_model(self, model_type: str) -> tuple[Fields, str]:
         """Returns the text model's config inside that of a multimodal model, and its model_type.
 
-        If the text model has no type, the type is `model_type`. If nothing is nested, both are
-        those of the whole config.
+        If the text model's config has no type, `model_type` is returned as its type. If no config
+        is nested, the whole config and `model_type` are returned.
         """
         text = self.section("text_config") or self.section("llm_config")
         return (

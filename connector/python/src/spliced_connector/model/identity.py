@@ -26,7 +26,7 @@ class Kind(IntEnum):
 
     @property
     def attends(self) -> bool:
-        """Returns whether it stores rows of keys and values."""
+        """Returns whether a layer of this kind stores rows of keys and values."""
         return self in (Kind.FULL, Kind.MLA, Kind.WINDOW)
 
 
@@ -47,7 +47,7 @@ class DType(IntEnum):
 class KeyMode(IntEnum):
     """The position to which stored keys are rotated."""
 
-    AT_ZERO = 1  # the position within the segment; one rotation by the segment's start moves them
+    AT_ZERO = 1  # position in the segment; a rotation by the segment's start moves the key
     UNROTATED = 2
 
 
@@ -109,7 +109,7 @@ class Conv:
 
     @property
     def rows(self) -> int:
-        """Returns how many earlier inputs it reads."""
+        """Returns how many earlier inputs the convolution reads."""
         return max(0, self.kernel - 1)
 
 
@@ -157,12 +157,13 @@ class Identity:
     tp_size: int = 1  # tensor-parallel ranks
     tolerance: float = 0.0
     """Maximum error of a segment's stored T and S, which allows the daemon to pack them into fewer
-    bytes. The error of T is the spectral norm of a head's difference; that of S is the Frobenius
-    norm of the difference relative to that of S. 0 = they are stored unchanged. Checkpoints and
-    leading segments are always stored unchanged."""
+    bytes. The error of T is the spectral norm of a head's difference. The error of S is the
+    Frobenius norm of a head's difference, divided by the Frobenius norm of S. 0: T and S are stored
+    unchanged. Checkpoints and leading segments are always stored unchanged."""
     row_tolerance: float = 0.0
-    """The same for keys and values: the Frobenius norm of the difference in a layer's keys (or
-    values), relative to that of these keys (or values)."""
+    """Maximum error of a segment's stored keys and values. The error of a layer's keys (or values)
+    is the Frobenius norm of their difference, divided by their Frobenius norm. 0: they are stored
+    unchanged."""
 
     @property
     def most_error(self) -> float:
@@ -198,5 +199,5 @@ MAX_TOLERANCE = 0.05
 """With an error above a twentieth the state no longer describes the same text."""
 DEFAULT_TOLERANCE = 0.02
 """The default of engines: T and S in a quarter of the bytes. For the trained models it changes
-one or two first tokens in 1,000 compared with a splice of unrounded tuples, and no score
+one or two first tokens in 1,000 compared with a splice of unrounded T and S, and no score
 (docs/fidelity.md)."""

@@ -34,7 +34,7 @@ def segment_key(profile: Profile, salt: bytes, spec: SegmentSpec, tokens: Sequen
     With a primer, bit 7 of the role is set, and the primer's digest comes before the token ids.
     Roles are 1 and 2, so no input with a primer equals one without.
 
-    `tokens` are all `spec.tokens` token ids of the segment. Else raises `ProfileError`.
+    `tokens` lists the segment's token ids. Raises `ProfileError` unless there are `spec.tokens`.
     """
     if len(tokens) != spec.tokens:
         raise ProfileError(f"{len(tokens)} tokens for a segment of {spec.tokens}")
@@ -67,7 +67,8 @@ class PrefixNames:
         """Returns for each position p the hash of the first p tokens, in one pass.
 
         tokens: the whole prompt, which may only grow from call to call. Positions must ascend, also
-        from call to call. One that does not ascend, or that exceeds the tokens, gets `NOTHING`.
+        from call to call. A position that does not ascend, or that exceeds the tokens, gets
+        `NOTHING`.
         """
         begin = self._done
         ids = memoryview(token_bytes(tokens[begin:]))

@@ -33,13 +33,13 @@ class Part:
 
     @property
     def is_rows(self) -> bool:
-        """Returns whether it holds keys or values."""
+        """Returns whether the part holds keys or values."""
         return self.kind in ("K", "V")
 
     @property
     def packed_shape(self) -> tuple[int, int, int]:
-        """The shape [heads, rows, cols] that packing uses. Keys, and values, count as one head that
-        has a row for each of their heads at each token."""
+        """The shape [heads, rows, cols] that packing uses. A part of keys or values is packed as a
+        single head, with one row for each pair of a token and a head."""
         heads, rows, cols = self.shape
         return (1, heads * rows, cols) if self.is_rows else (heads, rows, cols)
 
@@ -59,9 +59,9 @@ class Layout:
     parts: tuple[Part, ...]
     nbytes: int  # a multiple of PART_ALIGN
     errors: tuple[float, float] = (0.0, 0.0)
-    """Maximum errors of packed parts. First the largest bound on the spectral norm of a head's
-    difference in T. Then the largest Frobenius norm of a difference in S, or in a layer's keys or
-    values, relative to that of the original."""
+    """Maximum errors of packed parts. The first is that of T: the largest bound on the spectral
+    norm of a head's difference. The second is that of S, keys and values: the largest Frobenius
+    norm of a difference, divided by the Frobenius norm of the original."""
 
     def within(self, most: float) -> bool:
         """Returns whether the errors of packed parts are at most `most`. A small excess is allowed,

@@ -1,10 +1,10 @@
 """Finds a segment's packed parts and the heads in them. Their lengths depend on the content.
 
 A segment of a profile with a tolerance may have its dense transitions and its end-states packed
-into fewer bytes; with a row tolerance, also its keys and values. A description says which. It has
-two F32: the largest error of a transition, and that of the other packed parts. Then it has, for
-each part that may be packed, in the order of the layout, its length in units of PART_ALIGN as a
-varint; 0 = the part is stored unchanged.
+into fewer bytes; with a row tolerance, also its keys and values. A description says which parts are
+packed. It begins with two F32: the largest error of a transition, and the largest error of the
+other packed parts. One varint follows for each part that may be packed, in the order of the layout:
+the part's length in units of PART_ALIGN, or 0 if the part is stored unchanged.
 
 A packed part of [heads, rows, cols] numbers is, little-endian,
 
@@ -35,14 +35,14 @@ class PackedForm(IntEnum):
 
         F32 g | rows x F32 scale | rows of integers, each beginning at a whole byte
 
-    With q the integers, the number at [i, j] is scale[i] * q[i, j], rounded to F32, plus g where i
-    == j. Two integers of 12 bits take three bytes, lower bits first; an odd last one takes two
-    bytes. A low-rank head of rank r has the form RANK + r - 1, and its bytes are
+    If the array q holds the integers, the number at [i, j] is scale[i] * q[i, j], rounded to F32,
+    plus g where i == j. Two integers of 12 bits take three bytes, lower bits first; an odd last one
+    takes two bytes. A low-rank head of rank r has the form RANK + r - 1, and its bytes are
 
-        r x cols of 8 bits | r x rows of 8 bits | r x F32 scale
+        A: r x cols of 8 bits | B: r x rows of 8 bits | r x F32 scale
 
-    With right, left and scale these arrays, the number at [i, j] is the sum over k of scale[k] *
-    left[k, i] * right[k, j]. A scale has at most ten bits, so these products are exact in F32.
+    The number at [i, j] is the sum over k of scale[k] * B[k, i] * A[k, j]. A scale has at most ten
+    bits, so these products are exact in F32.
     """
 
     PLAIN = 0  # unchanged, row-major
@@ -80,7 +80,8 @@ def packed_header(heads: int) -> int:
 
 
 def packed_most(part: Part) -> int:
-    """Returns the maximum bytes of a packed part: those with every head stored unchanged."""
+    """Returns the maximum bytes of a packed part, which it takes if every head is stored
+    unchanged."""
     heads, rows, cols = part.packed_shape
     return packed_header(heads) + heads * aligned(rows * cols * part.dtype.size)
 
@@ -129,7 +130,8 @@ class _Lengths:
         self._at = _ERRORS.size
 
     def of(self, part: Part) -> Part:
-        """Returns the part with the next length in the description, or unchanged if that is 0."""
+        """Returns the part with the next length in the description; the part unchanged if that
+        length is 0."""
         nbytes, most = self._varint() * PART_ALIGN, packed_most(part)
         if not nbytes:
             return part

@@ -3,10 +3,11 @@
     prompt     [0 ........ c0)[c0 .. c1)[c1 .. c2) ... [ck ..... N)
     is         in context     segment   segment        query
 
-Only the interior of a segment is stored; its ends are recomputed at the joins. So a plan is a list
-of spans that covers [begin, N) exactly once. Each span is either one segment's interior or a run of
-recomputed tokens. Both halves of an engine adapter, scheduler and worker, make the same plan from
-the same inputs. This module needs the standard library only.
+Tokens that are computed "in context" are computed after all tokens that precede them, as in a full
+prefill. Only the interior of a segment is stored; its ends are recomputed at the joins. So a plan
+is a list of spans that covers [begin, N) exactly once. Each span is either one segment's interior
+or a run of recomputed tokens. Both halves of an engine adapter, scheduler and worker, make the same
+plan from the same inputs. This module needs the standard library only.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A primer, named by its digest, and the position in a prompt from which segments are captured
-    after it. A segment before that position is nearly the first passage of its prompt, so it is
-    captured without the primer."""
+    """A primer, named by its digest. Segments that begin at position `begin` of a prompt or later
+    are captured after the primer. A segment that begins earlier is nearly the first passage of its
+    prompt, so it is captured without the primer."""
 
     digest: bytes
     begin: int
 
     def preferred(self, start: int) -> bool:
         """Returns whether a segment that begins at token `start` should be captured after the
-        primer. A segment at token 0 has no such variant."""
+        primer. A segment at token 0 has no variant with a primer."""
         return start >= max(self.begin, 1)
 
 
@@ -68,8 +69,7 @@ class Piece:
     """A segment of a prompt: tokens [start, start + tokens).
 
     spec and key are None if the segment is too short to have an interior. other: spec and key of
-    the second variant. If the first variant is captured after the primer, the second is captured
-    without, and the reverse.
+    the second variant. One of the two variants is captured after the primer, the other without it.
     """
 
     index: int
@@ -99,7 +99,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's segments. Tokens before the first and after the last belong to none."""
+    """A prompt and its segments. Tokens before the first segment and after the last belong to no
+    segment."""
 
     tokens: int
     pieces: tuple[Piece, ...]
@@ -111,8 +112,8 @@ class Prompt:
 
     @property
     def others(self) -> list[bytes]:
-        """Parallel to `keys`: the keys of the second variants, NOTHING for a piece that has none.
-        Empty if no piece has one."""
+        """Parallel to `keys`: the keys of the second variants, NOTHING for a piece without a second
+        variant. Empty if no piece has a second variant."""
         named = [
             NOTHING if p.other is None else p.other[1] for p in self.pieces if p.key is not None
         ]
@@ -206,8 +207,9 @@ def divide(
 
     At a join, w tokens are recomputed on each side; with `tail`, that many on the left side. The
     tokens after the last cut are the query, at least one token. Without cuts there are no segments.
-    A segment that begins at 0 is stored whole. Of a later segment, the first variant is the one
-    after the primer if it begins at `primer.begin` or later, else the one without.
+    A segment that begins at 0 is stored whole. A later segment has two variants if there is a
+    primer. The first variant of a segment that begins at `primer.begin` or later is the one after
+    the primer; for earlier segments it is the one without.
     """
     n = len(ids)
     if len(cuts) > MOST_CUTS:
@@ -240,8 +242,8 @@ def _check_ascending(cuts: Sequence[int]) -> None:
 
 
 def keep_for_reuse(cuts: Sequence[int], refresh: float) -> tuple[int, ...]:
-    """Returns the leading cuts: the segments between them are reused. Everything after the last of
-    them is computed in context.
+    """Returns the leading cuts between which segments are reused. Everything after the last
+    returned cut is computed in context.
 
     refresh: the share of the tokens between the first and the last cut to compute in context. It is
     taken from the end and rounded up to whole segments, so at least the last segment is computed.
@@ -293,7 +295,8 @@ def make_plan(prompt: Prompt, begin: int, choices: Sequence[Choice]) -> Plan:
     end.
 
     Between two reused segments, the tail of the left one and the head of the right one form one
-    recomputed span. A leading segment and the prefix include their own tails.
+    recomputed span. A leading segment and the prefix are reused whole: they have no tail to
+    recompute.
     """
     if len(choices) != len(prompt.pieces):
         raise PlanError(f"{len(choices)} choices for {len(prompt.pieces)} segments")

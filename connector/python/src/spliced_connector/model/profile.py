@@ -80,8 +80,8 @@ class Profile:
         self.conv_layers = tuple(i for i, kind in enumerate(kinds) if kind == Kind.CONV)
         self.attention_layers = tuple(i for i, kind in enumerate(kinds) if kind.attends)
         self.min_head = max(layer.linear.conv.rows for layer in identity.layers)
-        """Number of earlier tokens that the convolutions read. At least so many tokens at the start
-        of a MID segment are not stored."""
+        """Number of earlier tokens that the convolutions read. At least this number of tokens at
+        the start of a MID segment is not stored."""
         self._segments: dict[int, Layout] = {}  # layouts by interior tokens
 
     def head_exclusion(self, w: int) -> int:
@@ -94,8 +94,9 @@ class Profile:
         return SegmentSpec(Role.FIRST, 0, 0, tokens)
 
     def mid_spec(self, tokens: int, w: int, tail: int | None = None) -> SegmentSpec | None:
-        """Returns the geometry of any other segment: its interior leaves out w tokens at both ends,
-        or `tail` at the end if given. None: no useful interior is left."""
+        """Returns the geometry of a segment that does not lead its prompt. Its interior leaves out
+        w tokens at both ends; if `tail` is given, it leaves out `tail` tokens at the end instead.
+        None: no useful interior is left."""
         left_out = w if tail is None else tail
         spec = SegmentSpec(Role.MID, self.head_exclusion(w), left_out, tokens)
         return spec if self.spec_problem(spec) is None else None
@@ -129,14 +130,14 @@ class Profile:
         return None
 
     def rank_heads(self, layer: int) -> tuple[int, int]:
-        """Returns the numbers of key and value heads that one rank has of a linear layer."""
+        """Returns one rank's number of key heads and number of value heads in a linear layer."""
         a = self.identity.layers[layer].linear
         tp = self.identity.tp_size
         return max(1, a.key_heads // tp), a.value_heads // tp
 
     def rank_kv_heads(self, layer: int) -> int:
-        """Returns the number of key-value heads that one rank has of an attention layer. If there
-        are fewer heads than ranks, heads are replicated."""
+        """Returns one rank's number of key-value heads in an attention layer. If there are fewer
+        heads than ranks, heads are replicated."""
         return max(1, self.identity.layers[layer].attention.kv_heads // self.identity.tp_size)
 
     def rank_conv_channels(self, layer: int) -> int:

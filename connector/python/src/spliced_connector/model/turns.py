@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 def turn_ends(tokens: Sequence[int], ends: Collection[int]) -> tuple[int, ...]:
     """Returns the ascending positions of all tokens that end a turn.
 
-    ends: the ids of the tokens that end a model's answers and, in templates, all turns. The model's
-    state at the end of an answer is the one before such a token, which was sampled but not
-    computed.
+    ends: the ids of the tokens that end a model's answers and, in templates, all turns. A model
+    samples such a token at the end of its answer but does not compute it, so the last state of the
+    answer is the state before the token.
     """
     if not ends:
         return ()

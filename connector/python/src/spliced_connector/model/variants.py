@@ -29,14 +29,14 @@ _NORMED_WHOLE = {"granitemoehybrid": "mamba_n_groups", "mamba2": "n_groups"}
 
 
 def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> str:
-    """Returns the suffix for an engine that applies these bounds to Mamba2's time steps.
+    """Returns the suffix for an engine that bounds Mamba2's time steps by `applied`.
 
-    It is empty if no engine bounds the time steps of this model. Raises `ProfileError` if the
-    config's bounds cannot be read.
+    The suffix is empty if no engine bounds the time steps of this model. Raises `ProfileError` if
+    the config's bounds cannot be read.
     """
     kind = config.get("model_type")
     if kind in _BOUNDED_BELOW:
-        # The default of transformers, for config files that do not have it.
+        # 0.001 is the default of transformers, for config files without the field.
         declared = (_number(config.get("time_step_min", 0.001), "time_step_min"), math.inf)
     elif kind in _BOUNDED:
         declared = _limit(config.get("time_step_limit"))
@@ -49,7 +49,7 @@ def time_steps(config: Mapping[str, object], applied: tuple[float, float]) -> st
 
 
 def served(config: Mapping[str, object]) -> str:
-    """Returns the suffix for vLLM and SGLang, which compute these layers alike."""
+    """Returns the suffix for vLLM and SGLang, which compute Mamba2 layers alike."""
     norm = ", as vLLM computes it" if _normed_otherwise(config) else ""
     return norm + time_steps(config, UNBOUNDED)
 

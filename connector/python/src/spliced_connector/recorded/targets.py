@@ -17,7 +17,7 @@ class Call:
 class Target:
     """A class or function. `members`: the fields and enumeration members to record; empty for all.
     every: for a base class of ours, all public methods are recorded. A new method, even one with a
-    default implementation, is a request of the engine that our class does not handle yet."""
+    default implementation, is a call that the engine may make and our class does not handle yet."""
 
     module: str
     name: str

@@ -15,7 +15,8 @@ SHORTEST_CHARS = 64
 """Texts of fewer characters are no separate segments (some 16 tokens: two seams of 8)."""
 
 _MOST_PARTS = 16
-"""Maximum tokens of one character with the spaces around it (UTF-8 takes 4 bytes)."""
+"""Maximum number of tokens of one character (UTF-8 has at most 4 bytes for it) with the spaces
+around it."""
 
 
 def cuts(
@@ -71,7 +72,8 @@ def located(
     """Returns a text's token ids, and for each token the index of the character where it begins.
     The indices are empty if they cannot be determined.
 
-    special: include the special tokens that the tokenizer puts around a text. Their index is 0.
+    special: whether to include the special tokens that the tokenizer puts around a text. Their
+    index is 0.
     """
     try:
         coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
@@ -114,7 +116,7 @@ def _template_cuts(ids: Sequence[int], tokenizer: Tokenizer, least: int) -> tupl
     try:
         finder = Finder(template=Template.of(tokenizer), least=least, most=len(ids) + 1)
     except TemplateError:
-        return ()  # without marks; the texts of messages are found anyway
+        return ()  # no cuts at marks; the texts of messages are found anyway
     return finder.find(ids).cuts
 
 
@@ -123,8 +125,8 @@ def _render(
 ) -> tuple[str, list[str]]:
     """Returns the prompt's text, and the texts of its messages.
 
-    A message may have a list of texts. As servers do, it passes the list to a template that
-    iterates over lists; for other templates it joins the texts with line ends.
+    A message may have a list of texts. As servers do, this function passes the list to a template
+    that iterates over lists; for other templates it joins the texts with line ends.
     """
     texts = [text for message in messages for text in _texts(message.get("content"))]
     if not _goes_through_lists(tokenizer):

@@ -7,12 +7,13 @@ cut depends only on nearby tokens. In the common method that compares a hash wit
 depends on the previous cut. Here it does not, so cuts need not resynchronize.
 
 Cuts lie at pauses of the text if possible. A part is cut at the ends of its paragraphs. Parts that
-are still long are cut at the ends of lines, then of sentences, and finally anywhere. A paragraph's
-number in the prompt is a part of its own, so the paragraph is the same with any number.
+are still long are cut at the ends of lines, then of sentences, and finally anywhere. If a paragraph
+begins with a number that the prompt gives it, another cut follows that label (`labels.py`), so the
+same paragraph with another number is the same segment. Cuts have these distances, in tokens:
 
-    paragraphs   cuts at least `least` apart, and one after a number
-    the rest     only within parts of more than `most` tokens, cuts `mean` apart on average
-    no minimum   (one token repeated) every `most` tokens
+    ends of paragraphs            at least `least`
+    other cuts by rank            `mean` on average, only within parts of more than `most` tokens
+    if no rank is the least       `most` (one token that is repeated)
 
 For reuse this means: two prompts may differ up to an edit, or up to the edge of a shared passage.
 After that, their cuts are the same again from the first paragraph end at which both are cut, or
@@ -101,7 +102,7 @@ class Chunker:
         return list(self._bounded(edges))[1:-1]
 
     def _labelled(self, ids: Sequence[int], edges: list[int]) -> list[int]:
-        """Returns the edges, and those after the labels with which paragraphs begin."""
+        """Returns the edges, and the positions after labels that begin at an edge."""
         end = edges[-1]
         behind = (self._labels.end(ids, edge) for edge in edges[:-1])
         return sorted({*edges, *(at for at in behind if at < end)})
@@ -144,7 +145,8 @@ class Chunker:
         return ranks[_WINDOW - 1 :] or ranks[-1:]
 
     def _bounded(self, edges: list[int]) -> Iterator[int]:
-        """Yields the edges, and further ones between two that are more than `most` tokens apart."""
+        """Yields the edges, and further edges between any two that are more than `most` tokens
+        apart."""
         most, least = self.lengths.most, self.lengths.least
         for a, b in pairwise(edges):
             yield from range(a, max(a + 1, b - least + 1), most)
@@ -152,11 +154,11 @@ class Chunker:
 
 
 def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[int]:
-    """Returns the places whose rank is the lowest within the distance; of equal ranks the first
-    one.
+    """Returns the places whose rank is the lowest within the distance on both sides; of places with
+    equal ranks the first one.
 
-    places ascend; ranks are parallel to them. The time is proportional to their number, whatever
-    the ranks are.
+    places: positions in ascending order. ranks: one rank for each place. The time taken is
+    proportional to the number of places, whatever the ranks are.
     """
     found: list[int] = []
     i, n = 0, len(places)
@@ -164,7 +166,7 @@ def minima(places: Sequence[int], ranks: Sequence[int], distance: int) -> list[i
         behind = bisect_right(places, places[i] + distance, i)
         least = ranks.index(min(ranks[i:behind]), i, behind)
         if least != i:
-            i = least  # the places before it have this lower rank near them
+            i = least  # places before it are no minima: this lower rank is near them
             continue
         near = i - 1
         while near >= 0 and places[near] >= places[i] - distance and ranks[near] > ranks[i]:

@@ -33,8 +33,8 @@ class Found:
     by: tuple[tuple[str, int], ...] = ()
     """Pairs of a finder's name and its number of cuts. Finders without cuts are left out."""
     warming: bool = False
-    """The prompt consists only of segments between separators. Its purpose is to store them; it has
-    no question."""
+    """Whether the prompt consists only of segments between separators. Such a prompt has no
+    question: it is sent to store its segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Finder:
 
     least: a template boundary is used if at least one of the two parts next to it has this many
     tokens, so a run of shorter parts stays one part. most: maximum cuts of one prompt; tokens after
-    the last of these are not cut.
+    the last of these cuts are not cut.
     """
 
     separators: Separators | None = None
@@ -104,7 +104,7 @@ def _outside(edges: Sequence[int], held: Sequence[tuple[int, int]]) -> list[int]
     begins = [begin for begin, _ in held]
     kept = []
     for at in edges:
-        i = bisect_left(begins, at) - 1  # the last segment that begins before it
+        i = bisect_left(begins, at) - 1  # the last segment that begins before the edge
         if i < 0 or at >= held[i][1]:
             kept.append(at)
     return kept

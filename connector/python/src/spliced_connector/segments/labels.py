@@ -18,8 +18,8 @@ _BESIDE = _CLOSING | frozenset("([{<-#|*")
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The tokens of labels. digits: tokens of digits only. closing: tokens that end a label, of
-    punctuation only, with one of `])}>:."'`."""
+    """The tokens that labels consist of. digits: ids of tokens that are digits only. closing: ids
+    of tokens that end a label. They are punctuation only and contain one of `])}>:."'`."""
 
     digits: frozenset[int] = frozenset()
     closing: frozenset[int] = frozenset()

@@ -59,11 +59,12 @@ class Template:
 
 
 def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str], set[str]]:
-    """Returns the marks that begin a part and those that only end one.
+    """Returns the marks that begin a part, and the marks that only end one.
 
-    Plain conversations are analyzed first. Their messages begin with the same marks in the other
-    conversations. There a joint may contain ends that no conversation ends with, such as the end of
-    a system message; the known beginnings tell them apart.
+    Plain conversations are analyzed first, because messages begin with the same marks in the other
+    conversations. A joint of these may contain ends that no conversation ends with, such as the end
+    of a system message. If a joint does not begin with a known end, its first mark that is known as
+    a beginning is taken as its beginning.
     """
     begins: set[str] = set()
     ends: set[str] = set()
@@ -92,11 +93,12 @@ def _learn(mark: re.Pattern[str], texts: Sequence[str | None]) -> tuple[set[str]
 def _closing(parts: Sequence[Sequence[str]]) -> set[str]:
     """Returns the marks after a conversation that are ends.
 
-    If a joint begins with all marks after the conversation, all of them are ends. Otherwise they
-    are those before the first beginning, because some templates end with instructions or with the
-    beginning of an answer. The first mark after a conversation is certainly an end. So the marks in
-    front of the conversation, up to that mark, are beginnings. Later marks in front of it prove
-    nothing: instructions for tools show the marks of calls, and system messages have their own end.
+    If a joint begins with all marks after the conversation, all of them are ends. Otherwise only
+    the marks before the first beginning are ends, because some templates end with instructions or
+    with the beginning of an answer. Beginnings are known from the text in front of the
+    conversation: its marks up to the first mark after the conversation, which is certainly an end.
+    Later marks of that text prove nothing: instructions for tools show the marks of calls, and
+    system messages have their own end.
     """
     first, *joints, last = parts
     if any(len(joint) > len(last) and joint[: len(last)] == last for joint in joints):

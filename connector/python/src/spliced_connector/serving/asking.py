@@ -13,9 +13,9 @@ def match_and_advise(
 ) -> tuple[Match, Advice | None]:
     """Returns the result of the lookup, and the advice (None: no advice).
 
-    query: returns the advise request for a lookup's result. Called with None, it returns the
-    request for a lookup that the daemon does itself, before it advises. at_once: whether such a
-    request is allowed. If the daemon does not answer, this waits for one timeout only.
+    query: a function that returns the advise request, given the result of the lookup. Given None,
+    it returns a request that makes the daemon do the lookup before it advises. at_once: whether
+    such a request is allowed. If the daemon does not answer, the call waits for one timeout only.
     """
     at_once = at_once and model.looks_up and lookup.fits
     advice = model.advise(replace(query(None), lookup=lookup)) if at_once else None

@@ -1,8 +1,8 @@
 """Places leased segments, with the daemon's kernels or in this process.
 
 The daemon reads transitions, states and rows, also packed ones, in its own memory, and returns
-states and rows in a slot. For segments on a GPU it writes the rows into the engine's memory; a
-`Remote` asks for that. Both ways give the same numbers up to rounding.
+states and rows in a slot. For segments on a GPU, the daemon writes rows into the engine's memory; a
+`Remote` asks for that. The daemon and this process give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 TRIALS = 5
-"""Number of walks that are done both ways before one way is chosen."""
+"""Number of walks that both the daemon and the engine do before one of them is chosen."""
 
 LONGER = 4
-"""How long to wait for one answer of the daemon about a walk: this many times what the engine's own
-walk over as many tokens takes (a guess)."""
+"""The daemon's answer about a walk is awaited for this number of times the duration of the engine's
+own walk over the same number of tokens (a guess)."""
 
 REASONS = 16
-"""Maximum number of reasons that are counted separately; further ones count as "others"."""
+"""Maximum number of reasons that are counted separately; further reasons count as "others"."""
 
 PAUSE = 30.0
 """Seconds for which the daemon is not asked again after it has failed a walk (a guess)."""
 
 
 class RefusedError(Exception):
-    """The daemon did not place a segment: it is gone, too slow or full, or it refused."""
+    """The daemon did not place a segment: the daemon is gone, too slow or full, or it refused."""
 
 
 class DamagedError(ValueError):
@@ -96,8 +96,8 @@ class Assembled:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Like `Placer.compose`, for a layer that was added. Only the last span, which is computed,
-        must still be applied to its state."""
+        """Like `Placer.compose`, for a layer that was added. The added state includes all spans but
+        the last, so only `computed`, the (T, S) of the last span, is applied to it."""
         none = state.new_empty((0, *state.shape))
         if spans[-1].end < self._end:
             return state, none
@@ -109,8 +109,8 @@ class Assembled:
 
 
 def is_assembled(spans: Sequence[Span], holds: Callable[[int], bool]) -> bool:
-    """Returns whether one `assemble` can place all of a walk: it begins at 0, and all spans but the
-    last are segments that `holds` accepts."""
+    """Returns whether one `assemble` can place all segments of a walk: the walk begins at token 0,
+    and all spans but the last are segments that `holds` accepts."""
     return spans[0].start == 0 and all(holds(s.segment) for s in spans[:-1])
 
 
@@ -133,7 +133,7 @@ class DaemonPlacer:
         self._profile = model.profile
         self._held = held
         self._wait = wait
-        self._slots: dict[int, tuple[Slot, int]] = {}  # (slot, bytes) by number of a move
+        self._slots: dict[int, tuple[Slot, int]] = {}  # (slot, bytes) by `_moves`
         self._layer, self._moves = -1, 0
         self._assembled = Assembled()
 
@@ -203,8 +203,8 @@ class DaemonPlacer:
         return states[-1].clone(), states[:-1]
 
     def _slot(self, layer: int, plan: Plan, nbytes: int) -> Slot:
-        """Returns a slot with the states of a plan. It is reused for the same move of later
-        layers."""
+        """Returns a slot with the states of a plan. The n-th request about a layer uses the slot of
+        the n-th request about the layer before it."""
         former, size = self._slots.get(self._moves, (None, 0))
         into = former if size >= nbytes else None
         slot = self._model.compose(plan, layer, Origin(), into, wait=self._wait)
@@ -219,7 +219,8 @@ class DaemonPlacer:
     def _inputs(
         self, layer: int, computed: tuple[Tensor, Tensor] | None, state: Tensor | None
     ) -> list[list[memoryview]]:
-        """Returns T and S of each computed span. state: before the first span, None if zero."""
+        """Returns T and S of each computed span. state: the state before the first span, None if it
+        is zero."""
         out = []
         if state is not None:
             parts = self._profile.seam_layout(layer).parts
@@ -310,16 +311,17 @@ class Composer:
         on_device: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """wait: minimum timeout of each answer of the daemon, in seconds. It is longer if `LONGER`
-        times the engine's own walk is; to measure that, the engine does the first walk. None:
-        `Options.transfer_timeout`. tally: counts the fields of `count` as `composed_...`.
+        """wait: minimum timeout of each answer of the daemon, in seconds. If `LONGER` times the
+        duration of the engine's own walk is longer, that is the timeout; to measure it, the engine
+        does the first walk. None: `Options.transfer_timeout`. tally: counts the fields of `count`
+        as `composed_...`.
         on_device: placements have a `Remote` for segments on the model's device."""
         self.arch, self.model, self.copies = arch, model, copies
         self.wait = wait
         self._tally = EngineTally() if tally is None else tally
         self._reasons: Counter[str] = Counter()
         self.never = "" if want is not Compute.ENGINE else "compute is set to engine"
-        """Why the daemon is never used for this model; empty if it may be."""
+        """Why the daemon is never used for this model; empty if it may be used."""
         self.never = self.never or _unusable(arch, copies.device, on_device)
         self.choice: Compute | None = Compute.ENGINE if self.never else None
         """Who places segments. None: not measured yet."""
@@ -371,7 +373,8 @@ class Composer:
         return self.learns and not self._own
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Learns from a walk of the engine over this many tokens, also those of segments."""
+        """Learns from a walk of the engine over this number of tokens, which includes those of
+        segments."""
         each = seconds / max(1, tokens)
         self._own += (each - self._own) / 4 if self._own else each
 
@@ -393,7 +396,8 @@ class Composer:
         log.warning("segments composed by the engine, since the daemon failed: %s", str(why))
 
     def tried(self, engine: float, daemon: float) -> None:
-        """Records the seconds of a walk that was done both ways, and chooses after `TRIALS`."""
+        """Records how many seconds the engine and the daemon took for the same walk. Chooses one of
+        them after `TRIALS` walks."""
         self._trials.append((engine, daemon))
         if len(self._trials) < TRIALS:
             return
@@ -425,8 +429,8 @@ class Placement:
         in_place: bool = False,
     ) -> None:
         """placer: places segments that it holds on the model's device. remote: makes the daemon
-        place them. in_place: walks write to pages of the engine. A failed walk could not undo that,
-        so the daemon is not used."""
+        place them. in_place: walks write to pages of the engine. Such writes could not be undone if
+        a walk failed in the daemon, so the daemon is not used."""
         self._composer = composer
         self._placer = placer
         self._remote = remote
@@ -435,15 +439,16 @@ class Placement:
         self._specs: dict[int, SegmentSpec] = {}
         self._read: dict[int, Captured] = {}
         self.own: dict[int, Captured] = {}
-        """Other segments of the plan by their index, such as those that were computed here."""
+        """Segments of the plan that are not leased, such as those that were computed here, by their
+        index."""
         self._failed = False
         self.odd = False
-        """Whether the time of a walk is no measurement, because it was done both ways or failed in
-        the daemon."""
+        """Whether the time of a walk is no measurement, because both the engine and the daemon did
+        the walk, or because it failed in the daemon."""
 
     def lease(self, index: int, spec: SegmentSpec, segment: Segment) -> None:
-        """Adds a leased segment. Raises `DamagedError` if it lacks parts of its spec, or if data
-        that is read now is damaged."""
+        """Adds a leased segment. Raises `DamagedError` if it lacks parts of its spec, or if its
+        data is read already here and is damaged."""
         if not is_of_spec(self._composer.model.profile, spec, segment.layout):
             raise DamagedError(f"segment of {segment.layout.nbytes} bytes is not as its spec says")
         if not self._asks():
@@ -554,8 +559,8 @@ class Placement:
         return out
 
     def _on_host(self, spans: Sequence[Span]) -> tuple[DaemonPlacer, dict[int, Captured]]:
-        """Returns a placer for segments in host memory, and the other tensors of these segments
-        that a walk reads."""
+        """Returns a placer for segments in host memory, and the tensors of these segments that a
+        walk reads itself (convolution tails)."""
         composer = self._composer
         named = {s.segment for s in spans} & self._held.keys()
         try:
@@ -567,8 +572,8 @@ class Placement:
         return DaemonPlacer(composer.model, held, wait), segments
 
     def _both(self, ids: Tensor, spans: Sequence[Span], context: Context) -> Tensor | None:
-        """Does and times a walk both ways; the context is moved only once. If the daemon fails, it
-        loses the trial."""
+        """Does a walk in the engine and, on a copy of the context, in the daemon, and times both.
+        If the daemon fails, its time is infinite."""
         composer = self._composer
         self.odd = True
         context.reserve(spans[-1].end)

@@ -2,9 +2,9 @@
 
     {"spliced": {"v": 1, "cuts": [0, 612, 1180], "w": 8}}
 
-They are in `kv_transfer_params` of a request to vLLM, and in `custom_params` of one to SGLang. Cuts
-are token positions in the prompt: a segment lies between every two neighbours, and the query after
-the last cut.
+They are in `kv_transfer_params` of a request to vLLM, and in `custom_params` of a request to
+SGLang. Cuts are token positions in the prompt: a segment lies between every two neighbours, and the
+query begins at the last cut.
 
 Three more parameters are optional, each from 0 to 1. `max_error` is the largest error of a reused
 segment, relative to the norm of the data that its engine had computed (see `tolerance` in
@@ -37,8 +37,8 @@ class Cuts:
     each side of a join. found: which finders found the cuts, if the request named none. max_error:
     as in the module's docstring, None for any error. trouble: why cuts may be missing, as a text
     for the caller. refresh, max_loss: as in the module's docstring, None if the request does not
-    set them. left_out: number of segments at the end that are computed in context and have no cuts
-    here."""
+    set them. left_out: number of last segments that are computed in context, whose cuts were
+    removed from cuts."""
 
     cuts: tuple[int, ...]
     w: int

@@ -50,11 +50,11 @@ from spliced_connector.serving.tally import EngineTally
 log = logging.getLogger("spliced.serving")
 
 MOST_POSITIONS = 2048
-"""The most prefixes in one request to the daemon; of a longer prompt the longest ones."""
+"""The most prefixes in one request to the daemon. If a prompt has more, the longest are sent."""
 
 NEXT_TOKENS = 64
-"""If a checkpoint would add fewer tokens than this to what is held already, it is neither stored
-nor fetched: computing them takes no longer (a guess)."""
+"""If a checkpoint would add fewer tokens than this to the prefix that is available already, it is
+neither stored nor fetched: computing these tokens takes no longer (a guess)."""
 
 SHORT_TOKENS = 256
 """If a prompt's segments have fewer tokens than this in all, they are not worth a request to the
@@ -140,7 +140,7 @@ class Decider:
         self._logged: set[str] = set()  # reasons, of which there are only a few
 
     def cuts(self, params: dict[str, object] | None, ids: Sequence[int]) -> Cuts | None:
-        """Returns the cuts of a prompt. None, or no cuts: do not ask the daemon about it.
+        """Returns the cuts of a prompt. None, or no cuts: do not ask the daemon about the prompt.
 
         params: the request's parameters. Raises CutsError for invalid ones.
         """
@@ -192,7 +192,7 @@ class Decider:
     def ask(self, ids: Sequence[int], cuts: Cuts, named: Named, prefixes: bool) -> Asked:
         """Asks the daemon once which prefix and segments it has, and which it would store.
 
-        prefixes: the caller counts missing advice itself.
+        prefixes: whether the caller counts missing advice itself.
         """
         model = self._model
         salt = model.salt
@@ -324,7 +324,7 @@ class Decider:
         """Returns the splice that the daemon advises. If there is no advice, or it is about another
         prefix or other segments, a guess decides. None: do not splice.
 
-        warming: the purpose of the request is to store segments for later requests.
+        warming: whether the purpose of the request is to store segments for later requests.
         """
         advised = begin == known.prefix and choices == known.choices(begin)
         if known.end is None or warming or not advised:
@@ -366,7 +366,7 @@ class Decider:
         return self._random.random() < self._model.canary_share(self._settings.canary_share)
 
     def _primed(self, prompt: Prompt) -> bytes:
-        """Returns `Lookup.primed`: the bits of the first variant of each key."""
+        """Returns `Lookup.primed` for a prompt: the bits of each of its keys."""
         flags = []
         for piece in prompt.pieces:
             if piece.key is None or piece.spec is None:

@@ -33,8 +33,8 @@ def finder_of(settings: ServingSettings, tokenizer: Tokenizer | None) -> Finder:
     """Returns the finders that settings name. Raises ValueError for a finder that does not fit the
     tokenizer.
 
-    tokenizer: None if the engine has none. A template needs it. Chunks need it only to find the
-    ends of paragraphs.
+    tokenizer: None if the engine has none. The finder "template" needs a tokenizer; "chunks" uses
+    it only to find the ends of paragraphs.
     """
     separators = template = chunks = None
     try:
@@ -65,9 +65,10 @@ def cuts_of(
 ) -> Cuts | None:
     """Returns the cuts of a prompt; None if it has none and nothing went wrong.
 
-    params: the request's parameters. w: seam width of requests that set none. held: a function of
-    tokens and seam width that returns where cached segments lie, or None if the daemon does not
-    answer; None if there is no such function. Raises CutsError for invalid parameters.
+    params: the request's parameters. w: seam width of requests that set none. held: a function that
+    returns where cached segments lie, given token ids and a seam width; it returns None if the
+    daemon does not answer. If the parameter held is None, no cached segments are looked up. Raises
+    CutsError for invalid parameters.
     """
     options = params.get("spliced") if params else None
     if params is None or "spliced" not in params:
@@ -92,8 +93,8 @@ def held_in(
     """Returns the tokens [begin, end) of cached segments in a prompt, at a seam width of w tokens;
     None if the daemon does not answer.
 
-    The segments end before the last token, which the engine must compute. The daemon is not asked
-    about a prompt that is no longer than a seam. lead: as in `divide`.
+    The segments end before the last token, which the engine must compute. The daemon is asked only
+    about a prompt that is longer than a seam. lead: as `primer` in `model.divide`.
     """
     n = min(len(ids) - 1, MAX_PROMPT)
     if n <= w:

@@ -29,15 +29,16 @@ from spliced_connector.walk import (
 )
 
 MIN_PATIENCE = 0.05
-"""Minimum timeout for loading a checkpoint, in seconds. It is requested only once. (A guess.)"""
+"""Minimum timeout for loading a checkpoint, in seconds. The checkpoint is requested only once. (A
+guess.)"""
 
 CAPTURED_KEYS = 4 * PREFILL_ROWS
 """Maximum keys that the captures of one pass attend to, including a copy of the primer's keys for
-each. A pass with a single segment may have more."""
+each capture. A pass with a single segment may have more."""
 
 CAPTURE_COST = 1.2
-"""Cost of a row of a capture, in walked rows. The transition takes a second pass of the recurrence
-(measured between 0.4 and 1.2, depending on the rows of a walk)."""
+"""Cost of a row of a capture, in walked rows (measured between 0.4 and 1.2, depending on the rows
+of a walk). It includes a second pass of the recurrence, which computes the transition."""
 
 
 T = TypeVar("T")
@@ -70,10 +71,10 @@ class Pace:
 class Means:
     """What the jobs of one engine share.
 
-    composer: places leased segments. published: publishes a fresh capture and returns it as readers
-    will find it; called once for equal segments. patience: how many seconds to wait for segments on
-    disk. ranks: all ranks have the same job and do each step together. primers: the primers of
-    captures.
+    composer: places leased segments. published: a function that publishes a fresh capture and
+    returns it as readers will find it; it is called once for equal segments. patience: how many
+    seconds to wait for segments on disk. ranks: the engine's ranks, which all have the same job and
+    do each step together. primers: the primers of captures.
     """
 
     composer: Composer
@@ -99,10 +100,12 @@ class Means:
 
 
 class Job(ABC):
-    """Moves a context over the request's spans. Each `run` does as much as its time limit allows.
+    """Moves a context (the states and rows before the next token) over the request's spans. Each
+    `run` does as much as its time limit allows.
 
     Nothing that the job writes may be used until `run` returns True. The job keeps its leases until
-    then, because its copies are valid only if the daemon confirms at the end that the leases were.
+    then: copies of leased data are valid only if the daemon confirms at the end that the leases
+    were valid throughout.
     """
 
     def __init__(
@@ -174,8 +177,8 @@ class Job(ABC):
 
     @property
     def walked(self) -> Walked:
-        """Returns the times of walk and captures, once `run` has returned True. The walk's are 0 if
-        its time is no measurement."""
+        """Returns the times of walk and captures, once `run` has returned True. The fields of the
+        walk are 0 if its time is no measurement."""
         splice = self.splice
         if self._placement.odd:
             return Walked(0, 0, 0.0, *self._captured)
@@ -207,7 +210,7 @@ class Job(ABC):
         release_all(leases)
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Does work that may fail on a single rank. Then this raises on all ranks."""
+        """Does work that may fail on a single rank. If it does, this method raises on all ranks."""
         try:
             out = work()
         except Exception:
@@ -218,8 +221,8 @@ class Job(ABC):
         return out
 
     def _done(self, pieces: Iterator[_Work], pace: Pace, until: float) -> bool:
-        """Does at least one piece of work, and as many as fit into the time. Returns False if some
-        remain."""
+        """Does at least one piece of work, and as many as fit into the time. Returns False if
+        pieces remain."""
         first = True
         for cost, work in pieces:
             now = time.monotonic()
@@ -246,7 +249,7 @@ class Job(ABC):
                 return False
             raise LostError(f"{len(pieces) - len(held)} of {len(pieces)} segments are gone")
         self._leases = held
-        # The errors that match reported may have been those of other copies.
+        # The lookup reported errors, but perhaps those of other copies of these segments.
         if off := [piece.index for piece, one in zip(pieces, held, strict=True) if self._far(one)]:
             raise LostError(f"segments {off} have larger errors than the request accepts")
         for piece, segment in zip(pieces, held, strict=True):
@@ -274,8 +277,8 @@ class Job(ABC):
             yield cost, partial(self._capture, pieces)
 
     def _batch(self, rows: float) -> list[Piece]:
-        """Returns the next different segments to capture: at least one, and more up to `rows` rows
-        in all."""
+        """Returns the next segments to capture, equal ones only once: at least one, and more up to
+        `rows` rows in all."""
         found: dict[bytes | None, Piece] = {}
         room, keys = min(rows, PREFILL_ROWS), CAPTURED_KEYS
         for piece in self._captures:
@@ -343,7 +346,7 @@ class Job(ABC):
         return specs
 
     def take(self, key: bytes, captured: Captured) -> None:
-        """Adds a captured segment. If this request was about to capture it, it need not."""
+        """Adds a segment that another job has captured, so that this job need not capture it."""
         left = []
         for piece in self._captures:
             if piece.key == key:
@@ -408,5 +411,5 @@ class Job(ABC):
 
 
 def _cost(spans: Sequence[Span]) -> float:
-    """Returns the cost in walked rows."""
+    """Returns the cost of spans in walked rows."""
     return sum(s.length if s.kind is SpanKind.RECOMPUTE else s.length * REUSED_COST for s in spans)

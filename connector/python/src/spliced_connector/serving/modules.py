@@ -93,9 +93,9 @@ class Latent:
     """Multi-head latent attention in its absorbed form, over the rows that engines store.
 
     down: maps rows to queries [n, heads * (nope + key)] and to latents with shared keys [n, rank +
-    key], before `norm` and `turn`. turn: rotates queries and keys by positions. up [heads, nope,
-    rank] maps queries to the space of latents. over [heads, rank, value] maps the result of
-    attention back.
+    key], before `norm` and `turn`. turn: rotates queries and keys by positions. up: a tensor
+    [heads, nope, rank] that maps queries to the space of latents. over: a tensor [heads, rank,
+    value] that maps the result of attention back.
     """
 
     heads: int
@@ -125,8 +125,9 @@ class Latent:
 class Delta:
     """The gated delta rule of Qwen3-Next and Qwen3.5.
 
-    split: maps rows to the convolution's inputs [n, C] as [q | k | v], z [n, heads, dv], b and a
-    [n, heads]. Shapes: conv [C, kernel], a_log and dt_bias [heads].
+    split: a function that maps n rows to four tensors: the convolution's inputs [q | k | v] of
+    shape [n, C], z [n, heads, dv], b and a [n, heads]. Shapes of the weights: conv [C, kernel],
+    a_log and dt_bias [heads].
     """
 
     key_heads: int

@@ -73,7 +73,7 @@ def _losses(
         if about["kind"] != _SPLICED or (about["primer"] and about["primer"] not in ours):
             continue
         if cast(float, about["refresh_share"]) > LAST_SEGMENT:
-            continue  # more than the daemon ever advises; its loss would be smaller
+            continue  # more is refreshed than the daemon advises, so the loss is too small
         n, same = cast(int, row["prompts"]), cast(float, row["first"]["value"])
         if type(n) is not int or not 0 <= n <= _MOST or not 0 <= same <= 1:
             raise ValueError(f"fidelity: {same} of {n} first tokens")

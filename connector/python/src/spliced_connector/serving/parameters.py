@@ -41,7 +41,7 @@ _IN_TURN = 2
 _Sums: TypeAlias = tuple[tuple[int, int], ...]
 """The two numbers of each block's checksum: see `_sums`."""
 _Noticed = Callable[[], Callable[[], None] | None]
-"""Returns the `doubt` to call, None once its `Parameters` is gone."""
+"""A function that returns the method `doubt` of a `Parameters`, None once that object is gone."""
 _LOAD = "load_weights"
 _MARK = "_spliced_doubts"
 
@@ -79,8 +79,8 @@ class Parameters:
     """Watches all parameters and persistent buffers of models. Only the thread that runs the models
     may use it, but any thread may call `doubt`. Raises ValueError for an unreadable parameter.
 
-    It holds no reference to parameters, so replaced ones are freed. A call of `load_weights` of a
-    model or of its modules counts as a call of `doubt`.
+    It holds no reference to parameters, so replaced parameters are freed. A call of `load_weights`
+    of a model or of its modules counts as a call of `doubt`.
     """
 
     def __init__(self, *models: nn.Module) -> None:
@@ -181,9 +181,9 @@ def _tensor(region: _Region) -> Tensor:
 def _sums(tensor: Tensor, first: int = 0, count: int = 1 << 62) -> _Sums:
     """Returns the checksums of a tensor's storage, of `count` blocks from `first` on.
 
-    A block is a table of 64-bit words. Its checksum has two numbers: the weighted sum of its rows'
-    sums, and that of its columns' sums. Weights are odd numbers that depend on the position. Odd
-    weights lose no bit, so changing one word always changes both numbers.
+    A block is a table of 64-bit words. Its checksum has two numbers: a weighted sum of the sums of
+    its rows, and a weighted sum of the sums of its columns. The weights are odd numbers that depend
+    on the position. Odd weights lose no bit, so changing one word always changes both numbers.
     """
     import torch
 

@@ -21,7 +21,8 @@ CLAIM_ROWS = 64
 """Fixed cost of a splice, in rows of prefill: one step of the engine (a guess)."""
 
 REUSED_COST = 1 / 16
-"""Cost of placing a reused row, in walked rows. A guess; `job.Pace` learns from both."""
+"""Cost of placing a reused row, in walked rows (a guess). `job.Pace` learns from both kinds of
+rows."""
 
 _Timing: TypeAlias = Sample | WalkTiming | CaptureTiming
 
@@ -35,8 +36,9 @@ of memory and the choice of kernels."""
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """The walk of one request: `rows` computed and `placed` rows took `seconds`. Before it,
-    `captured` tokens of segments took `capture_seconds`."""
+    """The work for one request. The walk took `seconds`: it computed a number of rows, `rows`, and
+    placed a number of reused rows, `placed`. Capturing segments of `captured` tokens in all took
+    `capture_seconds`."""
 
     rows: int
     placed: int
@@ -92,7 +94,8 @@ class Clock:
         self._warm = False  # a walk has ended
 
     def begin(self, span: tuple[int, int] | None) -> None:
-        """Starts timing a prefill of tokens [begin, end) of a prompt. None: there is other work."""
+        """Starts timing a prefill of tokens [begin, end) of a prompt. None: the engine also does
+        other work, so the prefill is not timed."""
         self._span = None
         if span is not None and span[1] - span[0] >= _LEAST_TOKENS:
             self._span, self._began = span, time.perf_counter()

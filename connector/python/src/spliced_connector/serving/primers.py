@@ -83,7 +83,8 @@ class Primers:
         return spec.primer in (b"", self._digest)
 
     def made(self, spec: SegmentSpec) -> bool:
-        """Returns whether a capture of the spec needs no primer computed first."""
+        """Returns whether a capture of the spec can begin at once: it needs no primer, or the
+        primer is computed already."""
         return not spec.primer or (self._made is not None and self.knows(spec))
 
     def keys(self, spec: SegmentSpec) -> int:

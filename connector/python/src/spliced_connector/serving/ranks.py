@@ -2,8 +2,8 @@
 
 A walk sums over ranks inside its layers, so all ranks must walk the same rows at the same time. All
 ranks have the same plans. They can differ in three things only: whether a rank can start, whether
-it has the data it needs, and how much time it has left. With this class they agree on these,
-through their own process group on the host.
+it has the data it needs, and how much time it has left. The class `Ranks` makes them agree on these
+three, through their own process group on the host.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ class Leading:
         self._names: dict[int, bytes] = {}
 
     def names(self, ids: Callable[[], Sequence[int]], ends: Sequence[int]) -> list[bytes]:
-        """Returns a hash of the tokens before each of the ascending ends.
+        """Returns, for each position in `ends`, a hash of the tokens before it. Positions ascend.
 
-        ids: returns at least the tokens up to the last end. It is called only if a hash is new.
+        ids: a function that returns at least the tokens before the last position. It is called only
+        if a hash is new.
         """
         new = [end for end in ends if end not in self._names]
         if new:

@@ -103,8 +103,9 @@ class ServingSettings:
     pack them into fewer bytes (about a quarter at 0.02); 0 to 0.05. 0: they are stored unchanged.
     Engines with different values share nothing, not even prefixes, which are never packed."""
     row_tolerance: float = 0.0
-    """The same for keys and values of segments: a little more than half of their bytes at 0.02. 0:
-    they are stored unchanged. In GPU memory they are always unpacked."""
+    """Largest relative error of a segment's stored keys and values, which lets the daemon pack them
+    into a little more than half of their bytes (at 0.02); 0 to 0.05. 0: they are stored unchanged.
+    In GPU memory they are always unpacked."""
     primer: Passage = ""
     """The primer, mode splice: "default", the absolute path of a text file, or a list of 1 to 4,096
     token ids. Empty: no primer. Engines share the segments that were captured after the same token
@@ -114,8 +115,8 @@ class ServingSettings:
     16,777,216."""
     refresh: float = 0.0
     """Share of the tokens of a prompt's segments that is computed in context, beginning with the
-    last segment and rounded up to whole segments, mode splice; 0 to 1. It costs their prefill and
-    makes a splice more like a full prefill. Requests may set their own."""
+    last segment and rounded up to whole segments, mode splice; 0 to 1. It costs the prefill of
+    these tokens and makes a splice more like a full prefill. Requests may set their own."""
     max_loss: float = ANY_LOSS
     """Highest accepted loss, mode splice; 0 to 1: the expected share of requests whose first token
     differs from that of a full prefill. Below 1 a request is spliced only in a way whose loss is
@@ -133,9 +134,9 @@ class ServingSettings:
     """Share of spliced requests that the canary recomputes in full and compares, mode splice; 0 to
     1. Requests with narrower seams than `seam_tokens`, or with tiny segments, are not taken."""
     canary_bound: float = 0.25
-    """Largest error of the compared logits, relative to their spread, that a splice may have. Of
-    the trained model of scripts/tinyhybrid, 14 prompts: 0.02 to 0.12 at a seam of 8; 0.19 to 0.56
-    with states lost, 0.38 to 0.96 with keys at wrong positions."""
+    """Largest error of the compared logits, relative to their spread, that a splice may have. With
+    the trained model of scripts/tinyhybrid and 14 prompts, errors are 0.02 to 0.12 at a seam of 8,
+    0.19 to 0.56 with states lost, and 0.38 to 0.96 with keys at wrong positions."""
     canary_changed: float = 0.1
     """Splicing is switched off if the first token differs in a larger share of compared requests;
     up to 0.9, 0: never. At 0.1, this is noticed within 765 comparisons in 95 of 100 cases."""

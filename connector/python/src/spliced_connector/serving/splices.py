@@ -28,7 +28,8 @@ class Splice:
     max_error: float | None = None
     """Largest error of a reused segment; None: any."""
     way: SpliceWay | None = None
-    """The way of splicing whose loss this request counts for in the canary; None: none."""
+    """The way of splicing to whose loss the canary adds this request. None: the request is not
+    counted."""
     loss: float | None = None
     """The loss that the daemon expects; None: not known."""
 
@@ -87,8 +88,8 @@ def best_splice(prompt: Prompt, choices: Sequence[Choice], begin: int = 0) -> Sp
 
     choices: as in `advised_splice`. A capture is for later requests, so its cost does not count
     here. Recomputed rows before the end of the splice must be walked; the engine computes the rows
-    after it. So the splice ends before a run of missing segments, unless enough later ones are
-    cached.
+    after it. So the splice ends before a run of missing segments, unless enough segments after the
+    run are cached.
     """
     spans = make_plan(prompt, begin, choices).spans
     best, least, walked = 0, float(prompt.tokens - begin), 0

@@ -128,8 +128,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A captured segment being copied from the engine. settled: called on another thread, with True
-    if the daemon has the segment now."""
+    """A captured segment being copied from the engine. settled: a function that is called on
+    another thread, with True if the daemon has the segment now, else False."""
 
     spec: SegmentSpec
     ids: tuple[int, ...]

@@ -12,7 +12,7 @@ class EngineTally:
     matched_tokens       tokens that were promised to the engine for requests
     loads, loaded_tokens loads that succeeded, and the tokens that they filled into blocks
     load_failures        loads that failed: the engine computes these tokens
-    load_micros          how long the engine stood still for loads, both kinds
+    load_micros          how long the engine stood still for loads, also those that failed
     saves, saved_tokens  checkpoints that were stored, and the new rows in them
     save_failures        checkpoints that were refused or dropped; save_code_N: refused with code N
     save_micros          how long the engine stood still to copy data that is to be stored
@@ -27,7 +27,7 @@ class EngineTally:
     composed_refused     walks that failed in the daemon; the engine did them instead
     composed_unasked     walks that the daemon should do, but could not be asked for
     shared_tokens        tokens of spliced requests that lie in shared pages
-    plans, plans_shared  requests for which other nodes were asked, and those that they helped
+    plans, plans_shared  requests for which other nodes were asked, and requests that they helped
     plans_refused        requests for which nobody was asked, because too many requests waited
     segments_came, segments_lost   segments that other nodes should compute, and did or did not
     jobs                 segments that other nodes requested from this engine. jobs_done were

@@ -35,8 +35,8 @@ class Watch:
         alone: bool = True,
         tells: bool = True,
     ) -> None:
-        """bound, changed: as in `Canary`. alone: there is only one rank. tells: this rank reports
-        to the daemon; all ranks have the same results."""
+        """bound, changed: as in `Canary`. alone: whether there is only one rank. tells: whether
+        this rank reports to the daemon; all ranks have the same results."""
         self._canary = Canary(arch, bound, self._compared, changed)
         self._model, self._tally, self._bound = model, tally, bound
         self._alone, self._tells = alone, tells
@@ -67,7 +67,8 @@ class Watch:
     def compare(self) -> None:
         """Continues a comparison, in a step that splices nothing."""
         try:
-            # Several ranks must compute the same rows: as many as a run without any time.
+            # Several ranks must compute the same rows. A run whose time is already over computes a
+            # fixed number of rows.
             with eager():
                 self._canary.run(time.monotonic() + CANARY_SECONDS if self._alone else 0.0)
         except Exception:
@@ -77,9 +78,9 @@ class Watch:
     def tell(self, again: bool) -> None:
         """Reports the results that the daemon has not accepted yet.
 
-        again: a request was spliced although splicing is off, so the daemon does not know that or
-        has forgotten it. Then the switch is reported again. If the daemon cannot be reached for
-        this report, it cannot be asked about requests either, so none is spliced.
+        again: whether a request was spliced although splicing is off. The daemon then does not know
+        that it is off, or has forgotten it, so this is reported again. If the daemon cannot be
+        reached for this report, it cannot be asked about requests either, so none is spliced.
         """
         again = again and self.off
         if not self._tells or not (self._untold or again) or time.monotonic() < self._next_try:
@@ -87,7 +88,8 @@ class Watch:
         self._next_try = time.monotonic() + REPORT_SECONDS
         off = self.off
         text = self._canary.why
-        # A report needs a comparison: one that only repeats the switch counts the last again.
+        # A report needs a comparison. A report that only repeats that splicing is off therefore
+        # counts a failed comparison again.
         compared, failed = max(1, self._untold), max(self._untold_failures, int(off))
         answer = self._model.report(
             compared, failed, self._worst, self._bound, off, text, self._untold_losses

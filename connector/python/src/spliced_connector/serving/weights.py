@@ -58,7 +58,7 @@ def model_directory(loading: Loading) -> str:
             revision=loading.revision,
             cache_dir=loading.download_dir,
             local_files_only=True,
-            allow_patterns=[],  # else files that engines do not download would be missing
+            allow_patterns=[],  # so that files which engines do not download are not required
         )
     except (ImportError, OSError, ValueError):
         return loading.model  # the caller reports that there is no such directory

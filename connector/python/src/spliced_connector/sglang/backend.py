@@ -43,7 +43,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     """Stores and finds pages of one rank.
 
     If the daemon is absent, slow or newly started, lookups miss. A pool of unknown form is not
-    used, and a line in the log says why. Only the constructor raises.
+    used, and a line in the log says why. Only the constructor raises errors.
     """
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: object = None) -> None:
@@ -122,7 +122,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         host_indices: torch.Tensor,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> list[bool]:
-        """Fills pages of keys and values; False from the first miss on."""
+        """Fills pages of keys and values. Returns True for each filled page, and False from the
+        first miss on."""
         return self._get(self.rows, keys, host_indices)
 
     def batch_set_v1(
@@ -172,7 +173,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
     def batch_get(
         self, keys: list[str], target_locations: object = None, target_sizes: object = None
     ) -> list[torch.Tensor | None]:
-        """`get` of several pages; None from the first miss on."""
+        """Does what `get` does, for several pages. Results are None from the first miss on."""
         pages = list(target_locations) if isinstance(target_locations, list | tuple) else []
         flat = self._flat(len(keys), pages)
         if self.rows is None or flat is None:
@@ -197,7 +198,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         target_locations: object = None,
         target_sizes: object = None,
     ) -> bool:
-        """`set` of several pages. Returns whether all are stored."""
+        """Does what `set` does, for several pages. Returns whether all pages are stored."""
         pages = list(values) if isinstance(values, list | tuple) else []
         flat = self._flat(len(keys), pages)
         if self.rows is None or flat is None:
@@ -209,7 +210,7 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         )
 
     def clear(self) -> bool:
-        """Does nothing and reports that: the daemon's data is shared with other engines."""
+        """Does nothing and returns False: the daemon's data is shared with other engines."""
         log.warning("spliced: the daemon keeps its pages, other engines may use them")
         return False
 
@@ -334,7 +335,8 @@ class SplicedHiCache(HiCacheStorage):  # type: ignore[misc]
         return self._set(self.states, keys, transfer.host_indices, ends)
 
     def _flat(self, keys: int, pages: list[object]) -> Callable[[int], list[torch.Tensor]] | None:
-        """Returns views of flat pages, or None if they have another form."""
+        """Returns a function from a page's number to views of that flat page. Returns None if the
+        pages have another form."""
         pool = None if self.rows is None else self.rows.pool
         if not isinstance(pool, RowPool) or len(pages) != keys:
             return None

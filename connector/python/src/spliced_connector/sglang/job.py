@@ -1,4 +1,5 @@
-"""One request of SGLang: a context that moves, and the slots to which it is written at the end.
+"""One request of SGLang: a context that is computed in pieces, and the slots to which it is written
+at the end.
 
 The engine allocates a job's slots only when the job has ended, so that a request that waits or
 fails occupies no slots.
@@ -31,9 +32,9 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a job begins: after the first `tokens` tokens. They come from the daemon's checkpoint
-    `name`, or from the engine's tree if the name is empty. spliced: the checkpoint may come from a
-    splice."""
+    """Where a job begins: after the first `tokens` tokens. Their state and rows come from the
+    daemon's checkpoint `name`, or from the engine's tree if the name is empty. spliced: the
+    checkpoint may come from a splice."""
 
     tokens: int = 0
     name: bytes = b""

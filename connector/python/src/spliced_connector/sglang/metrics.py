@@ -1,6 +1,7 @@
 """Exports the connector's counts with SGLang's Prometheus metrics.
 
-`sglang:spliced_total{what="loaded_tokens"}`: every count of `EngineTally` by name.
+Every count of `EngineTally` is a series whose label `what` has the name of the count, for example
+`sglang:spliced_total{what="loaded_tokens"}`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ class Counts:
     """Adds counts to a metric of SGLang's process, if it is started with --enable-metrics."""
 
     def __init__(self, tally: EngineTally) -> None:
-        # SGLang names the directory that its processes share before its caches are made.
+        # Imported here, because prometheus_client reads the directory that SGLang's processes
+        # share. SGLang sets this directory before it makes its caches.
         from prometheus_client import Counter
 
         self._tally = tally

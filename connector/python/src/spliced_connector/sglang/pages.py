@@ -1,4 +1,4 @@
-"""Pages of SGLang's storage tier as checkpoints of the daemon, without SGLang.
+"""Pages of SGLang's storage tier as checkpoints of the daemon. This module does not import SGLang.
 
 SGLang names a page by a hash over all tokens up to its end and passes no token ids, so these
 pages cannot have the names that prefixes have for other engines. It also stores keys and values
@@ -14,7 +14,7 @@ No page extends another checkpoint. A chain of pages would be limited to 256 pag
 within a node, and would lose all later pages with its first page.
 
     name = SHA-256("spliced sglang page\\0" | fingerprint | u32 salt length | salt
-                   | u32 page tokens, 0 of states | page hash as text)
+                   | u32 page tokens (0 for states) | page hash as text)
 
 The fingerprint includes weights, adapter, types and layer shapes, and each rank stores its own
 share. So another model, layout or rank finds nothing.
@@ -41,11 +41,11 @@ from spliced_connector.walk import part_bytes, tensor_over
 log = logging.getLogger("spliced.sglang")
 
 _AT_ONCE = 8
-"""Pages copied from the pool before they are stored: bounds memory, and the time that is lost if
-the daemon is gone (a guess)."""
+"""Number of pages that are copied from the pool before they are stored together. It bounds memory,
+and the time that is lost if the daemon is gone (a guess)."""
 
 _RESTORABLE = 8
-"""Maximum prefixes with a state in one lookup, the longest first."""
+"""Maximum number of prefixes with a state that one lookup finds. It begins with the longest."""
 
 
 class PageTally:
@@ -53,7 +53,7 @@ class PageTally:
 
     hit_pages, missed_pages    lookups of keys and values
     hit_states, missed_states  lookups that found keys and values, by whether a state was found
-    loaded_pages, saved_pages  of either kind
+    loaded_pages, saved_pages  pages of both kinds
     load_failures              pages that were missing, or not valid to the end
     save_failures              pages that the daemon refused; save_code_N: for reason N
     cut_lookups                lookups that ended by timeout
@@ -99,7 +99,8 @@ class Pages:
         self._layout = pool.profile.checkpoint_layout(pool.page_tokens)
 
     def names(self, keys: Sequence[str]) -> list[bytes]:
-        """Returns the pages' names; () if no daemon was attached yet, or nothing may be shared."""
+        """Returns the pages' names; no names if no daemon was attached yet, or if nothing may be
+        shared."""
         salt = self._model.salt
         if salt is None or not self._shares():
             return []
@@ -140,7 +141,8 @@ class Pages:
         return found[::-1]
 
     def save(self, keys: Sequence[str], ends: Sequence[int], indices: Sequence[int]) -> list[bool]:
-        """Stores the pages that begin at slots `indices`, which cover the first `ends` tokens."""
+        """Stores pages. Page i begins at slot indices[i] of the pool, and ends after the first
+        ends[i] tokens of the prompt. Returns for each page whether it is stored."""
         pool = self.pool
 
         def parts(i: int) -> list[memoryview]:
@@ -174,9 +176,9 @@ class Pages:
     def load(
         self, keys: Sequence[str], targets: Callable[[int], Sequence[Tensor]], until: float
     ) -> list[bool]:
-        """Fills pages in order up to the first miss; `targets` returns a page's tensors.
+        """Fills pages in order up to the first miss. `targets` returns the tensors of page i.
 
-        The content of a page whose result is False must not be used.
+        Returns for each page whether it was filled. The content of other pages must not be used.
         """
         done: list[bool] = []
         for i, name in enumerate(self.names(keys)):

@@ -110,7 +110,7 @@ def plan(
     running_batch: ScheduleBatch,
     last_batch: ScheduleBatch | None,
 ) -> Any:
-    """Around `Scheduler.get_next_batch_to_run`."""
+    """Wraps `Scheduler.get_next_batch_to_run`."""
     cache = _ours(scheduler.tree_cache)
     if cache is not None:
         cache.step(alone=running_batch.is_empty() and not last_batch)
@@ -120,7 +120,7 @@ def plan(
 def run(
     original: Callable[..., Any], scheduler: Scheduler, batch: ScheduleBatch, *more: Any
 ) -> Any:
-    """Around `Scheduler.run_batch`."""
+    """Wraps `Scheduler.run_batch`."""
     cache = _ours(scheduler.tree_cache)
     if cache is None or cache.reuse is None or scheduler.enable_overlap:
         return original(scheduler, batch, *more)
@@ -139,7 +139,7 @@ def add(
     has_chunked_req: bool,
     truncation_align_size: int | None,
 ) -> Any:
-    """Around `PrefillAdder.add_one_req`."""
+    """Wraps `PrefillAdder.add_one_req`."""
     from sglang.srt.managers.schedule_policy import AddReqResult
 
     cache = _ours(adder.tree_cache)
@@ -154,7 +154,7 @@ def add(
 
 
 def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> Any:
-    """Around `PrefillAdder.add_chunked_req`."""
+    """Wraps `PrefillAdder.add_chunked_req`."""
     cache = _ours(adder.tree_cache)
     if cache is None:
         return original(adder, req)
@@ -163,7 +163,7 @@ def add_chunk(original: Callable[..., Any], adder: PrefillAdder, req: Req) -> An
 
 
 def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: Any) -> Any:
-    """Around the replacement of weights. Objects are named by the weights at the start, so reuse
+    """Wraps the replacement of weights. Objects are named by the weights at the start, so reuse
     ends."""
     engine_weights.replace()
     cache = _ours(getattr(updater.scheduler, "tree_cache", None))
@@ -173,14 +173,14 @@ def updated(original: Callable[..., Any], updater: Any, *given: Any, **named: An
 
 
 def loaded(original: Callable[..., Any], runner: Any, *given: Any, **named: Any) -> Any:
-    """Around `ModelRunner.load_model`."""
+    """Wraps `ModelRunner.load_model`."""
     done = original(runner, *given, **named)
     engine_weights.keep(runner)
     return done
 
 
 def flushed(original: Callable[..., Any], scheduler: Any, *given: Any, **named: Any) -> Any:
-    """Around `Scheduler.flush_cache`, which trainers call after writing weights."""
+    """Wraps `Scheduler.flush_cache`, which trainers call after writing weights."""
     try:
         return original(scheduler, *given, **named)
     finally:
@@ -188,14 +188,14 @@ def flushed(original: Callable[..., Any], scheduler: Any, *given: Any, **named: 
 
 
 def released(original: Callable[..., Any], updater: Any, request: Any) -> Any:
-    """Around the release of the weights' memory."""
+    """Wraps SGLang's release of the weights' memory."""
     if not request.tags or _WEIGHTS_TAG in request.tags:
         engine_weights.release()
     return original(updater, request)
 
 
 def resumed(original: Callable[..., Any], updater: Any, request: Any) -> Any:
-    """Around the return of the weights' memory, whose contents are then unknown."""
+    """Wraps SGLang's call that restores the weights' memory, whose contents are then unknown."""
     done = original(updater, request)
     if _WEIGHTS_TAG not in updater.offload_tags:
         engine_weights.resume()
@@ -211,13 +211,14 @@ def _doubt(scheduler: Any) -> None:
 
 
 def is_told(original: Callable[..., Any], streamer: Any, key: str) -> bool:
-    """Around the query of SGLang's output whether a value is reported once, not for each token."""
+    """Wraps the function by which SGLang decides whether a value of `meta_info` is reported once
+    per request, not for each token."""
     from spliced_connector.sglang.radix import TOLD
 
     return key == TOLD or bool(original(streamer, key))
 
 
 def _ours(cache: object) -> Any:
-    """Returns the cache if it is a `SplicedRadixCache`, else None. The type is loose, because the
-    class imports SGLang."""
+    """Returns the cache if it is a `SplicedRadixCache`, else None. The annotated type is Any,
+    because importing the class would import SGLang."""
     return cache if hasattr(cache, "admit") and hasattr(cache, "stopping") else None

@@ -1,6 +1,6 @@
 """SGLang's host pools as tensors of our own layout. Only this module knows the pools' layouts.
 
-It was written for 0.5.23. Host pools have what HiCache has copied from the device:
+It was written for SGLang 0.5.23. Host pools have what HiCache has copied from the device:
 
     KV     layer_first        [2, layers, tokens, heads, dim]
            page_first         [2, tokens, layers, heads, dim]
@@ -26,7 +26,7 @@ from spliced_connector.model import DType, Family, Identity, Kind, Layer, Profil
 from spliced_connector.walk import TORCH_TYPES
 
 FAMILIES = (Family.GDN, Family.MAMBA2)
-"""Model types whose states have the layout above."""
+"""Families of linear attention whose states have the layout above."""
 
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
@@ -45,7 +45,7 @@ class Pool(Protocol):
 
 
 def dtype_of(kind: torch.dtype, what: str) -> DType:
-    """Returns the stored type of an engine's type. Raises `Unfit` for one that would lose bits."""
+    """Returns the stored type for a torch type. Raises `Unfit` for a type that would lose bits."""
     for ours, theirs in TORCH_TYPES.items():
         if theirs == kind:
             return ours

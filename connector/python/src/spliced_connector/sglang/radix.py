@@ -50,8 +50,8 @@ TOLD = "spliced"
 
 
 class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
-    """Behaves like its base class until `attach` gives it a `reuse`. An error in the reuse ends the
-    reuse, but not the engine."""
+    """Behaves like its base class until `attach` sets `reuse`. An error in reuse ends reuse, but
+    not the engine."""
 
     reuse: Reuse | None = None
     inert = ""
@@ -59,7 +59,8 @@ class SplicedRadixCache(UnifiedRadixCache):  # type: ignore[misc]
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
-        # By request. They stay when the reuse ends, because requests keep the slots they got.
+        # The fields below have entries by request. The entries stay when reuse ends, because
+        # requests keep the slots that they were given.
         self._private: dict[str, Tensor] = {}  # slots that no row of the table names yet
         self._composed: set[str] = set()  # requests with rows after composed segments
         self._lent = False  # the last load gave slots to a request

@@ -45,11 +45,11 @@ from spliced_connector.sglang.splice_settings import SpliceSettings
 log = logging.getLogger("spliced.sglang")
 
 STEP = 128
-"""Tokens between prefixes that have names, beside those where turns begin and end: more names cost
-time in every request and save next to nothing."""
+"""Number of tokens between two prefixes that have names. Prefixes where turns begin and end have
+names as well. More names would cost time in every request and save next to nothing."""
 
 _MOST_TURNS = 64
-"""Turns of a conversation that a state is looked for at, the latest."""
+"""Number of a conversation's latest turns where prefixes have names and are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Tracked:
 
     @property
     def computed(self) -> bool:
-        """Whether the daemon can offer nothing, whatever the engine's tree has."""
+        """Whether the daemon has nothing for this request, whatever the engine's tree has."""
         nothing = self.compute or not self.found.prefix_tokens
         return self.lost or (self.known is None and nothing)
 

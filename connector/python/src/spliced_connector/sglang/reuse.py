@@ -1,6 +1,6 @@
 """The exchange of one engine with the daemon: jobs in slices of time, and what is stored.
 
-All of it runs on the thread of SGLang's scheduler, which also runs the model. Between two batches
+All work runs on the thread of SGLang's scheduler, which also runs the model. Between two batches
 there is one slice of work. It takes `stall_ms` while requests run, and at least as long as a
 prefill of `PREFILL_ROWS` rows while none runs. A request whose segments are not in place yet is
 skipped; other requests are served meanwhile.
@@ -65,8 +65,8 @@ class ChangedError(Exception):
 
 
 class Reuse:
-    """See the module. It owns the client. Methods raise ChangedError before they reuse or store
-    anything with changed weights."""
+    """The exchange that the module describes; it owns the client. Methods raise ChangedError before
+    they reuse or store anything with changed weights."""
 
     def __init__(
         self,
@@ -155,7 +155,8 @@ class Reuse:
         return self._tracked.get(rid)
 
     def offer(self, tracked: Tracked, held: int, most: int) -> Offer | None:
-        """See `Requests.offer`. An offer that a job works on stays, while the tree has less."""
+        """See `Requests.offer`. An offer on which a job works remains as long as the engine's tree
+        has fewer tokens than the offer."""
         job, page = tracked.job, self.engine.page_tokens
         if job is not None and job.fresh and not job.base.name and job.base.tokens != held:
             self._drop_job(tracked)  # the tree has grown, or shrunk
@@ -246,8 +247,8 @@ class Reuse:
     ) -> None:
         """Stores wanted checkpoints of a request that has rows [0, at) and the states after them.
 
-        ids: of prompt and answer; if `at` is beyond the prompt, the request has ended. row: returns
-        the slots of the request's rows and the slot of its states.
+        ids: the tokens of the prompt and its answer. If `at` is beyond the prompt, the request has
+        ended. row: returns the slots of the request's rows and the slot of its states.
         """
         due = self._due(tracked, ids, at)
         if not due:
@@ -354,13 +355,13 @@ class Reuse:
             self.tally.add("stalls_over_bound")
 
     def _turn(self, tracked: Tracked) -> None:
-        """Adds the state after the prompt to the wanted ones: the next turn continues from it."""
+        """Adds the end of the prompt, where the next turn continues, to the wanted positions."""
         if self.settings.turns and tracked.tokens not in tracked.wanted:
             tracked.wanted.append(tracked.tokens)
 
     def _due(self, tracked: Tracked, ids: Sequence[int], at: int) -> list[int]:
-        """Returns the positions to store now. Rows of all tokens are there, but states only after
-        the last token."""
+        """Returns the positions to store now, when `at` tokens are computed. The engine has rows of
+        all these tokens, but states only after the last token."""
         if at > tracked.tokens:
             return [at] if self._ended(tracked, ids, at) else []
         due = [p for p in tracked.wanted if p == at or (p < at and not self.engine.states)]
@@ -370,7 +371,7 @@ class Reuse:
         return [p for p in due if p > tracked.held]
 
     def _ended(self, tracked: Tracked, ids: Sequence[int], at: int) -> bool:
-        """Returns whether the state after an answer is to be stored. If so, names it."""
+        """Returns whether the state after an answer is to be stored. If so, records its name."""
         if not self.settings.answers or tracked.namer is None or at - tracked.held < 1:
             return False
         if not self._requests.answered(tracked, ids[:at]):

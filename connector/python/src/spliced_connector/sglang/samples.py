@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 PAGE = 8
-"""Tokens."""
+"""Tokens of a page."""
 
 CONFIG: dict[str, object] = {
     "model_type": "qwen3_next",

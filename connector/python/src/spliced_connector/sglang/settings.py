@@ -5,7 +5,7 @@
      "model": "/models/qwen3-next"}
 
 Settings that are unknown, of another type or out of range stop the start with a text that names
-all of them: a typing error must not read as "no hits".
+all of them. Otherwise a mistyped setting would look like a cache without hits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HiCacheSettings:
     weights_cache: str = ""
     """Directory that caches digests of weights files. Empty: they are read at every start."""
     adapter: str = ""
-    """Names other changes of values that are not in config and weights: adapters merged at start,
+    """A text that identifies changes of values beyond config and weights: merged adapters,
     quantisation, overrides of the config. Adapters that requests name are in the page hashes."""
     socket: str = ""
     """Path of the daemon's socket. Empty: the daemon's default path."""

@@ -1,11 +1,12 @@
 """Rows and states of SGLang on its device, by slot.
 
-Tokens and states have separate slots. Row t of a request is in the slot that entry t of its row in
-`req_to_token` names. Its states are in one slot of the state pool. "Canonical" is the layout of
-stored objects: rows are [n, KV heads, dim], a state is [value heads, key dim, value dim] in
-float32, and a convolution's tail is [kernel - 1, channels], the oldest input first. In the pool, a
-state is value-major (except for Lightning attention), and a tail is channel-major. For latent
-attention a slot has the latent, which is the canonical value, followed by the shared key.
+Tokens and states have separate slots. The keys and values of a request's token t are in the slot
+that entry t of the request's line in `req_to_token` names. The request's states are in one slot of
+the state pool. "Canonical" is the layout of stored objects: rows are [n, KV heads, dim], a state is
+[value heads, key dim, value dim] in float32, and a convolution's tail is [kernel - 1, channels],
+the oldest input first. In the pool, a state is value-major (except for Lightning attention), and a
+tail is channel-major. For latent attention a slot has the latent, which is the canonical value,
+followed by the shared key.
 """
 
 from __future__ import annotations

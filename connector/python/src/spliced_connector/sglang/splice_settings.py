@@ -25,7 +25,7 @@ class SpliceSettings(ServingSettings):
     answers: bool = True
     """Whether the state after each answer is stored where the daemon wants it."""
     untested: bool = False
-    """Try releases of the engine and devices that this connector was never run with."""
+    """Whether to try releases of the engine, and devices, with which the connector never ran."""
 
     WHERE: ClassVar[str] = VARIABLE
 

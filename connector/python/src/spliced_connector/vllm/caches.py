@@ -3,7 +3,8 @@
 vLLM has changed the order of these tensors several times, and packs keys differently for every CPU
 that it supports. So no code here depends on a version: the engine's own functions write patterns
 into scratch memory with the same strides, and the positions of the elements are read back
-(`layout`). If one cannot be found, `UnsupportedError` is raised and the connector stays inert.
+(`layout`). If a position cannot be found, `UnsupportedError` is raised and the connector stays
+inert.
 
 Canonical rows are token-major, [tokens, KV heads, dim]; a canonical state is [value heads, key
 dim, value dim] in float32; a convolution's tail is [kernel - 1, channels], the oldest first.
@@ -118,7 +119,8 @@ class RowPages:
 
     def rows(self, block: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Returns keys and values of rows [begin, end) of a block of the engine's kernels: views
-        if the layout allows it. Rounded rows are not decoded."""
+        if the layout allows it. If the engine rounds rows to one byte, the rows are returned as it
+        stores them."""
         return self._keys.rows(block, begin, end), self._values.rows(block, begin, end)
 
     def write(self, table: Sequence[int], begin: int, k: Tensor, v: Tensor) -> None:

@@ -51,7 +51,7 @@ class SplicedMetadata(KVConnectorMetadata):  # type: ignore[misc]
 
     plan: object = None
     ended: frozenset[str] = frozenset()
-    """Requests whose shared pages were released, also while the mode is off."""
+    """Requests whose shared pages were released. They are sent even after reuse has ended."""
     doubt: bool = False
     """Whether the engine's weights may have changed since the last step."""
 
@@ -235,8 +235,8 @@ class SplicedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker.turn_off("the engine has released its caches: restart it")
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Handles ended requests and doubts about weights. Of a step's calls, only this one comes
-        before attention gets the positions of rows."""
+        """Handles ended requests and doubts about weights. In a step, this is the only call of the
+        connector before attention gets the positions of rows."""
         if isinstance(kv_connector_metadata, SplicedMetadata):
             self._worker.forget(kv_connector_metadata.ended)
             if kv_connector_metadata.doubt:

@@ -1,8 +1,8 @@
 """Detects a request's first token, in the scheduler's process.
 
-The scheduler sees steps, not tokens. Once a step has computed the end of a prompt, its first token
-is there when the next step is planned, or one step later if steps are planned ahead. A request that
-has ended before that also has its first token.
+The scheduler sees steps, not tokens. If a step has computed the end of a request's prompt, the
+request has its first token when the next step is planned, or one step later if steps are planned
+ahead. If the request ends earlier, it had its first token then.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Started:
     steps: int = 0
     """Steps planned since the end of the prompt was computed."""
     first: float = 0.0
-    """Seconds from its arrival to its first token; 0 before the first token."""
+    """Seconds from the request's arrival to its first token; 0 before the first token."""
 
 
 class FirstTokens:
-    """Detects first tokens in one engine. pipelined: it plans a step before the previous one has
-    ended."""
+    """Detects first tokens in one engine. pipelined: whether the engine plans a step before the
+    previous step has ended."""
 
     def __init__(self, pipelined: bool) -> None:
         self._wait = 1 if pipelined else 0

@@ -12,8 +12,8 @@ _OURS, _ENGINE = "spliced", "vllm"
 
 
 def adopt() -> None:
-    """Sends our lines to the handlers of vLLM's logger, at its level. Does nothing if it has
-    none, or if our logger is already configured. May be called again."""
+    """Sends our lines to the handlers of vLLM's logger, at its level. Does nothing if vLLM's logger
+    has no handlers, or if our logger is already configured. May be called again."""
     ours, engine = logging.getLogger(_OURS), logging.getLogger(_ENGINE)
     if ours.handlers or not engine.handlers:
         return

@@ -47,8 +47,8 @@ class LoadPlan:
 class SavePlan:
     """Store a request's rows and states up to token `tokens`, as an extension of a stored parent.
 
-    parent_tokens 0 means no parent. spliced: segments were composed into the state. A state that is
-    not at a block boundary exists only in the step that ends there.
+    parent_tokens 0 means no parent. spliced: whether segments were composed into the state. A state
+    that is not at a block boundary exists only in the step that ends there.
     """
 
     request_id: str
@@ -89,8 +89,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """One rank has stored its share of the segment of a `Work`, or could not. rows and seconds are
-    those of the whole batch; only one job of the batch reports them, the others report 0."""
+    """Whether one rank has stored its share of a segment that another node requested (`Work`). rows
+    and seconds are those of the whole batch; only one job of the batch reports them, the others
+    report 0."""
 
     id: int
     stored: bool
@@ -100,9 +101,9 @@ class Worked:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a step. done: requests whose blocks are settled. failed: those of them whose
-    blocks were not filled. walks: times of finished walks. worked: outcomes of segments for other
-    nodes.
+    """The outcome of a step. done: requests on which the workers have no more work. failed: the
+    requests of `done` whose blocks were not filled. walks: times of finished walks. worked:
+    outcomes of segments for other nodes.
 
     Invariant: failed is a subset of done.
     """
@@ -131,8 +132,8 @@ class SchedulerMode(Protocol):
         ...
 
     def allocated(self, request: Request, blocks: Blocks, external: int) -> None:
-        """Called when a request has blocks. external: how many of their tokens the connector must
-        fill."""
+        """Called when a request has blocks. external: the number of tokens that the connector must
+        fill in these blocks."""
         ...
 
     def plan(self, step: SchedulerOutput) -> object:

@@ -1,5 +1,5 @@
-"""The `vllm.general_plugins` entry point: records which model each model runner loaded, and how a
-sleeping engine is woken.
+"""The `vllm.general_plugins` entry point: records which model each model runner has loaded, and
+records the engine's loop, so that a sleeping engine can be woken.
 
 Splicing computes the tokens at seams with the engine's own modules, but vLLM does not give the
 model to a connector. So `register` wraps `load_model` of the runner classes and keeps a weak
@@ -73,7 +73,8 @@ class LoadedModels:
         return get_model() if callable(get_model) else None
 
     def drafter_of(self, vllm_config: object) -> object | None:
-        """Returns the draft model of that runner, None if there is none."""
+        """Returns the draft model of the runner with exactly this configuration object, None if
+        there is none."""
         runner = self._runner(vllm_config)
         drafters = (getattr(runner, name, None) for name in ("drafter", "speculator"))
         return next((m for d in drafters if (m := getattr(d, "model", None)) is not None), None)
@@ -86,8 +87,8 @@ class LoadedModels:
         return None
 
     def batch_of(self, vllm_config: object) -> Callable[[], Sequence[str]]:
-        """Returns a function that returns the ids of the requests in that runner's step, in the
-        order of the batch. Raises LookupError if the runner is unknown."""
+        """Returns a function that returns the ids of the requests in a step of the runner with this
+        configuration, in the order of the batch. Raises LookupError if the runner is unknown."""
         runner = self._runner(vllm_config)
         if runner is None:
             raise LookupError("the runner is not known")
@@ -266,8 +267,8 @@ def _keeping_core(loop: Callable[..., object]) -> Callable[..., object]:
 
 
 def _wrap_users_calls(core: object) -> None:
-    """Wraps these calls in the class that defines them, because engines in the user's own process
-    use a base class without a loop."""
+    """Wraps the methods in `_USERS_CALLS` in the class that defines them, because engines in the
+    user's own process use a base class without a loop."""
     for name in _USERS_CALLS:
         owners = (c for c in getattr(core, "__mro__", ()) if callable(vars(c).get(name)))
         if (owner := next(owners, None)) is None:
@@ -289,8 +290,8 @@ def _counting(call: Callable[..., object]) -> Callable[..., object]:
 
 
 def _wrap_reload(runner: type) -> None:
-    """Wraps reload_weights if the class itself defines it. An inherited one is wrapped in its own
-    class."""
+    """Wraps reload_weights if the class itself defines it. An inherited method is wrapped in the
+    class that defines it."""
     reload = vars(runner).get(_RELOAD)
     if callable(reload) and not getattr(reload, _MARK, False):
         setattr(runner, _RELOAD, _telling(reload))
@@ -299,7 +300,7 @@ def _wrap_reload(runner: type) -> None:
 def _telling(reload: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(reload)
     def reload_weights(self: object, *args: object, **options: object) -> object:
-        loaded.replace(self)  # before the call: if it fails, it may have replaced some
+        loaded.replace(self)  # before the call, which may replace some weights and fail
         return reload(self, *args, **options)
 
     setattr(reload_weights, _MARK, True)

@@ -80,7 +80,8 @@ class PrefixWorker:
         self.stop_storing()
 
     def _load(self, plan: LoadPlan, seconds: float) -> bool:
-        """Returns whether all data of the load is in the blocks and was valid until then."""
+        """Fills blocks from one checkpoint. Returns whether all of its data is in the blocks and
+        the checkpoint was valid until the data was copied."""
         if seconds <= 0:
             return False
         checkpoint = self._session.model.load(plan.hash, wait=seconds)
@@ -140,8 +141,8 @@ class PrefixWorker:
         return read_rows(pages, rope, shared, own, begin, end)
 
     def _state_block(self, blocks: Blocks, layer: int, tokens: int) -> int:
-        """Returns the block of the state after `tokens` tokens. Raises BlocksError if that is not a
-        block boundary: the engine keeps only states at boundaries."""
+        """Returns the block of the state after `tokens` tokens. Raises BlocksError if position
+        `tokens` is no block boundary: the engine keeps only states at boundaries."""
         if tokens % self._caches.block_tokens[self._caches.group[layer]]:
             raise BlocksError(f"layer {layer} keeps no state after token {tokens}")
         return self._caches.state_block(blocks, layer, tokens)

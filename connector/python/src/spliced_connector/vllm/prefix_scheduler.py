@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _MOST_STARTS = 64
-"""Maximum answers of a conversation at whose start a state is looked up; the latest ones."""
+"""A state is looked up at the start of at most this number of answers of a conversation, the latest
+ones."""
 _MATCH_SECONDS = 0.1
 """Seconds for which the daemon's answer is reused while a request waits to be scheduled."""
 
@@ -69,7 +70,7 @@ class Prompt:
 
     request: Request
     namer: PrefixNames
-    names: dict[int, bytes]  # hashes by ascending position, also of the answer once stored
+    names: dict[int, bytes]  # hashes by ascending position; in the answer, only of stored states
     tokens: int  # number of prompt tokens
     block: int  # tokens of a block
     found: Match = field(default_factory=Match)
@@ -80,9 +81,9 @@ class Prompt:
     wanted: list[int] | None = None
     """Positions to store, ascending; None before the daemon was asked."""
     compute: bool = False
-    """The daemon advises to compute: loading is no faster."""
+    """Whether the daemon advises to compute the prompt, because loading is no faster."""
     lost: bool = False
-    """A load has failed: the engine computes this prompt."""
+    """Whether a load has failed. The engine then computes this prompt."""
     answered: int = 0
     """The last block boundary in the answer for which the daemon was asked."""
     claimed: int = 0
@@ -91,9 +92,9 @@ class Prompt:
     stored: int = 0
     """Number of checkpoints that were passed on for storing."""
     spliced: bool = False
-    """Segments were composed into the state from which the engine continues."""
+    """Whether segments were composed into the state from which the engine continues."""
     predicted: tuple[float, ...] = ()
-    """`Advice.predicted`."""
+    """`Advice.predicted` of the daemon's advice."""
     decided: float = 0.0
     """Seconds spent on asking the daemon."""
     trouble: str = ""
@@ -151,7 +152,7 @@ class PrefixScheduler:
     """Finds prefixes and decides where to store new ones. Raises Inert for an engine that has no
     recurrent states at block boundaries."""
 
-    advised = True  # it counts what the daemon did not advise
+    advised = True  # requests without advice are counted here
 
     def __init__(self, session: Session, turns: bool = False) -> None:
         """turns: also store the states after prompts, and look states up where answers begin."""
@@ -171,7 +172,8 @@ class PrefixScheduler:
             self._ask(prompt)
         tokens = prompt.found.prefix_tokens
         claims = not prompt.lost and not prompt.compute and tokens > computed
-        # At other positions the engine would cache blocks whose states were never written.
+        # After a prefix that ends inside a block, the engine would cache blocks whose states were
+        # never written.
         exact = prompt.found.prefix_kind == Accept.EXACT
         claims = claims and exact and tokens % prompt.block == 0
         self._steer(prompt, tokens if claims else computed)
@@ -260,8 +262,8 @@ class PrefixScheduler:
     def replaced(self, request_id: str, held: int, spliced: bool) -> None:
         """Records that the engine's state of a request was replaced.
 
-        held: how many leading tokens the daemon has. spliced: segments were composed into the
-        state.
+        held: how many leading tokens the daemon has. spliced: whether segments were composed into
+        the state.
         """
         prompt = self._prompts.get(request_id)
         if prompt is None:
@@ -290,10 +292,9 @@ class PrefixScheduler:
         return prompt is None or prompt.compute
 
     def tell(self, request: Request, found: Match, advice: Advice | None) -> None:
-        """Sets the results of a request to the daemon that asked for prefixes and segments
-        together.
+        """Records the daemon's answer, if it was asked about prefixes and segments in one request.
 
-        found: the match of the positions that `named` returned.
+        found: the result of the lookup of the positions that `named` returned.
         """
         prompt = self.open(request)
         if prompt is None:
@@ -369,9 +370,9 @@ class PrefixScheduler:
             self._session.tally.add("not_worth_it")
 
     def _stored(self, prompt: Prompt, at: int) -> bool:
-        """Returns whether the daemon has the state at position `at`, which this prompt cannot use.
-        The match does not ask for it. Without this check, every repetition of the prompt would
-        store it again."""
+        """Returns whether the daemon has the state at position `at`, the end of the prompt. The
+        prompt's lookup does not include that position, because the last token must be computed.
+        Without this check, every repetition of the prompt would store the state again."""
         accept = Accept.ANY if self._turns else Accept.EXACT
         return self._session.model.match([at], [prompt.names[at]], (), accept).prefix_tokens == at
 
@@ -419,7 +420,7 @@ class PrefixScheduler:
         """Returns a save of the answer up to a block boundary at which the step begins or ends.
 
         An engine that plans a step before it knows the previous step's token learns the last token
-        before a boundary one step late. The state there is still unchanged then.
+        before a boundary one step late. At that time the state at the boundary is still unchanged.
         """
         block, ids = self._session.block_tokens, prompt.request.all_token_ids
         for at in kept:

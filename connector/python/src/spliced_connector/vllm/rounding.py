@@ -23,8 +23,8 @@ class _Followed:
     prompt: int  # number of prompt tokens, computed by prefill
     marked: int  # boundaries up to here were added, or need not be
     began: int = 0  # cached tokens with which the request began
-    rounded: bool = False  # whether the state after these was rounded
-    exact: bool = False  # an exact state from the daemon replaced it
+    rounded: bool = False  # whether the state after the cached tokens was rounded
+    exact: bool = False  # whether an exact state from the daemon replaced that state
 
 
 class Rounding:

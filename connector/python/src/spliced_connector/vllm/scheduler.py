@@ -41,8 +41,8 @@ _ATTACH_SECONDS = 1.0
 
 
 class SchedulerHalf:
-    """Passes requests to the mode, except those whose state cannot be reused. Does nothing if there
-    is no mode, because the engine is not supported or something has failed.
+    """Passes requests to the mode, except those whose state cannot be reused. If the engine is not
+    supported or something has failed, there is no mode, and this half does nothing.
 
     Raises ValueError for weights that cannot be read.
     """
@@ -68,7 +68,7 @@ class SchedulerHalf:
             self._mode = self._start(engine, finder, config)
         except Inert as err:
             self.turn_off(str(err))
-        except ValueError:  # a setting
+        except ValueError:  # an invalid setting
             raise
         except Exception as err:
             self._fail(err)

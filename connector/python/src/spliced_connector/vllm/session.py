@@ -48,8 +48,8 @@ class Session:
 
 
 def block_tokens(engine: Engine) -> int:
-    """Returns the number of tokens at whose multiples every cache group has whole blocks, and
-    states if the model has any."""
+    """Returns a number of tokens such that, at each multiple, a block ends in every cache group,
+    and the engine has states if the model has any."""
     whole = math.lcm(*(group.block_tokens for group in engine.groups))
     return whole if engine.states else math.lcm(whole, _FINEST)
 

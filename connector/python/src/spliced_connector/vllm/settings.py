@@ -42,16 +42,16 @@ class Settings(ServingSettings):
     min_tokens: int = 0
     """For prompts of fewer tokens nothing is reused, and the daemon is not asked."""
     parallel: Parallel = Parallel.OFF
-    """Whether this engine computes segments for other nodes of the cluster ("work"), lets them
-    compute its own ("combine") or "both", mode splice. Both daemons must allow it for the
-    tenant."""
+    """Whether this engine computes segments for other nodes of the cluster ("work"), lets other
+    nodes compute segments that it misses ("combine"), or "both", mode splice. The daemons of both
+    nodes must allow it for the tenant."""
     parallel_tokens: int = 1024
-    """Other nodes are asked only if a prompt misses at least two segments, with at least this many
-    tokens together; 1 to 16,777,216."""
+    """Other nodes are asked only if a prompt misses at least two segments that have at least this
+    number of tokens in all; 1 to 16,777,216."""
     parallel_share: float = 0.25
     """Share of its time that the engine spends on segments for other nodes while its own requests
-    run; 0 to 1. Then no batch of them may take longer than `stall_ms`. An idle engine spends all
-    its time."""
+    run; 0 to 1. While they run, no batch of segments may take longer than `stall_ms`. An idle
+    engine spends all its time on such segments."""
     shared_pages: bool = False
     """Whether all requests with a segment share one copy of its keys and values in the engine's
     cache, mode splice; on a CPU only. Attention of such requests is slower."""

@@ -3,8 +3,9 @@
 When a load arrives, the request's blocks are allocated and zeroed, and the engine waits until they
 are filled. Most loads end in the step in which they arrive. Work that would delay running requests
 for longer than the setting `stall_ms` continues in later steps: its own request waits, the others
-are served. If no request runs, a step does as many rows as one of the engine's prefills. Captures
-cost less per row the more rows they have, and a new request waits no longer than for a prefill.
+are served. If no request runs, a step does as many rows as one of the engine's prefills. The cost
+per row of a capture falls with the number of rows, and a new request waits at most as long as for a
+prefill.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
 
 class SpliceWorker:
-    """Works on spliced requests, and on the prefixes of the other ones. Raises Inert if the model
-    is unknown or the engine runs it in an unsupported way."""
+    """Works on spliced requests, and on the prefixes of the other requests. Raises Inert if the
+    model is unknown or the engine runs it in an unsupported way."""
 
     def __init__(self, session: Session, caches: Caches, config: VllmConfig) -> None:
         check_engine(session.engine)
@@ -63,12 +64,12 @@ class SpliceWorker:
         self._pace = Pace()
         self._walks: list[Walked] = []  # finished in this step
         self._others: deque[Work] = deque()  # segments that other nodes request
-        self._worked: deque[Worked] = deque()  # their unreported results; any thread appends
+        self._worked: deque[Worked] = deque()  # not reported yet; any thread appends
         settings = session.settings
         self._prefix = _prefixes(session, caches)
         self._ranks = ranks_of(session.rank, session.engine.identity.tp_size)
         self.placed = _placed(session, caches, config) if settings.shared_pages else None
-        """What the attention backend knows of shared pages. It outlives this object."""
+        """The record of shared pages that the attention backend reads. It outlives this object."""
         if self._prefix is not None:
             self._prefix.placed = self.placed
         self._publisher = Publisher(session.model, session.tally, settings.pending_mib << 20)
@@ -144,8 +145,8 @@ class SpliceWorker:
         return Outcome(exact.done | done, exact.failed | failed, walks, worked)
 
     def save(self, plan: object) -> None:
-        """Saves prefixes. A segment is never taken from the results of a step, because there its
-        rows depend on the tokens before it."""
+        """Saves prefixes. Segments are never taken from the results of a step, because rows that a
+        step computes depend on the tokens before the segment."""
         if isinstance(plan, SplicePlan) and self._prefix is not None:
             self._prefix.save(plan.prefix)
 
@@ -295,7 +296,8 @@ def _prefixes(session: Session, caches: Caches) -> PrefixWorker | None:
 
 def _placed(session: Session, caches: Caches, config: VllmConfig) -> Placed | None:
     """Gives the engine's attention layers the data that they need for shared pages. Returns None if
-    they do not use our backend; then the scheduler's half has found no manager of ours either."""
+    they do not use our backend; then vLLM's block manager is not ours either, and no request has
+    shared pages."""
     from spliced_connector.vllm.pages.backend import LayerPages, SharedPagesImpl
 
     modules = config.compilation_config.static_forward_context

@@ -19,7 +19,8 @@ class SpliceJob(Job):
     def __init__(
         self, load: SpliceLoad, means: Means, caches: Caches, placed: Placed | None = None
     ) -> None:
-        """placed: records which of the load's bins (`pages`) are filled."""
+        """placed: records which bins of the load (blocks that several requests share, see `pages`)
+        are filled."""
         super().__init__(load.splice, load.ids, means, load.away)
         self.load = load
         self._caches = caches
@@ -69,8 +70,9 @@ class SpliceJob(Job):
             pages.write(table, row, k[own], v[own])
 
     def _stage(self) -> None:
-        """Copies the rows that bins lack, in their stored form. They are written to bins once the
-        daemon has confirmed the leases; by then the leased memory must not be read any more."""
+        """Copies the rows that bins lack out of leased memory, in their stored form. `_fill` writes
+        the copies to bins after the leases were released and confirmed as valid, when leased memory
+        must not be read any more."""
         if self.load.pages is None or self._placed is None:
             return
         for run in self.load.pages.runs:

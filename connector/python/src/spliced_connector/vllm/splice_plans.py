@@ -14,9 +14,10 @@ class Base:
     """The prefix before a splice: rows and states of the first `tokens` tokens.
 
     The engine has the first `held` tokens, in blocks that other requests read. name: the hash of
-    the daemon's checkpoint; empty if the engine has the whole prefix. In that case states has its
-    blocks with the states after the prefix, by cache group; None if they were lost since the match.
-    spliced: the checkpoint may come from a splice.
+    the daemon's checkpoint; empty if the engine has the whole prefix. states: used if the engine
+    has the whole prefix. It lists, by cache group, the engine's blocks with the states after the
+    prefix, or is None if these states were lost since the lookup. spliced: whether the checkpoint
+    may come from a splice.
     """
 
     tokens: int = 0
@@ -37,7 +38,7 @@ class SpliceLoad:
     sampled: bool  # the canary recomputes it
     base: Base = Base()
     away: frozenset[bytes] = frozenset()  # keys of segments that other nodes compute
-    pages: PagePlan | None = None  # what lies in bins; None: nothing, all in own blocks
+    pages: PagePlan | None = None  # tokens in shared pages; None: all are in own blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """What a request waits for. The engine computes what is neither offered nor claimed."""
+    """The state of a request. The engine computes all tokens that are neither offered nor
+    claimed."""
 
-    ENGINE = auto()  # nothing: it is not spliced
-    OPEN = auto()  # an offer: it may be spliced
-    OFFERED = auto()  # blocks: the engine's scheduler has an offer, and may ask for another one
-    CLAIMED = auto()  # its blocks are being filled by the workers
-    FILLED = auto()  # nothing: they are filled
-    LOST = auto()  # nothing: they could not be filled, so the engine computes all of it
+    ENGINE = auto()  # the request is not spliced
+    OPEN = auto()  # a splice may be offered to the engine's scheduler
+    OFFERED = auto()  # a splice is offered, and the engine's scheduler may ask for another one
+    CLAIMED = auto()  # the request has blocks, which the workers are filling
+    FILLED = auto()  # the blocks are filled
+    LOST = auto()  # the blocks could not be filled, so the engine computes the whole request
 
 
 _FOLLOWS = {
@@ -62,20 +63,20 @@ class SpliceRequest:
     """The daemon's answer. Its `known` is None if the request cannot be spliced."""
     found: Found = field(default_factory=Found)
     trouble: str = ""
-    """Why it is not spliced, in words for the caller."""
+    """Why the request is not spliced, in words for the caller."""
     decided_micros: int = 0
-    """Time that the decision took of the scheduler's thread."""
+    """Microseconds that the scheduler's thread spent on the decision."""
     state: State = State.ENGINE
     splice: Splice | None = None
-    """What is offered or was claimed."""
+    """The splice that is offered or was claimed."""
     base: Base = Base()  # noqa: RUF009  (frozen)
-    """What the splice begins after."""
+    """The prefix after which the splice begins."""
     elsewhere: frozenset[bytes] = frozenset()
     """Keys of the claimed segments that other nodes were asked to compute."""
     shared: int = 0
     """Tokens that lie in shared pages."""
     salt: str | None = None
-    """The request's own, while its blocks are cached under private names."""
+    """The request's own cache salt, kept while its blocks are cached under private names."""
     waited: float = 0.0
     """Seconds from the claim until the blocks were filled."""
     _claimed: float = 0.0  # time.monotonic() of the claim
@@ -128,7 +129,8 @@ class SpliceRequest:
             self.splice = self.splice.lost(keys)
 
     def fill(self) -> None:
-        """Records that the workers have ended; does nothing for a request that has no claim."""
+        """Records that the workers have ended their work on the request's blocks. Does nothing for
+        a request that is not claimed."""
         if self.state is State.CLAIMED:
             self._to(State.FILLED)
             self.waited = time.monotonic() - self._claimed

@@ -89,7 +89,7 @@ class SpliceScheduler:
         entry.withdraw()
         self._share(request.request_id, None)
         if self._combiner.asking(request.request_id):
-            return None, False  # they take some milliseconds; other requests run meanwhile
+            return None, False  # other nodes answer within milliseconds; other requests run
         if (known := entry.open) is not None:
             self._offer(entry, known, computed)
         if (splice := entry.offered) is not None:
@@ -130,8 +130,8 @@ class SpliceScheduler:
         self._loads.append(load)
 
     def plan(self, step: SchedulerOutput) -> SplicePlan:
-        """Returns the loads since the last step. Workers get it in empty steps too: they may have
-        unfinished work."""
+        """Returns the loads since the last step. Workers get a plan in empty steps too, because
+        they may have unfinished work."""
         loads, self._loads = tuple(self._loads), []
         dropped, self._dropped = frozenset(self._dropped), set()
         prefix = self._prefix.plan(step)
@@ -309,8 +309,8 @@ def _shared_pages(manager: KVCacheManager) -> SharedPagesManager | None:
 
 
 def _prefixes(session: Session) -> PrefixScheduler | NoPrefixes:
-    """Returns mode prefix's scheduler; one that finds nothing if the engine has no states at block
-    boundaries."""
+    """Returns the scheduler of mode prefix. If the engine has no states at block boundaries,
+    returns a `NoPrefixes`, which finds nothing."""
     try:
         return PrefixScheduler(session, session.settings.turns)
     except Inert as err:

@@ -176,7 +176,7 @@ def _drafter(config: VllmConfig, caches: KVCacheConfig) -> Drafter:
 
 
 def _joined(groups: Sequence[Group], drafter: Drafter, layers: int) -> tuple[Group, ...]:
-    """Returns the groups of the model, with the drafter's layers numbered after its own."""
+    """Returns the groups of the model, with the drafter's layers numbered after the model's."""
     more = zip(groups, drafter.numbers(layers), drafter.names, strict=True)
     return tuple(
         replace(group, layers=group.layers + numbers, names=group.names + names)
@@ -236,7 +236,7 @@ def _identify(config: VllmConfig, caches: KVCacheConfig, settings: Settings) -> 
     computed, rounded = str(config.model_config.dtype), _cache_type(config)
     if rounded == "auto":
         kv, conv = _dtypes(caches)
-    else:  # read as the computed type; the name differs from that of rows without rounding
+    else:  # rounded rows are read as `computed`, whose name then tells that rows are rounded
         kv, conv = _dtypes(caches, rows={"torch.uint8": computed})
         computed += f", rows rounded to {rounded}"
     try:
@@ -268,8 +268,8 @@ def _slopes(described: Any, layer: int, heads: int) -> tuple[float, ...]:
 def _dtypes(
     caches: KVCacheConfig, rows: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[DType, DType]:
-    """Returns the element types of rows and of convolution tails. If the model has only one of the
-    two, both are its type.
+    """Returns the element types of rows and of convolution tails. If the model has only rows or
+    only tails, the one type is returned for both.
 
     rows: maps the stored type of rows to the type that they are read as.
     """

@@ -59,7 +59,7 @@ class WorkerHalf:
             self._engine = survey(config, caches, settings)
         except Inert as err:
             self.turn_off(str(err))
-        except ValueError:  # a setting
+        except ValueError:  # an invalid setting
             raise
         except Exception as err:
             self._fail(err)

@@ -25,9 +25,9 @@ from spliced_connector.walk.rope import Turn, rope_of, turn_of
 class Grouped:
     """Grouped-query attention with projections q_proj, k_proj, v_proj, o_proj.
 
-    If the module has norms named q_norm and k_norm, they apply to each head, or with `norm_rows`
-    to the whole row. `turn` rotates queries and keys; None: no rotation. `extra` maps "q", "k" or
-    "v" to a module; its output is added to the output of that projection.
+    If the module has norms named q_norm and k_norm, they apply to each head, or to the whole row if
+    `norm_rows` is set. `turn` rotates queries and keys; None: no rotation. `extra` maps "q", "k"
+    or "v" to a module whose output is added to the output of that projection.
     """
 
     module: nn.Module
@@ -178,7 +178,7 @@ class Latent:
         return q
 
     def _expansion(self) -> tuple[Tensor, Tensor]:
-        """Returns the map from a latent to each head's key and value: [heads, dim, rank]."""
+        """Returns two maps [heads, dim, rank], from a latent to each head's key and value."""
         weight = plain_weight(self.module, "kv_b_proj")
         both = weight.unflatten(0, (self.heads, self.nope + self.value))
         return both[:, : self.nope], both[:, self.nope :]
@@ -208,7 +208,9 @@ def head_gate(module: nn.Module, heads: int) -> Callable[[Tensor], Tensor] | Non
 
 
 def check_turn(turn: Turn | None, rope: Rope) -> None:
-    """Raises UnsupportedError if a module rotates another number of columns than its config."""
+    """Raises UnsupportedError if a module rotates another number of columns than its config says.
+
+    turn: the module's rotation. rope: the rotation according to the config."""
     turned = 0 if turn is None else 2 * turn.inv_freq.shape[0]
     if turned != rope.dims:
         raise UnsupportedError(f"rope turns {turned} dimensions, its config says {rope.dims}")

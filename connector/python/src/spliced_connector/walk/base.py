@@ -99,10 +99,10 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayer:
-    """One layer of a segment in its stored form; None: the layer has no such part.
+    """One layer of a segment in its stored form. A part is None if the layer has no such part.
 
-    All parts are of the interior: the m tokens of the segment without its seams. transition [Hv],
-    [Hv, dk] or [Hv, dk, dk] is T, state [Hv, dk, dv] is S, and conv [k-1, C] has the last
+    All parts cover only the interior: the m tokens of the segment without its seams. transition
+    [Hv], [Hv, dk] or [Hv, dk, dk] is T, state [Hv, dk, dv] is S, and conv [k-1, C] has the last
     convolution inputs. k [m, KV, dk] and v [m, KV, dv] have one row per token; keys are rotated
     to their positions in the whole segment.
     """
@@ -116,17 +116,19 @@ class SegmentLayer:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A segment as tensors: the result of one isolated pass over its tokens, or views of it."""
+    """A segment as tensors: the result of one isolated pass over its tokens, or views of the leased
+    memory that contains such a result."""
 
     spec: SegmentSpec
     layers: tuple[SegmentLayer, ...]
 
 
 class Placer(Protocol):
-    """Places some of a walk's segments, such as those in the memory of the model's device.
+    """Places some segments in place of the walk, such as segments in the memory of the model's
+    device: writes their keys and values into the context, and composes their states.
 
-    Of a segment that the placer holds, the walk reads only the convolution inputs, and the keys
-    and values if they are read in place. The segment's `Captured` needs no other parts.
+    The walk itself reads only the convolution inputs of such a segment, and its keys and values if
+    attention reads them in place. The segment's `Captured` needs no other parts.
     """
 
     def holds(self, segment: int) -> bool:
@@ -136,8 +138,8 @@ class Placer(Protocol):
     def rows(
         self, spans: Sequence[Span], into: Sequence[tuple[Tensor | None, Tensor | None]]
     ) -> None:
-        """Writes keys and values of the placer's segments among these spans. Keys are rotated to
-        their positions in the prompt.
+        """Writes the keys and values of those spans that are segments of this placer. Keys are
+        rotated to their positions in the prompt.
 
         into: for each layer the keys and the values of the whole prompt, [room, KV, d] each; both
         are None in a layer without attention.
@@ -151,7 +153,8 @@ class Placer(Protocol):
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Moves a state over consecutive spans: segments of this placer, and n computed spans.
+        """Composes a state with consecutive spans. A span is a segment of this placer, or one of n
+        spans whose rows the walk has computed.
 
         computed has T [n, ...] and S [n, Hv, dk, dv] of the computed spans; None: n is 0. Returns
         the state after all spans, and the states before each computed span, [n, Hv, dk, dv]. May
@@ -170,8 +173,8 @@ class Batch(Protocol):
 
     @property
     def parts(self) -> Sequence[int]:
-        """Number of rows of each run. The recurrence moves a state over one run at a time; a run
-        is a sequence or a part of one."""
+        """Number of rows of each run. A run is a sequence or a part of one; the recurrence is
+        advanced by one run at a time."""
         ...
 
     @property
@@ -197,12 +200,12 @@ class Recurrence(Protocol):
         ...
 
     def outputs(self) -> Tensor:
-        """Returns the outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        """Returns the outputs of all rows, [n, Hv, dv]. Call it after `advance` of every run."""
         ...
 
 
 class Kernels(Protocol):
-    """Operations between the projections of a mixer that an engine does faster than torch.
+    """Operations between the projections of a mixer, for engines with faster kernels than torch's.
 
     Results equal the results of torch's operations, but are rounded as the engine rounds.
     """
@@ -234,7 +237,8 @@ class Architecture(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Describes the reusable state; one entry of `identity.layers` per layer here."""
+        """Describes the reusable state. `identity.layers` has one entry for each entry of
+        `layers`."""
         ...
 
     @property
@@ -244,7 +248,7 @@ class Architecture(Protocol):
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The layer of the engine's own cache that contains each layer's state."""
+        """For each layer, the number of the layer of the engine's own cache with its state."""
         ...
 
     @property
@@ -286,8 +290,9 @@ class Architecture(Protocol):
         ...
 
     def conv_weight(self, layer: int) -> tuple[Tensor, Tensor | None] | None:
-        """Returns taps [C, k] and bias [C] or None; None in a layer without a convolution. The last
-        tap is for the row itself. SiLU follows."""
+        """Returns the convolution's taps [C, k] and its bias [C], or None for the bias if there is
+        none. Returns None in a layer without a convolution. The last tap multiplies the row itself.
+        SiLU is applied to the result."""
         ...
 
     def steps(

@@ -48,8 +48,9 @@ class LinearMixer(Protocol):
 class Block:
     """One layer: at most one of the mixers, and the arithmetic around it.
 
-    slot is the layer of the engine's cache that contains the mixer's state. before maps the hidden
-    rows to the mixer's input; after maps hidden rows and the mixer's result to new hidden rows.
+    `slot` is the number of the layer of the engine's cache that contains the mixer's state. The
+    function `before` maps the hidden rows to the mixer's input. The function `after` maps the
+    hidden rows and the mixer's result to new hidden rows.
     """
 
     slot: int
@@ -138,7 +139,7 @@ class Blocks:
 
     @property
     def linear_modules(self) -> dict[int, nn.Module]:
-        """The model's own mixers of the linear layers; they read the same rows as `linear`."""
+        """The model's own mixer of each linear layer; it reads the rows that `linear` reads."""
         return {i: b.linear.module for i, b in enumerate(self._blocks) if b.linear is not None}
 
     def _softmax(self, layer: int) -> AttentionMixer:

@@ -25,25 +25,27 @@ from spliced_connector.walk.run import splice
 log = logging.getLogger("spliced.canary")
 
 WINDOW = 16
-"""Number of recent comparisons that count."""
+"""Number of the latest comparisons whose failures are counted."""
 
 STRIKES = 3
-"""Number of failures among them that switches the profile off: one odd prompt is not enough."""
+"""Number of failures among the last WINDOW comparisons that switches the profile off. It is above
+one, so that one odd prompt is not enough."""
 
 CHANGED = 0.1
 """Share of spliced prompts with another first token that ends splicing."""
 
 _FINE = 0.6
-"""Part of that share which is tolerated. Between the two, from about 0.8 on, splicing ends sooner
-or later."""
+"""The test compares the share `CHANGED` with this fraction of it, which is tolerated. If the true
+share is between both, and above about 0.8 of `CHANGED`, splicing ends eventually."""
 
 _THRESHOLD = 5.0
-"""Sum of log likelihood ratios that ends splicing. With a share of 0.1, in 1,000 simulated runs: 95
-of 100 end after at most 765 comparisons if 10 in 100 change, 263 if 14 do, 2,700 if 8 do; within
-10,000 comparisons 44 of 100 end if 6 in 100 change, and none of 100 if 4.1 do."""
+"""Sum of log likelihood ratios that ends splicing. In 1,000 simulated runs with a share of 0.1, 95
+of 100 runs ended after at most 765 comparisons if 10 of 100 first tokens changed, after at most 263
+if 14 changed, and after at most 2,700 if 8 changed. Within 10,000 comparisons 44 of 100 runs ended
+if 6 of 100 first tokens changed, and none if 4.1 changed."""
 
 _ROWS = 64
-"""Rows between two reads of the clock while the pace is unknown."""
+"""Rows that are computed between two reads of the clock while the time per row is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ class ChangedTokens:
 
     A bound on the error of logits must allow for rounding, and answers can change within such a
     bound. So this test counts changed tokens. Each comparison adds the logarithm of a likelihood
-    ratio: how probable its result is if the share of changed tokens is `share`, against an
-    acceptable, smaller share. A sum below zero restarts at zero.
+    ratio: the probability of its result at the share `share` of changed tokens, divided by the
+    probability at a smaller, acceptable share. A sum below zero restarts at zero.
     """
 
     def __init__(self, share: float = CHANGED) -> None:
@@ -119,7 +121,7 @@ class Canary:
         self._report = report
         self._tokens = ChangedTokens(changed)
         self.why = ""
-        """Why it is off."""
+        """The reason why the canary is off; empty while it is on."""
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._work: _Comparison | None = None
         self.off = False
@@ -190,7 +192,7 @@ class _Comparison:
         self._logits: list[Tensor] = []
 
     def run(self, until: float) -> tuple[Tensor, Tensor] | None:
-        """Returns the logits of the spliced and the full walk; None if the time ended before."""
+        """Returns the logits of the spliced and the full walk; None if `until` came first."""
         while len(self._logits) < len(self._walks):
             self._step(self._walks[len(self._logits)], until)
             if time.monotonic() >= until:
@@ -200,7 +202,7 @@ class _Comparison:
         return self._logits[0], self._logits[1]
 
     def _step(self, context: Context, until: float) -> None:
-        """Moves a context by as many rows as fit into the time."""
+        """Computes as many further rows of a context as fit into the time."""
         began = time.monotonic()
         left = len(self._ids) - context.tokens
         fit = int((until - began) / self._seconds) if self._seconds else _ROWS

@@ -152,7 +152,7 @@ class _CapturePass(Pass[Rows]):
     def _interior(
         self, layer: int, segment: int, run: int, recurrence: Recurrence
     ) -> tuple[Tensor, Tensor]:
-        """Returns (T, S) of a segment's interior; its first run is `run`."""
+        """Returns (T, S) of a segment's interior. run: the number of the segment's first run."""
         spec, before = self._specs[segment], self._state(layer, segment)
         moved = self._primers[segment] is not None or spec.head > 0
         if spec.head:

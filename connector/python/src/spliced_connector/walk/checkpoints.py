@@ -15,7 +15,8 @@ from spliced_connector.walk.segments import part_bytes, tensor_over
 
 
 class HeldCheckpoint(Protocol):
-    """A checkpoint that the client has leased: a chain of nodes, each for tokens [begin, end)."""
+    """A checkpoint that the client has leased: a chain of nodes. A node has the rows of tokens
+    [begin, end) of the prompt."""
 
     @property
     def tokens(self) -> int: ...
@@ -28,7 +29,7 @@ class HeldCheckpoint(Protocol):
 
 def checkpoint_parts(profile: Profile, context: Context, parent_tokens: int) -> list[memoryview]:
     """Returns the parts of a checkpoint at the context's last token, in the order of its layout:
-    the states there, and the keys and values after the parent's tokens."""
+    the states at that token, and the keys and values of the tokens after the parent's."""
     layout = profile.checkpoint_layout(context.tokens - parent_tokens)
     found: list[Tensor | None] = []
     for p in layout.parts:

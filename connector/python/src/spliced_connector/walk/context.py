@@ -18,7 +18,8 @@ class LayerContext:
 
     A linear layer has state [Hv, dk, dv] (float32, or float64 in a float64 model) and conv
     [k-1, C]. An attention layer has k [room, KV, dk] and v [room, KV, dv], with keys rotated to
-    their positions; rows after the context's tokens are not set. pages may replace k and v."""
+    their positions; rows after the context's tokens are not set. An attention layer whose rows
+    are read in place has `pages` instead of k and v."""
 
     state: Tensor | None = None
     conv: Tensor | None = None
@@ -81,8 +82,8 @@ class Context:
         return at.k[: self.tokens], at.v[: self.tokens]
 
     def snapshot(self) -> Context:
-        """Returns a context that stays as it is when this context moves on. Tensors are shared:
-        walks replace states and convolution inputs, and only append rows."""
+        """Returns a copy that does not change when walks continue this context. Tensors are shared,
+        because walks replace states and convolution inputs, and only append rows."""
         out = Context.__new__(Context)
         out.tokens, out.spliced, out.device = self.tokens, self.spliced, self.device
         out.layers = [LayerContext(a.state, a.conv, a.k, a.v, a.pages) for a in self.layers]

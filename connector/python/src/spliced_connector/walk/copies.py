@@ -17,7 +17,7 @@ class Moment(Protocol):
     """A point in the work of a stream."""
 
     def synchronize(self) -> None:
-        """Waits until it is reached. Any thread may call it."""
+        """Waits until the stream has reached the point. Any thread may call it."""
         ...
 
 
@@ -33,7 +33,7 @@ class Stream(Protocol):
         ...
 
     def follow(self) -> None:
-        """Makes later work here wait for the work queued on the engine's stream."""
+        """Makes later work on this stream wait for the work queued on the engine's stream."""
         ...
 
     def copy(self, to: Tensor, source: Tensor) -> None: ...
@@ -41,8 +41,8 @@ class Stream(Protocol):
     def moment(self) -> Moment: ...
 
     def precede(self, made: Sequence[Tensor]) -> None:
-        """Makes later work on the engine's stream wait for the work queued here, so that it may
-        use `made`."""
+        """Makes later work on the engine's stream wait for the work queued on this stream, so that
+        the engine may use `made`, tensors that were copied here."""
         ...
 
 
@@ -64,7 +64,7 @@ class ToHost:
         self._moment = stream.moment()
 
     def arrived(self) -> tuple[Tensor, ...]:
-        """Waits for the copies and returns them. Any thread may call it, one at a time."""
+        """Waits for the copies and returns them. Any thread may call it, but only one at a time."""
         if self._moment is not None:
             self._moment.synchronize()
         self._moment, self._sources = None, ()
@@ -72,7 +72,7 @@ class ToHost:
 
 
 class Copies:
-    """One engine's copies. Its thread starts them."""
+    """Starts the copies of one engine, in the engine's thread."""
 
     def __init__(self, device: torch.device, stream: Stream | None = None) -> None:
         """stream: for tests."""
@@ -81,7 +81,7 @@ class Copies:
         self._stream: Stream | None = stream or own
 
     def to_host(self, tensors: Sequence[Tensor]) -> ToHost:
-        """Starts a copy. tensors: of the device, each contiguous."""
+        """Starts copying tensors of the device to host memory. Each must be contiguous."""
         return ToHost(tensors, self._stream)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -101,7 +101,7 @@ class Copies:
 
 
 class _Beside:
-    """The `Stream` of any accelerator that torch supports. It never ran on one."""
+    """A `Stream` of any accelerator that torch supports. This class was never run on one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

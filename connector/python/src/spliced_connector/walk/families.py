@@ -3,9 +3,9 @@
 One algorithm serves every family that `walk.base.Steps` can express. Rows are cut into chunks.
 Inside a chunk all work is matrix products (the WY form of a product of Householder-like factors:
 Bischof and Van Loan 1987; for the gated delta rule Yang et al. 2024, arXiv 2412.06464). The state
-moves once per chunk. S is the state before the chunk, g the chunk's decay, Kd and Qd its decayed
-keys and queries, and A the decayed products of queries and keys. U is what the tokens write if S
-is zero, and W reads S:
+is updated once per chunk. S is the state before the chunk, g the chunk's decay, Kd and Qd its
+decayed keys and queries, and A the decayed products of queries and keys. U is what the tokens write
+if S is zero, and W reads S:
 
     V = U - W S            what the chunk's tokens write
     S' = g S + Kd^T V      so that T = g I - Kd^T W and the end-state is Kd^T U
@@ -27,7 +27,8 @@ from spliced_connector.model import Rope
 from spliced_connector.walk.base import Steps
 
 CHUNK = 64
-"""Rows per chunk: products grow with its square, the number of states with its inverse."""
+"""Rows per chunk. The work of the products inside a chunk grows with the square of this number; the
+number of chunks, and so of states, falls with it."""
 
 _PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and key channels
 
@@ -35,8 +36,8 @@ _PAIR_BYTES = 32 << 20  # bound on the table of decays between pairs of rows and
 @dataclass(frozen=True, slots=True)
 class _Group:
     """`count` chunks of `length` rows. index [count * length] has the numbers of their rows. mask
-    [count, length] is False for rows that only pad a chunk; None: no padding. later [length,
-    length] is True where the column's row is after the line's row."""
+    [count, length] is False for rows that only pad a chunk; None: no padding. later[i, j], of
+    shape [length, length], is True if row j of a chunk is after its row i."""
 
     count: int
     length: int
@@ -78,7 +79,8 @@ class Runs:
         self.order = self._order([p for run in places for p in run], device)
 
     def _order(self, places: list[tuple[bool, int, int]], device: torch.device) -> Tensor | None:
-        """Returns the index of each row in the concatenated rows of the groups; None = in order."""
+        """Returns the index of each row in the concatenated rows of the groups. Returns None if
+        that is the order of the rows already."""
         short = self.groups[-1]
         offset = sum(g.count * g.length for g in self.groups[:-1])
         out: list[int] = []
@@ -100,7 +102,7 @@ def _group(chunks: list[tuple[int, int]], length: int, device: torch.device) -> 
 
 
 def chunk_length(steps: Steps) -> int:
-    """Returns rows per chunk: as many as a bounded table of decays allows."""
+    """Returns the rows per chunk: as many as the bound on the table of decays allows."""
     if steps.decay.dim() == 2:
         return CHUNK
     heads, dk = steps.decay.shape[1:]
@@ -137,8 +139,9 @@ class _Prepared:
 class Scan:
     """The recurrence of one layer over runs of rows.
 
-    `advance` moves a state over one run and records what the run's outputs need. `outputs` returns
-    the outputs of all rows. Between two runs the caller may move the state over cached segments.
+    `advance` returns the state after one run and records what the run's outputs need. `outputs`
+    returns the outputs of all rows. Between two runs the caller may compose the state with cached
+    segments.
     """
 
     def __init__(self, steps: Steps, runs: Runs) -> None:
@@ -152,7 +155,7 @@ class Scan:
         ]
 
     def advance(self, run: int, state: Tensor) -> Tensor:
-        """Moves a state [Hv, dk, dv] over a run."""
+        """Returns the state [Hv, dk, dv] after a run that begins at `state`."""
         for group, i in self.runs.chunks[run]:
             new, reads, keys, decay = self._chunks[group][i]
             if reads is not None:
@@ -182,7 +185,7 @@ class Scan:
 
     def writes(self, run: int) -> Tensor:
         """Returns what each row of a run writes, [n, Hv, dv]: the row's step is
-        S = decay S + k write^T. Raises RuntimeError if no state was moved over the run."""
+        S = decay S + k write^T. Raises RuntimeError if `advance` was not called for the run."""
         out = []
         for at, (group, i) in enumerate(self.runs.chunks[run]):
             seen = self._seen[group][i]
@@ -193,8 +196,8 @@ class Scan:
         return torch.cat(out)
 
     def transition(self, run: int) -> Tensor:
-        """Returns T of a run, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of its rows' transitions
-        with later rows on the left."""
+        """Returns T of a run, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of its rows' transitions,
+        with the factors of later rows on the left."""
         steps = self.steps
         if not steps.delta:
             begin = sum(self.runs.lengths[:run])
@@ -224,8 +227,8 @@ class Scan:
         return t, written
 
     def moved_over(self, runs: range, before: Tensor) -> None:
-        """Records that a placer has moved the state over consecutive short runs; this replaces a
-        call of `advance` for each run. before [runs, Hv, dk, dv]: the state before each run."""
+        """Records that a placer has composed the state with consecutive short runs; this replaces
+        a call of `advance` for each run. before [runs, Hv, dk, dv]: the state before each run."""
         p, at = self._groups[-1], self._place(runs)
         new = p.writes[at] if p.reads is None else p.writes[at] - p.reads[at] @ before
         self._seen[-1][at] = list(zip(before.unbind(), new.unbind(), strict=True))
@@ -236,7 +239,7 @@ class Scan:
         return slice(first, first + len(runs))
 
     def outputs(self) -> Tensor:
-        """Returns the outputs of all rows, [n, Hv, dv], once every run was advanced."""
+        """Returns the outputs of all rows, [n, Hv, dv]. Call it after `advance` of every run."""
         out = []
         for p, seen in zip(self._groups, self._seen, strict=True):
             done = [s for s in seen if s is not None]
@@ -307,14 +310,14 @@ def _pairs(
     for j > i: [c, Hv, L, L].
 
     The readers are the queries and, in a delta rule, the rows that read the state before a write:
-    its keys, or erase.
+    the keys, or `Steps.erase`.
     """
     if total.dim() == 3:
         fade = (total.unsqueeze(3) - total.unsqueeze(2)).to(k.dtype)
         fade = fade.masked_fill_(later, -torch.inf).exp_()
         return [_products(r, k, heads) * fade for r in readers]
     out: list[list[Tensor]] = [[] for _ in readers]
-    # One chunk at a time: `chunk_length` bounds the table of one.
+    # One chunk at a time: `chunk_length` bounds the table of decays of one chunk.
     for c, tc in enumerate(total):
         fade = (tc.unsqueeze(2) - tc.unsqueeze(1)).to(k.dtype)
         fade = fade.masked_fill_(later[:, :, None], -torch.inf).exp_()
@@ -362,8 +365,8 @@ def end_state(steps: Steps) -> Tensor:
 
 
 def transition(steps: Steps) -> Tensor:
-    """Returns T of the rows, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of their transitions with
-    later rows on the left."""
+    """Returns T of the rows, [Hv], [Hv, dk] or [Hv, dk, dk]: the product of their transitions, with
+    the factors of later rows on the left."""
     if not steps.delta:
         return plain_transition(steps)
     scan = Scan(steps, Runs([steps.v.shape[0]], chunk_length(steps), steps.v.device))
@@ -409,8 +412,8 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Rotates the leading 2 * cos.shape[-1] dimensions of x [..., d]. Computes in float32 or
     wider, and returns x's type.
 
-    cos and sin broadcast against [..., dims / 2]. Interleaved pairs are (2i, 2i + 1), others (i,
-    i + dims / 2).
+    cos and sin broadcast against [..., dims / 2]. If interleaved, dimensions (2i, 2i + 1) form a
+    pair, otherwise (i, i + dims / 2).
     """
     half = cos.shape[-1]
     wide = x if x.dtype == torch.float64 else x.float()

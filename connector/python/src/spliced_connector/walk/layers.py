@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Rows)
 
 
 class Pass(ABC, Generic[R]):
-    """A pass. Subclasses define what a mixer does, with the operations here."""
+    """One pass. Subclasses define the mixers, and use the operations of this class for them."""
 
     def __init__(self, arch: Architecture, rows: R) -> None:
         self.arch = arch
@@ -42,12 +42,12 @@ class Pass(ABC, Generic[R]):
     @abstractmethod
     def attention(self, layer: int, x: Tensor | None) -> Tensor | None:
         """Returns the result of a softmax-attention mixer for its input x. If x is None, no row is
-        computed, and only the context moves on."""
+        computed, and only segments are added to the context."""
 
     @abstractmethod
     def linear(self, layer: int, x: Tensor | None) -> Tensor | None:
         """Returns the result of a linear-attention mixer for its input x. If x is None, no row is
-        computed, and only the context moves on."""
+        computed, and only segments are added to the context."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Returns the attention of all rows over the keys and values that their sights name."""
@@ -87,7 +87,8 @@ class Pass(ABC, Generic[R]):
 
 
 def causal_convolution(line: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
-    """SiLU of a depthwise convolution, [m, C] from inputs [m + k - 1, C], in float32 or wider."""
+    """Returns SiLU of a depthwise convolution: [m, C] from the inputs `line` [m + k - 1, C]. It is
+    computed in float32 or wider."""
     m = line.shape[0] - taps.shape[1] + 1
     wide = line if line.dtype == torch.float64 else line.float()
     each = taps.to(wide.dtype).unbind(1)

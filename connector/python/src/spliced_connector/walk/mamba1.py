@@ -87,7 +87,7 @@ def halves(projected: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Returns a function that computes a selection with x_proj and dt_proj, and with norms on dt,
+    """Returns a function that computes a `Selection` with x_proj and dt_proj, and with norms on dt,
     B and C if the module has them."""
     read, widen = child(module, "x_proj"), plain_weight(module, "dt_proj")
     bias = tensor(child(module, "dt_proj"), "bias")
@@ -103,7 +103,7 @@ def selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Se
 
 
 def grouped_selection(module: nn.Module, rank: int, state: int) -> Callable[[Tensor], Selection]:
-    """Returns a function that computes a selection with separate matrices for each group."""
+    """Returns a function that computes a `Selection` with separate matrices for each group."""
     read, widen = tensor(module, "x_proj_weight"), tensor(module, "dt_proj_weight")
     bias = tensor(module, "dt_proj_bias").flatten()
 

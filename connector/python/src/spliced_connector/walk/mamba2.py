@@ -61,8 +61,9 @@ def sizes_of(config: object) -> Mamba2Sizes:
 class Mamba2:
     """One Mamba2 mixer: in_proj, conv1d, A_log, D, dt_bias, norm, out_proj.
 
-    `before` scales the mixer's input, `spread` each column of the projection (Falcon-H1's
-    multipliers). `gate` combines the recurrence's outputs and the gate, both [n, inner].
+    The factor `before` scales the mixer's input, and `spread` has a factor for each column of the
+    projection (both for Falcon-H1). The function `gate` combines the recurrence's outputs and the
+    gate, both [n, inner].
     """
 
     module: nn.Module

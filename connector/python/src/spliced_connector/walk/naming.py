@@ -20,10 +20,10 @@ _STORED = {
 class Naming:
     """The fields of an identity that a model's modules do not determine.
 
-    weights is the digest of the weights only, 32 bytes. An empty model means the config's
-    model_type. state is the element type of stored S; transition is the element type of stored T,
-    unless T is scalar. tolerance is the error that the daemon may add to S and T; row_tolerance is
-    the error that it may add to keys and values (see `Identity`).
+    weights is the digest of the weights only, 32 bytes. If `model` is empty, the identity has the
+    config's model_type instead. state is the element type of stored S; transition is the element
+    type of stored T, unless T is scalar. tolerance is the error that the daemon may add to S and T;
+    row_tolerance is the error that it may add to keys and values (see `Identity`).
     """
 
     weights: bytes

@@ -2,7 +2,7 @@
 request's own rows.
 
 Any number of requests can read a segment's rows at once, each at another position. Queries are
-rotated back by the segment's position (`softmax.attend_runs`), and no row of it is copied.
+rotated back by the segment's position (`softmax.attend_runs`), so that no row is copied.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spliced_connector.walk.rows import ranges
 from spliced_connector.walk.softmax import Run, Turns, attend_runs
 
 GRAIN = 8
-"""Allocation step of own rows."""
+"""Memory for a request's own rows is allocated in multiples of this number of rows."""
 
 QUERIES = 256
-"""Maximum rows that attend at once: bounds the scores."""
+"""Maximum number of query rows that attend at once. It bounds the memory for scores."""
 
 
 class GoneError(RuntimeError):
@@ -31,13 +31,13 @@ class GoneError(RuntimeError):
 
 
 Stretch = tuple[int, int]
-"""Consecutive rows: the position of the first, and their number."""
+"""Consecutive rows: the position of the first row, and the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request reads a segment's rows: at positions [begin, begin + rows). Its stored keys
-    would need a rotation by `origin` tokens to be at these positions."""
+    """Where a request reads a segment's rows: at positions [begin, begin + rows). The segment's
+    stored keys would need a rotation by `origin` tokens to be at these positions."""
 
     begin: int
     rows: int
@@ -64,7 +64,9 @@ class Reader(Protocol):
         rope: Rope,
         scale: float,
     ) -> Tensor:
-        """As `PagedRows.attend`; rope is the rotation of the keys. Raises `GoneError`."""
+        """Returns the result of `PagedRows.attend`, for the given rows.
+
+        rope is the rotation of the stored keys. Raises `GoneError` if rows are no longer valid."""
         ...
 
 
@@ -139,7 +141,7 @@ class PagedRows:
         self._look()
 
     def fork(self) -> PagedRows:
-        """Returns the same rows for another request that continues from here. Own rows are
+        """Returns the same rows for another request, which continues after them. Own rows are
         copied, the segments' rows are shared."""
         out = PagedRows.__new__(PagedRows)
         out.pages, out.rope, out._own = self.pages, self.rope, list(self._own)
@@ -188,7 +190,8 @@ class PagedRows:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, q: Tensor, hidden: Tensor | None, scale: float) -> Tensor:
-        """hidden: the rows that a query must not see [n, rows]; None: there are none."""
+        """Does what `attend` does, with torch. hidden [n, rows] is True for rows that a query must
+        not see; None: queries see all rows."""
         own = _count(self._own)
         mine = -1, self._k[:own].permute(1, 2, 0), self._v[:own].transpose(0, 1)
         turns = self.pages.turns(self.rope) if self._runs else None
@@ -237,8 +240,8 @@ def _positions(stretches: Sequence[Stretch], device: torch.device) -> Tensor:
 
 
 def _room(x: Tensor, rows: int, kept: int | None = None) -> Tensor:
-    """Returns x with room for `rows` rows, of which the first `kept` are set. kept None: all rows
-    of x are kept, and the result is new memory."""
+    """Returns x with room for `rows` rows, of which the first `kept` are set. If kept is None, all
+    rows of x are kept, and the result is always new memory."""
     if kept is not None and len(x) >= rows:
         return x
     out = x.new_empty((-(-rows // GRAIN) * GRAIN, *x.shape[1:]))

@@ -28,16 +28,17 @@ _TORCH = frozenset(
 )
 _OWN = ("transformers.models.", "transformers.activations")
 _BROUGHT = "transformers_modules."
-"""Package into which the library imports code that is distributed with weights."""
+"""Prefix of the packages into which transformers imports code that comes with a model's weights."""
 _KNOWN = frozenset({"bailing_hybrid", "bailing_moe_linear"})
-"""Types of such code whose arithmetic the walk implements."""
+"""Model types that come with their own code and whose arithmetic a walk implements."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _READS_ONLY = "transformers.utils.output_capturing"
-"""Its hooks collect outputs of modules, and stay after their first use."""
+"""Module of transformers whose hooks are permitted: they only collect the outputs of modules. They
+stay registered after their first use."""
 
 
 def require_plain(model: nn.Module) -> None:
-    """Raises `UnsupportedError` if anything changes the model's values; its text says what."""
+    """Raises `UnsupportedError` if `altered` finds a change of the model; the text names it."""
     why = altered(model)
     if why:
         raise UnsupportedError(why)
@@ -64,7 +65,7 @@ def altered(model: nn.Module) -> str:
 
 
 def _own(model: nn.Module) -> tuple[str, ...]:
-    """Returns the packages of a model's classes."""
+    """Returns the prefixes of the packages that a model's classes may come from."""
     package = type(model).__module__.rpartition(".")[0]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if package.startswith(_BROUGHT) and kind in _KNOWN:
@@ -87,8 +88,8 @@ def _odd(module: nn.Module, inside: nn.Module | None, own: tuple[str, ...]) -> s
     kind = type(module)
     if kind not in _TORCH and not kind.__module__.startswith(own):
         return f"is a {kind.__module__}.{kind.__qualname__}, which no walk supports"
-    # Low-rank adapters of the models' own are sequences in lists; a sequence in place of a
-    # projection is added by other code.
+    # Some models of transformers have low-rank adapters of their own, each a Sequential in a
+    # ModuleList. Any other Sequential was put in place of a projection by other code.
     if kind is nn.Sequential and type(inside) is not nn.ModuleList:
         return "is a Sequential, which no walk supports"
     if "forward" in module.__dict__:

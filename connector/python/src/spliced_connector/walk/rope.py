@@ -16,8 +16,8 @@ _FIELDS = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_fact
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotates the leading 2*len(inv_freq) columns of rows: as NeoX halves or, if `interleaved`, as
-    pairs of neighbours.
+    """Rotates the leading 2*len(inv_freq) columns of rows. A pair consists of neighbouring columns
+    if `interleaved` is set, otherwise of one column from each half (as in GPT-NeoX).
 
     Products are computed in float32 if `wide` is set, otherwise in the rows' dtype, as in most
     models. Rows of float64 are always computed in float64.

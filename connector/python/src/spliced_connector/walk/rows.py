@@ -21,9 +21,10 @@ T = TypeVar("T")
 class ConvRows:
     """How the rows of several sequences pass one convolution.
 
-    The input is the left rows of all sequences, followed by all rows. order has the indices that
-    put each sequence directly after its left rows. valid has the indices of the outputs that
-    belong to rows. Both are None if there is one sequence.
+    A sequence's left rows are the inputs before its first row. The convolution's input is the left
+    rows of all sequences, followed by the rows of all sequences. order has the indices that put
+    each sequence directly after its left rows. valid has the indices of the outputs that belong to
+    rows. Both are None if there is one sequence.
     """
 
     order: Tensor | None
@@ -59,7 +60,7 @@ class Rows:
         return cast(T, self._made[key])
 
     def runs(self, chunk: int) -> families.Runs:
-        """Returns the parts as runs of chunks."""
+        """Returns the runs of the recurrence, divided into chunks of `chunk` rows."""
         return self.once(("runs", chunk), lambda: families.Runs(self.parts, chunk, self.device))
 
     def blocks(self, window: int) -> list[Block]:
@@ -98,7 +99,8 @@ class SplicedRows(Rows):
         placer: Placer | None = None,
         paged: bool = False,
     ) -> None:
-        """placer: places the segments that it holds. paged: rows of segments stay in place."""
+        """placer: places the segments that it holds. paged: attention reads the rows of segments in
+        place."""
         self.spans = tuple(spans)
         self.begin = begin
         self.end = _check(self.spans, begin, ids.shape[0])
@@ -112,9 +114,10 @@ class SplicedRows(Rows):
         super().__init__(arch, ids.index_select(0, positions), sights, positions)
         whole = tuple(s for s in spans if s.segment >= 0)
         self.composed = tuple(s for s in whole if placer is None or not placer.holds(s.segment))
-        """Spans of segments that the walk moves states over."""
+        """Spans of the segments that the walk itself composes with the states; a placer composes
+        the others."""
         self.copied = whole if paged else self.composed
-        """Spans of segments whose rows the walk places."""
+        """Spans of the segments whose keys and values the walk itself copies or reads in place."""
         reused = [(s.start, s.end) for s in self.copied]
         self.reused = ranges(reused, self.device) if reused else None
 

@@ -1,4 +1,4 @@
-"""Moving the rows of a prompt through a model's layers.
+"""Computes rows of a prompt through all layers of a model: prefill and splice.
 
 Prefill and splice use the same walk. A prefill is a walk over one recomputed span; a splice is a
 walk over several recomputed spans with segments between them (HYPIC sections 4.2 and 4.3). The
@@ -22,17 +22,18 @@ from spliced_connector.walk.paged import PagedRows, Pages, Place
 from spliced_connector.walk.rows import Rows, SplicedRows, check_segment
 
 PREFILL_ROWS = 2048
-"""Maximum rows computed in one walk of a long prompt: bounds the memory of a layer."""
+"""Maximum number of rows computed in one walk of a long prompt. It bounds the memory of a layer."""
 
 PLACED_ROWS = 16 * PREFILL_ROWS
 """Maximum rows of segments that one walk of a long prompt places, unless one segment has more."""
 
 COMPOSED = 8
-"""Maximum segments that a placer moves a state over at once: bounds the memory for their
-operands."""
+"""Maximum number of segments that a placer composes with a state in one call. It bounds the memory
+for their operands."""
 
 CONVERTED = 16
-"""Transitions of a layer that are converted from their stored type at once: bounds their memory."""
+"""Maximum number of a layer's transitions that are converted from their stored type in one call. It
+bounds the memory for converted transitions."""
 
 
 def prefill(arch: Architecture, ids: Tensor | Sequence[int], context: Context) -> Tensor:
@@ -61,7 +62,7 @@ def splice(
     placer: Placer | None = None,
     pages: Pages | None = None,
 ) -> Tensor | None:
-    """Moves a context over consecutive spans that begin where the context ends.
+    """Continues a context by consecutive spans that begin where the context ends.
 
     ids is the whole prompt. segments maps the segment numbers in spans to segments; placer places
     the segments that it holds. With pages, layers that can read a segment's rows in place do so,
@@ -133,7 +134,8 @@ class Walk(Pass[SplicedRows]):
         self.context = context
         self._placer = placer
         self.moved: list[tuple[int, Tensor, Tensor | None]] = []
-        """By layer: the state and the convolution tail after the last span."""
+        """For each linear layer: its number, and the state and the convolution tail after the last
+        span."""
 
     def run(self) -> Tensor | None:
         h = super().run()
@@ -158,7 +160,7 @@ class Walk(Pass[SplicedRows]):
         return self.arch.attention_out(layer, o, new)
 
     def _paged(self, layer: int, pages: PagedRows, x: Tensor | None) -> Tensor | None:
-        """`attention` over rows in place."""
+        """Does what `attention` does, for a layer whose rows are read in place."""
         parts = [self.rows.segments[s.segment].layers[layer] for s in self.rows.copied]
         pages.add([(p.k, p.v) for p in parts if p.k is not None and p.v is not None])
         if x is None:
@@ -220,9 +222,9 @@ class Walk(Pass[SplicedRows]):
         return self._placer is not None and self._placer.holds(span.segment)
 
     def _moves(self, recurrence: Recurrence | None) -> list[list[Span]]:
-        """Groups the spans, in order, into moves. The placer's segments and the short computed
-        spans next to them are one move, over which the placer moves a state at once. Every other
-        span is a move of its own."""
+        """Groups the spans, in order, into moves. Neighbouring segments of the placer and short
+        computed spans form one move, with which the placer composes a state in one call. Every
+        other span is a move by itself."""
         if self._placer is None:
             return [[span] for span in self.rows.spans]
         chunk = recurrence.runs.chunk if isinstance(recurrence, families.Scan) else 0
@@ -256,7 +258,8 @@ class Walk(Pass[SplicedRows]):
         recurrence: Recurrence | None,
         state: Tensor,
     ) -> Tensor:
-        """Returns the state after one move of the placer. runs: its computed spans, if any."""
+        """Returns the state after one move of the placer. runs: the numbers of the runs of the
+        move's computed spans; empty if all its spans are segments."""
         if self._placer is None:
             raise RuntimeError("no placer")
         if not runs or not isinstance(recurrence, families.Scan):
@@ -268,7 +271,7 @@ class Walk(Pass[SplicedRows]):
 
     def _tuples(self, layer: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields (T, S) of every segment that the walk itself composes, in order. They have the
-        type of `like`; CONVERTED segments are converted at once."""
+        type of `like`. The tensors of up to `CONVERTED` segments are converted in one call."""
         rope = self.arch.identity.layers[layer].linear.rope
         spans = self.rows.composed
         for first in range(0, len(spans), CONVERTED):
@@ -321,11 +324,12 @@ class Walk(Pass[SplicedRows]):
 
 
 def alike(tensors: Sequence[Tensor], like: Tensor) -> Sequence[Tensor]:
-    """Converts tensors of one shape to the type and device of `like`; without a copy if they have
-    both already."""
+    """Converts tensors of one shape to the type and device of `like`. Tensors that have both
+    already are not copied."""
     if all(x.dtype == like.dtype and x.device == like.device for x in tensors):
         return tensors
-    # Their stored type is narrower, so they are converted after the transfer.
+    # The stored type is narrower than the type of `like`, so tensors are converted after the
+    # transfer.
     if len({(x.dtype, x.device) for x in tensors}) > 1:  # some are in memory, some on the GPU
         return [x.to(like.device).to(like.dtype) for x in tensors]
     return list(torch.stack(list(tensors)).to(like.device).to(like.dtype))

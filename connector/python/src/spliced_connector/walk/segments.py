@@ -35,7 +35,7 @@ TORCH_TYPES = {
 }
 
 FIELDS = {"T": "transition", "S": "state", "conv": "conv", "K": "k", "V": "v"}
-"""The field of a SegmentLayer by the kind of its part."""
+"""For each kind of part, the field of `SegmentLayer` that contains it."""
 
 
 class Held(Protocol):
@@ -65,13 +65,13 @@ def packed(profile: Profile, captured: Captured) -> list[Tensor]:
 
 
 def part_bytes(layout: Layout, tensors: Sequence[Tensor | None]) -> list[memoryview]:
-    """Returns tensors, parallel to a layout's parts, as bytes of the parts' types."""
+    """Returns tensors, one for each part of a layout, as bytes of the parts' types."""
     return [bytes_of(x.to("cpu")) for x in part_tensors(layout, tensors)]
 
 
 def part_tensors(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-    """Returns tensors, parallel to a layout's parts, as contiguous tensors of the parts' types, on
-    their device. Raises ValueError if a tensor does not have its part's shape."""
+    """Converts tensors, one for each part of a layout, to contiguous tensors of the parts' types on
+    the same device. Raises ValueError if a tensor does not have its part's shape."""
     out = []
     for part, x in zip(layout.parts, tensors, strict=True):
         if x is None or tuple(x.shape) != part.shape:
@@ -135,7 +135,7 @@ def collect(
 
 
 def by_layer(layers: int, layout: Layout, parts: Sequence[Tensor]) -> tuple[SegmentLayer, ...]:
-    """Groups tensors that are parallel to a layout's parts by layer."""
+    """Groups tensors by layer; there is one for each part of the layout."""
     found: list[dict[str, Tensor]] = [{} for _ in range(layers)]
     for p, x in zip(layout.parts, parts, strict=True):
         found[p.layer][FIELDS[p.kind]] = x
@@ -206,8 +206,8 @@ def _cut(raw: Tensor, begins: Iterable[int], skip: int, n: int) -> Tensor:
 
 
 def _int12(raw: Tensor, cols: int) -> Tensor:
-    """Reads rows of 12-bit integers from raw [heads, rows, bytes]. Each is put into the top of 16
-    bits and then shifted down, which extends its sign."""
+    """Reads rows of 12-bit integers from raw [heads, rows, bytes]. Each integer is put into the top
+    of 16 bits and then shifted down, which extends its sign."""
     pairs, odd = raw[..., : cols // 2 * 3], raw[..., cols // 2 * 3 :].to(torch.int16)
     low, mid, high = pairs.unflatten(-1, (cols // 2, 3)).to(torch.int16).unbind(-1)
     out = torch.empty((*raw.shape[:-1], cols), dtype=torch.int16)
@@ -229,8 +229,8 @@ _INTEGERS: dict[PackedForm, Callable[[Tensor, int], Tensor]] = {
 def _expect_read_only() -> None:
     """Triggers, and suppresses, torch's one-time warning about memory that is mapped for reading.
 
-    Torch cannot mark a tensor read-only. Nothing here writes to parts, and a write would end the
-    process instead of changing what others read.
+    Torch cannot mark a tensor read-only. Nothing here writes to parts. A write would end this
+    process, because the memory is mapped read-only, so other processes never read changed bytes.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

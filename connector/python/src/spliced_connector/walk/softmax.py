@@ -1,4 +1,4 @@
-"""Attention of the rows of a walk over keys and values in place."""
+"""Softmax attention of the rows of a walk, with the keys and values where they lie."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from spliced_connector.walk import families
 from spliced_connector.walk.base import Sight
 
 SCORES = 1 << 18
-"""Maximum rows times keys for which one masked call is quicker than a call per span (measured)."""
+"""Largest number of scores (rows times keys) for which one masked call is quicker than a call per
+span (measured)."""
 
 ROWS = 256
-"""Maximum rows per call of a long span."""
+"""Maximum number of rows in one call; a longer span takes several calls."""
 
 KEPT = 1 << 22
-"""Maximum rows times keys of the masks that are made once for all layers."""
+"""Maximum number of elements (rows times keys) of all masks together. If there are more, masks are
+not kept for all layers, but made for each use."""
 
 MASK = 1 << 24
-"""Maximum rows times keys of a call's mask, unless one row has more keys."""
+"""Maximum number of elements (rows times keys) of the mask of one call, unless one row has more
+keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,9 @@ class Block:
     """Rows [lo, hi) of a walk see keys [begin, end). Row lo is at `position`.
 
     window: how many tokens a row sees, 0 for all. `given` is the mask [hi - lo, end - begin]. It is
-    set for rows that are not contiguous, or if the masks of all blocks are small. Otherwise `mask`
-    makes it for each use: all masks together would grow with the square of the prompt.
+    set for rows that are not contiguous, or if the masks of all blocks are small. Otherwise the
+    method `mask` makes the mask for each use, because all masks together would grow with the square
+    of the prompt.
     """
 
     lo: int
@@ -123,8 +127,9 @@ class Turns:
     def back(
         cls, rope: Rope, distances: Sequence[int], device: torch.device | None = None
     ) -> Turns | None:
-        """Returns rotations of queries for runs of keys, each still to be rotated by a distance in
-        tokens: the inverse of that rotation. Returns None if the rope rotates nothing."""
+        """Returns a rotation of queries for each run of keys. distances: by how many tokens the
+        stored keys of each run would have to be rotated; queries are rotated by the inverse.
+        Returns None if the rope rotates nothing."""
         if rope.dims == 0:
             return None
         short = torch.tensor(distances, dtype=torch.int64, device=device)
@@ -138,8 +143,8 @@ class Turns:
 
 
 Run = tuple[int, Tensor, Tensor]
-"""Rows in one place, as products read them: the index of the rotation of the queries, -1 for
-none, keys [KV, dk, rows] and values [KV, rows, dv]; of any strides."""
+"""Rows in one place: the index in `Turns` of the rotation of queries for these rows (-1: none), the
+keys [KV, dk, rows] and the values [KV, rows, dv]. Keys and values may have any strides."""
 
 
 def attend_runs(
@@ -150,9 +155,9 @@ def attend_runs(
 
     R(x) is the rotation by x tokens. A key k at position p of its segment is stored as R(p) k. If
     the segment's token 0 is at position s of the request, attention needs the key R(s) R(p) k.
-    Rotations are orthogonal and add up, so a query's product with it is q . R(s) R(p) k =
-    (R(-s) q) . R(p) k. So the query is rotated, once for each run, and keys are read unchanged
-    (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section 3.3.3).
+    Rotations are orthogonal and add up, so the product of a query q with this key
+    is q . R(s) R(p) k = (R(-s) q) . R(p) k. So the query is rotated, once for each run, and keys
+    are read unchanged (RoFormer, equation 16; MEPIC, arXiv 2512.16822, section 3.3.3).
 
     hidden [n, rows of all runs] is True for rows that a query must not see; None: queries see all
     rows. Rows of 16 bits are widened when they are read, because scores in 16 bits would lose the

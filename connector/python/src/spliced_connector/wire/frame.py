@@ -28,7 +28,7 @@ from spliced_connector.wire.schema import Message
 
 MAGIC = int.from_bytes(b"SPLC", "little")
 _HEADER = struct.Struct("<IBBHQQIIII")
-_REPLY = int(FrameKind.REPLY)  # looking up a member costs more than comparing numbers
+_REPLY = int(FrameKind.REPLY)  # kept as a number, because looking up a member of an enum takes long
 
 
 @dataclass(frozen=True, slots=True)

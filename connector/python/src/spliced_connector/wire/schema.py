@@ -202,9 +202,9 @@ class Schema:
         self._checked = cls.check is not Message.check
 
     def _row_checks(self) -> tuple[tuple[int, int, bool, bool], ...]:
-        """Returns the checks of column lengths. Each has the index of a column, the index of the
-        column to compare it with, whether its values must add up to that column's length (else both
-        must have as many rows), and whether it may be empty.
+        """Returns the checks of column lengths. Each check has the index of a first column, the
+        index of a second column, whether the values of the first add up to the length of the second
+        (else both have the same length), and whether the first may be empty.
 
         The indices count all values of a message, scalars first.
         """

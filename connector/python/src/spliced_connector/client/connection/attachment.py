@@ -98,7 +98,7 @@ class Attachment:
 
     @property
     def cause(self) -> str:
-        """Returns why it ended."""
+        """Returns why the connection ended."""
         return self._life.cause
 
     @property
@@ -118,13 +118,13 @@ class Attachment:
         """Ends the connection from our side. The daemon then reclaims all our resources and
         closes."""
         if not self.ended:
-            self._peer.presume_alive()  # and will reuse leased memory
+            self._peer.presume_alive()  # a live daemon will reuse leased memory
         self.end(cause)
         self.channel.close_write()
 
     def garbage(self, text: str) -> SplicedError:
-        """Hangs up because the daemon broke the protocol: it is then unknown what it has
-        granted."""
+        """Hangs up because the daemon broke the protocol, after which it is unknown which leases
+        the daemon has granted."""
         if not self.ended:
             self.tally.add("malformed")
         self.hang_up(text)
@@ -163,8 +163,8 @@ class Attachment:
     # Returns.
 
     def give_back(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Gives leases or reservations back to the daemon. Returns a code for each, None if
-        unknown."""
+        """Gives leases or reservations back to the daemon. Returns the daemon's code for each, or
+        None if the codes are unknown."""
         return None if self.ended else self.returns.now(how, ids, timeout)
 
     def drop(self, how: Return, lease: int) -> None:
@@ -175,8 +175,8 @@ class Attachment:
         """
         self._dropped.append((how, lease))
         if not self._wake():
-            # The client's thread has ended. `threading.Thread` would take locks.
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending, and its memory too
+            # The client's thread has ended. A `threading.Thread` would take locks to start.
+            with contextlib.suppress(RuntimeError):  # raised when the interpreter is ending
                 _thread.start_new_thread(self.collect, ())
 
     def collect(self) -> bool:

@@ -24,7 +24,7 @@ _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 def connect(path: str, timeout: float) -> Channel:
     """Connects to the socket at `path`. Raises `SplicedError(UNAVAILABLE)`.
 
-    If the backlog is full, it waits for at most `timeout` seconds.
+    If the socket's backlog is full, the call waits for at most `timeout` seconds.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:

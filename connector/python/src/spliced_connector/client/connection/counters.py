@@ -66,7 +66,7 @@ class Tally:
             self._counts[name] += n
 
     def forked(self) -> None:
-        """Resets it in a forked child, whose parent may have held the lock."""
+        """Resets counts and lock in a forked child: the parent may have held the lock."""
         self.__init__()  # type: ignore[misc]
 
     def snapshot(self) -> Counters:

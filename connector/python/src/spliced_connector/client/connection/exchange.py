@@ -130,8 +130,8 @@ class Exchange:
     def result(self, call: Call, want: type[R]) -> R:
         """Waits for the reply of a started request. Raises `SplicedError`.
 
-        After LATE the request stays in flight: resources that it names stay reserved until its
-        reply.
+        If the error is LATE, the request stays in flight: resources that it names stay reserved
+        until the reply arrives.
         """
         try:
             self._finish(call)
@@ -205,7 +205,7 @@ class Exchange:
     def post(self, op: int, late: Late, message: Message) -> bool:
         """Sends a request without a waiting caller, without blocking.
 
-        Returns False if that is not possible now.
+        Returns False if the request cannot be sent now.
         """
         call = Call(op, 0, late, own=True)
         if not self.flight.enter_own(call):

@@ -17,9 +17,10 @@ table."""
 
 
 class Write:
-    """A rotate or assemble into engine memory.
+    """The outcome of a rotate or assemble request that writes into engine memory.
 
-    Until it is settled the daemon may still write to the named blocks, so they must not be used.
+    Until it is settled, the daemon may still write to the blocks that the request names, so they
+    must not be used.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,8 @@ class Write:
         return self._done.is_set() and self._known
 
     def settle(self, *, known: bool = True) -> None:
-        """Records that there is no writer any more, or that this cannot become known."""
+        """Records that the daemon no longer writes. If `known` is False: that it can never be known
+        whether the daemon still writes."""
         if not self._done.is_set():
             self._known = known
             self._done.set()
@@ -77,7 +79,7 @@ class Call:
         self.request = 0
         self.left = own  # no caller waits
         self.reply: tuple[Header, memoryview] | None = None
-        self.descriptors: list[int] | None = None  # a list for those of the reply; None: none
+        self.descriptors: list[int] | None = None  # receives those of the reply; None: not wanted
         self.trouble: str | None = None  # set if the connection failed before a reply
         self.wake: threading.Lock | None = None
 
@@ -193,7 +195,7 @@ class Flight:
             call.wake.release()
 
     def lead(self) -> bool:
-        """Makes the calling thread the leader. Returns False if there is one."""
+        """Makes the calling thread the leader. Returns False if another thread leads."""
         with self._lock:
             if self._led:
                 return False

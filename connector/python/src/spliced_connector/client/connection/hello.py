@@ -109,7 +109,7 @@ def _read_reply(frame: bytes) -> HelloReply:
         header, message = decode(frame)
     except WireError as err:
         raise SplicedError(Code.UNSUPPORTED, f"hello: {err.text}") from err
-    if isinstance(message, Refusal):  # also one that was sent before our hello
+    if isinstance(message, Refusal):  # a daemon may refuse before it reads our hello
         raise SplicedError(message.code, f"hello: {message.text}")
     if header.kind != FrameKind.REPLY or header.request != 1 or not isinstance(message, HelloReply):
         raise SplicedError(Code.UNSUPPORTED, "hello: the reply is to another request")

@@ -19,11 +19,11 @@ class Stage(IntEnum):
     ENDED = 1
     """No more requests; all callers have been answered."""
     GONE = 2
-    """No more replies are awaited. Either the daemon has closed its side, which means that it can
-    no longer touch our memory, or no caller waits to know that."""
+    """No more replies are awaited. Either the daemon has closed its side, so that it can no longer
+    touch our memory, or no caller waits until it has closed its side."""
     UNUSED = 3
-    """The last user of the mappings has left, and they are unmapped. Before that, the daemon keeps
-    leased pages as long as our sending side is open."""
+    """The last user of the mappings has left, and they are unmapped. Until then our sending side
+    stays open, which makes the daemon keep leased pages."""
 
 
 class Event(Enum):
@@ -47,7 +47,7 @@ _NEXT = {
 class Life:
     """The stage of a connection, and the number of its users.
 
-    The connection itself is a user until it is gone.
+    The connection itself is a user until stage GONE.
 
     Invariant: there is no new user after the last one has left.
     """
@@ -61,7 +61,8 @@ class Life:
         self._users = 1
 
     def transition(self, event: Event, cause: str = "") -> Stage | None:
-        """Changes the stage; no other method does. Returns the new stage, None without a change."""
+        """Changes the stage as `_NEXT` says. Returns the new stage, None if the event changes
+        nothing."""
         with self._lock:
             stage = _NEXT.get((self.stage, event))
             if stage is None:

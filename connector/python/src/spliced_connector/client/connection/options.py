@@ -22,7 +22,7 @@ class DeviceOptions:
     """The CUDA driver."""
 
     uuid: bytes = b""
-    """16 bytes that name the engine's GPU. Empty: the only one that is visible."""
+    """16 bytes that name the engine's GPU. Empty: the only GPU that is visible."""
 
     ways: ShareWay = ShareWay.DESCRIPTOR | ShareWay.HANDLE
     """How the daemon may share its GPU memory."""
@@ -35,7 +35,7 @@ class DeviceOptions:
     be long."""
 
     context: int = 0
-    """The CUcontext to map into. 0: the primary one, which is torch's."""
+    """The CUcontext to map into. 0: the GPU's primary context, which torch uses."""
 
     def wrong(self) -> list[str]:
         """Returns invalid settings."""
@@ -63,10 +63,10 @@ class Options:
     """Path of the daemon's socket. Empty: `default_socket()`, evaluated again at each attempt."""
 
     daemon_uid: int | None = None
-    """User id of the daemon; sockets of other users are not used. None is $SPLICED_DAEMON_UID. If
-    that is not set either, root and the owner of the socket's directory are trusted, provided
-    that no other user could have put the socket there. Otherwise no user is trusted, as in a
-    volume that containers of a pod share."""
+    """User id of the daemon; sockets of other users are not used. None: the value of
+    $SPLICED_DAEMON_UID. If that variable is not set, root and the owner of the socket's directory
+    are trusted, provided that no other user could have put the socket there. Otherwise no user is
+    trusted, as in a volume that containers of a pod share."""
 
     name: str = ""
     """Name and version of the engine, shown to people. Empty: "python"."""

@@ -37,9 +37,11 @@ class Peer:
         """Returns whether the process was dead when the connection ended. The first call waits
         briefly for the process to end.
 
-        `ended_at` is when the connection ended, a time of `time.monotonic`. The first call must
-        follow soon after that. Then memory that only this process could write is unchanged if it is
-        dead. Later it is unknown what the process wrote before it died: the answer is False.
+        If True, memory that only this process could write is unchanged since the connection ended.
+
+        `ended_at` is when the connection ended, a time of `time.monotonic`. If the first call comes
+        more than `_ASKED_WITHIN` seconds later, the answer is False: it is then unknown what the
+        process wrote before it died.
         """
         with self._lock:
             if self._died is None:

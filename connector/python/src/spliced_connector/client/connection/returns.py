@@ -89,11 +89,11 @@ class Returns:
         self._pending = Pending()
 
     def now(self, how: Return, ids: list[int], timeout: float) -> list[int] | None:
-        """Gives ids back and waits for the daemon's answer. Returns a code for each, None if
-        unknown.
+        """Gives ids back and waits for the daemon's answer. Returns the code for each id, or None
+        if the daemon has sent no codes.
 
-        If the daemon does not accept them now, they are sent again later. If the daemon is gone,
-        there is nothing to release.
+        Ids that the daemon does not accept now are sent again later. If the daemon is gone, there
+        is nothing to release.
         """
         exchange = self._exchange
         call = Call(how.op, time.monotonic() + timeout, Late(how.tenant, returns=tuple(ids)))
@@ -171,7 +171,7 @@ class Returns:
 
 def granted(op: int, body: memoryview) -> tuple[list[int], list[int]]:
     """Returns the leases and reservations in a reply. If the reply cannot be read, both lists are
-    empty, and the grants end by expiry."""
+    empty, and what the daemon has granted ends when it expires."""
     try:
         reply = MESSAGES[op][1].schema.decode(body)
     except WireError:

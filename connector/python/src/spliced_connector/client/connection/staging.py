@@ -93,7 +93,7 @@ class Staging:
         holes.insert(i, part)
 
     def whole(self) -> bool:
-        """Returns whether all of it is free."""
+        """Returns whether all staging memory is free."""
         with self._freed:
             return sum(hole.nbytes for hole in self._holes) == (
                 len(self.region) // PART_ALIGN * PART_ALIGN

@@ -6,10 +6,10 @@ import threading
 import time
 
 # After this many consecutive calls without an answer or any other frame from the daemon, further
-# calls fail at once instead of waiting for their timeout. A single one may be chance. (A guess.)
+# calls fail at once instead of waiting for their timeout. Fewer may be chance. (A guess.)
 _CALLS = 3
-# Any frame from the daemon ends a stall, such as a reply that is still outstanding. In case none
-# ever comes, one call per this many seconds is sent anyway.
+# Any frame from the daemon ends a stall, such as a reply that is still outstanding. In case no
+# frame ever comes, one call per this many seconds is sent anyway.
 _PROBE = 1.0
 
 

@@ -17,7 +17,7 @@ def figures(attachment: Attachment, seconds: float) -> dict[str, float]:
 
 
 def pools(counters: dict[str, float]) -> str:
-    """Returns the use of both pools for a log line; empty if the counters do not have it."""
+    """Returns how full both pools are, for a log line; empty if no counter says so."""
     lines = []
     for name in ("public", "private"):
         used = counters.get(f"pool_{name}_used_bytes")

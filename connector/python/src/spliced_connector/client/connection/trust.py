@@ -30,8 +30,8 @@ class _StrangerError(Exception):
 def check(channel: Channel, path: str, expected: int | None) -> None:
     """Raises `SplicedError(DENIED)`, with a text of one line, unless the peer may be the daemon.
 
-    `expected` is the only trusted user id. None stands for `UID_ENV` or, if that is not set, for
-    the users that the path allows.
+    `expected` is the only trusted user id. None stands for the user id in `UID_ENV`. If that
+    variable is not set, root and the owner of the socket's directory are trusted (`_owner`).
     """
     try:
         uid = _peer_uid(channel)
@@ -141,7 +141,7 @@ class _Walk:
 
 
 def _shared(status: os.stat_result) -> bool:
-    """Returns whether users other than the owner may write there.
+    """Returns whether users other than the owner may write to a directory with this status.
 
     The group bits are the maximum that an access list grants.
     """

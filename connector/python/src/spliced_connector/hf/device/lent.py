@@ -37,7 +37,7 @@ from spliced_connector.walk import (
 log = logging.getLogger("spliced")
 
 _RELEASE_SECONDS = 10.0
-"""Longest wait for a stream to pass its queued work, and for the daemon to notice."""
+"""Longest wait until a stream has passed its queued work and the daemon has noticed that."""
 
 
 class Lent:
@@ -102,9 +102,9 @@ class Lent:
         return Stream(torch.cuda.current_stream(self._device).cuda_stream)
 
     def settle(self, memory: DeviceMemory) -> None:
-        """Makes later work of the engine wait for the work that we have queued. On a GPU both use
-        the same stream, so there is nothing to do. A CPU runs torch's operations at once, so this
-        waits."""
+        """Makes later work of the engine wait for the work that this class has queued. On a GPU
+        both use the same stream, so there is nothing to do. On a CPU torch runs operations at once,
+        so this method waits for the queued work."""
         if self._is_host_memory:
             with memory.gpu.context.current() as driver:
                 driver.synchronize(self.stream())
@@ -146,8 +146,8 @@ class Lent:
                 driver.synchronize(self.stream())
 
     def states(self, slot: DeviceSlot) -> dict[int, Tensor]:
-        """Returns copies, by layer, of the states that an assemble has left in a slot. The slot is
-        released after the copies. Raises `SplicedError`."""
+        """Returns copies, by layer, of the states that a call of `assemble` has written to a slot.
+        The slot is released after the copies. Raises `SplicedError`."""
         out = {}
         for part in self._profile.checkpoint_layout(0).parts:
             if part.kind == "S":
@@ -169,9 +169,9 @@ class Lent:
             return None
 
     def load(self, prefix: bytes, accept: Accept, room: int, tokens: int) -> Context | None:
-        """Returns a context after a saved prefix of `tokens` tokens, None if it is not available.
+        """Returns a context after a saved prefix of `tokens` tokens.
 
-        Its bytes were valid until they were copied.
+        Returns None if the prefix is not available, or if its lease ended during the copy.
         """
         if self.memory() is None:
             return None
@@ -191,9 +191,9 @@ class Lent:
     def release(
         self, held: Sequence[DeviceSegment | DeviceCheckpoint], stream: Stream | None = None
     ) -> bool:
-        """Waits until a stream has passed this point, and ends the leases then. stream: None for
-        the stream on which the engine computes now. Returns whether all bytes of the leases were
-        valid until then."""
+        """Waits until a stream has done the work that is queued on it now, then ends the leases.
+        stream: None for the stream on which the engine computes now. Returns whether all bytes of
+        the leases were valid until they ended."""
         if not held:
             return True
         try:
@@ -222,7 +222,7 @@ class Lent:
         return context
 
     def _view(self, memory: DeviceMemory, runs: Sequence[Run], part: Part) -> Tensor:
-        """Returns a part as a tensor: over the leased memory if that is one run, else a copy."""
+        """Returns a part as a tensor: a view if the part is one run of memory, else a copy."""
         kind = HOST if self._is_host_memory else CUDA
         dtype = TORCH_TYPES[part.dtype]
         if not runs:

@@ -32,7 +32,7 @@ class Placing:
         stream: Stream,
         settle: Callable[[], None],
     ) -> None:
-        """settle: called after all work is queued."""
+        """settle: called after all work is queued, as `Lent.settle`."""
         self._profile = profile
         self._held = held
         self._stream = stream
@@ -57,7 +57,7 @@ class Placing:
         computed: tuple[Tensor, Tensor] | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """See `walk.Placer`. One launch moves the state in place; the given state is lost."""
+        """See `walk.Placer`. One launch composes all spans, and overwrites the given state."""
         state = state.contiguous()
         inputs = self._inputs(layer, computed, state)
         before = state.new_empty((len(inputs), *state.shape))
@@ -72,7 +72,8 @@ class Placing:
         return state, before
 
     def _inputs(self, layer: int, computed: tuple[Tensor, Tensor] | None, like: Tensor) -> Tensor:
-        """Returns T and S of computed spans, each in the layout that compose reads."""
+        """Returns T and S of each computed span, in the layout that the function `compose` reads,
+        one line per span."""
         layout = self._profile.seam_layout(layer)
         count = 0 if computed is None else len(computed[0])
         into = like.new_empty((count, layout.nbytes // like.element_size()))

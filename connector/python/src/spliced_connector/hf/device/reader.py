@@ -32,15 +32,15 @@ from spliced_connector.walk import (
 _TYPES = {dtype: named for named, dtype in TORCH_TYPES.items()}
 
 ROWS = 256
-"""Maximum rows of queries of a job."""
+"""Maximum number of query rows of a job."""
 
 SCRATCH = 64 << 20
 """Maximum bytes for the sums of one launch; further jobs go into later launches."""
 
 SEGMENTS = 32
-"""With more stretches, rows are copied. Every stretch of computed rows is a job over all rows
-before it, so the host's time for the launches grows with the square (23 ms a layer for this
-many)."""
+"""Maximum number of segments that are read in place; if there are more, rows are copied. Each
+stretch of computed rows is a job over all rows before it. So the host's time for the launches grows
+with the square of the number of segments (23 ms per layer for this maximum)."""
 
 
 class Reader:
@@ -49,13 +49,14 @@ class Reader:
     def __init__(
         self, memory: DeviceMemory, stream: Callable[[], Stream], settle: Callable[[], None]
     ) -> None:
-        """settle: called after work is queued. Raises `SplicedError` if the memory is gone."""
+        """settle: called after work is queued, as `Lent.settle`. Raises `SplicedError` if the
+        memory is gone."""
         self._memory = memory
         self._keep = memory.keep()  # keeps the kernels as well, which also read copied rows
         self._stream = stream
         self._settle = settle
         self.last: Stream | None = None
-        """The stream that has read rows last."""
+        """The stream on which rows were last read; None: they were not read yet."""
 
     def attend(
         self,

@@ -3,8 +3,8 @@
 Each adapter makes one allocation with the driver and registers it once with every daemon that
 lends memory of the GPU. PyTorch's allocator is not involved, so that no other tensor is exported.
 A prompt reserves a part of the allocation as long as a tensor uses that part. The client keeps the
-allocation until the daemon has closed its side of the connection, or until the process ends if that
-is unknown.
+allocation until the daemon has closed its side of the connection. If the client cannot know that,
+it keeps the allocation until the process ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class _Owner:
 
 
 class _Allocated:
-    """Memory from the driver. The process that allocated it frees it when this is dropped."""
+    """Memory from the driver. It is freed when this object is dropped, but only by the process that
+    allocated it."""
 
     def __init__(self, options: DeviceOptions, nbytes: int) -> None:
         """Raises `SplicedError`."""

@@ -19,7 +19,7 @@ from spliced_connector.walk import Context
 
 class Writing(Placing):
     """A `Placing` whose rows the daemon writes. If only the end of the prompt is computed, the
-    daemon's `assemble` gives the states as well. Otherwise kernels on the engine's stream compose
+    daemon's `assemble` also computes the states. Otherwise kernels on the engine's stream compose
     the states, because the daemon has no access to the transitions of computed rows.
 
     Raises `RefusedError` if the daemon refuses.
@@ -41,7 +41,7 @@ class Writing(Placing):
         if not placed:
             return
         of = self._of
-        # The daemon's stream is not ordered after ours, which may still use the memory.
+        # The daemon's stream does not wait for the engine's, which may still use the memory.
         of.lent.wait()
         done = of.model.place(
             plan_of(spans, of.held),

@@ -2,9 +2,10 @@
 
 The cores of mixers read metadata that exists only in the engine's forward pass. The operators that
 they call take plain tensors, so walks can call them too: the causal convolution, the chunked gated
-delta rule and paged attention, in bfloat16 with states in float32. They round as the engine does. A
-state can be moved over a segment row by row with these operators, or at once by the segment's (T,
-S). Both results are equally far from the exact one (4e-3 of its norm, measured for random rows).
+delta rule and paged attention, in bfloat16 with states in float32. They round as the engine does.
+The state after a segment can be computed row by row with these operators, or at once from the
+segment's (T, S). Both results are equally far from the exact state (4e-3 of its norm, measured for
+random rows).
 
 A walk may run after the engine has planned a step and before the step's attention. That is safe:
 the engine's attention has one scratch memory per process, which every call looks up, which only
@@ -158,7 +159,8 @@ class _Scan:
         return state
 
     def transition(self, run: int) -> Tensor:
-        """Returns T: the result of moving the identity matrix with values of zero."""
+        """Returns the transition T: the state after the run if the state before it is the identity
+        matrix and all values are zero."""
         d, rows = self._d, self._parts.rows[run]
         one = torch.eye(d.key_dim).expand(d.value_heads, -1, -1).contiguous()
         nothing = self._v.new_zeros(d.key_dim)
@@ -173,7 +175,8 @@ class _Scan:
         return torch.cat(done) if len(done) > 1 else done[0]
 
     def _move(self, run: int, values: Tensor, state: Tensor) -> Tensor:
-        """Moves the state in place over a run with these values, and returns the outputs."""
+        """Replaces the state by the state after the rows of a run, in place. The run has the given
+        values in place of its own. Returns the outputs."""
         rows = self._parts.rows[run]
         out, _ = self._ops.chunk_gated_delta_rule_cpu(
             query=self._q[:, rows],
@@ -193,7 +196,8 @@ class _Scan:
 
 
 class _Pages:
-    """Pages of keys and values, which each layer of a walk fills anew, and the keys that rows see.
+    """Pages of keys and values, which each layer of a walk fills anew, and a table for each
+    sequence with the pages of the keys that its rows attend to.
 
     The keys of all sequences begin at the same key, or they are contiguous in the order of the
     sequences.

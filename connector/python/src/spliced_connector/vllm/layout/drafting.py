@@ -2,7 +2,8 @@
 
 The model verifies all drafts, so the drafter's cache changes no answer. Its rows are stored anyway,
 as further layers of the identity, because the drafter would draft badly after a prefix without
-them. Its last row may belong to another next token; this costs at most one draft.
+them. A drafter's last row depends on the token after it, so a request that continues with another
+token has one wrong row; this costs at most one draft.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _DTYPES = {"torch.float32": DType.F32, "torch.float16": DType.F16, "torch.bfloat
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """The layers of one drafter. names: by cache group; empty for a drafter without rows."""
+    """The layers of one drafter. names: the engine's names of the drafter's layers, for each cache
+    group; all empty for a drafter without rows."""
 
     names: tuple[tuple[str, ...], ...]
     layers: tuple[Layer, ...] = ()  # one for each name

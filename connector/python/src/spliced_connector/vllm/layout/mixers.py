@@ -28,8 +28,8 @@ _LAYERS = "vllm.model_executor.layers.mamba"
 class Span:
     """Tokens [begin, begin + len(inputs)) of a request whose state is in block `block`.
 
-    inputs: [tokens, channels], the inputs of the layer's convolution, or without one its queries,
-    keys and values.
+    inputs: [tokens, channels], the inputs of the layer's convolution. If the layer has no
+    convolution, its queries, keys and values.
     """
 
     inputs: Tensor
@@ -69,7 +69,8 @@ def mixer_of(module: object) -> Mixer | None:
 
 
 def run(module: Any, config: VllmConfig, caches: tuple[Tensor, ...], span: Span) -> Tensor:
-    """Computes a span, on caches of at least two blocks. Returns the core's output.
+    """Runs a layer's core on a span of tokens, with caches of at least two blocks. Returns the
+    core's output.
 
     Raises errors of the engine.
     """

@@ -31,13 +31,13 @@ def _plain(number: int, states: bool, config: Config) -> int:
 
 
 def _falcon_h1(number: int, states: bool, config: Config) -> int:
-    """In every pair of layers Mamba2 is the first. The numbers in its names continue after those of
-    attention."""
+    """The first layer of each pair is Mamba2. Names of attention are numbered from 0 on, names of
+    Mamba2 after those of attention."""
     return 2 * (number - _number(config, "num_hidden_layers")) if states else 2 * number + 1
 
 
 def _zamba2(number: int, states: bool, config: Config) -> int:
-    """In decoder layers that have both, attention precedes Mamba2.
+    """In decoder layers that have both attention and Mamba2, attention comes first.
 
     Let n be the number of these layers. Names of Mamba2 are numbered from n on. There are
     `num_mem_blocks` attention blocks; each serves every `num_mem_blocks`-th of these layers.

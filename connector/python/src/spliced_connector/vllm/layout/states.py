@@ -6,7 +6,7 @@ shape is [value, key]. So the layer computes some tokens in scratch memory with 
 cache (`mixers`), and these conditions are checked:
 
   - the tail is the last inputs, the oldest first;
-  - another value at the last token changes only its column of its head's state;
+  - a change of one value at the last token changes only that value's column in its head's state;
   - after a state was read and written elsewhere, the layer continues with bit-identical results.
 """
 
@@ -223,8 +223,8 @@ class _Look:
             raise UnsupportedError("tails are not the last inputs, oldest first")
 
     def _is_key_major(self) -> bool:
-        """Returns whether states are key-major. Changes values at the last token, and finds out in
-        which order of the state each change is in its own head and column.
+        """Returns whether states are key-major. Changes values at the last token. In the right
+        order of the state's elements, each value changes only the column of that value in its head.
 
         A third of the heads is tested at a time, with different columns, so that the wrong order
         does not fit by chance.
@@ -245,9 +245,10 @@ class _Look:
         return True in fits
 
     def _shows(self, moved: Tensor, key_major: bool, heads: Tensor, columns: Tensor) -> bool:
-        """Returns whether all changes are in the given column of each of these heads. A quarter of
-        a column's elements is enough: a channel with zero weights changes nothing, and in heads
-        that were widened with zeros half of the channels are such."""
+        """Returns whether all changes are in the given column of each of these heads, and more than
+        a quarter of the elements of these columns have changed. Not all elements can change: a
+        channel with zero weights changes nothing, and heads that were widened with zeros have such
+        channels in one half."""
         by_head = _by_head(moved.unsqueeze(0), self._profile, self._layer, key_major)[0]
         if not key_major:
             by_head = by_head.transpose(1, 2)

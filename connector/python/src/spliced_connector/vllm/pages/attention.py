@@ -1,6 +1,6 @@
-"""Attention over private rows and runs of shared rows, whose keys are rotated to other positions.
-It is `walk.attend_runs`, for several queries of one request, or for one query of each of several
-requests."""
+"""Attention over a request's private rows and over runs of shared rows. Keys of shared rows are not
+rotated to the request's positions. It computes the same as `walk.attend_runs`, for several queries
+of one request, or for one query of each of several requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def attend(
 @dataclass(frozen=True, slots=True)
 class Query:
     """One query of a request, q [H, d]. spans: the spans that it sees, each with the number of its
-    run in `turns`, -1 for private ones."""
+    run in `turns`, -1 for private spans."""
 
     q: Tensor
     spans: Sequence[tuple[int, Span]]
@@ -64,7 +64,7 @@ def attend_each(
     """Returns the attention of single queries of several requests, each float32 [H, dv], as in
     `attend`. Rows that several queries see are read only once.
 
-    rows: returns the rows of a span.
+    rows: a function that returns the rows of a span.
     """
     users: dict[Span, list[tuple[int, int]]] = {}
     for i, query in enumerate(queries):

@@ -2,7 +2,7 @@
 
 vLLM's kernel reads one block table per request, in which row n is token n. It also returns no sum
 of weights, so partial results could not be combined. So the kernel computes the requests without
-shared pages, and torch computes those with them (`attention`).
+shared pages, and torch computes the requests with shared pages (`attention`).
 """
 
 from __future__ import annotations

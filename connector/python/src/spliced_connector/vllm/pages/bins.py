@@ -53,8 +53,8 @@ class _Bin:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a part: rows of a block from `offset` on. generation: identifies the bin among
-    all that use the block over time."""
+    """The place of a part: rows of a block from `offset` on. generation: a number that tells apart
+    the bins that use the same block one after the other."""
 
     block: int
     offset: int
@@ -73,8 +73,8 @@ class Layout:
 
     @property
     def blocks(self) -> int:
-        """Returns how many of the pool's free blocks the layout takes: new bins, and unused
-        existing ones."""
+        """Returns how many of the pool's free blocks the layout takes: those of new bins, and those
+        of existing bins that are unused."""
         return len(self.fresh) + sum(one.block.ref_cnt == 0 for one in self.bins)
 
 

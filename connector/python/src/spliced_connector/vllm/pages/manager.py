@@ -51,7 +51,7 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
 
     def offer(self, request_id: str, wanted: tuple[Wanted, ...]) -> None:
         """Called before an allocation. `wanted`: the external tokens of the request that may be in
-        bins; the other tokens are private. Valid until it is used or replaced."""
+        bins; the other tokens are private. The offer is valid until it is used or replaced."""
         self._offers.pop(request_id, None)
         if wanted and self.dcp_world_size == 1:
             self._offers[request_id] = wanted
@@ -102,8 +102,8 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
         super().add_local_computed_blocks(
             request_id, new_computed_blocks, num_local_computed_tokens, num_external_computed_tokens
         )
-        # All groups do this before any group takes new blocks. That may evict bins that are not
-        # pinned.
+        # Bins are pinned here, in a call that vLLM makes for all groups before any group takes new
+        # blocks. Taking blocks may evict bins that are not pinned.
         wanted = self._offers.pop(request_id, None)
         if wanted and num_external_computed_tokens > 0:
             layout = self._lay(wanted)
@@ -167,7 +167,7 @@ class SharedPagesManager(FullAttentionManager):  # type: ignore[misc]
 
 KVCacheSpecRegistry.get_manager_class(
     FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=64, dtype=torch.bfloat16)
-)  # before ours: vLLM registers its own specs only if there are none yet
+)  # vLLM registers its own specs here, and would not if ours came first
 
 
 @register_kv_cache_spec(manager_class=SharedPagesManager, uniform_type_base_spec=FullAttentionSpec)

@@ -28,8 +28,8 @@ class Part:
 class Wanted:
     """A part at tokens [start, start + part.length) of a request.
 
-    turn: the distance in tokens from the stored positions of the part's keys to their positions
-    here. segment: the index of the segment's piece.
+    turn: the distance in tokens from the stored positions of the part's keys to their positions in
+    the request. segment: the index of the segment's piece.
     """
 
     part: Part

@@ -1,5 +1,5 @@
-"""Reads the rows of a request with shared pages in the form of a request without, which is the form
-in which they are stored."""
+"""Reads the rows of a request with shared pages as if it had none: in the order of tokens and with
+keys at their positions, which is the form in which checkpoints are stored."""
 
 from __future__ import annotations
 

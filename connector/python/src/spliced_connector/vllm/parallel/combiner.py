@@ -24,13 +24,13 @@ PLAN_SECONDS = 0.5
 
 WATCH_SECONDS = 0.02
 """How long one round of watches over all plans waits, in seconds. The end of a request is noticed
-after it."""
+only after a round."""
 
 
 @dataclass(slots=True)
 class Away:
-    """What is known about the missing segments of one request, by key. planned: a plan exists, or
-    there is none to wait for."""
+    """What is known about the missing segments of one request, by key. planned: whether a plan
+    exists, or there is no plan to wait for."""
 
     planned: bool = False
     waiting: frozenset[bytes] = frozenset()  # other engines compute them
@@ -46,9 +46,9 @@ class _Request:
 
     missing: Sequence[Missing]
     away: Away = field(default_factory=Away)
-    claimed: bool = False  # workers must hear of segments that came or were lost,
-    reported: frozenset[bytes] = frozenset()  # and have heard of these
-    over: bool = False  # its result is no longer needed
+    claimed: bool = False  # whether workers must hear of segments that came or were lost
+    reported: frozenset[bytes] = frozenset()  # keys of the segments that workers have heard of
+    over: bool = False  # whether the segments are no longer needed
 
 
 class Alone:
@@ -118,7 +118,7 @@ class Combiner(Alone):
         """Returns what is known about a request's segments. If nothing was asked, this engine
         computes all of them.
 
-        claim: `news` reports later changes.
+        claim: whether `news` reports later changes.
         """
         request = self._requests.get(request_id)
         if request is None:
@@ -225,7 +225,7 @@ class Combiner(Alone):
             self._lose(request)
 
     def _lose(self, request: _Request) -> None:
-        """Leaves all segments that have not come to this engine."""
+        """Gives up waiting: this engine computes all segments that have not come."""
         away = request.away
         away.lost |= away.waiting
         away.own |= away.waiting

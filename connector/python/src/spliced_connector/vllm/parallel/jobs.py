@@ -30,7 +30,7 @@ ROWS = 2048
 WATCH_SECONDS = 1.0
 BUSY_SECONDS = 0.05
 """Seconds that one watch waits: WATCH_SECONDS without jobs, BUSY_SECONDS with jobs, because
-declined jobs are reported only after it."""
+declined jobs are reported only after a watch has ended."""
 
 PAUSE_SECONDS = 0.5
 """Seconds to wait after a watch without an answer."""
@@ -124,7 +124,7 @@ class Jobs:
     def next(self, alone: bool) -> tuple[Work, ...]:
         """Returns the next batch of work for the workers; nothing while they have a batch.
 
-        alone: the step computes no tokens of requests.
+        alone: whether the step computes no tokens of requests.
         """
         now = self._clock()
         gained, self._now = (now - self._now) * self._share, now
@@ -167,8 +167,8 @@ class Jobs:
             self._running.clear()
 
     def _batch(self, rows: float, one: bool) -> list[Job]:
-        """Returns the next jobs of at most `rows` rows. one: at least one job, even if it has
-        more."""
+        """Returns the next jobs, with at most `rows` rows in all. one: whether to return at least
+        one job, even if it has more rows."""
         batch: list[Job] = []
         while self._queue:
             tokens = self._queue[0].spec.tokens

@@ -1,4 +1,4 @@
-"""Known architectures of transformers, a module each with `build(model, config, naming)`.
+"""Architectures of transformers, one module for each. A module has `build(model, config, naming)`.
 
-`walk.registry` maps model types to them.
+`walk.registry` maps model types to these modules.
 """

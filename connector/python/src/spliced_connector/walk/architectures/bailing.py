@@ -1,4 +1,5 @@
-"""Ling 3, which is called Bailing: KDA, and MLA with positions and an output gate per head."""
+"""Ling 3 (its classes are called Bailing): layers with KDA (Kimi delta attention), and layers with
+MLA (multi-head latent attention), which has positions and an output gate per head."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Falcon-H1: Mamba2 and attention side by side in every decoder layer, and multipliers.
+"""Falcon-H1: Mamba2 and attention side by side in every decoder layer, and constant factors on
+the inputs and outputs of both.
 
 Each decoder layer is two blocks here. Both mixers read the same norm of the layer's input. So the
-first block leaves the input unchanged and appends the output of Mamba2; the second block adds the
-outputs of both mixers to the input.
+first block leaves the input unchanged and appends the output of Mamba2 as further columns. The
+second block adds the outputs of both mixers to the input.
 """
 
 from __future__ import annotations

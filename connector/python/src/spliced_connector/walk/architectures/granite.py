@@ -1,4 +1,4 @@
-"""Granite 4 hybrids: Mamba2 and attention, usually without positions, and multipliers."""
+"""Granite 4 hybrids: Mamba2, attention (usually without positions), and constant factors."""
 
 from __future__ import annotations
 

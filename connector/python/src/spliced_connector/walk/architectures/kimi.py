@@ -1,4 +1,5 @@
-"""Kimi-Linear: KDA, with a separate decay for every key channel, and MLA without positions."""
+"""Kimi-Linear: layers with KDA (Kimi delta attention), which has a separate decay for every key
+channel, and layers with MLA (multi-head latent attention) without positions."""
 
 from __future__ import annotations
 

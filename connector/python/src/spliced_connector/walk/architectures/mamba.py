@@ -34,7 +34,7 @@ def _block(i: int, layer: nn.Module, config: object) -> Block:
     module, norm = child(layer, "mixer"), child(layer, "norm")
     dtype = tensor(norm, "weight").dtype
 
-    # Residuals may be wider than the weights, so rows may be of either type.
+    # The residual may have a wider type than the weights; the norm needs the type of the weights.
     def before(h: Tensor) -> Tensor:
         x: Tensor = norm(h.to(dtype))
         return x

@@ -1,7 +1,7 @@
 """MiniMax: Lightning attention without rope, and full attention with it.
 
-Residuals are taken from the normalised rows. The residual and the mixer's or MLP's result are
-added with weights.
+The residual is the normalised input of a mixer or MLP, not the input before the norm. The residual
+and the result of the mixer or MLP are multiplied by one constant each, then added.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OLMo hybrid: gated delta rule that may have negative eigenvalues, and full attention.
+"""OLMo hybrid: full attention, and a gated delta rule whose T may have negative eigenvalues.
 
 Attention layers apply their norms after the mixer and the MLP, linear layers before them.
 """

@@ -1,4 +1,4 @@
-"""Qwen3-Next and the text models of Qwen3.5, with transformers' modules.
+"""Qwen3-Next and the text models of Qwen3.5, as transformers implements them.
 
 They have the gated delta rule with one convolution over q | k | v, gated softmax attention with
 partial rope, and dense MLPs or mixtures of experts. Weights are not copied, except the few rows of
@@ -65,7 +65,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Norm:
-    """RMS norm whose weight is stored as an offset from one. Computes in float32, as the model."""
+    """RMS norm in float32, as in the model. Its weight is stored as an offset from one."""
 
     def __init__(self, module: nn.Module, eps: float) -> None:
         weight = tensor(module, "weight")
@@ -287,9 +287,9 @@ def _mlp(config: object, module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def build(model: nn.Module, config: object, naming: Naming) -> Architecture:
-    """Returns the walk over a causal language model of these families.
+    """Returns the walk over a causal language model of Qwen3-Next or Qwen3.5.
 
-    Raises `UnsupportedError`, which names the module or setting, if it is not implemented here.
+    Raises `UnsupportedError`, which names the module or setting that is not implemented here.
     """
     body = child(model, "model")
     eps = real(config, "rms_norm_eps")

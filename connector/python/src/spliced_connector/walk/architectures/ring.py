@@ -1,8 +1,8 @@
-"""Ring and Ling up to 2.5, which are called Bailing: Lightning attention that rotates its queries
-and keys, and full attention over grouped keys or latents.
+"""Ring and Ling up to 2.5 (their classes are called Bailing): Lightning attention that rotates its
+queries and keys, and full attention over grouped keys or latents.
 
 transformers has no classes for these models; their code is distributed with the weights. The walk
-finds the modules of that code by their names. It implements arithmetic that vLLM and SGLang share.
+finds the modules of that code by their names. The walk's arithmetic is that of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spliced_connector.walk.rope import Turn, latent_rope_of, rope_of, turn_of
 @dataclass(frozen=True)
 class Projection:
     """Queries, keys and values from one matrix. Queries and keys are normed per head if the module
-    has norms, and rotated if `turn` is given. `silu`: SiLU follows the matrix."""
+    has norms, and rotated if `turn` is not None. If `silu` is set, SiLU follows the matrix."""
 
     module: nn.Module
     heads: int
@@ -95,7 +95,7 @@ class Lightning:
     """Decayed linear attention over rotated keys. So its state depends on the tokens' positions.
 
     The module's `slope` is the logarithm of each head's decay. It is read from the module, because
-    the formulas of engines count layers differently.
+    engines compute it from the layer's number and do not number layers alike.
     """
 
     project: Projection

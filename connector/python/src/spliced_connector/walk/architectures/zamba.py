@@ -1,8 +1,9 @@
-"""Zamba and Zamba2: Mamba layers. Some follow an attention block; these blocks share weights.
+"""Zamba and Zamba2: Mamba layers. Some of them follow an attention block; all attention blocks
+share their weights.
 
-An attention block reads the word embeddings in addition to the hidden rows. So rows are [hidden |
-embedding] here, and after an attention block [hidden | embedding | output of the block]. The
-following Mamba layer adds the block's output to its input, but not to its residual.
+An attention block reads the word embeddings in addition to the hidden rows. So a row has the
+columns [hidden | embedding] here, and after an attention block [hidden | embedding | output of the
+block]. The following Mamba layer adds the block's output to its input, but not to its residual.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All drafts pass the layers in one walk. A linear layer computes their outputs from the state before
 the first draft and from the drafts' own rows, in the chunkwise form (Eq. 7), and keeps the rows.
-Only accepted drafts move the state, in one update from these rows (Eq. 8). So no state is copied
+Only accepted drafts change the state, in one update from these rows (Eq. 8). So no state is copied
 or undone; drafts that are decoded one by one would need one state each. The next tokens overwrite
 the keys and values of dropped drafts.
 """
@@ -55,8 +55,8 @@ class _Trial(Walk):
 
 
 class Drafts:
-    """Drafts after a context, valid until the context moves on. `hidden` [n, width] has their
-    rows after the last layer."""
+    """Drafts after a context, valid until the context is continued. `hidden` [n, width] has the
+    drafts' rows after the last layer."""
 
     def __init__(self, context: Context, hidden: Tensor, left: Sequence[_Left]) -> None:
         self.hidden = hidden
@@ -65,12 +65,12 @@ class Drafts:
         self._left = left
 
     def rows(self, n: int) -> TurnRows:
-        """Returns the rows with which states can be moved over the first n drafts."""
+        """Returns the rows of the first n drafts, by which states can be updated."""
         layers = {left.layer: turn_layer(left.scan, left.conv).cut(0, n) for left in self._left}
         return TurnRows(self._begin, self._begin + n, layers)
 
     def accept(self, n: int) -> None:
-        """Moves the context over the first n drafts and drops the others. Call it only once."""
+        """Adds the first n drafts to the context and drops the others. Call it only once."""
         if not 0 <= n <= len(self.hidden) or self._context.tokens != self._begin:
             raise PlanError(f"{n} of {len(self.hidden)} drafts at {self._begin}, {self._context}")
         if n == 0:

@@ -1,9 +1,9 @@
 """Rows of a turn of a conversation. From these rows, the states of linear layers at any token of
 the turn are rebuilt without a forward pass.
 
-A row is a token's decay, convolution input, key and write (`Profile.buffer_layout`). A walk
-computes all of them when it moves the states. For tokens that the engine has decoded itself, they
-are computed from the inputs of the engine's mixers.
+A row is a token's decay, convolution input, key, and write: what the token adds to the state along
+its key (`Profile.buffer_layout`). A walk computes all of them when it updates the states. For
+tokens that the engine has decoded itself, rows are computed from the inputs of the engine's mixers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spliced_connector.walk.segments import bytes_of, part_tensors
 
 @dataclass(frozen=True, slots=True)
 class TurnLayer:
-    """Rows of one linear layer, [n, ...] each. A row moves a state by S = decay S + key write^T.
+    """Rows of one linear layer, [n, ...] each. A row updates a state: S = decay S + key write^T.
     conv has the inputs of the convolution; None in a layer without one."""
 
     decay: Tensor
@@ -154,7 +154,9 @@ class _Recorded(Walk):
 
 
 def turn_layer(scan: families.Scan, conv: Tensor | None) -> TurnLayer:
-    """Returns the rows of a recurrence of one run, over which a state was moved."""
+    """Returns the rows of a recurrence that has one run. conv: the inputs of the convolution.
+
+    `scan.advance` must have been called for the run."""
     steps, wide = scan.steps, scan.wide
     return TurnLayer(steps.decay.double().exp().to(wide), conv, steps.k.to(wide), scan.writes(0))
 
@@ -186,7 +188,7 @@ def prefill_turn(
 def advance_mixers(
     arch: Architecture, ids: Sequence[int], context: Context, read: Mapping[int, Tensor]
 ) -> None:
-    """Moves only the states and convolution inputs of a context over the next tokens of ids.
+    """Updates only the states and convolution inputs of a context, by the next tokens of ids.
 
     read: for each linear layer, the rows [n, width] that its mixer has read for these tokens.
     """
