@@ -18,10 +18,10 @@ type AcquireOptions struct {
 	TTL     time.Duration
 	Digests bool // ask for digests, so that Read and Verify can check
 
-	// All leases either every key or none. If the daemon has no room for all keys besides its
-	// current leases, every row is ErrFull or ErrBusy, and the daemon evicts and reads nothing.
-	// If one key misses, the rows of the other keys are ErrCanceled. Only Acquire uses All, with
-	// at most wire.MaxKeys keys.
+	// With All, the call leases every key or none. If the daemon has no room for all keys besides
+	// its current leases, every row is ErrFull or ErrBusy, and the daemon evicts and reads nothing.
+	// If one key misses, the rows of the other keys are ErrCanceled. Only Acquire uses All, with at
+	// most wire.MaxKeys keys.
 	All bool
 
 	// Wait bounds each request of the call; 0 = Timeouts.Lookup. Before it grants a lease, the
@@ -59,18 +59,18 @@ func (l *Lease) Release() {
 }
 
 // Valid reports whether the lease's bytes are unchanged. That is so if the lease was not
-// released, its TTL (if any) has not expired, and its connection is open. If the daemon's
-// process is dead, the connection may have ended, because no process can write the bytes. A
-// lease ends with Client.Close, and with a connection that a living daemon ends.
+// released, its TTL (if any) has not expired, and its connection is open. The connection may
+// also have ended because the daemon's process died: no process can then write the bytes.
+// Client.Close ends a lease, and so does a living daemon that closes the connection.
 func (l *Lease) Valid() bool { return l != nil && l.valid() }
 
 // Errors returns bounds on how much the lease's packed transitions and end-states differ from
-// the published ones, as in profile.Packed; 0 = they are identical.
+// the published ones, measured as in profile.Packed.Errors; 0 = they are identical.
 func (l *Lease) Errors() (transition, state float32) { return l.packed.Errors() }
 
 // Same reports whether two leases refer to the same bytes of one arena. It is reliable if the
-// same client acquired both from the same daemon, and the segment was leased without
-// interruption in between.
+// same client acquired both from the same daemon, and held a lease of the segment all the time
+// between the first acquire and the second.
 func (l *Lease) Same(as *Lease) bool {
 	return l.a == as.a && l.Begin == as.Begin && l.Tokens == as.Tokens && slices.Equal(l.extents, as.extents)
 }
@@ -119,9 +119,9 @@ func (m *Model) Acquire(ctx context.Context, keys []profile.SegmentKey, o Acquir
 	return out, nil
 }
 
-// acquire requests the first rows of todo, as many as fit into a request. It returns the rows to
-// request again: those that did not fit, and busy rows if other rows succeeded, because a full
-// reply also makes rows busy.
+// acquire requests the first rows of todo, as many as fit into a request. It returns the rows
+// that must be requested again: the rows that did not fit into the request and, if other rows
+// succeeded, the busy rows, because the daemon also marks a row as busy if the reply is full.
 func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.SegmentKey, todo []int, o AcquireOptions, out []Acquired) ([]int, error) {
 	now := todo[:min(len(todo), wire.MaxKeys)]
 	until := o.until()
@@ -151,8 +151,9 @@ func (m *Model) acquire(ctx context.Context, r *registration, keys []profile.Seg
 	return m.leases(r, reply, until, now, todo[len(now):], out)
 }
 
-// until returns when the client stops relying on leases that it requests now; zero = no limit.
-// The daemon counts the lifetime from the moment of the grant, which is later.
+// until returns the time after which the client no longer relies on leases that it requests now;
+// zero = no limit. The daemon counts the lifetime from the moment when it grants a lease, so a
+// lease does not expire before this time.
 func (o *AcquireOptions) until() time.Time {
 	if o.TTL <= 0 {
 		return time.Time{}

@@ -69,8 +69,9 @@ type Advice struct {
 	Predicted   []time.Duration
 	Checkpoints []CheckpointAdvice // ascending
 	Segments    []SegmentAdvice    // one per segment of the query, or none
-	// Loss is nil if the query has no Limit. A daemon may not report losses. Loss is then nil
-	// for a limit of 1; for any other limit it has unknown losses and wire.SplicingNone.
+	// Loss is nil if the query has no Limit. If the daemon does not support losses, Loss is nil for
+	// a limit of 1; for any other limit, its losses are unknown and its splicing is
+	// wire.SplicingNone.
 	Loss *ExpectedLoss
 }
 

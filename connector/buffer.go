@@ -20,7 +20,7 @@ type Buffer struct {
 }
 
 // Begin returns the prompt position of the first row, which is the number of tokens that the
-// base covers.
+// state in OpenQuery.From covers.
 func (b *Buffer) Begin() int { return b.begin }
 
 // Accepted returns the position up to which token rows are certain. Drafts follow, up to End.
@@ -56,9 +56,9 @@ type OpenQuery struct {
 	Capacity int // maximum number of rows
 }
 
-// OpenBuffer opens a buffer without rows. Its base may be released afterwards. The daemon
-// reserves memory for Capacity rows in the tenant's share of the private pool. ErrFull or
-// ErrQuota: there is no such room.
+// OpenBuffer opens a buffer without rows. The checkpoint or slot in q.From may be released
+// afterwards. The daemon reserves memory for Capacity rows in the tenant's share of the private
+// pool. It returns ErrFull or ErrQuota if that share has no room.
 func (m *Model) OpenBuffer(ctx context.Context, q *OpenQuery) (*Buffer, error) {
 	if q.Begin < 0 || q.Capacity < 1 || q.Begin > maxInt32 || q.Capacity > maxInt32 {
 		return nil, invalid("buffer of %d rows from token %d", q.Capacity, q.Begin)
@@ -109,15 +109,16 @@ func (m *Model) checkRows(n int, rows []byte) error {
 	return nil
 }
 
-// A Tree is a tree of drafts, which one verification computes with a mask of ancestors.
+// A Tree is a tree of drafts. The engine verifies all drafts in one step, with a mask of
+// ancestors.
 type Tree struct {
 	Parents []int  // for each draft, the index of its parent draft; -1 = it follows the buffer's last row
 	Rows    []byte // rows of all drafts, in profile.BufferLayout(len(Parents))
 }
 
-// AppendPath appends the rows of one path of a tree, starting at its root. path has the indices
-// of the drafts. Branches outside the path are not sent, because each row of a buffer must
-// follow the previous row. ErrInvalid: path is not a path of the tree.
+// AppendPath appends the rows of one path of a tree, from the root of the tree on. path has the
+// indices of the drafts. Branches outside the path are not sent, because each row of a buffer
+// must follow the previous row. ErrInvalid: path is not a path of the tree.
 func (m *Model) AppendPath(ctx context.Context, b *Buffer, t *Tree, path []int) error {
 	if err := m.checkRows(len(t.Parents), t.Rows); err != nil {
 		return err
@@ -171,8 +172,8 @@ func (m *Model) appendRows(ctx context.Context, b *Buffer, n int, bytes int64, f
 	return b.outcome(reply, err)
 }
 
-// Accept keeps the first n drafts and drops the others. Errors have the same effect on the
-// buffer as in Append.
+// Accept keeps the first n drafts and drops the others. An error has the same effect on the
+// buffer as an error of Append.
 func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	if n < 0 || n > maxInt32 {
 		return invalid("%d drafts", n)
@@ -197,8 +198,9 @@ func (m *Model) Accept(ctx context.Context, b *Buffer, n int) error {
 	return b.outcome(bufferReply(r.a, wire.OpAccept, body, want))
 }
 
-// FlushDue reports whether the accepted rows of a buffer take as much memory as states do. From
-// then on a Replay with Flush frees memory, but earlier tokens can no longer be replayed.
+// FlushDue reports whether the accepted rows of a buffer take as much memory as the recurrent
+// states do. From then on, a Replay with Flush frees memory, but earlier tokens can no longer be
+// replayed.
 func (m *Model) FlushDue(b *Buffer) bool {
 	return b.accepted-b.begin >= max(1, m.profile.RowBytes().Smaller())
 }
@@ -212,7 +214,7 @@ type ReplayQuery struct {
 
 // Replay returns the states and convolution tails after an accepted token, in the layout
 // profile.CheckpointLayout(0). They are bit-identical to the result of decoding token by token.
-// For a flush, errors have the same effect on the buffer as in Append.
+// If q.Flush is set, an error has the same effect on the buffer as an error of Append.
 func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, error) {
 	if q.Token < b.begin || q.Token > b.accepted {
 		return nil, invalid("replay to token %d of a buffer of [%d, %d)", q.Token, b.begin, b.accepted)
@@ -232,7 +234,7 @@ func (m *Model) Replay(ctx context.Context, b *Buffer, q *ReplayQuery) (*Slot, e
 }
 
 // replay requests states that the daemon computes from rows. If the request was sent and failed,
-// replay calls failed with the error.
+// replay passes the error to the function failed.
 func (m *Model) replay(ctx context.Context, r *registration, q *wire.ReplayRequest, to *Slot, failed func(error)) (*Slot, error) {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -263,8 +265,8 @@ type stagedRows struct {
 	fill  func([]byte)
 }
 
-// append sends an append request with rows; nil = none. want is the state that the buffer must
-// have afterwards.
+// append sends an append request with the given rows; if rows is nil, the request has no rows.
+// want is the state that the buffer must have afterwards.
 func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendRequest, rows *stagedRows, want wire.AppendReply) (*wire.AppendReply, error) {
 	c, a := m.client, r.a
 	k := c.calls.Get(ctx, c.opt.Timeouts.Transfer)
@@ -290,8 +292,8 @@ func (m *Model) append(ctx context.Context, r *registration, q *wire.AppendReque
 }
 
 // bufferReply decodes the buffer's state after a request. The state follows from the request, so
-// a reply that differs from want is refused. want.Buffer is 0 for a new buffer, whose id the
-// daemon chooses.
+// bufferReply refuses a reply that differs from the parameter want. want.Buffer is 0 for a new
+// buffer, whose id the daemon chooses.
 func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendReply) (*wire.AppendReply, error) {
 	reply := new(wire.AppendReply)
 	if err := a.Decode(op, reply, body); err != nil {
@@ -307,8 +309,8 @@ func bufferReply(a *link.Attachment, op wire.Op, body []byte, want wire.AppendRe
 	return reply, nil
 }
 
-// use is enter for a call on a buffer; it also returns the buffer's id. It fails for a released
-// or lost buffer.
+// use does what enter does, for a call on a buffer, and also returns the buffer's id. It fails
+// for a released or lost buffer.
 func (m *Model) use(b *Buffer) (*registration, uint64, error) {
 	r, err := m.enter()
 	if err != nil {

@@ -119,7 +119,7 @@ func (c *Client) attach() *link.Attachment {
 	return a
 }
 
-// publish makes a the current attachment and watches it. It returns false if the client is
+// publish makes attachment a the current one and watches it. It returns false if the client is
 // closed.
 func (c *Client) publish(a *link.Attachment) bool {
 	c.mu.Lock()
@@ -236,11 +236,11 @@ func (c *Client) WaitAttached(ctx context.Context) error {
 	}
 }
 
-// Close ends the client. The daemon reclaims its leases, staging and slots. Calls in progress
-// return ErrUnavailable. Leases that were not released become invalid (see Lease.Valid), but
-// their memory stays mapped until Release. A view that is still in use may therefore read wrong
-// bytes, but does not fault. Close waits at most Timeouts.Transfer for the daemon to release
-// engine memory. Calls after the first do nothing.
+// Close ends the client. The daemon reclaims the client's leases, staging and slots. Calls in
+// progress return ErrUnavailable. Leases that were not released become invalid (see
+// Lease.Valid), but their memory stays mapped until Release. A goroutine that still reads a view
+// of a lease may therefore read wrong bytes, but does not fault. Close waits at most
+// Timeouts.Transfer for the daemon to release engine memory. Calls after the first do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.mu.closed {

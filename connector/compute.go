@@ -58,7 +58,7 @@ func (s *Slot) base() *held {
 	return &s.held
 }
 
-// ComposeQuery moves a running state over a plan.
+// ComposeQuery asks for a running state advanced over the spans of a plan.
 type ComposeQuery struct {
 	Layer int // a linear layer, or AllLayers
 	From  From
@@ -152,8 +152,8 @@ func (m *Model) stageInputs(ctx context.Context, a *link.Attachment, k *link.Cal
 	return inputs, nil
 }
 
-// into returns the lease of the slot to write into; 0 if s is nil. A late reply then grants a
-// lease for a new slot, which must be released.
+// into returns the lease of the slot to write into. If s is nil, it returns 0, and the daemon
+// grants a lease for a new slot; if the reply comes late, that lease must be released.
 func into(k *link.Call, a *link.Attachment, s *Slot) (uint64, error) {
 	if s == nil {
 		k.Late.GiveBack = true

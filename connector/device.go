@@ -17,10 +17,11 @@ func (c *Client) Kernels() []byte {
 	return nil
 }
 
-// Order returns the order page of the attached daemon, as mapped in this process: device memory
-// with a sequence number of the client and one of the daemon, for which streams wait. The client
-// writes its own number through the page, or with a stream at the page's address. Order returns
-// false without device memory. The page is valid until the attachment ends (see Client.Epoch).
+// Order returns the order page of the attached daemon, as mapped in this process. The order page
+// is device memory with two sequence numbers, one of the client and one of the daemon, for which
+// GPU streams can wait. The client sets its own number through the page, or lets a stream write
+// the number at the page's address. Order returns false without device memory. The page is valid
+// until the attachment ends (see Client.Epoch).
 func (c *Client) Order() (*order.Page, bool) {
 	if a := c.current(); a != nil && a.Device != nil {
 		return a.Device.Order, true
@@ -29,8 +30,9 @@ func (c *Client) Order() (*order.Page, bool) {
 }
 
 // ReleaseBehind releases device leases of the model's tenant once the client's number in the
-// order page has reached after; 0 = at once. The daemon then writes signal as its own number,
-// unless signal is 0, and the call returns. After ErrLate no lease was released.
+// order page has reached the value of after; 0 = at once. The daemon then sets its own number to
+// the value of signal, unless signal is 0, and the call returns. After ErrLate no lease was
+// released.
 func (m *Model) ReleaseBehind(ctx context.Context, after, signal uint64, leases ...*DeviceLease) error {
 	r, err := m.enter()
 	if err != nil {

@@ -3,8 +3,8 @@ package connector
 import "github.com/spliced-kv/spliced/connector/internal/link"
 
 // The kinds of failure, one for each code of the protocol. An engine handles all of them by
-// computing the state itself. An error that the daemon reports wraps one of these and adds the
-// daemon's text.
+// computing the state itself. An error that the daemon reports wraps one of these errors and
+// adds the daemon's text.
 var (
 	ErrMiss        = link.ErrMiss
 	ErrInvalid     = link.ErrInvalid

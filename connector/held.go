@@ -111,7 +111,7 @@ func Release[T releasable](leases ...T) {
 type extents []gpuipc.Extent
 
 // absent is the offset of an extent that is not in memory. The daemon may have dropped the
-// states of a checkpoint node that another node extends.
+// states of a checkpoint that another checkpoint extends.
 const absent = -1
 
 // newExtents converts the extents of an object of n bytes. It checks that they lie in a region
@@ -120,7 +120,8 @@ func newExtents(off, length []uint64, n uint64, region int) (extents, error) {
 	return newExtentsWithHoles(off, length, n, region, false)
 }
 
-// newExtentsWithHoles is newExtents that, with holes, also accepts absent extents.
+// newExtentsWithHoles does what newExtents does, and also accepts absent extents if holes is
+// set.
 func newExtentsWithHoles(off, length []uint64, n uint64, region int, holes bool) (extents, error) {
 	list := make(extents, 0, len(off))
 	left := n

@@ -18,8 +18,8 @@ type layouts struct {
 // maxLayouts bounds the cache, which is cleared when it is full (a guess).
 const maxLayouts = 256
 
-// of returns the layout for n interior tokens. Its parts are shared and must not
-// be changed.
+// The method of returns the layout of a segment with n interior tokens. Its parts are shared and
+// must not be changed.
 func (l *layouts) of(p *profile.Profile, n int) profile.Layout {
 	l.mu.Lock()
 	layout, ok := l.mu.known[n]

@@ -42,8 +42,8 @@ func (c *Checkpoint) States() int {
 
 // ReplayRows returns the states and convolution tails after the given number of tokens of a
 // checkpoint of kind Rows; token is between c.States() and c.Tokens. The result has the layout
-// profile.CheckpointLayout(0) and is bit-identical to decoding token by token. into is as in
-// ComposeQuery.
+// profile.CheckpointLayout(0) and is bit-identical to decoding token by token. into has the
+// meaning of ComposeQuery.Into.
 func (m *Model) ReplayRows(ctx context.Context, c *Checkpoint, token int, into *Slot) (*Slot, error) {
 	if c.Kind != Rows || token < c.States() || token > c.Tokens {
 		return nil, invalid("replay to token %d of a checkpoint with states of %d and %d tokens", token, c.States(), c.Tokens)

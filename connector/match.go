@@ -142,8 +142,8 @@ func (m *Model) Match(ctx context.Context, q *MatchQuery, found *Found) error {
 	}
 }
 
-// match requests one part of a query. The part begins at index key of the query's Keys and at
-// index prefix of its Prefixes.
+// match requests one part of a query. key and prefix are the indices in the query's Keys and
+// Prefixes at which the part begins.
 func (m *Model) match(ctx context.Context, r *registration, q *MatchQuery, found *Found, key, prefix int) error {
 	c := m.client
 	k := c.calls.Get(ctx, c.opt.Timeouts.Lookup)

@@ -17,7 +17,7 @@ import (
 )
 
 // Binding holds what one engine process adds to a profile. The zero value is rank 0 of the
-// client's first tenant, not paged.
+// client's first tenant, for an engine whose memory is not paged.
 type Binding struct {
 	Tenant string // one of Options.Tenants by name
 	Rank   int    // tensor-parallel rank
@@ -47,8 +47,9 @@ type Memory struct {
 	Layers []wire.MemoryLayer
 }
 
-// probeTokens is the number of interior tokens for which sizes are compared if the engine sets
-// none. It is odd, so that a difference in the padding of a per-token size changes the total.
+// probeTokens is the default of Binding.ProbeTokens: the number of interior tokens for which
+// sizes are compared. It is odd, so that a difference in the padding of a per-token size changes
+// the total.
 const probeTokens = 509
 
 // A Model is a profile registered for one tenant and rank. It stays valid across restarts of
@@ -69,8 +70,8 @@ type Model struct {
 	}
 }
 
-// A registration is a model registered on one attachment. The fields after done are set
-// before done is closed.
+// A registration is a model registered on one attachment. The fields after the field done are
+// set before the channel done is closed.
 type registration struct {
 	a       *link.Attachment
 	done    chan struct{}
@@ -122,8 +123,8 @@ func (c *Client) Register(p *profile.Profile, b Binding) (*Model, error) {
 	case a == nil:
 		return m, nil
 	}
-	// The goroutine that sent the request waits for the reply. That may be run instead of this
-	// one.
+	// The goroutine that sent the request waits for the reply. It may be Client.run, not this
+	// goroutine.
 	r := m.attach(a)
 	<-r.done
 	if r.refused() {
@@ -198,8 +199,9 @@ func (m *Model) keepMemory(e *Memory) error {
 	return nil
 }
 
-// attach registers the model with a, once. Concurrent callers get the same registration and
-// wait for done. A registration that got no answer is retried.
+// attach registers the model with attachment a, once. Concurrent callers get the same
+// registration and wait until its channel done is closed. A registration that got no answer is
+// retried.
 func (m *Model) attach(a *link.Attachment) *registration {
 	m.mu.Lock()
 	r := &registration{a: a, done: make(chan struct{})}

@@ -45,13 +45,14 @@ type ParallelRow struct {
 }
 
 // OwnSegment is the asking engine's share of a row: tokens [Begin, End) of the segment. If Begin
-// is above 0, the engine continues from the piece with the tokens before Begin, which is a
-// segment of its own (see LeftPiece). If End is less than the segment's number of tokens, the
-// share is the first of two pieces, and the engine publishes it as a separate segment.
+// is above 0, another engine computes the tokens before Begin and publishes them as a segment
+// (see LeftPiece); this engine acquires that segment and continues from it. If End is less than
+// the segment's number of tokens, this engine publishes its share as a segment, and another
+// engine continues from it.
 type OwnSegment struct{ Row, Begin, End int }
 
-// LeftPiece returns the geometry of the first tokens of a segment that is computed in two
-// pieces.
+// LeftPiece returns the geometry of the first of two pieces in which a segment is computed. The
+// parameter of is the geometry of the segment, and cut is the number of tokens of the piece.
 func LeftPiece(of profile.SegmentSpec, cut int) profile.SegmentSpec {
 	return profile.SegmentSpec{Role: of.Role, Head: of.Head, Tokens: cut, Primer: of.Primer}
 }
@@ -67,8 +68,9 @@ type Job struct {
 	ID uint64
 	SegmentIDs
 	Key profile.SegmentKey
-	// If Begin is above 0, the engine computes the tokens from Begin on. It acquires Left, the
-	// segment with the tokens before Begin, and continues from there.
+	// If Begin is above 0, the engine computes only the tokens from Begin on. It first acquires
+	// Left, the segment with the tokens before Begin, and continues from the states of that
+	// segment.
 	Begin  int
 	Left   profile.SegmentKey
 	Within time.Duration // after that the result is not needed
@@ -92,8 +94,8 @@ type Jobs struct {
 }
 
 // PlanSegments asks which engines compute the missing segments of a prompt, and starts the work
-// of the other engines. The caller watches their rows with WatchPlan. PlanSegments waits at most
-// Timeouts.Transfer.
+// of the other engines. The caller uses WatchPlan to watch the rows that these engines compute.
+// PlanSegments waits at most Timeouts.Transfer.
 func (m *Model) PlanSegments(ctx context.Context, q *ParallelQuery) (Parallel, error) {
 	request, tokens, err := m.planRequest(q)
 	if err != nil {
@@ -182,9 +184,9 @@ func parallelOf(reply *wire.PlanReply, q *ParallelQuery) (p Parallel, ok bool) {
 	return p, true
 }
 
-// WatchPlan waits, up to wait, for events of rows that other engines compute. open is the number
-// of rows without a final event. ErrGone: the plan has ended. ErrBusy: another call watches the
-// plan.
+// WatchPlan waits at most the duration wait for events of rows that other engines compute. open
+// is the number of rows without a final event. ErrGone: the plan has ended. ErrBusy: another
+// call watches the plan.
 func (m *Model) WatchPlan(ctx context.Context, plan uint64, wait time.Duration) (list []Progress, open int, err error) {
 	reply, err := m.watch(ctx, &wire.WatchRequest{Plan: plan, WaitMs: milliseconds(wait)}, wait)
 	if err != nil {
@@ -242,8 +244,9 @@ func (m *Model) EndWork(ctx context.Context) error {
 	return err
 }
 
-// watch sends a request that the daemon may hold for wait. Its timeout is a quarter
-// longer than wait, plus Timeouts.Lookup or 1 s, whichever is longer.
+// watch sends a request that the daemon may hold for the duration wait before it answers. The
+// timeout of the request is a quarter longer than wait, plus Timeouts.Lookup or 1 s, whichever
+// is longer.
 func (m *Model) watch(ctx context.Context, q *wire.WatchRequest, wait time.Duration) (*wire.WatchReply, error) {
 	r, err := m.enter()
 	if err != nil {

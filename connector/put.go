@@ -107,7 +107,7 @@ func (m *Model) Save(ctx context.Context, q *SaveQuery) (Stored, error) {
 }
 
 // writer copies one object into staging and commits it, batch by batch. Two batches are in
-// flight at a time: while the daemon copies one, the next is filled.
+// flight at a time: while the daemon copies one batch, the client fills the next one.
 type writer struct {
 	m      *Model
 	r      *registration
@@ -328,8 +328,8 @@ func (w *writer) nextBytes() int64 {
 	return 0
 }
 
-// fillChunk writes the next chunk, of n bytes, into staging and adds it to the
-// request. Without wait it returns errCrowded instead of waiting for staging.
+// fillChunk writes the next chunk, of n bytes, into staging and adds it to the request. If wait
+// is false, it returns errCrowded instead of waiting for staging.
 func (w *writer) fillChunk(ctx context.Context, k *link.Call, request *wire.CommitRequest, n int64, wait bool) error {
 	e, ok, err := w.r.a.Staging.TryAlloc(n)
 	if !ok && !wait && err == nil {

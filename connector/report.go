@@ -27,8 +27,8 @@ type Report struct {
 	Offline bool
 }
 
-// LossCounts counts requests that were both spliced and computed in full. Changed of the
-// Compared requests had different first tokens.
+// LossCounts counts requests that were both spliced and computed in full. Compared is the number
+// of these requests, and Changed the number of those in which the two first tokens differed.
 type LossCounts struct{ Compared, Changed uint32 }
 
 // Report sends a report to the daemon. It returns whether the profile is switched off, by

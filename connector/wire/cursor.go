@@ -183,7 +183,8 @@ func (r *reader) hash(field string) (v [32]byte) {
 func (r *reader) more() bool { return r.err == nil && r.off < len(r.body) }
 
 // section reports whether the section of the given feature bit comes next, and moves past its
-// first 8 bytes. Otherwise it moves nothing, and end refuses any bytes that are left.
+// first 8 bytes. If another section or nothing comes next, section does not move; the method end
+// later refuses bytes that no section has read.
 func (r *reader) section(bit uint32) bool {
 	at := r.off + -r.off&7
 	if len(r.body)-at < 8 || binary.LittleEndian.Uint64(r.body[at:]) != uint64(bit) {
@@ -306,8 +307,8 @@ func nativeLittle() bool {
 	return *(*byte)(unsafe.Pointer(&one)) == 1
 }
 
-// swap reverses each element of size bytes. For columns of byte arrays the caller passes size 1,
-// and nothing changes.
+// swap reverses the bytes of each element of b. size is the number of bytes of an element. For
+// columns of byte arrays the caller passes 1, and nothing changes.
 func swap(b []byte, size int) {
 	for ; len(b) >= size && size > 1; b = b[size:] {
 		slices.Reverse(b[:size])

@@ -149,8 +149,8 @@ func ErrorText(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(len(body), MaxErrorText)]), "?")
 }
 
-// Answer returns the code with which to answer a frame for which ParseHeader or Decode returned
-// err.
+// Answer returns the code for the reply to a frame. err is the error that ParseHeader or Decode
+// returned for that frame.
 func Answer(err error) Code {
 	switch {
 	case err == nil:

@@ -10,9 +10,9 @@ import "strconv"
 const (
 	Version     = 1  // the protocol version that this codec speaks
 	HeaderBytes = 40 // the size of a header; a multiple of 8, so that bodies stay aligned in an aligned buffer
-	// Bytes of a frame, header included. Linux takes seqpacket messages up to about
-	// 200 KiB with default socket buffers (measured), so this passes without
-	// tuning.
+	// Bytes of a frame, including the header. With default socket buffers, Linux
+	// accepts seqpacket messages of up to about 200 KiB (measured), so this size
+	// needs no tuning.
 	MaxFrame        = 131072
 	MaxBody         = 131032  // bytes of a body
 	MaxErrorText    = 1024    // bytes of the text of an error reply
@@ -26,33 +26,36 @@ const (
 	MaxBlocks       = 24576   // entries of an engine's block table
 	MaxPacked       = 1048576 // bytes of the layouts of packed parts, over all rows of one reply
 	MaxPositions    = 1024    // checkpoints that one advice names
-	MaxSamples      = 1024    // measured prefills in one advise, and as many walks and captures
+	MaxSamples      = 1024    // measured prefills in one advise; the same bound holds for walks and for captures
 	MaxWays         = 8       // ways to serve a prompt
 	MaxMemoryLayers = 1024    // attention layers of registered memory
 	MaxIdentity     = 98304   // bytes of an identity in canonical form
 	MaxTenants      = 64      // tenants of one connection
 	MaxName         = 256     // bytes of a name of a client, engine, tenant or counter
 	MaxToken        = 1024    // bytes of a tenant's token
-	MaxPrompt       = 1048576 // token ids of a prompt in which held segments are looked for
+	MaxPrompt       = 1048576 // token ids of a prompt that is searched for cached segments
 	MaxSalt         = 256     // bytes of a tenant's salt
 	MaxStats        = 1024    // counters in one reply
 	MaxPlanRows     = 256     // segments that are planned at once
 	MaxWorkerJobs   = 64      // jobs of one worker
-	MaxJobTokens    = 28672   // token ids of the jobs in one reply, so of a segment that another engine computes
-	MaxPrimers      = 16      // primers of one plan, or that one worker has
-	MaxChunks       = 252     // chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX
-	// Ways of splicing that losses are counted of, in this order: no primer, a
-	// primer, and both of these with the last segments computed in context.
+	MaxJobTokens    = 28672   // token ids of all jobs in one reply, and so of one segment that another engine computes
+	MaxPrimers      = 16      // primers of one plan, or of one worker
+	// Chunks of device memory in one frame: Linux passes 253 descriptors with a
+	// message, and one of them has the PTX text.
+	MaxChunks = 252
+	// Ways of splicing for which losses are counted, in this order: without a
+	// primer, with a primer, and the same two with the last segments computed in
+	// context.
 	LossWays           = 4
 	HelloDescriptors   = 3  // descriptors of a hello reply, in this order: arena, slots, staging
 	ProfileDescriptors = 1  // descriptors that a profile request may carry
 	AttachDescriptors  = 1  // descriptors of an attach-device reply before those of its chunks: the kernels' PTX
 	UUIDBytes          = 16 // the size of a device's UUID
 	HandleBytes        = 64 // the size of a CUDA IPC handle of memory or of an event
-	OrderSlotBytes     = 64 // from one slot of the order page to the next; 8 of them are used
+	OrderSlotBytes     = 64 // bytes from one slot of the order page to the next; 8 of them are used
 )
 
-// Kind says which way a frame goes.
+// Kind says in which direction a frame goes.
 type Kind uint8
 
 // The numbers of Kind.
@@ -68,20 +71,20 @@ type Code uint16
 // The numbers of Code.
 const (
 	OK          Code = 0  // done
-	Miss        Code = 1  // not held, or not held in an acceptable form
+	Miss        Code = 1  // not cached, or not cached in an acceptable form
 	Invalid     Code = 2  // the request can never be right
-	Busy        Code = 3  // a bound on work in flight is met, or the row did not fit this reply
+	Busy        Code = 3  // the limit of work in flight is reached, or the row did not fit into this reply
 	Full        Code = 4  // no room after eviction
 	Gone        Code = 5  // the lease, reservation, slot or memory is not there any more
 	Corrupt     Code = 6  // bytes did not match their digest
 	Unavailable Code = 7  // starting or stopping
-	Exists      Code = 8  // another client holds or fills this key
+	Exists      Code = 8  // another client has published this key or is filling it
 	Denied      Code = 9  // tenant or peer not allowed
 	Stale       Code = 10 // epoch of another daemon start
 	Unsupported Code = 11 // unknown operation, version or feature
 	Canceled    Code = 12 // by `cancel`, or the connection ended
 	Late        Code = 13 // the deadline passed
-	Quota       Code = 14 // the tenant's byte quota is met
+	Quota       Code = 14 // the tenant's byte quota is used up
 )
 
 // CodeCount is one more than the highest Code: the length of an array that all
@@ -117,58 +120,63 @@ func (x Code) String() string {
 	return "code " + strconv.Itoa(int(x))
 }
 
-// Feature bits of hello: additions that an older peer may ignore. Those that
-// both sides know hold.
+// Feature bits of hello: additions that an older peer may ignore. A connection
+// has the features that both sides know.
 const (
-	// Sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose
-	// language has no xxh3 at hand.
+	// Sends CRC-32 (IEEE) digests in `commit` instead of xxh3-64, for clients whose
+	// language has no xxh3.
 	FeatureCRC32Digests uint64 = 0x1
 	// May send operations 21 to 25, and up to 253 descriptors with a frame. The
-	// daemon has it only where it lends memory of a GPU.
+	// daemon has this feature only if it shares memory of a GPU.
 	FeatureDevice    uint64 = 0x2
-	FeaturePrompt    uint64 = 0x4  // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
-	FeatureEstimates uint64 = 0x8  // is able to read the section *estimates* of a `match` reply, and tier `peer`
-	FeatureKnown     uint64 = 0x10 // may send the section *known* of `match` after *prompt*, and is answered with one
-	// May accept and save checkpoints of kind *rows*, may `replay` them, and is
-	// answered with the sections *rows*. Other connections do not see checkpoints
-	// kept as rows, and loading one that extends them is a miss.
+	FeaturePrompt    uint64 = 0x4 // may send the section *prompt* of `match`. The daemon reads the token ids only for *known*
+	FeatureEstimates uint64 = 0x8 // can read the section *estimates* of a `match` reply, and tier `peer`
+	// May send the section *known* of `match` after *prompt*, and gets a section
+	// *known* in the reply.
+	FeatureKnown uint64 = 0x10
+	// May accept and save checkpoints of kind *rows*, may `replay` them, and gets
+	// the sections *rows* in replies. Other connections do not see checkpoints that
+	// are stored as rows, and a checkpoint that extends one of these is a miss for
+	// them.
 	FeatureRows uint64 = 0x20
-	// May name profiles with a tolerance, whose segments have packed parts, and is
-	// answered with the section *packed* of `acquire` and `acquire-device`.
+	// May register profiles with a tolerance, whose segments have packed parts, and
+	// gets the section *packed* in replies of `acquire` and `acquire-device`.
 	FeaturePacked   uint64 = 0x40
 	FeatureBuffered uint64 = 0x80  // may send the section *buffered* of `save`
-	FeatureSplices  uint64 = 0x100 // may send the section *measured* of `advise`, and is answered with the section *splice*
+	FeatureSplices  uint64 = 0x100 // may send the section *measured* of `advise`, and gets the section *splice* in the reply
 	// May name primers in the sections *primers* of `match`, `reserve`, `plan` and
-	// `watch`, and is answered with their like. Others never publish, and are never
-	// given, a segment that was captured after a primer.
+	// `watch`, and gets sections *primers* in replies. Other connections never
+	// publish and never get a segment that was captured after a primer.
 	FeaturePrimers uint64 = 0x200
 	// May send the sections *losses* of `report`, *limit* of `advise` and *loss* of
-	// `served`, and is answered with the section *loss* of `advise`.
+	// `served`, and gets the section *loss* in the reply of `advise`.
 	FeatureLosses uint64 = 0x400
-	FeatureLookup uint64 = 0x800 // may send the section *match* of `advise`, and is answered with one
+	FeatureLookup uint64 = 0x800 // may send the section *match* of `advise`, and gets a section *match* in the reply
 )
 
-// Accept bits say what a checkpoint is, or which ones a request takes.
+// Accept bits are the kind of a checkpoint, or the kinds that a request
+// accepts.
 const (
 	AcceptNone    uint8 = 0 // no checkpoint
-	AcceptExact   uint8 = 1 // what a full prefill gives
-	AcceptSpliced uint8 = 2 // it went through the composition of segments
-	AcceptAny     uint8 = 3 // either
-	// Exact, and kept as rows without states: those of any of its tokens are
-	// rebuilt by `replay`. With the feature *rows* only.
+	AcceptExact   uint8 = 1 // the states are those of a full prefill
+	AcceptSpliced uint8 = 2 // the states were composed from segments
+	AcceptAny     uint8 = 3 // exact or spliced
+	// Exact, but stored as rows without states: `replay` rebuilds the states at any
+	// of its tokens. Only with the feature *rows*.
 	AcceptRows uint8 = 4
 )
 
-// Level is an acknowledgement level: what an object has to survive before its
-// commit is answered, or what it survives. Every number but these is invalid.
+// Level is an acknowledgement level: the failure that an object must survive
+// before its commit is answered, or the failure that it survives. All other
+// numbers are invalid.
 type Level uint8
 
 // The numbers of Level.
 const (
-	LevelDefault Level = 0 // what the daemon's `ack-level` says
-	LevelMemory  Level = 1 // nothing: a daemon that ends may lose it
-	LevelLogged  Level = 2 // a killed daemon: the kernel has its bytes and the row that finds them
-	LevelSynced  Level = 3 // power loss: the disk has both
+	LevelDefault Level = 0 // the level in the daemon's setting `ack-level`
+	LevelMemory  Level = 1 // no failure: the object may be lost when the daemon ends
+	LevelLogged  Level = 2 // a kill of the daemon: the kernel has the bytes and the row with their location
+	LevelSynced  Level = 3 // a loss of power: the disk has the bytes and the row with their location
 )
 
 // LevelCount is one more than the highest Level: the length of an array that
@@ -195,52 +203,55 @@ func (x Level) String() string {
 
 // Status of a segment in a match.
 const (
-	StatusMiss    uint8 = 0 // not held
-	StatusHit     uint8 = 1 // held: `acquire` may lease it
-	StatusPending uint8 = 2 // it is being filled
+	StatusMiss    uint8 = 0 // not cached
+	StatusHit     uint8 = 1 // cached: `acquire` may lease it
+	StatusPending uint8 = 2 // a client is filling it
 )
 
-// Tier numbers say where a segment or checkpoint lies.
+// Tier numbers say where a segment or checkpoint is stored.
 const (
 	TierNone uint8 = 0 // nowhere
-	// Memory of GPUs: all ranks with engines have it on theirs. Only connections
-	// with *attach-device* see this tier; others see the one that `acquire` reads.
+	// Memory of GPUs: each rank that has an engine has a copy on its GPU. Only
+	// connections with *attach-device* see this tier; other connections see the
+	// tier that `acquire` reads.
 	TierHBM  uint8 = 1
 	TierDRAM uint8 = 2 // memory of the host
-	TierDisk uint8 = 3 // a hit that takes a read
+	TierDisk uint8 = 3 // the disk: a hit that must first be read
 	// Another node, or a store that nodes share, is believed to have it: a hit that
-	// is fetched. Only connections with *estimates* see this tier; for others it is
-	// a miss.
+	// must first be fetched. Only connections with *estimates* see this tier; for
+	// other connections it is a miss.
 	TierPeer uint8 = 4
 )
 
 // Reason numbers say why something is a miss.
 const (
-	ReasonNone      uint8 = 0 // it is no miss
+	ReasonNone      uint8 = 0 // not a miss
 	ReasonUnknown   uint8 = 1 // never seen
-	ReasonEvicted   uint8 = 2 // it left to make room
-	ReasonPending   uint8 = 3 // it is being filled
-	ReasonRemoved   uint8 = 4 // by an operator
-	ReasonRefused   uint8 = 5 // by admission, a quota or for want of room
+	ReasonEvicted   uint8 = 2 // evicted to make room
+	ReasonPending   uint8 = 3 // a client is filling it
+	ReasonRemoved   uint8 = 4 // removed by an operator
+	ReasonRefused   uint8 = 5 // refused by admission or by a quota, or for lack of room
 	ReasonAborted   uint8 = 6 // its writer failed
-	ReasonOtherKind uint8 = 7 // a checkpoint is held, but not of an accepted kind
+	ReasonOtherKind uint8 = 7 // a checkpoint is cached, but not of an accepted kind
 	ReasonOff       uint8 = 8 // the profile is switched off for splicing, see *report*
 )
 
 // Span kinds of a plan.
 const (
 	SpanSegment   uint8 = 1 // the interior of a leased segment
-	SpanRecompute uint8 = 2 // tokens that the engine computes: seam, miss, question
+	SpanRecompute uint8 = 2 // tokens that the engine computes: a seam, a missing segment, the question
 )
 
 // From says where a plan begins.
 const (
 	FromZero       uint8 = 0 // at a zero state
 	FromCheckpoint uint8 = 1 // at the checkpoint whose lease is `from lease`
-	FromSlot       uint8 = 2 // at states in the slot of `from lease`, at `from off` of the slots region; see ComposeReply
+	// At states in the slot whose lease is `from lease`; `from off` is their offset
+	// in the slots region, as in ComposeReply.
+	FromSlot uint8 = 2
 )
 
-// Dest kinds of rotate and assemble.
+// Dest says where rotate and assemble write.
 const (
 	DestSlot   uint8 = 1 // packed into a slot
 	DestMemory uint8 = 2 // scattered into registered memory by the engine's block table
@@ -250,70 +261,73 @@ const (
 const (
 	CancelUnknown uint8 = 0 // not in flight: answered already, or never seen
 	CancelStopped uint8 = 1 // stopped: it has answered `canceled`
-	CancelDrained uint8 = 2 // it ended by itself meanwhile
+	CancelDrained uint8 = 2 // it ended by itself in the meantime
 )
 
 // Way to serve a prompt; AdviseReply.WayMicros is indexed by way minus one.
 const (
-	WayRecompute uint8 = 1 // nothing is used
-	WayPrefix    uint8 = 2 // from the longest checkpoint on
-	WaySplice    uint8 = 3 // from the longest checkpoint on, with the segments that are held
-	WayReplay    uint8 = 4 // from a token inside a buffer on
+	WayRecompute uint8 = 1 // computing everything
+	WayPrefix    uint8 = 2 // continuing from the longest checkpoint
+	WaySplice    uint8 = 3 // continuing from the longest checkpoint, with the cached segments
+	WayReplay    uint8 = 4 // continuing from a token inside a buffer
 )
 
 // Splicing numbers are ways to splice a request within its max loss.
 const (
-	SplicingAsked     uint8 = 0 // as it asked
-	SplicingRefreshed uint8 = 1 // with the last of its segments computed in context
+	SplicingAsked     uint8 = 0 // as requested
+	SplicingRefreshed uint8 = 1 // with the last segment computed in context
 	SplicingNone      uint8 = 2 // not at all
 )
 
 // Why numbers say why a checkpoint at a position is worth having.
 const (
-	WhyBranch   uint8 = 1 // prompts part there
+	WhyBranch   uint8 = 1 // prompts branch there
 	WhyLast     uint8 = 2 // the last position that the same prompt can use, or the end of an answer
 	WhyBoundary uint8 = 3 // a cut that the application named
-	WhyPlaced   uint8 = 4 // placed from the depths at which earlier prompts parted
+	WhyPlaced   uint8 = 4 // chosen from the depths at which earlier prompts branched
 )
 
-// Advice numbers say why something is worth storing (below 16) or is not.
-// Unlike a Reason of match this is about objects that are not held yet.
+// Advice numbers say why an object is worth storing (numbers below 16) or is
+// not. Unlike the Reason of a match, they concern objects that are not cached
+// yet.
 const (
-	AdviceNone      uint8 = 0  // it is held, or being stored
-	AdviceSeen      uint8 = 1  // it came before
-	AdviceCheap     uint8 = 2  // storing it costs next to nothing of computing it
+	AdviceNone      uint8 = 0  // it is cached or being stored
+	AdviceSeen      uint8 = 1  // it was seen before
+	AdviceCheap     uint8 = 2  // not seen before, but storing it costs very little compared with computing it
 	AdviceAsked     uint8 = 3  // the application named it
-	AdviceReturning uint8 = 4  // such things come back
-	AdviceShort     uint8 = 16 // computing it again takes less than fetching it
-	AdviceCold      uint8 = 17 // not expected back often enough for what storing it takes
-	AdviceThin      uint8 = 18 // saves less per byte than what would have to leave
+	AdviceReturning uint8 = 4  // not seen before, but similar objects are used again
+	AdviceShort     uint8 = 16 // computing it again takes less time than fetching it
+	AdviceCold      uint8 = 17 // not expected to be used often enough to justify the cost of storing it
+	AdviceThin      uint8 = 18 // saves less per byte than the objects that would be evicted for it
 	AdviceLarge     uint8 = 19 // takes more than its share of the pool
 	AdviceNoGain    uint8 = 20 // fetching it is no faster than computing it
 )
 
-// Share ways in which device memory crosses the process border; bits of a set
-// where a client says what it can map.
+// Share is a way to share device memory with another process. In a request it
+// is a set of bits: the ways in which the client can map memory.
 const (
-	WayDescriptor uint8 = 1 // one descriptor for each chunk, with the frame (CUDA VMM)
+	WayDescriptor uint8 = 1 // one descriptor for each chunk, sent with the frame (CUDA VMM)
 	WayHandle     uint8 = 2 // one CUDA IPC handle for each chunk, in the frame
 )
 
-// Alone numbers say why nothing was begun for a plan.
+// Alone numbers say why no plan was started.
 const (
-	AloneNone       uint8 = 0 // it was
-	AloneNoGain     uint8 = 1 // others would not have them here sooner
+	AloneNone       uint8 = 0 // a plan was started
+	AloneNoGain     uint8 = 1 // with other engines, the rows would not be available sooner
 	AloneNoWorkers  uint8 = 2 // no engine of another connection takes jobs of this profile and tenant
-	AloneNotAllowed uint8 = 3 // the tenant has not `parallel`: its token ids stay on this node
-	AloneNoRoom     uint8 = 4 // what others compute would not fit here
-	AloneBusy       uint8 = 5 // a bound on plans is met, here or for the connection
+	AloneNotAllowed uint8 = 3 // the tenant does not have `parallel`: its token ids must stay on this node
+	AloneNoRoom     uint8 = 4 // this node has no room for the results of other engines
+	AloneBusy       uint8 = 5 // the maximum number of plans is reached, on this node or on the connection
 	AloneOff        uint8 = 6 // the profile is switched off for splicing, see *report*
-	AloneHere       uint8 = 7 // all rows are held or computed here already
+	AloneHere       uint8 = 7 // all rows are already cached or being computed on this node
 )
 
 // Progress numbers say what happened to a row of a plan.
 const (
-	ProgressCommitted uint8 = 1 // it is here: `acquire` leases it
-	ProgressAborted   uint8 = 2 // its worker declined, is gone, or its bytes did not come; compute it
-	ProgressLate      uint8 = 3 // it is not here in time; compute it
-	ProgressPiece     uint8 = 4 // its first piece is here, the key of the tokens before `own begins`. The row is still open
+	ProgressCommitted uint8 = 1 // the row is on this node: `acquire` leases it
+	ProgressAborted   uint8 = 2 // the worker declined the row or is gone, or the bytes did not arrive; compute the row
+	ProgressLate      uint8 = 3 // the row did not arrive in time; compute it
+	// The first piece of the row is on this node: the segment of the tokens before
+	// `own begins`. The row is still open.
+	ProgressPiece uint8 = 4
 )

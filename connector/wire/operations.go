@@ -49,8 +49,8 @@ func New(op Op, kind Kind) (Message, bool) {
 	return operations[op].messages[kind](), true
 }
 
-// Descriptors returns the number of descriptors of a message with chunks: extra ones and, with
-// WayDescriptor, one per chunk.
+// Descriptors returns the number of descriptors that accompany a message. That is extra and, if
+// way is WayDescriptor, one for each of the message's chunks.
 func Descriptors(way uint8, chunks, extra int) (int, error) {
 	if chunks > MaxChunks {
 		return 0, fmt.Errorf("%d chunks, at most %d: %w", chunks, MaxChunks, ErrTooLarge)

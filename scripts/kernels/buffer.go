@@ -21,17 +21,18 @@ func (g *gen) buffers() {
 	g.replay(true)
 }
 
-// rowsAtOnce is the number of rows that sumRows adds before it stores the sums. With this number
-// the factors of two sets fit in registers.
+// rowsAtOnce is the number of rows that sumRows adds before it stores the sums. With this
+// number, the factors of these rows fit in registers even if sumRows computes two sums.
 const rowsAtOnce = 4
 
 // aheadShift sets how far ahead sumRows prefetches: 1<<aheadShift rows. Without prefetching,
 // reading a state from memory stalls at every 4 KiB, and recurrent decoding has a quarter of the
-// speed (measured). A matrix with fewer rows is a buffer, and nothing after it is needed soon.
+// speed (measured). sumRows does not prefetch in a matrix with fewer rows: such a matrix is a
+// buffer, and the memory after it is not needed soon.
 const aheadShift = 5
 
-// sumRows generates the sum of the rows of a matrix, each multiplied by a factor, for one or two
-// sets of factors.
+// sumRows generates a function that computes the sum of the rows of a matrix, each multiplied by
+// a factor, for one or two sets of factors.
 func (g *gen) sumRows(sets int) {
 	signature, doc := "func(a, x *float32, s *float32, stride, rows, cols int)", "is a += sum of x[i] times row i of s. The stride is in bytes."
 	if sets == 2 {
@@ -187,8 +188,8 @@ func (g *gen) param(name string) operand.Mem {
 	return a.Addr
 }
 
-// walk generates the loops of a block kernel. It calls start for the code after a block is
-// loaded, step for the code of each applied row, and rowDone for the code after the last block
+// walk generates the loops of a block kernel. The function start generates the code after a
+// block is loaded, step the code for each applied row, and rowDone the code after the last block
 // of blockRows rows.
 func (g *gen) walk(rowDone func(), start, step func(b *blocks)) {
 	b := &blocks{gen: g, s: g.arg("s"), k: g.arg("k")}

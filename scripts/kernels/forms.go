@@ -102,10 +102,10 @@ type twelveBits struct {
 	mask             reg.Register
 }
 
-// twelveBits loads the tables. Three bytes hold a pair of integers: the first integer in the
-// lower 12 bits of bytes 0 and 1, the second in the upper 12 bits of bytes 1 and 2. Each 128
-// bits of a vector receive two pairs, six bytes, which begin at a 32-bit word or in the middle
-// of one.
+// twelveBits loads the constants for unpacking 12-bit integers. Three bytes hold a pair of
+// integers: the first integer in the lower 12 bits of bytes 0 and 1, the second in the upper 12
+// bits of bytes 1 and 2. Each 128 bits of a vector receive two pairs. These six bytes begin at a
+// 32-bit word or in the middle of one.
 func (g *gen) twelveBits() *twelveBits {
 	const none = 0x80 // a zero byte
 	t := &twelveBits{gen: g}
@@ -321,9 +321,9 @@ func (g *gen) weighted() {
 // gramHeight and gramVectors are the block of a Gram matrix that stays in registers.
 const gramHeight, gramVectors = 4, 2
 
-// gramRows generates products of rows of 16-bit integers. The integers are stored in pairs of
-// columns: first the pairs of all rows for columns 0 and 1, then those for columns 2 and 3, and
-// so on.
+// gramRows generates a function that computes products of rows of 16-bit integers. The integers
+// are stored in pairs of columns: first the pairs of all rows for columns 0 and 1, then those
+// for columns 2 and 3, and so on.
 func (g *gen) gramRows() {
 	g.begin("gramRows", "func(sums *int32, lds int, a, b *uint32, ld, n int)",
 		"is 4 rows of sums of products of integers over n pairs: those of a, by two vectors of b. Strides in bytes.")

@@ -31,8 +31,8 @@ type lane struct {
 // rounding holds the constants for rounding to BF16.
 type rounding struct{ one, bias, quiet reg.VecVirtual }
 
-// rounding computes the constants from a register of all ones, so that no data section is
-// needed.
+// rounding computes the constants for rounding to BF16 from a register of all ones, so that no
+// data section is needed.
 func (g *gen) rounding() *rounding {
 	r := &rounding{g.vector(), g.vector(), g.vector()}
 	g.ones(r.one)
@@ -180,9 +180,10 @@ func (l *lane) round(v reg.VecVirtual) {
 	l.VBLENDVPS(nan, v, up, v)
 }
 
-// over generates loops over n numbers: first unroll vectors at a time, then one vector at a
-// time, then the remainder. body generates the work for one vector, given its index within the
-// iteration. advance generates the code that moves the pointers forward.
+// over generates loops over n numbers: one that processes several vectors at a time (unroll is
+// their number), one that processes single vectors, and the code for the remainder. body
+// generates the work for one vector, given its index within the iteration. advance generates the
+// code that moves the pointers forward.
 func (g *gen) over(label string, n reg.GPVirtual, unroll int, rne *rounding, body func(l *lane, i int), advance func(numbers int)) {
 	many, single, rest, done := label+"Many", label+"Single", label+"Rest", label+"Done"
 	whole := &lane{gen: g, rne: rne}

@@ -47,8 +47,9 @@ func (g *gen) half() reg.VecVirtual {
 // vectorBytes returns the size of a vector of F32.
 func (g *gen) vectorBytes() int { return 4 * g.lanes }
 
-// begin starts a function; end ends it. The function is declared noescape: it must not keep its
-// pointer arguments. Go neither frees nor moves the memory behind them while the function runs.
+// begin starts a function, and the method end ends it. The function is declared noescape: it
+// must not keep its pointer arguments. Go neither frees nor moves the memory that they point to
+// while the function runs.
 func (g *gen) begin(name, signature string, doc ...string) {
 	g.Function(name + g.isa)
 	g.Attributes(nosplit)

@@ -118,7 +118,7 @@ func (g *gen) joinHalves() {
 // transposes 4x4 bytes in each 128 bits and is its own inverse. order permutes 32-bit lanes.
 type wordTables struct{ transpose, order reg.VecVirtual }
 
-// tables loads them.
+// tables loads both tables.
 func (g *gen) tables(name string, order [8]uint32) wordTables {
 	places := g.StaticGlobal("places" + name)
 	g.DataAttributes(rodata)
@@ -170,8 +170,8 @@ func (g *gen) splitWords() {
 	}, map[int][]reg.GPVirtual{1: p, 4: {src}})
 }
 
-// shiftedUp returns every byte of v shifted up by one bit, with the highest bit of from
-// shifted in.
+// shiftedUp returns every byte of v shifted up by one bit. The lowest bit of each byte becomes
+// the highest bit of the same byte of the register from.
 func (g *gen) shiftedUp(v, from, one reg.VecVirtual) reg.VecVirtual {
 	up, bit := g.YMM(), g.YMM()
 	g.VPADDB(v, v, up)
@@ -200,8 +200,8 @@ func (g *gen) joinWords() {
 	}, map[int][]reg.GPVirtual{1: p, 4: {dst}})
 }
 
-// shiftedDown returns every byte of v shifted down by one bit, with the lowest bit of from
-// shifted in.
+// shiftedDown returns every byte of v shifted down by one bit. The highest bit of each byte
+// becomes the lowest bit of the same byte of the register from.
 func (g *gen) shiftedDown(v, from, one reg.VecVirtual) reg.VecVirtual {
 	down, bit := g.YMM(), g.YMM()
 	g.VPANDN(v, one, down) // without the bits that would move into the byte below

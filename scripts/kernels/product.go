@@ -136,8 +136,8 @@ func (x *tiling) field(off int) reg.GPVirtual {
 	return r
 }
 
-// present returns the start of the current tile in one operand, given the fields with the
-// operand's pointer and its step per tile.
+// present returns the start of the current tile in one operand. pointer and step are the offsets
+// of two fields of the tile description: the operand's pointer, and its step per tile.
 func (x *tiling) present(pointer, step int) reg.GPVirtual {
 	r := x.GP64()
 	x.MOVQ(at(x.t, step), r)
@@ -202,7 +202,8 @@ func (x *tiling) point() {
 	}
 }
 
-// unroll is the number of k per iteration of the inner loop (8 is not faster, measured).
+// unroll is the number of values of k per iteration of the inner loop (8 is not faster,
+// measured).
 const unroll = 4
 
 // steps generates the work for n values of k. It reads B from a dense panel, so that no pointer

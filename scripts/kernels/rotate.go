@@ -42,7 +42,7 @@ type rotating struct {
 	ahead       reg.GPVirtual // distance from an item to the same item of the next batch, in bytes
 
 	// Constants for BF16. high selects the upper half of each number; tie is half a unit in the
-	// last place of the result. The others work on 16-bit words.
+	// last place of the result. The remaining constants are for 16-bit words.
 	high, tie           reg.VecVirtual
 	one                 reg.VecVirtual // 1 in each word
 	but1                reg.VecVirtual // 0xfffe in each word
@@ -119,8 +119,8 @@ func (r *rotating) field(off int) reg.GPVirtual {
 	return v
 }
 
-// eachItem generates a loop over the items of a batch. In body, src and dst point to offset off
-// of the current item.
+// eachItem generates a loop over the items of a batch. In the code that body generates, src and
+// dst point into the current item, at the offset off.
 func (r *rotating) eachItem(label string, body func()) {
 	r.src, r.dst = r.field(turningSrc), r.field(turningDst)
 	r.ADDQ(r.off, r.src)
@@ -135,7 +135,7 @@ func (r *rotating) eachItem(label string, body func()) {
 	r.JNZ(operand.LabelRef(label))
 }
 
-// pairs returns the number of pairs that vectors processes at a time.
+// pairs returns the number of pairs that the method vectors processes at a time.
 func (g *gen) pairs() int { return 2 * g.lanes }
 
 // vectors rotates pairs with cosines and sines in registers.
@@ -191,9 +191,10 @@ func (r *rotating) table(p reg.GPVirtual) []reg.VecVirtual {
 	return v
 }
 
-// from returns the location of x or y, and prefetches the same location of the next batch's
-// items. Without the prefetch, copying 128 MiB has 0.75 of the speed of a plain copy (measured),
-// because the arithmetic fills the processor's window and leaves few loads in flight.
+// from returns the location of the first number (x) or, if y is set, of the second number of
+// pairs, and prefetches the same location of the next batch's items. Without the prefetch,
+// copying 128 MiB has 0.75 of the speed of a plain copy (measured), because the arithmetic fills
+// the processor's window and leaves few loads in flight.
 func (r *rotating) from(disp int, y bool) operand.Mem {
 	if disp%64 == 0 {
 		p := r.GP64()
@@ -242,8 +243,9 @@ func (r *rotating) turnHalvesWide(cos, sin []reg.VecVirtual) {
 	}
 }
 
-// turnPairsWide rotates interleaved pairs of F32 or F16. The tables have a cosine and a sine for
-// each number; the sign of the sine is that of the term with the other number of the pair.
+// turnPairsWide rotates interleaved pairs of F32 or F16. It multiplies each number by a cosine,
+// and the other number of its pair by a sine, and adds the products. The tables have a cosine
+// and a sine for each number; the sine includes the sign of its product.
 func (r *rotating) turnPairsWide(cos, sin []reg.VecVirtual) {
 	for i := range cos {
 		disp := i * r.lanes * r.dt.size()
@@ -341,10 +343,11 @@ func (r *rotating) up(v, w reg.VecVirtual) {
 	r.VPSHUFB(r.moveUp, v, w)
 }
 
-// joined rounds e and o to BF16 and returns them at even and odd places of one vector. It
-// gathers the upper halves of all numbers in one register and the lower halves in another, so
-// that the rounding works on 16-bit words. NaN needs no special case: neither BF16 numbers nor
-// the table have a NaN with bits in the lower half, so results have none either.
+// joined returns one vector of BF16 numbers: e, rounded, at the even places, and o, rounded, at
+// the odd places. It gathers the upper halves of all numbers in one register and the lower
+// halves in another, so that the rounding works on 16-bit words. NaN needs no special case:
+// neither BF16 numbers nor the table have a NaN with bits in the lower half, so results have
+// none either.
 func (r *rotating) joined(e, o reg.VecVirtual) reg.VecVirtual {
 	hi, lo := r.vector(), r.vector()
 	if r.lanes == 16 {

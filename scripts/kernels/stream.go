@@ -7,7 +7,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// conversions generates widen and narrow of both half types.
+// conversions generates the functions widen and narrow of both half types.
 func (g *gen) conversions() {
 	for _, dt := range []dtype{f16, bf16} {
 		g.widenTo(dt)
@@ -45,8 +45,8 @@ func (g *gen) narrowTo(dt dtype) {
 	g.end()
 }
 
-// states generates the composition of scalar and diagonal transitions. Each product and each sum
-// is rounded, as in plain Go.
+// states generates functions that compose states with scalar and diagonal transitions. Each
+// product and each sum is rounded, as in plain Go.
 func (g *gen) states() {
 	for _, dt := range []dtype{f32, f16, bf16} {
 		g.scaleRows(dt)
@@ -136,7 +136,7 @@ func (g *gen) advance(dt dtype, wide, narrow []reg.GPVirtual) func(int) {
 	}
 }
 
-// vectors generates dot and axpy.
+// vectors generates the functions dot and axpy.
 func (g *gen) vectors() {
 	g.begin("axpy", "func(y *float32, a float32, x *float32, n int)", "is y += a*x.")
 	y, x, n := g.arg("y"), g.arg("x"), g.arg("n")

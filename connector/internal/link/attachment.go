@@ -17,10 +17,10 @@ import (
 //	attached --fail--> dead --hangup--> gone
 //	    \------hangup-------------------/
 //
-// Dead: it accepts no more requests and has answered all callers. Gone: it has read end of file,
-// which the daemon sends when it can no longer access our memory. Mappings and socket stay open
-// until the last lease is released, because the daemon keeps leased pages unchanged for as long
-// as our end of the socket is open.
+// A dead attachment accepts no more requests and has answered all callers. An attachment that is
+// gone has read end of file, which the daemon sends when it can no longer access our memory.
+// Mappings and socket stay open until the last lease is released, because the daemon keeps
+// leased pages unchanged for as long as our end of the socket is open.
 type Attachment struct {
 	host   *Host
 	conn   *seqpacket.Conn // open until the last lease is released
@@ -203,7 +203,7 @@ func (a *Attachment) hangup() {
 }
 
 // Close closes our end. If the daemon may still write into engine memory, Close first waits
-// until the daemon has hung up, or until limit is done.
+// until the daemon has hung up, or until the context limit has ended.
 func (a *Attachment) Close(limit context.Context) {
 	if a.writing() {
 		select {
@@ -260,7 +260,7 @@ func (a *Attachment) Start(ctx context.Context, c *Call, tenant uint32, m wire.M
 	return fmt.Errorf("%s: %v: %w", c.Op, err, ErrUnavailable)
 }
 
-// entry waits for a place in the table.
+// entry waits for a free entry in the table of requests.
 func (a *Attachment) entry(ctx context.Context, c *Call) (uint16, error) {
 	select {
 	case i := <-a.free:
@@ -304,8 +304,8 @@ func (a *Attachment) send(ctx context.Context, frame []byte, fds []int, deadline
 	}
 }
 
-// finish waits for the reply of a started call. One waiting caller at a time holds the token and
-// reads the socket for all callers.
+// finish waits for the reply of a started call. One waiting caller at a time holds the token
+// (the channel Attachment.token) and reads the socket for all callers.
 func (a *Attachment) finish(ctx context.Context, c *Call) error {
 	answered, err := false, error(nil)
 	select {
@@ -325,12 +325,12 @@ func (a *Attachment) finish(ctx context.Context, c *Call) error {
 }
 
 // follow waits for the reply while another goroutine reads the socket. If it returns false and
-// no error, the caller has received the token.
+// no error, the caller now holds the token and must read the socket itself.
 func (a *Attachment) follow(ctx context.Context, c *Call) (answered bool, err error) {
 	answered, err = a.await(ctx, c, time.Until(c.Deadline))
 	if err != nil && a.conn.Readable() {
-		// The socket has unread replies, perhaps ours, because the reader or this process was
-		// held up. The reader needs at most about lastWait to reach it.
+		// The socket has unread replies, perhaps ours, because the reader or this process was held up.
+		// The reader needs at most about lastWait to handle them.
 		if answered, again := a.await(context.Background(), c, lastWait); again == nil {
 			return answered, nil
 		}
@@ -369,8 +369,8 @@ func giveUp(ctx context.Context) error {
 	return ErrCanceled
 }
 
-// lead reads the socket until c is answered. At its deadline, or when ctx ends, it still reads
-// all queued replies: if this process was paused, the reply may have arrived in time.
+// lead reads the socket until c is answered. At the deadline of c, or when ctx ends, it still
+// reads all queued replies: if this process was paused, the reply may have arrived in time.
 func (a *Attachment) lead(ctx context.Context, c *Call) error {
 	for !a.answered(c) {
 		left := time.Until(c.Deadline)

@@ -3,8 +3,8 @@
 //
 //   - Attachment is the connection, from Dial until the daemon has hung up and the last lease is
 //     released. Callers of Do read the socket for each other. A goroutine, the reaper, reads
-//     replies whose callers have returned and gives back the leases and reservations in them. It
-//     ends when no such reply is outstanding.
+//     replies whose callers have returned and gives back the leases and reservations in them.
+//     The reaper ends when no such reply is outstanding.
 //   - Call is a request and its reply, from a Pool.
 //   - Staging allocates the shared memory in which requests pass bytes to the daemon.
 //   - PendingWrite is an abandoned request that may still write to engine memory.

@@ -8,8 +8,8 @@ import (
 )
 
 // The kinds of failure, one for each code of the protocol. An engine handles all of them by
-// computing the state itself. An error that the daemon reports wraps one of these and adds the
-// daemon's text.
+// computing the state itself. An error that the daemon reports wraps one of these errors and
+// adds the daemon's text.
 var (
 	ErrMiss        = errors.New("miss")
 	ErrInvalid     = errors.New("invalid")

@@ -18,8 +18,8 @@ import (
 //	+---------------+--------+
 //
 // An entry stays until its reply has arrived, even if its caller has returned, so that staging
-// and destinations stay reserved for as long as the daemon may use them. Invariant: an index is
-// in free or own exactly while its entry has id 0.
+// and destinations stay reserved for as long as the daemon may use them. Invariant: the index of
+// an entry is in one of the channels free and own exactly while the entry has id 0.
 type flight struct {
 	free chan uint16 // for callers
 	own  chan uint16 // for cancels and releases of the attachment itself
@@ -169,9 +169,9 @@ func (f *flight) leave(c *Call, l *Late) bool {
 	return true
 }
 
-// end refuses further requests and answers all callers with err. Requests that write into engine
-// memory keep their entries: a failed connection does not end the daemon's writes, only a
-// hang-up does (see Attachment.hangup).
+// end closes the table: it refuses further requests and answers all callers with err. Requests
+// that write into engine memory keep their entries, because the daemon may go on writing after
+// the connection has failed; only a hang-up shows that it has stopped (see Attachment.hangup).
 func (f *flight) end(err error) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -59,9 +59,9 @@ func (o *owed) none() bool {
 	return len(o.mu.due) == 0
 }
 
-// GiveBack returns ids with op, OpRelease or OpAbort, and waits for the daemon's answer. If the
-// daemon does not accept them, they are sent again later. If the connection has ended, GiveBack
-// does nothing.
+// GiveBack gives ids back to the daemon with the operation op, which is OpRelease or OpAbort,
+// and waits for the daemon's answer. If the daemon does not accept them, they are sent again
+// later. If the connection has ended, GiveBack does nothing.
 func (a *Attachment) GiveBack(op wire.Op, tenant uint32, ids []uint64) {
 	if a.ended.Load() {
 		return

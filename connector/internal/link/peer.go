@@ -21,7 +21,8 @@ type peer struct {
 const soPeerPidfd = 77
 
 // deathGrace is a guess of the time between the closing of a dying process's sockets and the end
-// of the process: the kernel closes the sockets first. gone waits this long, once per peer.
+// of the process: the kernel closes the sockets first. The method gone waits this long, once per
+// peer.
 const deathGrace = 50 * time.Millisecond
 
 func newPeer(conn *seqpacket.Conn) *peer {

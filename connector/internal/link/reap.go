@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/connector/wire"
 )
 
-// abandon ends the wait for the reply to c because of cause, and returns the error for the
-// caller. Whoever reads the reply later does what c.Late lists. abandon starts the reaper, so
-// that somebody reads it.
+// abandon ends the wait for the reply to c, with cause as the reason, and returns the error for
+// the caller. It starts the reaper, so that some goroutine reads the reply. The goroutine that
+// reads the reply then does what c.Late lists.
 func (a *Attachment) abandon(c *Call, cause error) error {
 	err := fmt.Errorf("%s: given up: %w", c.Op, cause)
 	l := c.Late
@@ -46,9 +46,9 @@ func (a *Attachment) reap() {
 	}
 }
 
-// reapRest is how long the reaper reads at a time if it has nothing to send. After a failed
-// attempt to send, the reaper tries again after readTick, not whenever the daemon refuses a
-// request.
+// reapRest is how long the reaper reads at a time if it has nothing to send. If a request could
+// not be sent, the reaper tries again after readTick. A request that was sent and that the
+// daemon refused does not shorten the pause.
 const reapRest = 500 * time.Millisecond
 
 func (a *Attachment) reapAll() {
@@ -157,7 +157,7 @@ func (a *Attachment) cancelAnswered(l *Late, code wire.Code) {
 }
 
 // giveBack returns the leases and reservations that a late reply granted. If the reply cannot be
-// read, they end when they expire.
+// read, these leases and reservations end when they expire.
 func (a *Attachment) giveBack(l *Late, op wire.Op, body []byte) {
 	leases, reservations := Granted(op, body)
 	if len(leases) > 0 {

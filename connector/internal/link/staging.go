@@ -35,8 +35,8 @@ func newStaging(mem []byte) *Staging {
 	return s
 }
 
-// Alloc allocates n bytes. It waits for room until deadline, then returns ErrBusy, or until ctx
-// ends. It returns ErrFull if n exceeds the region.
+// Alloc allocates n bytes. If there is no room, it waits until deadline, and then returns
+// ErrBusy, or until ctx ends. It returns ErrFull if n exceeds the region.
 func (s *Staging) Alloc(ctx context.Context, n int64, deadline time.Time) (gpuipc.Extent, error) {
 	for {
 		e, freed, err := s.try(n)

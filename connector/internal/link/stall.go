@@ -11,9 +11,9 @@ import (
 var errStalled = fmt.Errorf("the daemon has stopped answering: %w", ErrUnavailable)
 
 // If StallCalls calls in a row get no answer and no other frame arrives, the daemon counts as
-// stalled, and further calls fail at once instead of waiting for their timeout. Any frame ends
-// this state, also a late reply. One call per stallProbe is sent nevertheless, as a probe,
-// because no reply may be outstanding.
+// stalled. Further calls then fail at once instead of waiting for their timeout, until any frame
+// arrives, which may be a late reply. If no reply is outstanding, no frame would ever arrive;
+// one call per stallProbe is therefore sent nevertheless, as a probe.
 const (
 	StallCalls = 3           // fewer could be chance (a guess)
 	stallProbe = time.Second // bounds how long calls miss after the daemon has recovered

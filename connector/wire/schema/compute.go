@@ -17,73 +17,73 @@ var covers = body(
 var computeMessages = []Message{
 	{
 		Name: "ComposeRequest",
-		Doc:  "moves a running state over a plan, for one layer or all linear layers",
+		Doc:  "advances a running state over the spans of a plan, in one linear layer or in all of them",
 		Body: body(
 			u32("Profile"), u32("Rank"), i32("Layer"), covers, u8("From"), u64("FromLease"), u64("FromOff"),
-			u64("Into", doc("slot lease of the right size to write into, 0 = a new one")),
+			u64("Into", doc("lease of a slot of the right size for the result; 0 = a new slot")),
 			spans,
 		),
 	},
 	{
 		Name: "ComposeReply",
-		Doc: "says where the states are. For each asked linear layer, in order: one F32 state before each recomputed span, " +
-			"then the final state, each [heads, dk, dv] and padded to profile.PartAlign. When the last span has no input the final state is the state before it",
+		Doc: "says where the states are. For each requested linear layer, in order, these are the state before each recomputed span, " +
+			"then the state at the end of the plan. Each is F32 [heads, dk, dv], padded to a multiple of profile.PartAlign. If the last span has no input, the last state is the state before that span",
 		Body: body(u64("Lease"), u64("Off", doc("in the slots region")), u64("Bytes")),
 	},
 	{
 		Name: "RotateRequest",
-		Doc:  "places the keys and values of a plan's segments (and of a checkpoint it begins from, for DestMemory) for one attention layer or all",
+		Doc:  "places the keys and values of a plan's segments, for one attention layer or all. With DestMemory it also places those of the checkpoint from which the plan begins",
 		Body: body(
 			u32("Profile"), u32("Rank"), i32("Layer"), u32("Memory"), covers, u8("Dest"),
 			u8("From", doc("FromZero or FromCheckpoint")), u64("FromLease"),
 			u64("Into", doc("slot lease to write into, 0 = a new one")),
 			spans,
-			u32s("Blocks", "MaxBlocks", doc("the engine's block table for tokens [0, End)")),
+			u32s("Blocks", "MaxBlocks", doc("the engine's block table for tokens [0, Plan.End)")),
 		),
 	},
 	{
 		Name: "RotateReply",
-		Doc:  "gives the places of rows when Dest is DestSlot: for each asked attention layer, K then V, each the segment rows of the plan packed in plan order and padded to profile.PartAlign",
+		Doc:  "says where the rows are, if Dest is DestSlot. For each requested attention layer, these are K, then V. Each has the rows of the plan's segments, packed in the order of the plan and padded to a multiple of profile.PartAlign",
 		Body: body(u64("Lease"), u64("Off"), u64("Bytes"), u32("Rows")),
 	},
 	{
 		Name: "AssembleRequest",
 		Like: "RotateRequest",
-		Doc: "is compose and rotate of all layers in one request, for plans whose only recomputed span is the last. " +
-			"It also answers the convolution tail of the last segment. With DestSlot the result is laid out as profile.CheckpointLayout(rows); " +
-			"with DestMemory as CheckpointLayout(0) and the rows go to engine memory",
+		Doc: "does the work of ComposeRequest and RotateRequest for all layers in one request. Only the last span of its plan may be recomputed. " +
+			"The result also has the convolution tails of the last segment. With DestSlot the result is in profile.CheckpointLayout(rows). " +
+			"With DestMemory it is in CheckpointLayout(0), and the rows are written to engine memory",
 	},
 	{
 		Name: "AppendRequest",
-		Doc:  "adds rows to a buffer, or opens one. The rows lie in staging, as profile.BufferLayout(Rows) has them",
+		Doc:  "adds rows to a buffer, or opens a buffer. The rows are in staging, in profile.BufferLayout(Rows)",
 		Body: body(
-			u32("Profile"), u32("Rank"), u64("Buffer", doc("0 = open one")),
-			u64("Base", doc("of a new one: lease of a loaded checkpoint or a slot; 0 = zero state")),
+			u32("Profile"), u32("Rank"), u64("Buffer", doc("0 = open a buffer")),
+			u64("Base", doc("of a new buffer: lease of a loaded checkpoint or of a slot; 0 = zero states")),
 			u32("Begin", doc("prompt position of the first row")),
-			u32("Capacity", doc("of a new one: most rows it holds")),
+			u32("Capacity", doc("of a new buffer: maximum number of rows")),
 			u32("Rows", doc("0 is allowed when a buffer is opened")),
 			u64("StagingOff"),
 		),
 	},
 	{
 		Name: "AppendReply",
-		Doc:  "answers append and accept: what the buffer holds now, in prompt positions",
+		Doc:  "answers AppendRequest and AcceptRequest. Begin, Accepted and End are prompt positions in the buffer after the request",
 		Body: body(
-			u64("Buffer"), u32("Begin", doc("of the state under the first row")),
+			u64("Buffer"), u32("Begin", doc("position of the first row")),
 			u32("Accepted", doc("tokens before it are certain")), u32("End"),
 		),
 	},
 	{
 		Name: "AcceptRequest",
-		Doc:  "keeps the first Tokens rows that are not accepted yet, and drops the others",
+		Doc:  "accepts the first drafts of a buffer, as many as Tokens says, and drops the other drafts",
 		Body: body(u32("Profile"), u32("Rank"), u64("Buffer"), u32("Tokens")),
 	},
 	{
 		Name: "ReplayRequest",
-		Doc:  "writes the states and convolution tails after the tokens before Token into a slot, laid out as profile.CheckpointLayout(0)",
+		Doc:  "writes states and convolution tails into a slot, in profile.CheckpointLayout(0). They are those after all tokens before position Token",
 		Body: body(
 			u32("Profile"), u32("Rank"), u64("Buffer"), u32("Token"),
-			u8("Flush", doc("1 = the rows before Token are merged into the buffer's base")),
+			u8("Flush", doc("1 = the states also become the base of the buffer, and the rows before Token are removed")),
 			u64("Into", doc("slot lease to write into, 0 = a new one")),
 		),
 	},

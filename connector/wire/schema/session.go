@@ -4,7 +4,7 @@ package schema
 var structs = []Struct{
 	{
 		Name: "TenantName",
-		Doc:  "is one tenant a client wants to speak for, with its token",
+		Doc:  "is a tenant that a client wants to act for, and the token that proves it",
 		Fields: []Field{
 			{Name: "Name", Kind: Texts},
 			{Name: "Token", Kind: Texts},
@@ -12,10 +12,10 @@ var structs = []Struct{
 	},
 	{
 		Name: "TenantGrant",
-		Doc:  "is the answer for one TenantName, in the same order",
+		Doc:  "is the daemon's answer to one TenantName. Grants are in the order of the request",
 		Fields: []Field{
 			{Name: "ID", Kind: U32},
-			{Name: "Salt", Kind: Blobs, Doc: "goes into segment keys and prefix hashes"},
+			{Name: "Salt", Kind: Blobs, Doc: "part of segment keys and prefix hashes"},
 		},
 	},
 	{
@@ -28,11 +28,11 @@ var structs = []Struct{
 	},
 	{
 		Name: "Plan",
-		Doc:  "is the spans that cover the tokens [Begin, End) of a prompt exactly once, in order. Starts are prompt positions",
+		Doc:  "lists spans that cover the tokens [Begin, End) of a prompt exactly once, in order. Element i of each column describes span i, which begins at prompt position Starts[i]",
 		Fields: []Field{
 			{Name: "Begin", Kind: U32}, {Name: "End", Kind: U32},
-			{Name: "Kinds", Kind: U8s}, {Name: "Leases", Kind: U64s, Doc: "of SpanSegment"}, {Name: "Starts", Kind: U32s}, {Name: "Counts", Kind: U32s},
-			{Name: "Inputs", Kind: U64s, Doc: "staging offset of (T, S) of a recomputed span, F32, laid out by profile.SeamLayout of the asked layers; None = not supplied, allowed for the last span only"},
+			{Name: "Kinds", Kind: U8s}, {Name: "Leases", Kind: U64s, Doc: "for SpanSegment: lease of the segment"}, {Name: "Starts", Kind: U32s}, {Name: "Counts", Kind: U32s},
+			{Name: "Inputs", Kind: U64s, Doc: "staging offset of the transition and end-state (T, S) of a recomputed span, in F32 and in profile.SeamLayout of the requested layers; None = not supplied, which is allowed for the last span only"},
 		},
 	},
 }
@@ -49,20 +49,20 @@ var memory = func() []Item {
 var sessionMessages = []Message{
 	{
 		Name: "HelloRequest",
-		Doc:  "opens a connection. Sizes are wishes in bytes; 0 takes the daemon's default",
+		Doc:  "opens a connection. StagingBytes and SlotBytes are the requested sizes of the regions; 0 = the daemon's default",
 		Body: body(
 			u16("MinVersion"), u16("MaxVersion"), u64("Features"), u64("StagingBytes"), u64("SlotBytes"),
-			text("Client", "MaxName", doc("name and version, for people")),
+			text("Client", "MaxName", doc("name and version of the client, shown to people")),
 			texts("Tenants[].Name", "MaxTenants", "MaxName", part("TenantName"), words("tenant names")),
 			texts("Tenants[].Token", "MaxTenants", "MaxToken", part("TenantName"), words("tenant tokens"), rows("Tenants[].Name")),
 		),
 	},
 	{
 		Name: "HelloReply",
-		Doc: "carries three descriptors, in this order: the public arena and the private slots (both can only be read), " +
-			"and staging (read and write)",
+		Doc: "comes with three descriptors: first the public arena and this connection's slots, which the client can map for reading only, " +
+			"then this connection's staging, which the client can map for reading and writing",
 		Body: body(
-			u16("Version"), u64("Features"), u64("Connection"), u64("BootEpoch", doc("goes into every later header")),
+			u16("Version"), u64("Features"), u64("Connection"), u64("BootEpoch", doc("part of the header of every later frame")),
 			u64("ArenaBytes"), u64("SlotBytes"), u64("StagingBytes"), u32("MaxFrame"), u32("MaxInFlight"),
 			text("Server", "MaxName"),
 			u32s("Tenants[].ID", "MaxTenants", part("TenantGrant"), words("tenant ids")),
@@ -71,11 +71,11 @@ var sessionMessages = []Message{
 	},
 	{
 		Name: "ProfileRequest",
-		Doc: "registers an identity and this engine's binding. It may carry one descriptor: engine memory, described by Memory. " +
-			"Segment and checkpoint bytes are the engine's own sizes, which must agree with the daemon's",
+		Doc: "registers a model's identity and this engine's binding. It may carry one descriptor, of engine memory, which the field Memory describes. " +
+			"SegmentBytes and CheckpointBytes are the sizes that the engine computes; the daemon refuses the profile if it computes other sizes",
 		Body: body(
 			u32("BlockTokens", doc("engine block size; 0 = not paged")),
-			u32("ProbeTokens", doc("interior length the next two are for")),
+			u32("ProbeTokens", doc("number of interior tokens for which SegmentBytes and CheckpointBytes are computed")),
 			u64("SegmentBytes"), u64("CheckpointBytes"), u64("MemoryBytes", doc("0 = no descriptor")),
 			u8s("Identity", "MaxIdentity", doc("canonical bytes of profile.Identity")),
 			text("Connector", "MaxName"), text("Engine", "MaxName"),
@@ -84,32 +84,32 @@ var sessionMessages = []Message{
 	},
 	{
 		Name: "ProfileReply",
-		Doc:  "answers ProfileRequest",
+		Doc:  "answers a ProfileRequest",
 		Body: body(u32("Profile"), u32("Memory", doc("id of the registered memory, 0 = none")), hash("Fingerprint")),
 	},
 	{
 		Name: "AbortRequest",
-		Doc:  "gives reservations back",
+		Doc:  "gives up reservations",
 		Body: body(u64s("Reservations", "MaxIDs")),
 	},
 	{
 		Name: "CodesReply",
-		Doc:  "answers requests that give ids back, one row for each",
+		Doc:  "answers AbortRequest, ReleaseRequest and OrderRequest. It has one code for each id of the request",
 		Body: body(u16s("Codes", "MaxIDs")),
 	},
 	{
 		Name: "CancelRequest",
-		Doc:  "stops requests of this connection. The reply comes when none of them can touch a destination any more",
+		Doc:  "stops requests of this connection. The daemon replies once none of these requests can access its destination any more",
 		Body: body(u64s("Requests", "MaxIDs")),
 	},
 	{
 		Name: "CancelReply",
-		Doc:  "has one row for each request id",
-		Body: body(u8s("Outcomes", "MaxIDs", doc("CancelUnknown and so on"))),
+		Doc:  "has one outcome for each request id",
+		Body: body(u8s("Outcomes", "MaxIDs", doc("CancelUnknown, CancelStopped or CancelDrained"))),
 	},
 	{
 		Name: "ReleaseRequest",
-		Doc:  "gives leases back: segments, checkpoints and slots alike",
+		Doc:  "ends leases of segments, checkpoints and slots",
 		Body: body(u64s("Leases", "MaxIDs")),
 	},
 	{Name: "StatsRequest", Doc: "has an empty body"},
@@ -120,20 +120,20 @@ var sessionMessages = []Message{
 	},
 	{
 		Name: "ReportRequest",
-		Doc: "reports a canary's results: reuses of segments that an engine recomputed and compared. " +
-			"The counts are those since the last report",
+		Doc: "reports the results of a canary, an engine that recomputes some reused segments and compares the results. " +
+			"Counts are since the canary's last report",
 		Body: body(
-			u32("Profile"), u32("Compared"), u32("Failed", doc("of these, those past the bound")),
-			f64("Worst", doc("largest difference since the last report; +Inf where a result was no number")),
-			f64("Bound", doc("what a difference may be")),
-			u8("Off", doc("1 = splicing is to be switched off for this profile")),
-			text("Text", "MaxErrorText", doc("for people")),
+			u32("Profile"), u32("Compared"), u32("Failed", doc("how many of the compared reuses differed by more than Bound")),
+			f64("Worst", doc("largest difference since the last report; +Inf if a result was not a number")),
+			f64("Bound", doc("largest difference that is no failure")),
+			u8("Off", doc("1 = switch this profile off for splicing")),
+			text("Text", "MaxErrorText", doc("what was wrong, for operators")),
 		),
 		Sections: []Section{{
 			Name: "Losses", Struct: "ReportLosses", Feature: "Losses",
-			Doc: "counts requests that were spliced and computed in full, and of them those whose first token changed, in the order of LossWays",
+			Doc: "counts requests that were both spliced and computed in full, for each of the LossWays ways of splicing. Compared has the number of these requests, Changed the number of those in which the two first tokens differed",
 			Body: body(
-				u8("Offline", doc("1 = losses measured offline, which replace all earlier offline ones; 0 = losses measured by the canary since the last report")),
+				u8("Offline", doc("1 = counts that were measured before the engine served requests, and that replace earlier offline counts of the same ways; 0 = counts of the canary since its last report")),
 				u32s("Compared", "LossWays"), u32s("Changed", "LossWays", rows("Compared")),
 				Check{Field: "Compared", Exactly: "LossWays"},
 			),
@@ -142,6 +142,6 @@ var sessionMessages = []Message{
 	{
 		Name: "ReportReply",
 		Doc:  "answers a ReportRequest",
-		Body: body(u8("Off", doc("1 = the profile is switched off for the tenant, by this report or before"))),
+		Body: body(u8("Off", doc("1 = the profile is switched off for the tenant, by this report or earlier"))),
 	},
 }

@@ -117,8 +117,8 @@ func (c *Conn) leave() {
 	}
 }
 
-// Close ends the connection. Calls that are blocked in it return ErrClosed. Calls of Close
-// after the first do nothing.
+// Close ends the connection. Calls that are blocked on the connection return ErrClosed. Calls of
+// Close after the first do nothing.
 func (c *Conn) Close() error {
 	if c.gate.shut.Swap(true) {
 		return nil
@@ -243,9 +243,8 @@ func (c *Conn) recv(buf []byte, flags int) (n int, fds []int, err error) {
 		if errno != unix.EINTR {
 			return 0, nil, recvError(errno)
 		}
-		// A signal interrupted the wait. A new wait would start with the full timeout, so
-		// repeated signals could make it endless. Return to the caller, which knows its
-		// deadline.
+		// A signal interrupted the wait. A new wait would start with the full timeout, so repeated
+		// signals could make the wait endless. Return to the caller, which knows its deadline.
 		if c.recvTimeout.Load() != 0 {
 			return 0, nil, ErrTimeout
 		}
@@ -323,9 +322,8 @@ func rights(control []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// SetRecvTimeout bounds each later Recv, 0 = no bound. A call may end early with ErrTimeout,
-// and up to a timer tick (4 ms at most) late. Setting the current value again costs no system
-// call.
+// SetRecvTimeout bounds each later Recv; 0 = no bound. A Recv may return ErrTimeout early, or up
+// to one timer tick (at most 4 ms) late. Setting the current value again costs no system call.
 func (c *Conn) SetRecvTimeout(d time.Duration) error {
 	if c.recvTimeout.Load() == int64(d) {
 		return nil

@@ -33,8 +33,8 @@ type bed struct {
 	made    uint64 // segments so far; each has its own key
 }
 
-// spot is the memory of one segment of a pass: the segment is written from the memory from, and
-// read into the memory to.
+// spot is the memory of one segment of a pass. The tier writes the segment from the memory in
+// the field from, and reads it back into the memory in the field to.
 type spot struct {
 	from, to gpuipc.Ref
 	digests  []uint64

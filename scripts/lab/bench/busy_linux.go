@@ -60,8 +60,9 @@ type busyPart struct {
 	seconds, disk float64 // elapsed time, and time that the disk was busy
 }
 
-// during returns a function that takes the samples of phase under load, and adds what the load
-// and the disk did to b.
+// during returns a function that runs phase while load keeps the disk busy, and returns the
+// samples of phase. It adds the elapsed time, the disk's busy time, and the bytes that the load
+// wrote and read, to b.
 func (b *busyPart) during(load *loader, device blockDevice, phase func() ([]float64, error)) func() ([]float64, error) {
 	return func() (samples []float64, err error) {
 		before, begin := device.busy(), time.Now()

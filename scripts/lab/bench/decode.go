@@ -82,8 +82,8 @@ func (d *decoding) buffers(capacity int) []*kernel.Buffer {
 // read reads as many bytes as the states have, at full speed, by computing their digest.
 func (d *decoding) read() { d.sum ^= gpuipc.DigestBytes(d.memory) }
 
-// form is one way to decode. A call of run works on all groups; tokens and bytes are the tokens
-// it decodes and the bytes it moves per group.
+// form is one way to decode. A call of run decodes tokens of all groups. For each group, tokens
+// is the number of tokens that the call decodes, and bytes the number of bytes that it moves.
 type form struct {
 	name   string
 	run    func()
@@ -142,8 +142,8 @@ func (d *decoding) chunkwise(name string, capacity int) form {
 	return f
 }
 
-// alone is a form that decodes one token after a number of tokens that have only rows and no
-// state.
+// alone is a form that decodes one token without a recurrent state: the buffers hold only the
+// rows of the given number of earlier tokens.
 func (d *decoding) alone(tokens int) form {
 	buffers := d.buffers(tokens + 1)
 	for _, b := range buffers {

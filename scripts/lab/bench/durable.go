@@ -13,9 +13,9 @@ import (
 )
 
 // The durable section puts values that must be on the disk before the answer. It compares a
-// daemon with level synced with Redis with appendfsync always: both over a unix socket, with the
-// same number of writers, on the same disk. The rows show Redis as their limit, but a ratio
-// above one means that the daemon is better.
+// daemon that stores at level synced with Redis that has appendfsync always. Both are reached
+// over a unix socket, with the same number of writers, on the same disk. The rows show Redis as
+// their limit, but a ratio above one means that the daemon is better.
 
 const durableWriters = 4
 
@@ -27,8 +27,8 @@ type keeper interface {
 	get(ctx context.Context, w int) error
 }
 
-// durableSize is a size of values in bytes, the number of values (each) that a writer puts in a
-// round, and the model whose segments have this size.
+// durableSize is a size of values. bytes is the size of a value, each is the number of values
+// that a writer puts in a round, and model is the model whose segments have this size.
 type durableSize struct {
 	name  string
 	bytes int64
@@ -40,7 +40,7 @@ func durableSizes() []durableSize {
 	return []durableSize{{"1MiB", 1 << 20, 24, bulk{name: "1MiB", tokens: flatTokens}}, {"16MiB", 16 << 20, 3, bulks()[0]}}
 }
 
-// durableRows compares at both sizes.
+// durableRows measures both sizes of values.
 func durableRows(ctx context.Context, s *session) error {
 	if _, err := baseline.FindRedis(); err != nil {
 		s.skip("redis", err.Error())

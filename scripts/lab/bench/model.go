@@ -66,8 +66,7 @@ func moved(l profile.Layout) int64 {
 	return n
 }
 
-// checkSizes returns an error if the segments do not have the sizes that the names of rows
-// state.
+// checkSizes returns an error if the segments do not have the sizes that the row names mention.
 func checkSizes(small, large, flat profile.Layout) error {
 	const mib = 1 << 20
 	a, b, c := float64(small.Bytes)/mib, float64(large.Bytes)/mib, float64(flat.Bytes)/mib

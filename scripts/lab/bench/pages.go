@@ -91,8 +91,8 @@ func (b *pagesBed) pages(rules pages.Rules, tokens int, copies bool) (*refengine
 	})
 }
 
-// passages returns the requests of a list, with random tokens as text: as many tokens as the
-// passages have.
+// passages returns one request per element of list. The tokens of each passage and question are
+// random; their numbers are those of the real texts.
 func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	lengths, _ := xquad.Passages()
 	text := func(id, n int) []uint32 {
@@ -118,8 +118,8 @@ func passages(list []xquad.Asked, ownSystem bool) []refengine.Request {
 	return out
 }
 
-// heldPeak serves requests one after another and keeps the most recent ones, as many as resident
-// says, in memory. It returns the peak of the bytes of keys and values that these requests held.
+// heldPeak serves requests one after another and keeps the most recent ones in memory; resident
+// is their number. It returns the peak of the bytes of keys and values that these requests held.
 // It calls look, if not nil, with each request.
 func (b *pagesBed) heldPeak(p *refengine.Pages, requests []refengine.Request, resident int, look func(i int, r *refengine.Resident) error) (peak int64, err error) {
 	var live []*refengine.Resident
@@ -227,8 +227,9 @@ func apart(a, b []float32) float64 {
 }
 
 // alikeRows keeps requests of equal shape resident and compares the ratio R of copies to pages
-// with its closed form, R = N(n b + p)/(N(n + p) + D(b - 1)). N is form.Requests, n Chunks per
-// request, b ChunkBlocks, p PromptBlocks, and D the number of Distinct chunks.
+// with its closed form, R = N(n b + p)/(N(n + p) + D(b - 1)). The letters are those of
+// pages.Alike: N requests of n chunks, b blocks per chunk, p blocks of prompt, and D distinct
+// chunks.
 func alikeRows(ctx context.Context, s *session) (err error) {
 	b, err := startPages(ctx, s)
 	if err != nil {

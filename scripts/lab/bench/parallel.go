@@ -20,7 +20,7 @@ func parallelSections() []section { return []section{{"parallel", parallelRows}}
 // The numbers of HYPIC's Fig. 14 for 8 workers, with times in milliseconds. A segment of 2,400
 // tokens takes 176.8. The 11 segments as one prompt on one instance take 2,321. Collecting the
 // segments takes 41, and combining them 88. The paper does not report the fixed cost of a run;
-// the benchmark plans pieces with 5.
+// the benchmark assumes 5 (figureRun).
 const (
 	figureWorkers  = 8
 	figureSegments = 11
@@ -174,14 +174,15 @@ func (t *team) segments(seed, n int) (list []connector.SegmentIDs) {
 	return list
 }
 
-// plan requests a plan at the combining node. Queued says that this node's own engine is busy,
-// so that it gets no segment.
+// plan requests a plan at the combining node. The field Queued says that this node's own engine
+// is busy for an hour, so that the engine gets no segment.
 func (t *team) plan(ctx context.Context, list []connector.SegmentIDs, pieces bool) (connector.Parallel, error) {
 	return t.models[0].PlanSegments(ctx, &connector.ParallelQuery{Segments: list, Pieces: pieces, Queued: time.Hour, Within: 5 * time.Minute})
 }
 
 // collect returns the time in which the combining node fetches one segment from each worker, all
-// at the same time. The segments are already cached there, so the plan only fetches them.
+// at the same time. The segments are already cached at the workers, so the plan only fetches
+// them.
 func (t *team) collect(ctx context.Context) (ms float64, err error) {
 	var list []connector.SegmentIDs
 	for i, m := range t.models[1:] {

@@ -159,8 +159,8 @@ func (t *team) engine(ctx context.Context, m *connector.Model) {
 	}
 }
 
-// publish publishes the segment of a job. If the job continues from a first piece, publish
-// acquires that piece first.
+// publish publishes the segment of a job. If another engine has computed the first tokens of the
+// segment (Begin is above 0), publish first acquires the segment with these tokens, Left.
 func (t *team) publish(ctx context.Context, m *connector.Model, j *connector.Job) error {
 	if j.Begin > 0 {
 		rows, err := m.Acquire(ctx, []profile.SegmentKey{j.Left}, connector.AcquireOptions{Wait: 10 * time.Second})

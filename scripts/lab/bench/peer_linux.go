@@ -49,9 +49,9 @@ type peerAnswer struct {
 	Spent   machine.Effort
 }
 
-// ServePeer is a client process that carries out the orders on its standard input, until that
-// ends. The parent process has put the segments that the orders need. Descriptor 3 is connected
-// to the echoing process.
+// ServePeer is a client process that carries out the orders on its standard input, until
+// standard input ends. The parent process has put the segments that the orders need. Descriptor
+// 3 is connected to the echoing process.
 func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) error {
 	client, err := connector.Open(connector.Options{Socket: socket, Name: "splicectl bench peer", StagingBytes: 4 << 20, SlotBytes: 64 << 10,
 		Timeouts: patient})
@@ -92,7 +92,7 @@ func ServePeer(ctx context.Context, socket string, in io.Reader, out io.Writer) 
 	return orders.Err()
 }
 
-// account does work and returns its cost.
+// account calls the function work and returns the cost of the call.
 func account(work func() ([]float64, error)) (a peerAnswer, err error) {
 	before, err := machine.EffortOf(os.Getpid())
 	if err != nil {
@@ -129,8 +129,8 @@ func (l *local) requester(ctx context.Context) func() error {
 	}
 }
 
-// echoer returns a function that exchanges messages with the echoing process. They are as long
-// as the requests of one operation.
+// echoer returns a function that exchanges messages with the echoing process. The messages are
+// as long as the requests of one operation.
 func echoer(fd int) func() error {
 	var messages [][]byte
 	for _, m := range []wire.Message{&wire.MatchRequest{Keys: make([][32]byte, fewKeys)}, &wire.AcquireRequest{Keys: make([][32]byte, 1)}, &wire.ReleaseRequest{Leases: make([]uint64, 1)}} {

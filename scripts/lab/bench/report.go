@@ -43,8 +43,8 @@ type Skip struct {
 	Reason string `json:"reason"`
 }
 
-// bar is the requirement of a row. A row meets the bar if it meets any of the set fields or,
-// with all, every set field.
+// bar is the requirement of a row. A row meets the bar if it meets at least one of the fields
+// that are set. If all is set, the row must meet every field that is set.
 type bar struct {
 	atMost       float64 // of the value; 0 = no requirement
 	atLeast      float64

@@ -41,9 +41,9 @@ func (w *way) figure(payload int64) func() ([]float64, error) {
 	}
 }
 
-// compare measures each way alternately with its limits, and runs after at the end of each
-// round. It adds rows whose names end in the size of segments. The first round does not count,
-// because the tier then creates slab files and writes them for the first time.
+// compare measures each way alternately with its limits. At the end of each round it calls the
+// function after. It adds rows whose names end in the size of segments. The first round does not
+// count, because the tier then creates slab files and writes them for the first time.
 func (b *bed) compare(ctx context.Context, s *session, size string, l *limits, ways []*way, rounds int, after func() error) error {
 	var figures []func() ([]float64, error)
 	for _, w := range ways {

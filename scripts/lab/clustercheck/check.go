@@ -1,6 +1,6 @@
 // Package clustercheck runs daemons as one cluster on this machine and measures what package
 // simulate predicts: how soon the other nodes learn of segments that are added to or removed
-// from one node, how often they are wrong, and what the exchange costs.
+// from one node, how often what they know is wrong, and what the exchange costs.
 package clustercheck
 
 import (
@@ -37,8 +37,8 @@ type Node struct {
 	// Exchanges returns the number of requests in which the node has asked other nodes for their
 	// sets of segments, and the bytes of the answers.
 	Exchanges func(context.Context) (asked, bytes float64, err error)
-	// Versions returns the version of the node's own set and, by node name, the versions of
-	// other nodes' sets that it has read completely.
+	// Versions returns the version of the node's own set and, by node name, the versions of other
+	// nodes' sets that the node has read completely.
 	Versions func(context.Context) (own uint64, others map[string]uint64, err error)
 }
 
@@ -67,7 +67,7 @@ const (
 	late    = 5 * time.Second
 )
 
-// run is the state of one.
+// run is the state of one run of the check.
 type run struct {
 	Options
 	models []*connector.Model

@@ -29,8 +29,8 @@ func decodeError(typ gpuipc.DType) float64 {
 }
 
 // agreeDecode launches the kernels with which an engine decodes, without the accelerator's
-// interface. It compares decoding with rows next to a state with kernel.Buffer, and attention
-// over runs of keys with float64.
+// interface. For decoding with rows next to a state, the reference is kernel.Buffer. For
+// attention over runs of keys, the reference is computed in float64.
 func (c *check) agreeDecode() (err error) {
 	w, err := c.stopwatch()
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *check) newBufferBytes(typ gpuipc.DType, perKey bool, rows int) *bufferB
 	return b
 }
 
-// shares returns n numbers between least and one.
+// shares returns n random F32 numbers between the parameter least and one.
 func (c *check) shares(n int, least float64) []byte {
 	var b []byte
 	for range n {

@@ -21,9 +21,9 @@ const (
 	decodeQueries = 8
 )
 
-// decodeSpeed times the kernels with which an engine decodes a token: with rows next to states,
-// and attention over runs of pages. Other rows of the report time Sizes.Layers layers of one
-// request; these time one layer of that many requests.
+// decodeSpeed times the kernels with which an engine decodes a token: decoding with rows next to
+// states, and attention over runs of pages. Most rows of the report time one request in
+// Sizes.Layers layers. The rows of decodeSpeed time one layer for several requests at once.
 func (c *check) decodeSpeed(w *stopwatch) error {
 	if err := c.bufferSpeed(w); err != nil {
 		return err
@@ -31,8 +31,9 @@ func (c *check) decodeSpeed(w *stopwatch) error {
 	return c.attendSpeed(w)
 }
 
-// bufferForm is a way to decode: with pending rows in the buffer, new rows, a state or none, and
-// a flush or none.
+// bufferForm is a way to decode. pending is the number of rows that are already in the buffer,
+// and rows the number of new rows. state and flush say whether the kernel reads a state and
+// flushes the rows into it.
 type bufferForm struct {
 	name          string
 	pending, rows int
@@ -229,8 +230,8 @@ func (c *check) attendForm(w *stopwatch, what string, requests, copies int) (too
 	return t[0], nil
 }
 
-// attendJobs returns one job per request. Each request has four segments; the segments are read
-// from the given number of copies.
+// attendJobs returns one job per request. Each request attends to four segments. Memory holds
+// the given number of copies of these segments, and the requests use the copies in turn.
 func (c *check) attendJobs(requests, copies, blocks int, keys, pool uint64) []kernels.AttendJob {
 	z := c.Sizes
 	const token = attentionHeads * attentionDim * 2

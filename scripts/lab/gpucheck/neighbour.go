@@ -90,8 +90,8 @@ func (c *check) neighbour() (err error) {
 }
 
 // latency adds rows with the times of requests next to the neighbour, by the host's clock. The
-// rows have no bar: without MPS, a request must wait until the device switches from the
-// neighbour.
+// rows have no bar: without MPS, a request must wait until the device has switched to this
+// process.
 func (c *check) latency(name string, took []float64) {
 	slices.Sort(took)
 	for _, q := range []struct {
@@ -122,9 +122,9 @@ func (c *check) someUpload() (run func(context.Context) error, end func() error,
 	return run, func() error { return errors.Join(detach(), a.close()) }, nil
 }
 
-// rateBeside returns the neighbour's rate while this process repeats work; if work is nil, it
-// does nothing. every is the time between starts of work; 0 = no pause. took has the seconds of
-// each run of work that ended during the measurement.
+// rateBeside returns the neighbour's rate while this process calls work again and again; if work
+// is nil, this process does nothing. The parameter every is the time between the starts of two
+// calls; 0 = no pause. took has the seconds of each call that ended during the measurement.
 func (c *check) rateBeside(p *peer, work func(context.Context) error, every time.Duration) (rate float64, took []float64, err error) {
 	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
@@ -145,8 +145,8 @@ func (c *check) rateBeside(p *peer, work func(context.Context) error, every time
 	return m.Rate, took, nil
 }
 
-// repeat runs work repeatedly until ctx ends, and returns the seconds of each run except the run
-// during which ctx ended.
+// repeat calls the function work again and again until ctx ends. It returns the seconds of each
+// call except the call during which ctx ended.
 func repeat(ctx context.Context, work func(context.Context) error, every time.Duration) (took []float64, err error) {
 	if work == nil {
 		return nil, nil

@@ -13,14 +13,15 @@ import (
 // that it returns becomes a row. The context of Run ends at the part's time limit.
 type Part struct {
 	Name string
-	// Limit is its maximum time in a run of StandardTime; other runs scale it. If a part ends
-	// early, later parts may use its remaining time.
+	// Limit is the maximum time of the part if all parts together have StandardTime. If
+	// Options.Total differs from StandardTime, all limits are scaled by the same factor. If a part
+	// ends early, later parts may use its remaining time.
 	Limit time.Duration
 	Run   func(ctx context.Context, r *Report) error
 }
 
-// StandardTime is the default time of all parts together. With it, half an hour on a borrowed
-// GPU suffices for two runs.
+// StandardTime is the default time of all parts together. With this time, half an hour on a
+// borrowed GPU suffices for two runs.
 const StandardTime = 8 * time.Minute
 
 // own returns the parts of this package, in the order in which they run: first those that tell
@@ -106,9 +107,9 @@ func names(parts []Part) []string {
 	return out
 }
 
-// share returns the time for the first of the remaining parts: its limit, or less if a later
-// part would otherwise get less than half of its own limit. left is the remaining time and total
-// the time of all parts.
+// share returns the time for the first of the remaining parts: the limit of this part, or less
+// if a later part would otherwise get less than half of its own limit. The parameter left is the
+// remaining time, and total is the time of all parts.
 func share(parts []Part, left, total time.Duration) time.Duration {
 	stretch := float64(total) / float64(StandardTime)
 	limit := func(p Part) time.Duration { return time.Duration(float64(p.Limit) * stretch) }

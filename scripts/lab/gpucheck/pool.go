@@ -16,8 +16,9 @@ type pool struct {
 	bytes    int64 // of each half
 }
 
-// openPool allocates memory for plain copies, n bytes for each half, and copies in it for the
-// time warm, so that the device's clocks have risen before anything is timed.
+// openPool allocates two areas of n bytes, between which plain copies are timed. It copies
+// between them for the duration warm, so that the device's clocks have risen before anything is
+// timed.
 func (w *stopwatch) openPool(n int64, warm time.Duration) error {
 	p := &pool{bytes: n}
 	var err error
@@ -86,7 +87,7 @@ func (w *stopwatch) copies(n int64) (byDriver, byKernel *timed, traffic int64, e
 }
 
 // turnsPast returns how many variants of n bytes must run in turn so that the first one has left
-// the L2 cache before it runs again; at most most.
+// the L2 cache before it runs again. The result is at most the parameter most.
 func (w *stopwatch) turnsPast(n int64, most int) (int, error) {
 	l2, err := w.api.DeviceAttribute(w.device, driver.L2Bytes)
 	if err != nil {

@@ -90,8 +90,8 @@ func (r *Report) Holds(name string, err error) {
 	r.Add(row)
 }
 
-// Share adds a row with a rate and its limit. The rate must be at least the share least of the
-// limit; 0 = no requirement.
+// Share adds a row with a rate, value, and its limit. The ratio value/limit must be at least the
+// parameter least; 0 = nothing is required.
 func (r *Report) Share(name string, value, limit float64, unit string, least float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}
@@ -101,8 +101,8 @@ func (r *Report) Share(name string, value, limit float64, unit string, least flo
 	r.Add(row)
 }
 
-// Within adds a row with a time and a reference time, limit. Their ratio may be at most most; 0
-// = no requirement.
+// Within adds a row with a time, value, and a reference time, limit. The ratio value/limit must
+// be at most the parameter most; 0 = nothing is required.
 func (r *Report) Within(name string, value, limit float64, unit string, most float64) {
 	ratio := value / limit
 	row := Row{Name: name, Value: value, Unit: unit, Limit: &limit, Ratio: &ratio, OK: true}

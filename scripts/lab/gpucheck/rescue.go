@@ -15,7 +15,7 @@ import (
 const rescueTime = time.Second
 
 // waiting lists how many streams wait at once in each test. The tests stop at the first number
-// that no other stream gets past.
+// at which no other stream can run any more.
 var waiting = []int{1, 2, order.MostWaiting, 6, 7, 8, 16, 32}
 
 // rescued tests whether work on a stream of higher priority runs although other streams wait. A
@@ -50,9 +50,9 @@ func (c *check) rescued() error {
 	return nil
 }
 
-// mostRescued returns the largest number of waiting streams that a stream got past, and the
-// error of the test with the next number. can reports whether streams of this device can wait at
-// all.
+// mostRescued returns the largest tested number of waiting streams with which another stream
+// could still run, and the error of the test with the next larger number. can reports whether
+// streams of this device can wait at all.
 func (c *check) mostRescued(env []string) (past int, can bool, err error) {
 	for _, n := range waiting {
 		if can, err = c.rescuedWith(n, env); err != nil || !can {
@@ -132,8 +132,8 @@ func rescue(ctx context.Context, p *peer, m *message) error {
 	return p.send(&message{Count: m.Count})
 }
 
-// within returns an error unless all streams complete their work within limit. It makes no call
-// that waits for a stream.
+// within returns an error unless all streams complete their work in the time limit. It makes no
+// call that waits for a stream.
 func (w *stopwatch) within(limit time.Duration, streams []driver.Stream) error {
 	pause := time.NewTicker(time.Millisecond)
 	defer pause.Stop()

@@ -112,13 +112,14 @@ func (c *check) plainCopies(w *stopwatch) error {
 }
 
 // beside times a kernel that reads and writes n bytes in total, and adds a row with its bytes
-// per second. The limit is the rate of plain copies. The kernel must reach the share least of
-// the limit.
+// per second. The limit is the rate of plain copies. The rate of the kernel divided by the
+// limit must be at least the parameter least.
 func (c *check) beside(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least float64) (float64, error) {
 	return c.besideBound(w, name, n, variants, least, math.Inf(1))
 }
 
-// besideBound is beside with a second limit, bound, in bytes per second. The lower limit counts.
+// besideBound does what beside does, with bound as a second limit, in bytes per second. The
+// lower of the two limits counts.
 func (c *check) besideBound(w *stopwatch, name string, n int64, variants [][]kernels.Launch, least, bound float64) (float64, error) {
 	x := &timed{}
 	for _, launches := range variants {

@@ -87,7 +87,7 @@ func (w *stopwatch) loadKernels() (err error) {
 }
 
 // current sets the context of this thread. That is necessary again after the accelerator was
-// used on the thread, because it leaves no context set.
+// used on the thread, because the accelerator leaves no context set.
 func (w *stopwatch) current() error { return w.api.ContextSetCurrent(w.context) }
 
 // close frees everything and unlocks the thread.
@@ -249,9 +249,9 @@ func (w *stopwatch) repetitions(x *timed) (int, error) {
 	return max(1, min(mostRuns, int(math.Ceil(w.least.Seconds()/t)))), nil
 }
 
-// medians times each of all in every round, and returns the median seconds of each. It repeats
-// short work within a round, so that the resolution of events, half a microsecond, does not
-// matter.
+// medians times each element of the list all once in every round, and returns its median time in
+// seconds. It repeats short work within a round, so that the resolution of events, half a
+// microsecond, does not matter.
 func (w *stopwatch) medians(rounds int, all ...*timed) ([]float64, error) {
 	times, runs := make([][]float64, len(all)), make([]int, len(all))
 	for i, x := range all {

@@ -42,8 +42,8 @@ func (w *stopwatch) upload(dst driver.DevicePtr, src []byte) error {
 	return w.api.StreamSynchronize(w.stream)
 }
 
-// fill writes n bytes: it uploads block and then copies what is there, doubling it until n bytes
-// are written.
+// fill writes n bytes at dst. It uploads block, and then copies the bytes written so far to the
+// memory after them, again and again, until n bytes are written.
 func (w *stopwatch) fill(dst driver.DevicePtr, block []byte, n int64) error {
 	have := min(int64(len(block)), n)
 	if err := w.upload(dst, block[:have]); err != nil {

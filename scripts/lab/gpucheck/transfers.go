@@ -78,8 +78,8 @@ func (t tensor) paged(s side) gpuipc.Ref {
 	return out
 }
 
-// walls runs each of all in every round, after one warm-up round, and returns the median seconds
-// of each by the host's clock.
+// walls runs each function of the list all once in every round, after one warm-up round, and
+// returns its median time in seconds by the host's clock.
 func (c *check) walls(all ...func() error) ([]float64, error) {
 	times := make([][]float64, len(all))
 	for round := range c.Sizes.Rounds + 1 {

@@ -2,7 +2,7 @@ package pages
 
 // Held returns the number of blocks that a request takes in a position-independent cache that
 // shares no blocks: each request has its own copy of all its tokens. CacheBlend and EPIC are
-// such caches; they differ in what they recompute, not in the memory.
+// such caches; they differ in what they recompute, not in the memory that they take.
 func (q *Request) Held(blockTokens int) int {
 	tokens := q.Output
 	for _, p := range q.Pieces {

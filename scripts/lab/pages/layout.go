@@ -1,8 +1,8 @@
 package pages
 
 // share identifies a part that requests may share: a prefix, the inside of a chunk, or the
-// beginning of a chunk after a certain piece (leftKind, left). The zero share means that the
-// part is not shared.
+// beginning of a chunk whose left neighbour is a certain piece (leftKind and left). The zero
+// share means that the part is not shared.
 type share struct {
 	what     what
 	key      uint64
@@ -106,9 +106,10 @@ func (r *Rules) headShare(pieces []Piece, i int) share {
 	return s
 }
 
-// demand is the memory that a run needs: whole blocks, and slots in blocks that the rests of
-// several runs share. soft is the number of whole blocks that may instead be stored in pieces,
-// in such slots.
+// demand is the memory that a run needs. blocks is a number of whole blocks. slots is the number
+// of tokens after these blocks, for which the run takes slots in blocks that it shares with
+// other runs. soft is how many of the whole blocks may instead be stored in such slots, in
+// pieces.
 type demand struct{ blocks, slots, soft int }
 
 func (d *demand) add(e demand) {
@@ -117,8 +118,8 @@ func (d *demand) add(e demand) {
 	d.soft += e.soft
 }
 
-// demand returns the memory of a run. A prefix always takes whole blocks, because it exists only
-// once.
+// demand returns the memory of a run. A prefix always takes whole blocks, because the pool has
+// only one copy of it.
 func (r *Rules) demand(n *run) demand {
 	if r.Pack && n.what != prefix {
 		whole := n.tokens / r.BlockTokens

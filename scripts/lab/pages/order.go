@@ -4,9 +4,9 @@ import "slices"
 
 // Order returns the request with consecutive chunks reordered, so that the beginnings of more
 // chunks are already cached. It is for callers to whom the order of chunks does not matter, for
-// example because a search found them. It only changes the order with rules that share a
-// beginning by its left neighbour (ShareLeft), and only if that is a gain. Chunks that are not
-// known to be cached keep their places as far as possible.
+// example because a search found them. Order changes the order only if Rules.ShareLeft is set,
+// and only if more beginnings are then cached. Chunks that are not known to be cached keep their
+// places as far as possible.
 func (p *Pool) Order(q *Request) *Request {
 	out := &Request{Pieces: slices.Clone(q.Pieces), Output: q.Output}
 	if !p.cfg.ShareLeft {
@@ -35,9 +35,10 @@ func (p *Pool) Order(q *Request) *Request {
 // maxOrdered bounds the number of chunks in a group, because the work grows with its square.
 const maxOrdered = 256
 
-// orderGroup forms chains of the chunks of a group. In a chain, the beginning of each chunk is
-// cached for the chunk before it as its left neighbour. orderGroup concatenates the chains in
-// order of their first chunks. The chain whose first chunk is cached after left comes first.
+// orderGroup reorders the chunks of a group into chains, and returns the chains one after
+// another. In a chain, the beginning of each chunk is cached in the variant whose left neighbour
+// is the preceding chunk. The chain whose first chunk is cached with the piece left as its left
+// neighbour comes first; the other chains are in the order of their first chunks.
 func (p *Pool) orderGroup(left *Piece, group []Piece) []Piece {
 	n := len(group)
 	next, last := make([]int, n), make([]int, n) // next of a chunk in its chain; last chunk of the chain that begins with a chunk
@@ -96,7 +97,7 @@ func (p *Pool) heads(left *Piece, group []Piece) (n int) {
 }
 
 // holdsHead reports whether the beginning of chunk, with left as its left neighbour, is cached.
-// With inUse, a resident request must also use it.
+// If inUse is set, a resident request must also use this beginning.
 func (p *Pool) holdsHead(left, chunk *Piece, inUse bool) bool {
 	pieces, at := []Piece{*chunk}, 0
 	if left != nil {

@@ -55,8 +55,8 @@ type Rules struct {
 	BlockTokens int
 
 	// Window, if not 0, is the number of tokens at the beginning of a chunk that belong to the
-	// request, instead of those in the first block. It is the width of the seam that is
-	// recomputed.
+	// request, instead of the tokens in the first block of the chunk. It is the width of the seam
+	// that is recomputed.
 	Window int
 
 	// Least is the minimum number of tokens at the beginning of a chunk that belong to the
@@ -75,7 +75,7 @@ type Rules struct {
 	ShareLeft bool
 
 	// Outside means that other memory, such as a daemon's, stores prefixes and the insides of
-	// chunks, once for all engines. They take no blocks in the pool and are in no table.
+	// chunks, once for all engines. These tokens take no blocks in the pool and are in no table.
 	Outside bool
 }
 

@@ -7,8 +7,8 @@ import (
 
 // Pool manages the blocks of one engine and records which requests use them.
 //
-// Invariant: a block is free, or belongs to one storage, or is one of the shared blocks in
-// slots. A referenced run is never evicted.
+// Invariant: a block is free, or belongs to one storage, or is one of the shared blocks that the
+// field slots manages. A referenced run is never evicted.
 type Pool struct {
 	cfg      Config
 	free     []int // a stack, the lowest on top at first
@@ -207,8 +207,8 @@ func (r *Rules) fits(d demand, blocks, slots int) bool {
 }
 
 // makeRoom evicts the least recently used unreferenced chunks, until d fits into the free memory
-// with whole blocks. If no such chunk is left, it accepts that soft blocks are stored in pieces.
-// If that does not suffice, it evicts prefixes.
+// with all its blocks whole. If no such chunk is left, it accepts that the soft blocks of d are
+// stored in pieces (see demand). If that does not suffice, it evicts prefixes.
 func (p *Pool) makeRoom(d demand) {
 	whole := d
 	whole.soft = 0

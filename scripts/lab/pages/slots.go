@@ -2,8 +2,9 @@ package pages
 
 import "slices"
 
-// slots manages the blocks that contain rests of runs; a block may have any number of rests. A
-// block belongs to slots while any of its slots is in use.
+// slots manages the blocks that several runs share. Such a block contains rests of runs: the
+// tokens of a run after its whole blocks. A block belongs to slots while any of its slots is in
+// use.
 //
 // Invariant: a slot belongs to at most one run. used[b] counts the slots of block b that are in
 // use, and held[b] the slots of block b that resident requests reference.
@@ -28,7 +29,8 @@ func (s *slots) loose() int { return len(s.taken) - s.pinned }
 func (s *slots) room() int  { return s.pinned*s.size - s.heldIn }
 
 // alloc takes n slots: first from blocks with free slots, in order of block number, then from
-// blocks that more returns. The slots count as unreferenced until hold.
+// blocks that the function more returns. The slots count as unreferenced until the method hold
+// is called for them.
 func (s *slots) alloc(n int, more func() int) []slotRun {
 	var list []slotRun
 	for n > 0 {
@@ -62,7 +64,7 @@ func (s *slots) takeRun(b, n int) slotRun {
 	return r
 }
 
-// hold counts slots as referenced, or with sign -1 as no longer referenced.
+// hold counts slots as referenced if sign is 1, and as no longer referenced if sign is -1.
 func (s *slots) hold(list []slotRun, sign int) {
 	for _, r := range list {
 		was := s.held[r.block]
@@ -76,7 +78,8 @@ func (s *slots) hold(list []slotRun, sign int) {
 	}
 }
 
-// release frees unreferenced slots, and returns blocks that are then empty.
+// release frees unreferenced slots, and calls the function back with each block that becomes
+// empty.
 func (s *slots) release(list []slotRun, back func(block int)) {
 	for _, r := range list {
 		for i := range r.count {

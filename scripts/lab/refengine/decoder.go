@@ -54,8 +54,9 @@ const (
 	coreAlone = 64
 )
 
-// DecoderOptions configures a Decoder. The zero value decides by the byte counts of the
-// model's profile, within limits that suit a CPU.
+// DecoderOptions configures a Decoder. With the zero value, the decoder compares byte counts of
+// the model's profile to decide when to flush rows and when to create states, within limits that
+// suit a CPU.
 type DecoderOptions struct {
 	Rows  int  // rows before a flush into the states: 0 = decide, 1 = every token
 	Alone int  // largest number of tokens without states; 0 = decide, -1 = always have states
@@ -380,8 +381,8 @@ func (d *Decoder) drop() {
 	}
 }
 
-// keep keeps the drafts in kept and drops the others. kept is ascending and includes the parents
-// of its drafts.
+// keep keeps the drafts whose indices are listed in kept, and drops the other drafts. The list
+// is ascending, and includes the parents of its drafts.
 func (d *Decoder) keep(kept []int) {
 	first, row := d.Pending(), d.m.rowSize()
 	rows := make([]int, 0, first+len(kept))
@@ -416,7 +417,8 @@ func (d *Decoder) keep(kept []int) {
 	d.drafts = parents
 }
 
-// kept32 keeps the first rows of x and, of the rows after them, those in kept.
+// kept32 keeps the first rows of x; first is their number. Of the rows after them, it keeps
+// those whose indices are in kept.
 func kept32(x []float32, first int, kept []int, row int) []float32 {
 	for i, at := range kept {
 		copy(x[(first+i)*row:][:row], x[(first+at)*row:])

@@ -190,8 +190,8 @@ func (d *Decoder) attend(l *attention[float32], w *walk[float32], rows *kept[flo
 	}
 }
 
-// attendRows is attend over contiguous rows. It computes scores for all rows at once, and gives
-// hidden drafts no weight.
+// attendRows does what attend does, for contiguous rows. It computes scores for all rows at
+// once, and gives hidden drafts no weight.
 func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	m, a := d.m, d.m.cfg.Attention
 	row, certain, out := m.rowSize(), d.st.Tokens, w.heads
@@ -218,8 +218,8 @@ func (d *Decoder) attendRows(w *walk[float32], k, v []float32, hidden []bool) {
 	})
 }
 
-// attendPages is attend over rows in pages. For each draft it reads only the rows that the draft
-// sees.
+// attendPages does what attend does, for rows in pages. For each draft it reads only the rows
+// that the draft sees.
 func (d *Decoder) attendPages(w *walk[float32], rows *kept[float32], hidden []bool) {
 	m, certain := d.m, d.st.Tokens
 	before := rows.pages.upTo(rows.layer, certain)

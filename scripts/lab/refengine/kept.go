@@ -32,7 +32,7 @@ func (c *kept[F]) put(pos int, k, v []F) {
 	}
 }
 
-// keptRuns returns the rows before end as runs for the attention kernel.
+// keptRuns returns the rows of the positions below end as runs for the attention kernel.
 func keptRuns(c *kept[float32], end, size int) ([]kernel.Run, kernel.DType) {
 	if c.pages != nil {
 		return c.pages.runs[c.layer], c.pages.mem.dtype

@@ -209,8 +209,8 @@ func (t *Table) put(layer, pos int, k, v []float32) {
 }
 
 // fill writes the rows of a layer that the walk does not compute and that are not read in the
-// cache: those of the prefix and, with Copies, of all segments. rows writes segment rows,
-// rotated to their positions, into k and v.
+// cache: the rows of the prefix and, with Copies, of all segments. The function rows writes
+// segment rows, rotated to their positions, into k and v.
 func (t *Table) fill(layer int, plan *Plan, rows func(k, v []float32) error) error {
 	size := t.mem.m.rowSize()
 	if t.prefix != nil {

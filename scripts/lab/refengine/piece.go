@@ -6,10 +6,10 @@ import (
 	"github.com/spliced-kv/spliced/policy/profile"
 )
 
-// CaptureFrom is Capture of a segment whose first tokens were captured before, as the segment
-// left with the same role and head and without a tail. It computes only the tokens after left,
-// and the few tokens of the head, which left does not contain. The result differs from that of
-// Capture only by the rounding of left in storage.
+// CaptureFrom captures a segment whose first tokens were captured before. left is the segment of
+// these tokens; it has the same role and head, and no tail. CaptureFrom computes only the tokens
+// that follow those of left, and the few tokens of the head, which left does not contain. The
+// result differs from that of Capture only by the rounding of left in storage.
 func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *Segment[F]) (*Segment[F], error) {
 	cut := left.Spec.Tokens
 	begin, n := spec.Interior()
@@ -49,7 +49,7 @@ func (m *Model[F]) CaptureFrom(tokens []uint32, spec profile.SegmentSpec, left *
 	return out, nil
 }
 
-// behind returns the state after the piece left, given the tokens of its head.
+// behind returns the state after the tokens of the piece, left. head has the tokens of its head.
 func (m *Model[F]) behind(head []uint32, left *Segment[F]) (*State[F], error) {
 	st := m.NewState()
 	if len(head) > 0 {
@@ -91,7 +91,8 @@ func (m *Model[F]) joined(first, next Tuple[F]) Tuple[F] {
 }
 
 // tailBehind completes a convolution's tail. captureLinear has seen only n rows and has filled
-// the rest of the tail with zero rows; tailBehind replaces these by rows of the piece before.
+// the rest of the tail with zero rows; tailBehind replaces the zero rows by rows of before, the
+// tail of the preceding piece of the segment.
 func (m *Model[F]) tailBehind(l *SegmentLayer[F], before []F, n int) {
 	channels := m.cfg.Linear.ConvChannels()
 	if short := m.cfg.Linear.Kernel - 1 - n; short > 0 {

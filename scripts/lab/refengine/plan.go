@@ -40,9 +40,10 @@ func (p *Plan) approximate() bool {
 	return false
 }
 
-// MakePlan places segments and a query of query tokens after the first begin tokens. Between two
-// segments, the tail of the left segment and the head of the right segment are one recomputed
-// span. A leading segment, and the tokens before begin, have no tail to recompute. A segment
+// MakePlan returns a plan for a prompt that consists of some first tokens, the segments, and a
+// query. begin is the number of first tokens, and query is the number of tokens of the query.
+// Between two segments, the tail of the left segment and the head of the right segment are one
+// recomputed span. The first tokens and a leading segment have no tail to recompute. A segment
 // that is not cached is recomputed as a whole (HYPIC §4.3).
 func MakePlan(begin int, segments []Placed, query int) (Plan, error) {
 	p := Plan{Begin: begin}

@@ -23,7 +23,7 @@ type PrefixResult struct {
 	Reused   int   // tokens before the loaded state
 	Cache    error // why the cache could not be used; nil = it was used
 	// Keep saves the states at the boundaries inside the computed part. Call it after the first
-	// token, which need not wait for it.
+	// token has been sent, so that the first token does not wait for it.
 	Keep func() error
 }
 
@@ -64,8 +64,8 @@ func ServePrefix(m *Model[float32], c Prefixes, prompt []uint32, boundaries []in
 	return out, nil
 }
 
-// snapshot copies the parts of the state that later tokens change. It copies no rows, because
-// rows are only appended; fillRows adds them.
+// snapshot copies the parts of the state that later tokens change. It copies no keys and values,
+// because their rows are only appended; fillRows sets them later.
 func (s *State[F]) snapshot() *State[F] {
 	c := &State[F]{Tokens: s.Tokens, Spliced: s.Spliced, Layers: make([]LayerState[F], len(s.Layers))}
 	for i, l := range s.Layers {

@@ -28,8 +28,8 @@ type head[F Float] struct {
 	serase     int
 }
 
-// run advances the state over the tokens and writes their outputs to out at stride so; out may
-// be nil. scratch has room for dv elements.
+// run advances the state over the tokens and writes their outputs to out, which may be nil. The
+// parameter so is the distance between two outputs, in elements. scratch has room for dv elements.
 func (h *head[F]) run(state []F, dk, dv int, out []F, so int, scratch []F) {
 	u := scratch[:dv]
 	for t := range h.n {

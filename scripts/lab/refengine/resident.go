@@ -35,12 +35,12 @@ type Resident struct {
 	decoder *Decoder
 }
 
-// Serve is the function Serve with attention rows in pages, and with room for an answer of
-// answer tokens. For a segment after other tokens, the rules of the pages set how many tokens
-// are recomputed at its beginning, and Seam sets how many at its end. If the pages have no room,
-// the error wraps pages.ErrRefused and nothing is kept. If the cache cannot be used, or its rows
-// cannot be read in place, Serve computes the whole prompt without sharing, and Result.Cache
-// says why.
+// Serve does what the function Serve does, but keeps attention rows in pages and reserves room
+// for an answer; answer is its number of tokens. For a segment after other tokens, the pages'
+// rules say how many tokens are recomputed at its beginning, and Seam says how many at its end.
+// If the pages have no room, the error wraps pages.ErrRefused and nothing is kept. If the cache
+// cannot be used, or its rows cannot be read in place, Serve computes the whole prompt without
+// sharing, and Result.Cache says why.
 func (p *Pages) Serve(c Cache, r Request, answer int) (*Resident, error) {
 	if answer < 0 || len(r.Lead) > 0 && len(r.Prefix)+len(r.First) > 0 {
 		return nil, fmt.Errorf("answer of %d tokens, %d own tokens before %d: %w", answer, len(r.Lead), len(r.Prefix)+len(r.First), ErrInvalid)
@@ -74,8 +74,9 @@ func refused(err error) bool {
 	return errors.Is(err, ErrInvalid) || errors.Is(err, pages.ErrRefused) || errors.Is(err, pages.ErrInvalid)
 }
 
-// splice serves a request with leased segments. It releases the leases if it fails, and with
-// Copies.
+// splice serves a request with leased segments. It releases the leases if it fails. It also
+// releases them if PagesConfig.Copies is set, because nothing then reads the leased rows any
+// more.
 func (p *Pages) splice(l *leased, r Request, answer int) (out *Resident, err error) {
 	inPlace, ok := l.leases.(InPlace)
 	defer func() {

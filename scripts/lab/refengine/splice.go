@@ -5,13 +5,13 @@ import (
 )
 
 // Source has the segments that a plan reuses, and composes running states with them. A splice
-// calls it layer by layer, in order. A span argument is an index into the plan's recomputed
-// spans.
+// calls it layer by layer, in order. The argument span of its methods is an index into the
+// plan's recomputed spans.
 type Source[F Float] interface {
 	// Left returns the last Kernel-1 convolution inputs before a recomputed span.
 	Left(layer, span int) ([]F, error)
-	// States returns the running state before each recomputed span. own has the tuples of all
-	// recomputed spans except the last. The caller may change the returned states.
+	// States returns the running state before each recomputed span. The parameter own has the
+	// tuples of all recomputed spans except the last. The caller may change the returned states.
 	States(layer int, own []Tuple[F]) ([][]F, error)
 	// Rows writes the rows of positions [0, Begin) and of the plan's segments, with keys
 	// rotated to their positions, into k and v [End, KVHeads, HeadDim].

@@ -2,8 +2,8 @@ package refengine
 
 import "github.com/spliced-kv/spliced/policy/profile"
 
-// State is everything that a request keeps after its first Tokens tokens. It owns the
-// per-layer slices.
+// State is everything that a request keeps after its first tokens; Tokens is their number. It
+// owns the per-layer slices.
 type State[F Float] struct {
 	Tokens int
 	// Spliced marks a state that includes segments from other contexts. It stays set when more

@@ -11,7 +11,7 @@ type surroundings[F Float] interface {
 	// left returns the last Kernel-1 convolution inputs before a span.
 	left(layer, span int) ([]F, error)
 	// states returns the running state before each span. The walk advances each state over its
-	// span, in place. own has the tuples of all spans except the last.
+	// span, in place. The parameter own has the tuples of all spans except the last.
 	states(layer int, own []Tuple[F]) ([][]F, error)
 	// rows returns the keys and values of positions 0 to end-1. It has filled the rows that the
 	// walk does not compute; the walk writes the others.
@@ -43,7 +43,8 @@ type walk[F Float] struct {
 	around surroundings[F]
 	// tap, if set, receives the inputs of each linear layer's recurrence.
 	tap func(layer int, w *walk[F])
-	// beside, if set, is a Decoder. The walk then does not call states or leave of around.
+	// beside, if set, is a Decoder. The walk then does not call the methods states and leave of
+	// around.
 	beside beside[F]
 	every  bool // return the logits of every row
 }

@@ -24,9 +24,9 @@ func (m *Model) SetPrefill(p cost.Prefill) {
 	m.Prefill, m.Fit, m.Step, m.measured = p, "as given", 0, true
 }
 
-// ttft returns the modelled milliseconds to the first token of a prompt of input tokens, of
-// which the first hit tokens are cached. The number of computed tokens is rounded up to a
-// multiple of Step.
+// ttft returns the modelled milliseconds to the first token of a prompt. input is the number of
+// tokens of the prompt, and hit is how many of its leading tokens are cached. The number of
+// computed tokens is rounded up to a multiple of Step.
 func (m *Model) ttft(input, hit int) float64 {
 	hit = min(hit, input)
 	if m.Step > 0 {

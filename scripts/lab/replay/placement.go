@@ -144,8 +144,8 @@ func (d *depthProgram) place(o trace.Overlap) []int {
 	return positions
 }
 
-// planned is our own planner. With cuts it knows the application's boundary in each prompt;
-// otherwise it uses only what it learns.
+// planned is our own planner. If cuts is set, it knows the application's boundary in each
+// prompt; otherwise it uses only what it learns.
 type planned struct {
 	*checkpoint.Planner
 	most     int

@@ -47,8 +47,8 @@ func (c promptCache) totals() Counts {
 	return out
 }
 
-// promptSimulation returns the cache of a policy by name. "marconi:0.3" and
-// "marconi-fixed:0.3" have that fixed weight.
+// promptSimulation returns the cache of a policy by name. A name may end in a fixed weight, as
+// in "marconi:0.3" and "marconi-fixed:0.3".
 func promptSimulation(name string, o *Options, info trace.Info, capacity int64) (simulation, error) {
 	c := prefixcache.Config{Shape: o.Model.Shape, CapacityBytes: capacity, SymbolTokens: info.BlockTokens}
 	base, weight, static := strings.Cut(name, ":")

@@ -112,8 +112,8 @@ func feed(ctx context.Context, in *trace.Reader, runs []*run, limit *bounds, pro
 	}
 }
 
-// each calls do for every run, on all available cores. A run is used by one goroutine at a
-// time.
+// each calls the function do for every run, on all available cores. A run is used by one
+// goroutine at a time.
 func each(runs []*run, do func(*run)) {
 	workers := min(runtime.GOMAXPROCS(0), len(runs))
 	if workers < 2 {

@@ -18,11 +18,12 @@ import (
 // relative to the time to place them from host memory.
 const placingShare = 0.5
 
-// Placing returns a check of the time that an engine waits before it can compute the own rows of
-// a spliced request. In this time it leases all segments, rotates their keys and copies them
-// into its rows, and composes their transitions onto its states, with all layers in one batch.
-// The check compares segments that are in GPU memory with segments in host memory, which are
-// first copied to the GPU. The engine of the check uses no framework, so it runs on any GPU.
+// Placing returns a check of the time that an engine waits before it can begin to compute the
+// rows of a spliced request that come from no segment. In this time it leases all segments,
+// rotates their keys and copies them into its rows, and composes their transitions onto its
+// states, with all layers in one batch. The check compares segments that are in GPU memory with
+// segments in host memory, which are first copied to the GPU. The engine of the check uses no
+// framework, so it runs on any GPU.
 func Placing(o Options) gpucheck.Part {
 	return gpucheck.Part{Name: "segments put in place", Limit: 22 * time.Second, Run: func(ctx context.Context, r *gpucheck.Report) error {
 		b, err := open(ctx, o)
@@ -97,8 +98,8 @@ func (e *engine) publish(ctx context.Context) error {
 		}
 		e.keys = append(e.keys, key)
 	}
-	// An acquire waits for copies no longer than for a disk, so it is repeated until all copies
-	// are there.
+	// An acquire waits for copies at most as long as it would wait for a disk, so it is repeated
+	// until all copies are there.
 	for end := time.Now().Add(patience); ; {
 		leases, err := e.lease(ctx, time.Second)
 		connector.Release(leases...)
@@ -217,7 +218,7 @@ func (e *engine) landed(segment, part int) gpuipc.Ref {
 }
 
 // place composes and rotates all layers, in two batches, with the segments placed one after
-// another. at returns the memory of a part of a segment.
+// another. The function at returns the memory of a part of a segment.
 func (e *engine) place(ctx context.Context, at func(segment, part int) gpuipc.Ref) error {
 	if err := e.device.ComposeAll(ctx, e.compositions(at)); err != nil {
 		return err

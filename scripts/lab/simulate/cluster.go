@@ -14,8 +14,8 @@ type node struct {
 	own  *index.Own
 	held []uint64 // origins of its segments (see tagOf), unordered
 	born uint64   // version of its set at the start of this incarnation
-	// changed has an entry for each version after born: the time of the change and the number of
-	// steady sampled nodes that know it.
+	// changed has an entry for each version of the set after the version in born: the time of the
+	// change, and how many of the sampled nodes that never restart know it.
 	changed []change
 	down    bool
 }

@@ -36,8 +36,8 @@ type answers struct {
 // candidates is the maximum number of nodes that an index names as holders.
 const candidates = 4
 
-// look looks up a tag in a reader's index and counts the result in a. oracle means that some
-// node has the segment.
+// look looks up a tag in a reader's index and counts the result in a. oracle says whether some
+// node really has the segment.
 func (c *cluster) look(r *reader, a *answers, tag uint64, oracle bool) {
 	var dst [candidates]index.Node
 	n := min(r.index.Holders(tag, dst[:]), len(dst))

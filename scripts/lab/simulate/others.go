@@ -206,8 +206,8 @@ func randomTags(r *rand.Rand, n int) []uint64 {
 	return tags
 }
 
-// measureLookups times lookups of 32 absent keys, and returns the median and p99 in seconds and
-// the share of keys for which held returned true.
+// measureLookups times lookups of 32 absent keys. It returns the median and p99 in seconds, and
+// the share of keys for which the function held returned true.
 func measureLookups(r *rand.Rand, held func(tag uint64) bool) (median, p99, named float64) {
 	const looks = 100
 	took, found := make([]float64, looks), 0

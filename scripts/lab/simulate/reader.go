@@ -140,8 +140,8 @@ func (r *reader) learn(p, round int, catching bool, delta []byte) {
 	r.again(p, round, catching, more)
 }
 
-// again asks the same peer again: at once if the peer has more data, otherwise after the
-// interval.
+// again sends the next request to the same peer: at once if the peer has more data, otherwise
+// after the interval.
 func (r *reader) again(p, round int, catching, more bool) {
 	if round != r.round {
 		return
@@ -157,8 +157,8 @@ func (r *reader) again(p, round int, catching, more bool) {
 	r.c.after(r.interval(), func() { r.ask(p, round, false) })
 }
 
-// noteVisible records that the changes of peer p between the positions before and now have
-// become known.
+// noteVisible records that the reader now knows more changes of peer p. before is the position
+// up to which it knew the changes earlier.
 func (r *reader) noteVisible(p int, before index.Position) {
 	c, n := r.c, &r.c.nodes[p]
 	now := r.index.Position(index.Node(p))

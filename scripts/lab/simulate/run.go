@@ -11,9 +11,10 @@ import (
 const perSecond = 400
 
 // Run simulates a cluster in three parts. First, the sampled nodes start without an index and
-// read all sets. Then segments are added and removed. Then this continues while a share of the
-// nodes restart, including one with an index. Run uses one core, and memory for all sets and
-// indexes: about 2.5 MB per node, and 3.3 bytes for each key of each index.
+// read all sets. Then segments are added and removed. In the third part, segments are still
+// added and removed, and a share of the nodes restart, including one with an index. Run uses one
+// core, and memory for all sets and indexes: about 2.5 MB per node, and 3.3 bytes for each key
+// of each index.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ func (c *cluster) part(ctx context.Context, name string, first func()) (Part, er
 }
 
 // restarts restarts nodes one after another during half of the duration, so that the last ones
-// are back before the end. The first of them is the reader that is not steady.
+// are back before the end. The first of them has the only reader that is not steady, which means
+// that it restarts.
 func (c *cluster) restarts(report *Report) {
 	n := min(int(math.Ceil(c.o.Restart*float64(c.o.Nodes))), c.o.Nodes-c.o.Sampled)
 	if n == 0 {
@@ -121,7 +123,8 @@ func (c *cluster) restarts(report *Report) {
 }
 
 // use returns the share of existing segments for which a reader that started empty finds a
-// holder: in its own index, and if it also asks one neighbour for holders that it does not know.
+// holder. It counts twice: once with the reader's own index alone, and once with one neighbour,
+// which the reader asks if its own index leads to no holder.
 func (c *cluster) use(r *reader, seconds float64) Use {
 	var alone, neighbour answers
 	for range 2000 {

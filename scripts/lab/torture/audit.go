@@ -12,8 +12,8 @@ import (
 type cache interface {
 	// found returns which items a lookup finds.
 	found(ctx context.Context, items []*item) ([]bool, error)
-	// read calls see with the bytes of an item, in runs that begin at multiples of 8. It returns
-	// false if the item is absent.
+	// read passes the bytes of an item to the function see, in runs that begin at multiples of 8.
+	// It returns false if the item is absent.
 	read(ctx context.Context, i *item, see func(rank, part int, off int64, b []byte)) (bool, error)
 	// list returns the names of all objects.
 	list(ctx context.Context) ([]tier.Name, error)

@@ -79,7 +79,7 @@ func (c *client) wait(ctx context.Context) error {
 }
 
 // put writes all ranks of an item and returns the level in the reply to the last rank. It calls
-// seen before it fills each run of bytes.
+// the function seen before it fills each run of bytes.
 func (c *client) put(ctx context.Context, i *item, level tier.Level, seen func()) (tier.Level, error) {
 	return c.putFrom(ctx, i, level, func(fill filler) filler {
 		return func(p profile.Part, part int, off int64, dst []byte) error {

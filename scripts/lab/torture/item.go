@@ -63,7 +63,8 @@ type item struct {
 	layout profile.Layout // of one rank
 }
 
-// newSegment returns a random segment of 1 to most tokens.
+// newSegment returns a random segment with at least 1 token and at most as many as the parameter
+// most says.
 func newSegment(s *shape, seed, number uint64, rng *rand.Rand, most int) *item {
 	n := between(rng, 1, most)
 	spec, ok := s.profile.MidSpec(n, headTokens)

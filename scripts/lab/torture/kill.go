@@ -30,8 +30,9 @@ const (
 // turns is the largest number of events before a kill: about as many as occur in one round.
 var turns = [events]int64{inFill: 800, afterAck: 120, afterRead: 120, afterRemoval: 12}
 
-// moment is the time of a kill: delay after the n-th event of a kind, but at the latest limit
-// after the start of the round.
+// moment is the time of a kill: the time delay after the n-th event of a kind. If this event
+// does not occur in time, the kill happens when the time limit has passed since the start of the
+// round.
 type moment struct {
 	event event
 	n     int64
@@ -74,7 +75,7 @@ func light(m moment, kill func()) *fuse {
 	return f
 }
 
-// blow kills now.
+// blow calls kill at once.
 func (f *fuse) blow() {
 	f.once.Do(func() {
 		close(f.lit)

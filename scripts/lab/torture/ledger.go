@@ -77,7 +77,7 @@ type record struct {
 }
 
 // ledger is the log of submissions and acknowledgements. A round is the time between two
-// crashes. An acknowledgement is written to log only after its reply has arrived.
+// crashes. An acknowledgement is written to the field log only after its reply has arrived.
 type ledger struct {
 	mu      sync.Mutex
 	log     io.Writer
@@ -187,7 +187,7 @@ func (l *ledger) audited(r *record, intact bool) {
 	r.missing = r.missing || !intact
 }
 
-// sift returns the records for which keep returns true, in order of submission.
+// sift returns the records for which the function keep returns true, in order of submission.
 func (l *ledger) sift(keep func(r *record) bool) []*record {
 	l.mu.Lock()
 	defer l.mu.Unlock()

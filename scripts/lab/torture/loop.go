@@ -227,8 +227,8 @@ func (t *loops) stumble(ctx context.Context, n int) error {
 	start, cancel := context.WithTimeout(ctx, time.Duration(1+t.moments.Int64N(int64(longestStumble))))
 	defer cancel()
 	if err := t.daemon.Restart(start, t.args(n)...); err != nil {
-		// Restart killed the daemon when start ended. Other errors would occur again at the next
-		// restart.
+		// The context start ended, and Restart has killed the daemon. Any other error would occur
+		// again at the next restart.
 		return ctx.Err()
 	}
 	return t.daemon.Kill()

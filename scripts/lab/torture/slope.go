@@ -28,8 +28,8 @@ type Slope struct {
 // leastSamples is the minimum number of samples for an interval.
 const leastSamples = 8
 
-// slopeOf fits a line to the values y at the times hours. bound is in percent of the mean per
-// hour.
+// slopeOf fits a line to the values y. The slice hours has the times of these values. bound is
+// in percent of the mean per hour.
 func slopeOf(hours, y []float64, bound float64) Slope {
 	n := float64(len(y))
 	s := Slope{Samples: len(y), Bound: bound, Verdict: short}
@@ -79,8 +79,8 @@ func slopeOf(hours, y []float64, bound float64) Slope {
 }
 
 // student returns the 97.5 % quantile of Student's t-distribution with v >= 1 degrees of
-// freedom. It is exact for 1 and 2. From there on it uses the Cornish-Fisher expansion, which is
-// within 1 %.
+// freedom. For v = 1 and v = 2 it is exact. For larger v it uses the Cornish-Fisher expansion,
+// whose error is within 1 %.
 func student(v float64) float64 {
 	const z = 1.959964
 	switch {

@@ -223,7 +223,8 @@ func (s *soak) steps() (n int) {
 	return n
 }
 
-// grind runs the mills until ctx ends, each with rate steps per second; 0 = without pauses.
+// grind runs the mills until ctx ends. rate is the number of steps per second of each mill; 0 =
+// without pauses.
 func (s *soak) grind(ctx context.Context, rate float64) error {
 	failed := make([]error, len(s.mills))
 	var all sync.WaitGroup
@@ -231,8 +232,8 @@ func (s *soak) grind(ctx context.Context, rate float64) error {
 		all.Go(func() {
 			next := time.Now()
 			for ctx.Err() == nil {
-				// ctx ends only pauses between steps. Calls have their own timeouts and are not
-				// interrupted.
+				// When ctx ends, only the pauses between steps are interrupted. Calls have their own
+				// timeouts and are not interrupted.
 				if failed[n] = m.step(context.WithoutCancel(ctx), s.tell); failed[n] != nil {
 					return
 				}

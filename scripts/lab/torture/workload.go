@@ -232,8 +232,8 @@ func (w *workload) partner(i *item) *item {
 	return nil
 }
 
-// unfinished returns a segment that will not be written to its end and counts as a stranger
-// from then on.
+// unfinished returns a segment whose put is broken off before its end. From then on it is a
+// stranger: an item that audits must not find.
 func (w *workload) unfinished() *item {
 	w.mu.Lock()
 	defer w.mu.Unlock()

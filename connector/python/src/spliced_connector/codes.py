@@ -14,11 +14,11 @@ class Code(IntEnum):
     OK = 0
     """Done."""
     MISS = 1
-    """Not held, or not held in an acceptable form."""
+    """Not cached, or not cached in an acceptable form."""
     INVALID = 2
     """The request can never be right."""
     BUSY = 3
-    """A bound on work in flight is met, or the row did not fit this reply."""
+    """The limit of work in flight is reached, or the row did not fit into this reply."""
     FULL = 4
     """No room after eviction."""
     GONE = 5
@@ -28,7 +28,7 @@ class Code(IntEnum):
     UNAVAILABLE = 7
     """Starting or stopping."""
     EXISTS = 8
-    """Another client holds or fills this key."""
+    """Another client has published this key or is filling it."""
     DENIED = 9
     """Tenant or peer not allowed."""
     STALE = 10
@@ -40,4 +40,4 @@ class Code(IntEnum):
     LATE = 13
     """The deadline passed."""
     QUOTA = 14
-    """The tenant's byte quota is met."""
+    """The tenant's byte quota is used up."""

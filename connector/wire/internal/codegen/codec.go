@@ -163,8 +163,9 @@ func (s *source) decodeMethod(p *schema.Protocol, m *schema.Message, shared bool
 	return d.end()
 }
 
-// decoding generates the code that reads one body into the fields of the variable in. A
-// section's rows may be columns of outer, the body of the message that the section belongs to.
+// decoding generates the code that reads one body. The field in is the text before each field
+// name in that code, such as "m.". The columns of a section may have as many rows as a column of
+// outer, the body of the message that the section belongs to.
 type decoding struct {
 	*source
 	outer  []schema.Item
@@ -226,8 +227,8 @@ func (d *decoding) items(items []schema.Item) error {
 	return nil
 }
 
-// structOf returns the name of the struct that a field belongs to; "" for fields of the message
-// itself and of tables.
+// structOf returns the name of the Go struct that a field belongs to. It returns "" for fields
+// that belong to the message itself, and for columns of a table, such as "Memory[].Layer".
 func structOf(f *schema.Field) string {
 	if _, _, ok := table(f.Name); ok {
 		return ""
@@ -277,9 +278,9 @@ func (d *decoding) length(items []schema.Item, name string) (string, error) {
 	return fmt.Sprintf("len(m.%s)", name), nil
 }
 
-// counts generates the remaining checks of Rows and Divides: first the rows of all columns that
-// must be present, then the divisions, and the rows of optional columns together with their
-// divisions.
+// counts generates the checks of Rows and Divides that the generated code makes at the end of a
+// body. It first checks the columns that must be present. For each field in order, it then
+// checks the number of rows of an optional column, and the counts that divide another column.
 func (d *decoding) counts(items []schema.Item) error {
 	fields := fieldsOf(items)
 	for _, f := range fields {

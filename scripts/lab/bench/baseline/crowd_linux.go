@@ -18,9 +18,9 @@ const CrowdCommand = "bench-crowd"
 // firstExtra is the descriptor of the first of exec.Cmd's ExtraFiles.
 const firstExtra = 3
 
-// Crowd is a process that echoes messages of many connections. Its time is the lower bound for a
-// server with as many clients. Like RoundTripBare it makes its system calls without notifying
-// Go's scheduler, as a C program would.
+// Crowd is a process that echoes messages of many connections. The time of an echo is the lower
+// bound for a server with the same number of clients. Like RoundTripBare, the process makes its
+// system calls without notifying Go's scheduler, as a C program would.
 type Crowd struct {
 	clients []*os.File
 	cmd     *exec.Cmd

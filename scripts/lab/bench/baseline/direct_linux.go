@@ -38,8 +38,8 @@ func (t Transfer) Run(ctx context.Context, memory []byte) (Pass, error) {
 	return Pass{Seconds: time.Since(begin).Seconds(), Bytes: t.Bytes, CPU: machine.OwnUsage().Since(before).CPU}, errors.Join(failed...)
 }
 
-// worker transfers blocks: with Apart all blocks of its own part of the file, otherwise the next
-// blocks of the shared front.
+// worker transfers blocks. If Apart is set, it transfers all blocks of its own part of the file,
+// otherwise the next blocks of the shared front.
 func (t Transfer) worker(ctx context.Context, fd, i int, front *atomic.Int64, memory []byte) error {
 	var base int64
 	if t.Apart {

@@ -14,7 +14,7 @@ import (
 
 // Transfer is one pass over a file with O_DIRECT, by fio or by our own loop, with Workers blocks
 // in flight at any time. All workers take the next block from one shared position, the front,
-// that moves through the file, as the disk tier does with a large object. With Apart, each
+// that moves through the file, as the disk tier does with a large object. If Apart is set, each
 // worker has its own part of the file and waits for its own syncs, as writers of small objects
 // do.
 type Transfer struct {

@@ -16,7 +16,7 @@ type Effort struct {
 	Switches float64 // context switches, of live threads
 }
 
-// Since returns the effort since before.
+// Since returns the difference between e and the earlier measurement before.
 func (e Effort) Since(before Effort) Effort {
 	return Effort{CPU: e.CPU - before.CPU, Switches: e.Switches - before.Switches}
 }

@@ -14,7 +14,7 @@ type Usage struct {
 	Written int64   // bytes sent to storage
 }
 
-// Since returns the usage since before.
+// Since returns the difference between u and the earlier measurement before.
 func (u Usage) Since(before Usage) Usage {
 	return Usage{CPU: u.CPU - before.CPU, Written: u.Written - before.Written}
 }

@@ -212,8 +212,8 @@ func (f *demoFlags) rag(ctx context.Context, c *cli.Call, client *connector.Clie
 // trainedModel is the path of the trained model in the repository.
 const trainedModel = "scripts/tinyhybrid/model"
 
-// trained reads the model that answers. Outside the repository it returns none, unless a
-// model was requested.
+// trained reads the trained model, which answers the demo's questions. Outside the repository it
+// returns nil, unless a flag names a model.
 func (f *demoFlags) trained(c *cli.Call) (*ragdemo.Trained, error) {
 	if f.model != "" {
 		return ragdemo.LoadTrained(f.model, f.tolerance)

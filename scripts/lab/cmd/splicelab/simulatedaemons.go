@@ -122,7 +122,7 @@ func exchangesOf(client *api.Client) func(context.Context) (asked, bytes float64
 }
 
 // versionsOf returns a function that reads the version of a daemon's own set, and the versions
-// of the other members' sets that it has read completely.
+// of the other members' sets that the daemon has read completely.
 func versionsOf(client *api.Client) func(context.Context) (uint64, map[string]uint64, error) {
 	return func(ctx context.Context) (uint64, map[string]uint64, error) {
 		cluster, err := client.Cluster(ctx)

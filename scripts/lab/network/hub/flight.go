@@ -24,7 +24,7 @@ type frame struct {
 }
 
 // add queues a frame that arrives at the time at, and reports whether it is now the next frame
-// to arrive. Without room it drops the frame.
+// to arrive. If the queue has no room, add drops the frame.
 func (f *flight) add(at time.Time, bytes []byte) (next bool) {
 	if f.bytes+len(bytes) > maxFlight {
 		f.full++

@@ -142,7 +142,7 @@ type arrival struct {
 	at time.Time
 }
 
-// route appends the arrivals of a frame from a port.
+// route appends the arrivals of a frame that comes from a port.
 func (h *Hub) route(from Port, frame []byte, now time.Time, to []arrival) []arrival {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,9 +17,9 @@ type State = refengine.State[float32]
 // states. The daemon is a Store; tests use memory.
 type Store interface {
 	refengine.Prefixes
-	// Advise returns the positions at which a state is worth saving, and the number of leading
-	// tokens of all that were seen before. from is the position of the last saved state. The
-	// last output tokens of all were generated.
+	// Advise returns the positions at which a state is worth saving, and how many leading tokens
+	// were seen before. The slice all has the tokens of the prompt and of its answer, and output is
+	// the number of tokens of the answer. from is the position of the last saved state.
 	Advise(all []uint32, from, output int, cuts []int, took []Sample) (positions []int, seen int, err error)
 	// Kept counts the states that Save has stored so far.
 	Kept() (states int, bytes int64)

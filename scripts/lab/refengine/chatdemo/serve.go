@@ -32,9 +32,10 @@ type engine struct {
 type planner interface {
 	// lookAt returns the positions, ascending, at which to look for saved states.
 	lookAt(all []uint32, cuts []int) []int
-	// keepOf returns the positions after from at which to save states of a prompt.
+	// keepOf returns the positions, greater than from, at which to save states of a prompt.
 	keepOf(e *engine, all []uint32, cuts []int, from int) ([]int, error)
-	// keepBehind returns the positions at which to save states of the last answer tokens of all.
+	// keepBehind returns the positions at which to save states within the answer. The slice all has
+	// the tokens of the prompt and of its answer, and answer is the number of tokens of the answer.
 	// from is the position of the last saved state.
 	keepBehind(e *engine, all []uint32, cuts []int, answer, from int) ([]int, error)
 }
@@ -218,7 +219,7 @@ func (b everyBlock) keepBehind(_ *engine, all []uint32, _ []int, answer, _ int) 
 	return multiples(len(all)-answer, len(all), int(b)), nil
 }
 
-// multiples returns the multiples of block after from, up to end.
+// multiples returns the multiples of block that are greater than from and at most end.
 func multiples(from, end, block int) []int {
 	var out []int
 	for at := from - from%block + block; at <= end; at += block {

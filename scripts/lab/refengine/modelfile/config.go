@@ -36,7 +36,8 @@ type LinearConfig struct {
 	Kernel     int          // causal convolution over q|k|v; 0 = none
 	Rope       profile.Rope // inside the layer; RetNet and Lightning only
 	// Separate means that the weights of q|k|v, z, b and a are in separate tensors with heads in
-	// order, as in Qwen3.5. Otherwise tensors are as in Qwen3-Next, see tensors. For GDN only.
+	// order, as in Qwen3.5. Otherwise the tensors are as in Qwen3-Next (see Config.tensors).
+	// Separate is for GDN only.
 	Separate bool
 }
 
@@ -77,7 +78,8 @@ func (c LinearConfig) Delta() bool { return c.Family.Transition() == profile.Den
 func (c LinearConfig) Erases() bool { return c.Family == profile.GDN2 }
 
 // Betas returns how many numbers per token the projection of write gates has. With gates per
-// channel, all erase gates come first, then all write gates, each with heads in order.
+// channel, all erase gates come first, then all write gates. The heads are in order in both
+// groups.
 func (c LinearConfig) Betas() int {
 	switch {
 	case c.Erases():

@@ -50,10 +50,12 @@ type spec struct {
 }
 
 // tensors lists the model's tensors in file order. Names are those of Qwen3-Next with dense
-// MLPs. In in_proj_qkvz and in_proj_ba, rows are grouped by key head, as in Qwen3-Next: per key
-// head q, k, then v and z of its value heads; and b, then a. With LinearConfig.Separate,
-// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 replace these two. All families
-// except GDN use the separate in_proj_b and in_proj_a. Fixed decays are in linear_attn.slopes.
+// MLPs. As in Qwen3-Next, the rows of in_proj_qkvz and in_proj_ba are grouped by key head. For
+// each key head, in_proj_qkvz has the rows of q, of k, and of v and z of the value heads that
+// share this key head; in_proj_ba has the rows of b, then of a. With LinearConfig.Separate,
+// in_proj_qkv, in_proj_z, in_proj_b and in_proj_a of Qwen3.5 replace these two tensors. All
+// families except GDN use the separate in_proj_b and in_proj_a. Fixed decays are in
+// linear_attn.slopes.
 func (c Config) tensors() []spec {
 	list := []spec{{"model.embed_tokens.weight", []int{c.Vocab, c.Dim}, roleEmbedding}}
 	for i, kind := range c.Layers {

@@ -222,8 +222,9 @@ func (d *demo) tell(s Step) {
 	}
 }
 
-// until polls done until it returns true. Polling is necessary, because nothing signals that a
-// peer's index has arrived or that a daemon has ended.
+// until calls done repeatedly until it returns true or an error, or until the time visible has
+// passed. Polling is necessary, because nothing signals that a peer's index has arrived or that
+// a daemon has ended.
 func (d *demo) until(done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(d.ctx, visible)
 	defer cancel()

@@ -44,7 +44,7 @@ func RunClient(ctx context.Context, client *connector.Client, o Options) (*Repor
 	return Run(ctx, m, s, o)
 }
 
-// attachedAgain waits until the client is attached to another daemon than the one with the epoch
+// attachedAgain waits until the client is attached to another daemon than the one whose epoch is
 // former, and the model is registered there.
 func attachedAgain(ctx context.Context, client *connector.Client, model *connector.Model, former uint64) error {
 	tick := time.NewTicker(time.Millisecond) // the loss of a daemon can only be polled

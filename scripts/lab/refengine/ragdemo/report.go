@@ -24,8 +24,8 @@ type Report struct {
 	Sentence string     `json:"sentence"`
 }
 
-// Way is one way to serve the requests. Cold and Warm are the same requests in
-// every way.
+// Way is one way to serve the requests. Cold has the results of the cold requests, and Warm
+// those of the warm requests. The same requests are cold in every way.
 type Way struct {
 	Name      string `json:"name"`
 	Cold      Group  `json:"cold"`

@@ -109,8 +109,8 @@ func (r *runner) crash(ctx context.Context, after int) error {
 		return fmt.Errorf("crash: %w", err)
 	}
 	out.BackMs = float64(time.Since(began)) / float64(time.Millisecond)
-	// The replay comes before Holdings, because looking up everything would make the daemon read
-	// it ahead.
+	// The replay comes before Holdings, because Holdings looks up all objects, and the daemon would
+	// read these ahead.
 	again, err := r.replay(ctx)
 	if err != nil {
 		return fmt.Errorf("after the crash: %w", err)

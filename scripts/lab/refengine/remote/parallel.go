@@ -12,8 +12,8 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// watchWait bounds one WatchPlan or WatchJobs call. pieceWait bounds the wait for a first piece
-// that the daemon has just reported as present.
+// watchWait bounds one WatchPlan or WatchJobs call. pieceWait bounds the wait for the first
+// piece of a segment after the daemon has reported this piece as present.
 const (
 	watchWait = 2 * time.Second
 	pieceWait = 2 * time.Second
@@ -142,8 +142,8 @@ func (c *computing) whole(row, end int) error {
 }
 
 // watch receives the progress of rows. Once no more progress is expected, watch computes the
-// rows that were not delivered. If the daemon does not answer or no longer knows the plan, these
-// are all remaining rows.
+// rows that were not delivered. If the daemon does not answer or no longer knows the plan, no
+// more progress is expected, and watch computes all rows that are still missing.
 func (c *computing) watch(wait time.Duration) error {
 	if c.open == 0 {
 		return nil
@@ -229,10 +229,10 @@ func (s *Store) piece(key profile.SegmentKey, spec profile.SegmentSpec, wait tim
 	return out, nil
 }
 
-// Work computes segments for other engines until the store's context ends. It computes each
-// segment in isolation, or continues from its first piece, and publishes it like any segment. It
-// declines jobs that it cannot do. An error that it returns comes from the daemon, which may be
-// temporarily absent.
+// Work computes segments for other engines until the store's context ends. It computes a whole
+// segment in isolation, or continues from the first piece of the segment, which another engine
+// has published. It publishes the result like any segment. It declines jobs that it cannot do.
+// An error that it returns comes from the daemon, which may be temporarily absent.
 func (s *Store) Work(m *refengine.Model[float32]) error {
 	q := connector.WorkerQuery{Jobs: 2, Pieces: true, Wait: watchWait}
 	for {

@@ -163,10 +163,11 @@ func (s *Store) SaveRows(prompt []uint32, parent int, positions []int, rows *ref
 	return nil
 }
 
-// SaveBehind saves the tokens of all after parent, which a decoder with the option Keep has
-// computed. parent is a position with a saved checkpoint; 0 = the start. If rows take fewer
-// bytes than the states at the end (profile.RowBytes), SaveBehind saves a checkpoint of kind
-// Rows at every step-th token; otherwise it saves the states at the end.
+// SaveBehind saves the tokens after position parent, which a decoder with the option Keep has
+// computed. The slice all has all tokens of the sequence. parent is a position with a saved
+// checkpoint; 0 = the start. If rows take fewer bytes than the states at the end
+// (profile.RowBytes), SaveBehind saves a checkpoint of kind Rows at every step-th token;
+// otherwise it saves the states at the end.
 func (s *Store) SaveBehind(all []uint32, parent, step int, d *refengine.Decoder) error {
 	rows, st := d.Kept(), d.Settle()
 	if st.Tokens != len(all) || parent < 0 || parent >= len(all) || step < 1 {

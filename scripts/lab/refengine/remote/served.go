@@ -8,9 +8,9 @@ import (
 	"github.com/spliced-kv/spliced/scripts/lab/refengine"
 )
 
-// ServedPrefix reports to the daemon how a prompt of the given number of tokens was served: the
-// first reused tokens came from the last loaded checkpoint; 0 = no checkpoint. first is the time
-// to the first token.
+// ServedPrefix reports to the daemon how a prompt was served. tokens is the number of tokens of
+// the prompt. reused is how many of its leading tokens came from the last loaded checkpoint; 0 =
+// no checkpoint. first is the time to the first token.
 func (s *Store) ServedPrefix(tokens, reused int, first time.Duration) error {
 	q := connector.Served{Way: wire.WayRecompute, Tokens: tokens, Prefix: reused, PrefixReason: s.found.PrefixReason, First: first}
 	if reused > 0 {

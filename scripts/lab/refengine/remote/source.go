@@ -119,8 +119,9 @@ func (s *source) begin(prefix []uint32) error {
 	return nil
 }
 
-// holds reports whether a checkpoint's running states equal those of from, bit for bit. A
-// comparison of tokens does not suffice, because from may be the state after a splice.
+// holds reports whether a checkpoint's running states equal those of the state s.from, bit for
+// bit. A comparison of tokens does not suffice, because that state may be the result of a
+// splice.
 func (s *source) holds(c *connector.Checkpoint) (bool, error) {
 	last := c.Last()
 	for _, i := range s.store.prof.LinearLayers() {

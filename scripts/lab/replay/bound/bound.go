@@ -59,8 +59,8 @@ type Trace struct {
 	input float64 // tokens
 }
 
-// span is a run of tokens of a request. The last earlier request with these tokens is since, for
-// all tokens of the span.
+// span is a run of tokens of a request. since is the last earlier request that had these tokens;
+// it is the same for all tokens of the span.
 type span struct {
 	since  int32
 	tokens int32

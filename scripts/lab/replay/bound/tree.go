@@ -19,8 +19,9 @@ type branch struct {
 
 func newTree() tree { return tree{nodes: make([]node, 1), child: map[branch]int32{}} }
 
-// pass calls tell for each run of symbols of a sequence that was seen before, with the last
-// request, since, that had the run. end means that the run ends at a node of the tree.
+// pass follows a sequence through the tree, and calls tell for each run of its symbols that
+// earlier sequences had, in order. since is the last request that had the run, and symbols the
+// length of the run. end means that the run ends at a node of the tree.
 func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bool)) {
 	at := int32(0)
 	for len(symbols) > 0 {
@@ -38,8 +39,8 @@ func (t *tree) pass(symbols []uint32, tell func(since int32, symbols int, end bo
 	}
 }
 
-// insert adds the sequence input, output to the tree, and records request now at each edge that
-// the sequence passes.
+// insert adds the sequence that consists of input and output to the tree. The parameter now is
+// the number of the request; insert records it at each edge that the sequence passes.
 func (t *tree) insert(input, output []uint32, now int32) {
 	symbols := input
 	if len(output) > 0 {

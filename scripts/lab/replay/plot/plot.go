@@ -1,6 +1,6 @@
 // Package plot draws small charts as SVG: lines over a few values of x, or bars for a single
-// one. Axes have units, and every series is named next to its line or bar. A reader can get all
-// figures from the text.
+// value of x. Axes have units, and every series is named next to its line or bar. A reader can
+// get all figures from the text.
 package plot
 
 import (

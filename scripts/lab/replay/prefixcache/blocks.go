@@ -154,8 +154,9 @@ func (b *Blocks) leave(n int32) {
 	b.nodes[d.newer].older = d.older
 }
 
-// extended returns the child whose symbols are all a prefix of symbols. It returns 0 if there is
-// none, or if another child shares a longer prefix.
+// extended returns the child of block n that a sequence extends: all symbols of the child are a
+// prefix of symbols. It returns 0 if there is no such child, or if another child shares a longer
+// prefix.
 func (b *Blocks) extended(n int32, symbols []uint32) int32 {
 	size := b.options.Symbols
 	if len(symbols) >= size {

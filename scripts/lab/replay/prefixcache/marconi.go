@@ -9,8 +9,8 @@ import (
 // Quirks are bugs of the simulator that Marconi's authors released. All of them are needed to
 // reproduce its numbers. The zero value has no bugs.
 type Quirks struct {
-	// ParentMLP changes how the MLPs' work between a node's parent and the node is computed.
-	// Correct is the MLPs' work up to the node minus their work up to the parent. The bug
+	// ParentMLP changes how the MLPs' work between a node's parent and the node is computed. The
+	// correct value is the MLPs' work up to the node minus their work up to the parent. The bug
 	// subtracts ParentMLP times the work of the attention layers up to the parent instead.
 	// ParentMLP is the number of MLP layers per attention layer (7 in the paper's model); 0 = no
 	// bug.
@@ -38,8 +38,8 @@ type MarconiOptions struct {
 	// OwnBytes divides a node's savings by the bytes that its eviction frees, instead of by the
 	// bytes of the state and rows of its whole prefix. This gives fewer hits.
 	OwnBytes bool
-	// LogRecency uses -log(age) as recency instead of 1/age. With 1/age, useful alphas are
-	// smaller than the first step of the grid, because its distribution is very skewed.
+	// LogRecency uses -log(age) as recency instead of 1/age. The distribution of 1/age is so skewed
+	// that useful alphas would be smaller than the first step of the grid.
 	LogRecency bool
 }
 

@@ -3,8 +3,9 @@ package prefixcache
 import "github.com/spliced-kv/spliced/policy/radix"
 
 // released is the common part of the two tree caches of Marconi's simulator. Each lookup, insert
-// and eviction advances its clock by one. An insert computes the space that it needs before
-// evictions, although they may change its path. Each request makes two lookups.
+// and eviction advances its clock by one. An insert computes the space that it needs before it
+// evicts nodes, although the evictions may change the path of the inserted sequence. Each
+// request makes two lookups.
 //
 // The cached bytes may therefore exceed the capacity a little, and a path that is about to be
 // extended may be evicted.
@@ -25,7 +26,7 @@ type rules interface {
 	next(whole []uint32, input int)
 }
 
-// serve looks up the first input symbols of whole, and then caches whole.
+// serve looks up the first symbols of whole, as many as input says, and then caches whole.
 func (c *released) serve(o rules, whole []uint32, input int) Hit {
 	c.clock++
 	p := c.Match(whole[:input])

@@ -65,7 +65,7 @@ func (t *tree) edgeBytes(n radix.Node) int64 {
 	return t.bytes(1, t.End(n)-t.Begin(n))
 }
 
-// after returns the node after n in depth-first order, None at the end.
+// after returns the node that follows n in depth-first order; None at the end.
 func (t *tree) after(n radix.Node) radix.Node {
 	if c := t.FirstChild(n); c != radix.None {
 		return c

@@ -13,9 +13,10 @@ import (
 // sessions.
 var errNoTexts = errors.New("no texts")
 
-// companion opens the file that a trace refers to. If named is set, it opens that file.
-// Otherwise it opens the file of the wanted shape in the trace's directory. If there are
-// several, it opens the file whose name has the longest common prefix with the trace's name.
+// companion opens the file that a trace refers to. If a name is given (named), it opens that
+// file. Otherwise it opens the file of the wanted shape in the trace's directory. If several
+// files have this shape, it opens the one whose name has the longest common prefix with the
+// trace's name.
 func companion(of *stream, named string, want shape) (*stream, error) {
 	what := map[shape]string{shapeTrajectories: "texts of sessions", shapeLengths: "lengths of passages"}[want]
 	if named != "" {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// integers reads a comma-separated line of whole numbers from 0 to most. It appends them to out
-// and returns out.
+// integers reads a comma-separated line of whole numbers. Each number must be from 0 to the
+// bound most. integers appends the numbers to out and returns out.
 func integers(out []int, line []byte, most int) ([]int, error) {
 	for i := 0; ; i++ {
 		field, rest, more := bytes.Cut(line, []byte{','})

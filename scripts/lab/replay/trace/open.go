@@ -128,8 +128,9 @@ func (s *stream) enter(in io.Reader, member string) error {
 	return &Error{NoMember, s.name, 0, fmt.Errorf("%s: it holds %s", what, some(names))}
 }
 
-// named reports whether name names the member with the path full. name may be the path, the path
-// without folders, or that without its extension.
+// named reports whether name selects a member of an archive; full is the path of the member.
+// name may be the whole path, the path without its folders, or the path without folders and
+// extension.
 func named(full, name string) bool {
 	base := full[strings.LastIndexByte(full, '/')+1:]
 	if full == name || base == name {

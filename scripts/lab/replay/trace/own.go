@@ -15,17 +15,17 @@ import (
 //
 //	"tokens": [1, 2, 3]                  token ids
 //	"blocks": [[1, 2], [3]]              token ids in runs, concatenated
-//	"hashes": ["a7f3", 17]               blocks of block_tokens tokens: equal means the same block
-//	                                     after any blocks; strings or numbers
+//	"hashes": ["a7f3", 17]               hashes of blocks of block_tokens tokens, as strings or numbers;
+//	                                     equal hashes mean equal blocks, after any other blocks
 //	"segments": [["doc-7", 566], …]      ids and tokens of segments, in prompt order
 //
 // and may have more fields:
 //
-//	"input_length": 900      of the whole prompt; default: the length of the given tokens. Tokens
-//	                         beyond the given blocks or segments can never be reused
-//	"output": [4, 5]         token ids, or blocks as hashes if the prompt is given as such
-//	"output_length": 40      if the generated tokens are unknown
-//	"timestamp": 1500        milliseconds since the trace began, not falling
+//	"input_length": 900      tokens of the whole prompt; the default is the number of given tokens.
+//	                         Tokens after the given blocks or segments can never be reused
+//	"output": [4, 5]         token ids, or hashes of blocks if the prompt is given as hashes
+//	"output_length": 40      number of generated tokens, if their ids are unknown
+//	"timestamp": 1500        milliseconds since the trace began, never decreasing
 //	"session": "u-17"        a name
 //	"cuts": [128, 640]       token positions in the prompt where the application joined its parts, ascending
 //

@@ -143,8 +143,8 @@ func (r *Reader) Next(q *Request) error {
 	}
 	q.reset(r.in.at)
 	if err := r.decode(line, q); err != nil {
-		// An error in a companion file is returned as it is. For a contradiction, the error has
-		// the place in the trace that refers to the companion.
+		// An error in a companion file is returned as it is. If the companion contradicts the trace,
+		// the error has the place in the trace that refers to the companion.
 		var e *Error
 		if errors.As(err, &e) {
 			if e.Code == Mismatch {

@@ -66,13 +66,13 @@ type trajectory struct {
 	asks, answers [][]uint32
 }
 
-// keptAsks is the number of most recent asks in a prompt from which older observations are
-// omitted; the first ask is kept too. This is the rule of SWE-agent, as Marconi's generator
-// applies it.
+// keptAsks concerns prompts from which older observations are omitted. Such a prompt has the
+// first ask and the keptAsks most recent asks (see trajectory). This is the rule of SWE-agent,
+// as Marconi's generator applies it.
 const keptAsks = 6
 
-// prompt appends the input of a turn, which must have want tokens. If the whole session so far
-// has another length, old observations are omitted.
+// prompt appends the input of a turn. want is the number of tokens that the input must have. If
+// the whole session so far has another length, old observations are omitted.
 func (t *trajectory) prompt(out []uint32, turn, want int) []uint32 {
 	whole := t.length(turn, 0)
 	dropped := 0
@@ -88,7 +88,8 @@ func (t *trajectory) prompt(out []uint32, turn, want int) []uint32 {
 	return append(out, t.asks[turn]...)
 }
 
-// length returns the length of the input of a turn without asks 1 to dropped.
+// length returns the number of tokens of the input of a turn, without the asks with the numbers
+// 1 to dropped.
 func (t *trajectory) length(turn, dropped int) int {
 	n := len(t.asks[turn])
 	for i := range turn {

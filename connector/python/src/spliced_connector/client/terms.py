@@ -7,64 +7,64 @@ from enum import IntEnum, IntFlag
 
 
 class Accept(IntFlag):
-    """Accept bits say what a checkpoint is, or which ones a request takes."""
+    """Accept bits are the kind of a checkpoint, or the kinds that a request accepts."""
 
     NONE = 0
     """No checkpoint."""
     EXACT = 1
-    """What a full prefill gives."""
+    """The states are those of a full prefill."""
     SPLICED = 2
-    """It went through the composition of segments."""
+    """The states were composed from segments."""
     ANY = 3
-    """Either."""
+    """Exact or spliced."""
     ROWS = 4
-    """Exact, and kept as rows without states: those of any of its tokens are rebuilt by `replay`.
-    With the feature *rows* only.
+    """Exact, but stored as rows without states: `replay` rebuilds the states at any of its tokens.
+    Only with the feature *rows*.
     """
 
 
 class Level(IntEnum):
-    """Level is an acknowledgement level: what an object has to survive before its commit is
-    answered, or what it survives. Every number but these is invalid.
+    """Level is an acknowledgement level: the failure that an object must survive before its commit
+    is answered, or the failure that it survives. All other numbers are invalid.
     """
 
     DEFAULT = 0
-    """What the daemon's `ack-level` says."""
+    """The level in the daemon's setting `ack-level`."""
     MEMORY = 1
-    """Nothing: a daemon that ends may lose it."""
+    """No failure: the object may be lost when the daemon ends."""
     LOGGED = 2
-    """A killed daemon: the kernel has its bytes and the row that finds them."""
+    """A kill of the daemon: the kernel has the bytes and the row with their location."""
     SYNCED = 3
-    """Power loss: the disk has both."""
+    """A loss of power: the disk has the bytes and the row with their location."""
 
 
 class Status(IntEnum):
     """Status of a segment in a match."""
 
     MISS = 0
-    """Not held."""
+    """Not cached."""
     HIT = 1
-    """Held: `acquire` may lease it."""
+    """Cached: `acquire` may lease it."""
     PENDING = 2
-    """It is being filled."""
+    """A client is filling it."""
 
 
 class Tier(IntEnum):
-    """Tier numbers say where a segment or checkpoint lies."""
+    """Tier numbers say where a segment or checkpoint is stored."""
 
     NONE = 0
     """Nowhere."""
     HBM = 1
-    """Memory of GPUs: all ranks with engines have it on theirs. Only connections with
-    *attach-device* see this tier; others see the one that `acquire` reads.
+    """Memory of GPUs: each rank that has an engine has a copy on its GPU. Only connections with
+    *attach-device* see this tier; other connections see the tier that `acquire` reads.
     """
     DRAM = 2
     """Memory of the host."""
     DISK = 3
-    """A hit that takes a read."""
+    """The disk: a hit that must first be read."""
     PEER = 4
-    """Another node, or a store that nodes share, is believed to have it: a hit that is fetched.
-    Only connections with *estimates* see this tier; for others it is a miss.
+    """Another node, or a store that nodes share, is believed to have it: a hit that must first be
+    fetched. Only connections with *estimates* see this tier; for other connections it is a miss.
     """
 
 
@@ -72,21 +72,21 @@ class Reason(IntEnum):
     """Reason numbers say why something is a miss."""
 
     NONE = 0
-    """It is no miss."""
+    """Not a miss."""
     UNKNOWN = 1
     """Never seen."""
     EVICTED = 2
-    """It left to make room."""
+    """Evicted to make room."""
     PENDING = 3
-    """It is being filled."""
+    """A client is filling it."""
     REMOVED = 4
-    """By an operator."""
+    """Removed by an operator."""
     REFUSED = 5
-    """By admission, a quota or for want of room."""
+    """Refused by admission or by a quota, or for lack of room."""
     ABORTED = 6
     """Its writer failed."""
     OTHER_KIND = 7
-    """A checkpoint is held, but not of an accepted kind."""
+    """A checkpoint is cached, but not of an accepted kind."""
     OFF = 8
     """The profile is switched off for splicing, see *report*."""
 
@@ -95,22 +95,22 @@ class Way(IntEnum):
     """Way to serve a prompt; AdviseReply.WayMicros is indexed by way minus one."""
 
     RECOMPUTE = 1
-    """Nothing is used."""
+    """Computing everything."""
     PREFIX = 2
-    """From the longest checkpoint on."""
+    """Continuing from the longest checkpoint."""
     SPLICE = 3
-    """From the longest checkpoint on, with the segments that are held."""
+    """Continuing from the longest checkpoint, with the cached segments."""
     REPLAY = 4
-    """From a token inside a buffer on."""
+    """Continuing from a token inside a buffer."""
 
 
 class Splicing(IntEnum):
     """Splicing numbers are ways to splice a request within its max loss."""
 
     ASKED = 0
-    """As it asked."""
+    """As requested."""
     REFRESHED = 1
-    """With the last of its segments computed in context."""
+    """With the last segment computed in context."""
     NONE = 2
     """Not at all."""
 
@@ -119,36 +119,36 @@ class Why(IntEnum):
     """Why numbers say why a checkpoint at a position is worth having."""
 
     BRANCH = 1
-    """Prompts part there."""
+    """Prompts branch there."""
     LAST = 2
     """The last position that the same prompt can use, or the end of an answer."""
     BOUNDARY = 3
     """A cut that the application named."""
     PLACED = 4
-    """Placed from the depths at which earlier prompts parted."""
+    """Chosen from the depths at which earlier prompts branched."""
 
 
 class Verdict(IntEnum):
-    """Advice numbers say why something is worth storing (below 16) or is not. Unlike a Reason of
-    match this is about objects that are not held yet.
+    """Advice numbers say why an object is worth storing (numbers below 16) or is not. Unlike the
+    Reason of a match, they concern objects that are not cached yet.
     """
 
     NONE = 0
-    """It is held, or being stored."""
+    """It is cached or being stored."""
     SEEN = 1
-    """It came before."""
+    """It was seen before."""
     CHEAP = 2
-    """Storing it costs next to nothing of computing it."""
+    """Not seen before, but storing it costs very little compared with computing it."""
     ASKED = 3
     """The application named it."""
     RETURNING = 4
-    """Such things come back."""
+    """Not seen before, but similar objects are used again."""
     SHORT = 16
-    """Computing it again takes less than fetching it."""
+    """Computing it again takes less time than fetching it."""
     COLD = 17
-    """Not expected back often enough for what storing it takes."""
+    """Not expected to be used often enough to justify the cost of storing it."""
     THIN = 18
-    """Saves less per byte than what would have to leave."""
+    """Saves less per byte than the objects that would be evicted for it."""
     LARGE = 19
     """Takes more than its share of the pool."""
     NO_GAIN = 20
@@ -156,37 +156,39 @@ class Verdict(IntEnum):
 
 
 class Alone(IntEnum):
-    """Alone numbers say why nothing was begun for a plan."""
+    """Alone numbers say why no plan was started."""
 
     NONE = 0
-    """It was."""
+    """A plan was started."""
     NO_GAIN = 1
-    """Others would not have them here sooner."""
+    """With other engines, the rows would not be available sooner."""
     NO_WORKERS = 2
     """No engine of another connection takes jobs of this profile and tenant."""
     NOT_ALLOWED = 3
-    """The tenant has not `parallel`: its token ids stay on this node."""
+    """The tenant does not have `parallel`: its token ids must stay on this node."""
     NO_ROOM = 4
-    """What others compute would not fit here."""
+    """This node has no room for the results of other engines."""
     BUSY = 5
-    """A bound on plans is met, here or for the connection."""
+    """The maximum number of plans is reached, on this node or on the connection."""
     OFF = 6
     """The profile is switched off for splicing, see *report*."""
     HERE = 7
-    """All rows are held or computed here already."""
+    """All rows are already cached or being computed on this node."""
 
 
 class Progress(IntEnum):
     """Progress numbers say what happened to a row of a plan."""
 
     COMMITTED = 1
-    """It is here: `acquire` leases it."""
+    """The row is on this node: `acquire` leases it."""
     ABORTED = 2
-    """Its worker declined, is gone, or its bytes did not come; compute it."""
+    """The worker declined the row or is gone, or the bytes did not arrive; compute the row."""
     LATE = 3
-    """It is not here in time; compute it."""
+    """The row did not arrive in time; compute it."""
     PIECE = 4
-    """Its first piece is here, the key of the tokens before `own begins`. The row is still open."""
+    """The first piece of the row is on this node: the segment of the tokens before `own begins`.
+    The row is still open.
+    """
 
 
 NONE64 = 2**64 - 1

@@ -46,7 +46,9 @@ from spliced_connector.wire.schema import Message, message
 @message("hello request")
 @dataclass(frozen=True, slots=True)
 class HelloRequest(Message):
-    """Opens a connection. Sizes are wishes in bytes; 0 takes the daemon's default."""
+    """Opens a connection. StagingBytes and SlotBytes are the requested sizes of the regions; 0 =
+    the daemon's default.
+    """
 
     min_version: int = w.u16()
     max_version: int = w.u16()
@@ -61,8 +63,9 @@ class HelloRequest(Message):
 @message("hello reply")
 @dataclass(frozen=True, slots=True)
 class HelloReply(Message):
-    """Carries three descriptors, in this order: the public arena and the private slots (both can
-    only be read), and staging (read and write).
+    """Comes with three descriptors: first the public arena and this connection's slots, which the
+    client can map for reading only, then this connection's staging, which the client can map for
+    reading and writing.
     """
 
     version: int = w.u16()
@@ -82,9 +85,9 @@ class HelloReply(Message):
 @message("profile request")
 @dataclass(frozen=True, slots=True)
 class ProfileRequest(Message):
-    """Registers an identity and this engine's binding. It may carry one descriptor: engine memory,
-    described by Memory. Segment and checkpoint bytes are the engine's own sizes, which must
-    agree with the daemon's.
+    """Registers a model's identity and this engine's binding. It may carry one descriptor, of
+    engine memory, which the field Memory describes. SegmentBytes and CheckpointBytes are the
+    sizes that the engine computes; the daemon refuses the profile if it computes other sizes.
     """
 
     block_tokens: int = w.u32()
@@ -108,7 +111,7 @@ class ProfileRequest(Message):
 @message("profile reply")
 @dataclass(frozen=True, slots=True)
 class ProfileReply(Message):
-    """Answers ProfileRequest."""
+    """Answers a ProfileRequest."""
 
     profile: int = w.u32()
     memory: int = w.u32()
@@ -118,7 +121,7 @@ class ProfileReply(Message):
 @message("abort request")
 @dataclass(frozen=True, slots=True)
 class AbortRequest(Message):
-    """Gives reservations back."""
+    """Gives up reservations."""
 
     reservations: Sequence[int] = w.u64s(MAX_IDS)
 
@@ -126,7 +129,9 @@ class AbortRequest(Message):
 @message("codes reply")
 @dataclass(frozen=True, slots=True)
 class CodesReply(Message):
-    """Answers requests that give ids back, one row for each."""
+    """Answers AbortRequest, ReleaseRequest and OrderRequest. It has one code for each id of the
+    request.
+    """
 
     codes: Sequence[int] = w.u16s(MAX_IDS)
 
@@ -134,8 +139,8 @@ class CodesReply(Message):
 @message("cancel request")
 @dataclass(frozen=True, slots=True)
 class CancelRequest(Message):
-    """Stops requests of this connection. The reply comes when none of them can touch a destination
-    any more.
+    """Stops requests of this connection. The daemon replies once none of these requests can access
+    its destination any more.
     """
 
     requests: Sequence[int] = w.u64s(MAX_IDS)
@@ -144,7 +149,7 @@ class CancelRequest(Message):
 @message("cancel reply")
 @dataclass(frozen=True, slots=True)
 class CancelReply(Message):
-    """Has one row for each request id."""
+    """Has one outcome for each request id."""
 
     outcomes: bytes = w.u8s(MAX_IDS)
 
@@ -152,7 +157,7 @@ class CancelReply(Message):
 @message("release request")
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest(Message):
-    """Gives leases back: segments, checkpoints and slots alike."""
+    """Ends leases of segments, checkpoints and slots."""
 
     leases: Sequence[int] = w.u64s(MAX_IDS)
 
@@ -175,8 +180,9 @@ class StatsReply(Message):
 @message("report request: losses")
 @dataclass(frozen=True, slots=True)
 class ReportLosses(Message):
-    """Counts requests that were spliced and computed in full, and of them those whose first token
-    changed, in the order of LossWays.
+    """Counts requests that were both spliced and computed in full, for each of the LossWays ways of
+    splicing. Compared has the number of these requests, Changed the number of those in which the
+    two first tokens differed.
     """
 
     offline: int = w.u8()
@@ -190,8 +196,8 @@ class ReportLosses(Message):
 @message("report request")
 @dataclass(frozen=True, slots=True)
 class ReportRequest(Message):
-    """Reports a canary's results: reuses of segments that an engine recomputed and compared. The
-    counts are those since the last report.
+    """Reports the results of a canary, an engine that recomputes some reused segments and compares
+    the results. Counts are since the canary's last report.
     """
 
     profile: int = w.u32()
@@ -215,7 +221,7 @@ class ReportReply(Message):
 @message("match request: prompt")
 @dataclass(frozen=True, slots=True)
 class MatchPrompt(Message):
-    """The prompt that a match is for."""
+    """Describes the prompt of a match."""
 
     tokens: int = w.u32()
     token_off: int = w.u64()
@@ -224,8 +230,8 @@ class MatchPrompt(Message):
 @message("match request: known")
 @dataclass(frozen=True, slots=True)
 class MatchKnownQuery(Message):
-    """Asks which held segments the prompt contains; its token ids must be in staging. The search
-    starts at Begin, and after the prefix that this match finds.
+    """Asks which cached segments occur in the prompt, whose token ids must be in staging. The
+    search starts at Begin or, if that is later, at the end of the prefix that this match finds.
     """
 
     begin: int = w.u32()
@@ -235,8 +241,9 @@ class MatchKnownQuery(Message):
 @message("match request: primers")
 @dataclass(frozen=True, slots=True)
 class MatchPrimersQuery(Message):
-    """Asks for segments that exist in two variants, captured after a primer or without one. Others
-    has the second variant of each key. The scalars concern Known only.
+    """Asks for segments that may exist in two variants: captured after a primer, and without one.
+    Others has the key of the second variant of each segment. Primer, PrimedFrom and Either are
+    only for the search that the section Known asks for.
     """
 
     primer: bytes = w.hash32()
@@ -248,8 +255,8 @@ class MatchPrimersQuery(Message):
 @message("match request")
 @dataclass(frozen=True, slots=True)
 class MatchRequest(Message):
-    """Asks for the longest private prefix and then for the status of each segment, in one round
-    trip. Positions ascend.
+    """Asks for the longest saved prefix of a prompt and for the status of each segment, in one
+    round trip. Positions ascend.
     """
 
     profile: int = w.u32()
@@ -265,9 +272,9 @@ class MatchRequest(Message):
 @message("match reply: estimates")
 @dataclass(frozen=True, slots=True)
 class MatchEstimates(Message):
-    """Gives the expected time of using the prefix and each row, and its error. Micros are until its
-    bytes can be read, 2^32-1 where nothing is known. An error is a bound on the relative error
-    of the bytes held: 0 for what was written, +Inf where nothing is known.
+    """Has a time and an error for the prefix and for each row. The time is in microseconds until
+    the bytes can be read; 2^32-1 = not known. The error is a bound on the relative error of the
+    stored bytes; 0 = they are as written, +Inf = not known.
     """
 
     prefix_micros: int = w.u32()
@@ -279,8 +286,8 @@ class MatchEstimates(Message):
 @message("match reply: known")
 @dataclass(frozen=True, slots=True)
 class MatchKnown(Message):
-    """Lists segments that are held: tokens [Starts[i], Starts[i]+Lengths[i]) of the prompt have
-    Keys[i]. They ascend and do not overlap.
+    """Lists cached segments that occur in the prompt, ascending and without overlaps. Segment i is
+    the tokens [Starts[i], Starts[i]+Lengths[i]) of the prompt, and its key is Keys[i].
     """
 
     untried: int = w.u32()
@@ -295,7 +302,7 @@ class MatchKnown(Message):
 @message("match reply: rows")
 @dataclass(frozen=True, slots=True)
 class MatchRows(Message):
-    """Gives the part of the prefix that has states; those of later tokens are rebuilt from rows."""
+    """Says how much of the prefix has states. The states of later tokens are rebuilt from rows."""
 
     prefix_states: int = w.u32()
 
@@ -346,8 +353,8 @@ class AcquireRequest(Message):
 @message("acquire reply: packed")
 @dataclass(frozen=True, slots=True)
 class AcquirePacked(Message):
-    """Gives the layouts of segments with packed parts: row i has Count[i] bytes of Layout, a
-    Packed, none where nothing is packed.
+    """Has the layouts of segments with packed parts. The next Count[i] bytes of Layout are the
+    Packed of row i; Count[i] is 0 if no part of it is packed.
     """
 
     count: Sequence[int] = w.u32s(MAX_KEYS, rows="codes", divides="layout")
@@ -357,9 +364,10 @@ class AcquirePacked(Message):
 @message("acquire reply")
 @dataclass(frozen=True, slots=True)
 class AcquireReply(Message):
-    """Has one row for each key. Extents are in the public arena and stay valid and unchanged until
-    the lease is released; Digest holds, for each hit in order, one digest for each chunk of each
-    part, and is empty unless asked for. The reserved columns, once block tables, are empty.
+    """Has one row for each key. Extents are in the public arena, and their bytes stay unchanged
+    until the lease is released or expires. Digest has one digest for each chunk of each part of
+    each hit, in order, if the request asks for digests. ReservedCount and Reserved, which once
+    had block tables, are empty.
     """
 
     codes: Sequence[int] = w.u16s(MAX_KEYS)
@@ -382,7 +390,7 @@ class AcquireReply(Message):
 @message("reserve request: primers")
 @dataclass(frozen=True, slots=True)
 class ReservePrimers(Message):
-    """Names the primer after which each segment was captured."""
+    """Has the primer after which each segment was captured."""
 
     ids: Sequence[bytes] = w.hashes(MAX_KEYS, rows="keys")
 
@@ -390,8 +398,8 @@ class ReservePrimers(Message):
 @message("reserve request")
 @dataclass(frozen=True, slots=True)
 class ReserveRequest(Message):
-    """Asks for room for segments. Token ids (little-endian uint32) lie in staging; the daemon
-    recomputes each key from them.
+    """Asks for room for segments. Their token ids (little-endian uint32) are in staging; the daemon
+    computes each key from them and compares it with Keys.
     """
 
     profile: int = w.u32()
@@ -418,9 +426,10 @@ class ReserveReply(Message):
 @message("commit request")
 @dataclass(frozen=True, slots=True)
 class CommitRequest(Message):
-    """Hands over chunks of parts that lie in staging. A chunk is ChunkBytes of one part, the last
-    one of a part shorter. Digest has ChunkCount[i] entries for row i, one after another:
-    XXH3-64, or CRC-32 with FeatureCRC32Digests.
+    """Hands over chunks of parts, which are in staging. Row i has ChunkCount[i] chunks of one part,
+    from chunk ChunkFirst[i] on. A chunk has ChunkBytes bytes; the last chunk of a part may be
+    shorter. Digest has one digest for each chunk, row after row: XXH3-64, or CRC-32 with
+    FeatureCRC32Digests.
     """
 
     level: int = w.u8()
@@ -435,9 +444,10 @@ class CommitRequest(Message):
 @message("commit reply")
 @dataclass(frozen=True, slots=True)
 class CommitReply(Message):
-    """Has one row for each row of the request. Published is 1 on the row whose chunks completed the
-    object for all ranks. There Levels has the Level that the object has reached, which is lower
-    than the one asked for when a disk is not able to; elsewhere it is 0.
+    """Has one row for each row of the request. Published is 1 on a row whose chunks completed an
+    object for all ranks. On such a row, Levels has the Level that the object has reached; on all
+    other rows it is 0. The Level is lower than requested if there is no disk, or if the disk
+    fails or is too slow.
     """
 
     codes: Sequence[int] = w.u16s(MAX_COMMIT_ROWS)
@@ -448,9 +458,10 @@ class CommitReply(Message):
 @message("save request: buffered")
 @dataclass(frozen=True, slots=True)
 class SaveBuffered(Message):
-    """Names a buffer whose accepted rows are the linear layers' rows, for checkpoints of kind
-    AcceptRows: the daemon copies them, and only keys and values of attention layers are left to
-    commit. A profile without such layers has nothing to commit: the checkpoint is published.
+    """Names a buffer, for checkpoints of kind AcceptRows. The daemon copies the rows of linear
+    layers from the accepted rows of the buffer, and the client commits only the keys and values
+    of attention layers. If the profile has no attention layers, the client commits nothing, and
+    the daemon publishes the checkpoint at once.
     """
 
     buffer: int = w.u64()
@@ -459,8 +470,8 @@ class SaveBuffered(Message):
 @message("save request")
 @dataclass(frozen=True, slots=True)
 class SaveRequest(Message):
-    """Asks for room for checkpoints. A parent is the prefix hash of the checkpoint that this one
-    extends, all zero for none; only rows of tokens [parent, Tokens) are stored.
+    """Asks for room for checkpoints. Parents has the prefix hash of the checkpoint that each of
+    them extends; zero = none. Only the rows of tokens after the parent are stored.
     """
 
     profile: int = w.u32()
@@ -488,7 +499,7 @@ class LoadRequest(Message):
 @message("load reply: rows")
 @dataclass(frozen=True, slots=True)
 class LoadRows(Message):
-    """Says what each node is."""
+    """Has the kind of each node."""
 
     kinds: bytes = w.u8s(MAX_NODES, rows="node_begin")
 
@@ -496,9 +507,10 @@ class LoadRows(Message):
 @message("load reply")
 @dataclass(frozen=True, slots=True)
 class LoadReply(Message):
-    """Lists the chain of nodes from the root to the checkpoint. Each node is laid out by
-    CheckpointLayout(End-Begin), or EdgeLayout of as many tokens where it is kept as rows; states
-    and convolution tails belong to the last node.
+    """Lists the nodes of a checkpoint, from the start of the prompt to the last token. The bytes of
+    a node are in CheckpointLayout of its number of tokens, or in EdgeLayout if the node is
+    stored as rows. The states and convolution tails of the checkpoint are those of the last
+    node.
     """
 
     lease: int = w.u64()
@@ -517,7 +529,7 @@ class LoadReply(Message):
 @message("compose request")
 @dataclass(frozen=True, slots=True)
 class ComposeRequest(Message):
-    """Moves a running state over a plan, for one layer or all linear layers."""
+    """Advances a running state over the spans of a plan, in one linear layer or in all of them."""
 
     profile: int = w.u32()
     rank: int = w.u32()
@@ -538,9 +550,10 @@ class ComposeRequest(Message):
 @message("compose reply")
 @dataclass(frozen=True, slots=True)
 class ComposeReply(Message):
-    """Says where the states are. For each asked linear layer, in order: one F32 state before each
-    recomputed span, then the final state, each [heads, dk, dv] and padded to PartAlign. When the
-    last span has no input the final state is the state before it.
+    """Says where the states are. For each requested linear layer, in order, these are the state
+    before each recomputed span, then the state at the end of the plan. Each is F32 [heads, dk,
+    dv], padded to a multiple of PartAlign. If the last span has no input, the last state is the
+    state before that span.
     """
 
     lease: int = w.u64()
@@ -551,8 +564,8 @@ class ComposeReply(Message):
 @message("rotate request")
 @dataclass(frozen=True, slots=True)
 class RotateRequest(Message):
-    """Places the keys and values of a plan's segments (and of a checkpoint it begins from, for
-    DestMemory) for one attention layer or all.
+    """Places the keys and values of a plan's segments, for one attention layer or all. With
+    DestMemory it also places those of the checkpoint from which the plan begins.
     """
 
     profile: int = w.u32()
@@ -576,8 +589,9 @@ class RotateRequest(Message):
 @message("rotate reply")
 @dataclass(frozen=True, slots=True)
 class RotateReply(Message):
-    """Gives the places of rows when Dest is DestSlot: for each asked attention layer, K then V,
-    each the segment rows of the plan packed in plan order and padded to PartAlign.
+    """Says where the rows are, if Dest is DestSlot. For each requested attention layer, these are
+    K, then V. Each has the rows of the plan's segments, packed in the order of the plan and
+    padded to a multiple of PartAlign.
     """
 
     lease: int = w.u64()
@@ -589,19 +603,17 @@ class RotateReply(Message):
 @message("assemble request")
 @dataclass(frozen=True, slots=True)
 class AssembleRequest(RotateRequest):
-    """Compose and rotate of all layers in one request, for plans whose only recomputed span is the
-    last. It also answers the convolution tail of the last segment. With DestSlot the result is
-    laid out as CheckpointLayout(rows); with DestMemory as CheckpointLayout(0) and the rows go to
-    engine memory.
+    """Does the work of ComposeRequest and RotateRequest for all layers in one request. Only the
+    last span of its plan may be recomputed. The result also has the convolution tails of the
+    last segment. With DestSlot the result is in CheckpointLayout(rows). With DestMemory it is in
+    CheckpointLayout(0), and the rows are written to engine memory.
     """
 
 
 @message("append request")
 @dataclass(frozen=True, slots=True)
 class AppendRequest(Message):
-    """Adds rows to a buffer, or opens one. The rows lie in staging, as BufferLayout(Rows)
-    has them.
-    """
+    """Adds rows to a buffer, or opens a buffer. The rows are in staging, in BufferLayout(Rows)."""
 
     profile: int = w.u32()
     rank: int = w.u32()
@@ -616,7 +628,9 @@ class AppendRequest(Message):
 @message("append reply")
 @dataclass(frozen=True, slots=True)
 class AppendReply(Message):
-    """Answers append and accept: what the buffer holds now, in prompt positions."""
+    """Answers AppendRequest and AcceptRequest. Begin, Accepted and End are prompt positions in the
+    buffer after the request.
+    """
 
     buffer: int = w.u64()
     begin: int = w.u32()
@@ -627,7 +641,7 @@ class AppendReply(Message):
 @message("accept request")
 @dataclass(frozen=True, slots=True)
 class AcceptRequest(Message):
-    """Keeps the first Tokens rows that are not accepted yet, and drops the others."""
+    """Accepts the first drafts of a buffer, as many as Tokens says, and drops the other drafts."""
 
     profile: int = w.u32()
     rank: int = w.u32()
@@ -638,8 +652,8 @@ class AcceptRequest(Message):
 @message("replay request")
 @dataclass(frozen=True, slots=True)
 class ReplayRequest(Message):
-    """Writes the states and convolution tails after the tokens before Token into a slot, laid out
-    as CheckpointLayout(0).
+    """Writes states and convolution tails into a slot, in CheckpointLayout(0). They are those after
+    all tokens before position Token.
     """
 
     profile: int = w.u32()
@@ -653,10 +667,10 @@ class ReplayRequest(Message):
 @message("advise request: measured")
 @dataclass(frozen=True, slots=True)
 class AdviseMeasured(Message):
-    """Gives the times of splices since the last advise. A walk puts segments in place: it computed
-    WalkRows rows between them and placed WalkPlaced rows in WalkMicros, including reads of
-    memory but not waits for a disk or another node. A capture computed CaptureTokens tokens of
-    segments in isolation.
+    """Has the times of walks and captures since the last advise. A walk puts segments in place: it
+    computed WalkRows rows between segments and placed WalkPlaced rows of segments in WalkMicros
+    microseconds, including reads of memory but not waits for a disk or another node. A capture
+    computed CaptureTokens tokens of segments in isolation in CaptureMicros microseconds.
     """
 
     walk_rows: Sequence[int] = w.u32s(MAX_SAMPLES)
@@ -669,7 +683,7 @@ class AdviseMeasured(Message):
 @message("advise request: limit")
 @dataclass(frozen=True, slots=True)
 class AdviseLimit(Message):
-    """The loss that the request accepts, and how it would be spliced."""
+    """The loss of accuracy that the request accepts, and how the request would be spliced."""
 
     max_loss: float = w.f64()
     primed: int = w.u8()
@@ -679,8 +693,9 @@ class AdviseLimit(Message):
 @message("advise request: match")
 @dataclass(frozen=True, slots=True)
 class AdviseMatch(Message):
-    """Has the daemon look the prompt up first, as `match` does, in one round trip. The prefix, the
-    status and tier of segments, and primed of *limit* are then not read. Each segment has a key.
+    """Makes the daemon look the prompt up first, as `match` does, in one round trip. The daemon
+    then ignores the prefix, the status and tier of segments, and `primed` of *limit*. Keys has
+    one key for each segment.
     """
 
     accept: int = w.u8()
@@ -694,10 +709,10 @@ class AdviseMatch(Message):
 @message("advise request")
 @dataclass(frozen=True, slots=True)
 class AdviseRequest(Message):
-    """Asks what to use and what to store for a prompt whose token ids (little-endian uint32) lie in
-    staging. What match has answered comes along; zero means nothing is held. Cuts and the begins
-    of segments ascend. Samples are prefills measured since the last advise: tokens [begin, end)
-    and the microseconds they took.
+    """Asks what to use and what to store for a prompt, whose token ids (little-endian uint32) are
+    in staging. The fields of prefix and segments repeat the reply of match; zero = nothing is
+    cached. Cuts and SegmentBegin ascend. Samples are prefills measured since the last advise:
+    sample i computed the tokens [SampleBegin[i], SampleEnd[i]) in SampleMicros[i] microseconds.
     """
 
     profile: int = w.u32()
@@ -727,7 +742,7 @@ class AdviseRequest(Message):
 @message("advise reply: splice")
 @dataclass(frozen=True, slots=True)
 class AdviseSplice(Message):
-    """The splice that WayMicros prices."""
+    """Describes the splice for which WayMicros has the time."""
 
     segments: int = w.u32()
 
@@ -735,7 +750,9 @@ class AdviseSplice(Message):
 @message("advise reply: loss")
 @dataclass(frozen=True, slots=True)
 class AdviseLoss(Message):
-    """Answers a Limit with the expected losses of the splice, from 0 to 1; negative = not known."""
+    """Answers the section Limit with the expected losses of the splice, from 0 to 1; negative = not
+    known.
+    """
 
     asked: float = w.f64()
     refreshed: float = w.f64()
@@ -745,7 +762,7 @@ class AdviseLoss(Message):
 @message("advise reply: match")
 @dataclass(frozen=True, slots=True)
 class AdviseMatched(Message):
-    """What was found, as in the reply of `match` and its sections."""
+    """The result of the lookup, as in the reply of `match` and its sections."""
 
     prefix_tokens: int = w.u32()
     prefix_index: int = w.u32()
@@ -784,7 +801,7 @@ class AdviseReply(Message):
 @message("served request: loss")
 @dataclass(frozen=True, slots=True)
 class ServedLoss(Message):
-    """The loss of a spliced request as advise has answered it."""
+    """The expected loss of a spliced request, which the reply of advise had."""
 
     expected: float = w.f64()
 
@@ -792,11 +809,13 @@ class ServedLoss(Message):
 @message("served request")
 @dataclass(frozen=True, slots=True)
 class ServedRequest(Message):
-    """Reports how the prompt of one request was served, after its first token. Its tokens came from
-    the engine's own cache: the first Engine; from a checkpoint: Prefix more; from segments; the
-    rest was computed. Segments are those that the prompt was cut into, ascend and do not
-    overlap; Reused of the tokens from At on came from the daemon, and lie after the prefix.
-    Times are in microseconds, 0 where nothing was measured.
+    """Reports how the prompt of one request was served. Engines send it after the first token of
+    the answer. The first tokens of the prompt came from the engine's own cache (Engine is their
+    number), the next ones from a checkpoint (Prefix is their number). Rows are the segments into
+    which the prompt was cut, ascending and without overlaps: row i is the tokens [Begins[i],
+    Begins[i]+Counts[i]). Of these, the tokens [At[i], At[i]+Reused[i]) came from the daemon;
+    they are after the prefix. All other tokens were computed. Times are in microseconds; 0 = not
+    measured.
     """
 
     profile: int = w.u32()
@@ -835,8 +854,8 @@ class ServedReply(Message):
 @message("attach-device request")
 @dataclass(frozen=True, slots=True)
 class AttachDeviceRequest(Message):
-    """Asks for device memory: the public arena and chunks of this connection's own. It is answered
-    once on a connection.
+    """Asks for device memory: the public arena, and private chunks of this connection. A connection
+    can get device memory only once.
     """
 
     ways: int = w.u8()
@@ -851,9 +870,9 @@ class AttachDeviceRequest(Message):
 @message("attach-device reply")
 @dataclass(frozen=True, slots=True)
 class AttachDeviceReply(Message):
-    """Says what to map, in the order of the chunks: those of the public arena laid end to end, then
-    those of the private one. Descriptors: first a sealed memfd with the kernels' PTX text, then
-    one for each chunk where Way is WayDescriptor.
+    """Says what to map: first the chunks of the public arena, laid end to end, then the private
+    chunks of this connection. The first descriptor is a sealed memfd with the kernels' PTX text.
+    If Way is WayDescriptor, one descriptor for each chunk follows.
     """
 
     way: int = w.u8()
@@ -888,9 +907,9 @@ class AttachDeviceReply(Message):
 @message("register-device request")
 @dataclass(frozen=True, slots=True)
 class RegisterDeviceRequest(Message):
-    """Registers device memory that the engine owns, as ProfileRequest does for memory of the host.
-    Chunks are taken as one run, which the layers' offsets count from. Descriptors: one for each
-    chunk where Way is WayDescriptor.
+    """Registers device memory that the engine owns, as ProfileRequest does for host memory. The
+    chunks count as one run of bytes, and the offsets of layers are relative to its start. If Way
+    is WayDescriptor, the request carries one descriptor for each chunk.
     """
 
     profile: int = w.u32()
@@ -920,7 +939,7 @@ class RegisterDeviceRequest(Message):
 @message("register-device reply")
 @dataclass(frozen=True, slots=True)
 class RegisterDeviceReply(Message):
-    """Names the memory for rotate and assemble."""
+    """Has the id of the memory, for rotate and assemble."""
 
     memory: int = w.u32()
 
@@ -928,8 +947,8 @@ class RegisterDeviceReply(Message):
 @message("acquire-device request")
 @dataclass(frozen=True, slots=True)
 class AcquireDeviceRequest(Message):
-    """Leases segments in device memory. Others are copied there first: with Wait 1 the reply waits
-    for the copy, otherwise they are a miss.
+    """Leases segments in device memory. A segment that is not there yet is copied there. If Wait is
+    1, the reply waits for the copy; otherwise the segment is a miss.
     """
 
     profile: int = w.u32()
@@ -944,9 +963,9 @@ class AcquireDeviceRequest(Message):
 @message("order request")
 @dataclass(frozen=True, slots=True)
 class OrderRequest(Message):
-    """Ties leases to the client's stream: when the client's slot of the order page has reached
-    After, the leases are released, and then Signal, if it is not 0, is written to the daemon's
-    slot.
+    """Releases leases once the client's stream has passed a point. When the client's slot of the
+    order page has reached the value After, the daemon releases the leases. It then writes the
+    value Signal to its own slot, unless Signal is 0.
     """
 
     after: int = w.u64()
@@ -963,8 +982,8 @@ class LoadDeviceRequest(LoadRequest):
 @message("plan request: primers")
 @dataclass(frozen=True, slots=True)
 class PlanPrimers(Message):
-    """Names the primer after which each segment is to be captured. Only engines take part that have
-    all of them.
+    """Has the primer after which each segment is to be captured. Only engines that have all these
+    primers take part.
     """
 
     ids: Sequence[bytes] = w.hashes(MAX_PLAN_ROWS, rows="keys")
@@ -973,9 +992,9 @@ class PlanPrimers(Message):
 @message("plan request")
 @dataclass(frozen=True, slots=True)
 class PlanRequest(Message):
-    """Asks which engines of which nodes compute the missing segments of a prompt, and has them
-    begin. Token ids (little-endian uint32) lie in staging, those of all rows one after another;
-    the daemon recomputes each key from them.
+    """Asks which engines compute the missing segments of a prompt, and starts the work of the other
+    engines. The token ids (little-endian uint32) of all rows are in staging, one row after
+    another; the daemon computes each key from them and compares it with Keys.
     """
 
     profile: int = w.u32()
@@ -994,9 +1013,9 @@ class PlanRequest(Message):
 @message("plan reply")
 @dataclass(frozen=True, slots=True)
 class PlanReply(Message):
-    """Has one row for each key, and lists what the asking engine computes itself, in the order to
-    do it: tokens [OwnBegins[i], OwnEnds[i]) of row OwnRows[i]. Times are from now until a
-    segment can be acquired here.
+    """Has one row for each key. It also lists what the asking engine computes itself, in the order
+    in which to compute it: the tokens [OwnBegins[i], OwnEnds[i]) of row OwnRows[i]. Times are
+    from now until segments can be acquired on this node.
     """
 
     plan: int = w.u64()
@@ -1014,8 +1033,8 @@ class PlanReply(Message):
 @message("watch request: primers")
 @dataclass(frozen=True, slots=True)
 class WatchPrimersQuery(Message):
-    """Lists the primers that a worker has. Without it, it is given no segment that is captured
-    after one.
+    """Lists the primers that a worker has. Without this section, the worker gets no segment that is
+    captured after a primer.
     """
 
     ids: Sequence[bytes] = w.hashes(MAX_PRIMERS)
@@ -1024,9 +1043,9 @@ class WatchPrimersQuery(Message):
 @message("watch request")
 @dataclass(frozen=True, slots=True)
 class WatchRequest(Message):
-    """Waits for what happens next: to the rows of a plan, or, where Plan is 0, for jobs. Who asks
-    for jobs is a worker of its profile and tenant until it has no job and has not asked for some
-    seconds.
+    """Waits for events of the rows of a plan or, if Plan is 0, for jobs. A client that asks for
+    jobs is a worker of its profile and tenant. It stays a worker until it has no job and has not
+    asked for some seconds.
     """
 
     profile: int = w.u32()
@@ -1043,7 +1062,7 @@ class WatchRequest(Message):
 @message("watch reply: primers")
 @dataclass(frozen=True, slots=True)
 class WatchPrimers(Message):
-    """Names the primer after which each job's segment is to be captured."""
+    """Has the primer after which the segment of each job is to be captured."""
 
     ids: Sequence[bytes] = w.hashes(MAX_WORKER_JOBS, rows="jobs")
 
@@ -1051,10 +1070,10 @@ class WatchPrimers(Message):
 @message("watch reply")
 @dataclass(frozen=True, slots=True)
 class WatchReply(Message):
-    """Of a plan has a row for each row of it that something happened to since the last watch. For a
-    worker it has a row for each new job. A job is done when its key is published, by reserve and
-    commit on whatever connection of the node. IDs are the token ids of all its jobs, Tokens[i]
-    of each, one after another.
+    """Lists, for a plan, the rows with an event since the last watch. For a worker, it lists the
+    new jobs. A job is done when its key is published, by reserve and commit on any connection of
+    the node. IDs has the token ids of all new jobs, one job after another: Tokens[i] ids for job
+    i.
     """
 
     open: int = w.u32()

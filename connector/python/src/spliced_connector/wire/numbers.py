@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 
 
 class FrameKind(IntEnum):
-    """Says which way a frame goes."""
+    """Says in which direction a frame goes."""
 
     REQUEST = 0
     """To the daemon."""
@@ -16,48 +16,50 @@ class FrameKind(IntEnum):
 
 
 class Feature(IntFlag):
-    """Feature bits of hello: additions that an older peer may ignore. Those that both sides know
-    hold.
+    """Feature bits of hello: additions that an older peer may ignore. A connection has the features
+    that both sides know.
     """
 
     CRC32_DIGESTS = 1
-    """Sends CRC-32 (IEEE) in `commit` in place of xxh3-64, as a client needs whose language has no
-    xxh3 at hand.
+    """Sends CRC-32 (IEEE) digests in `commit` instead of xxh3-64, for clients whose language has no
+    xxh3.
     """
     DEVICE = 2
-    """May send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has it only
-    where it lends memory of a GPU.
+    """May send operations 21 to 25, and up to 253 descriptors with a frame. The daemon has this
+    feature only if it shares memory of a GPU.
     """
     PROMPT = 4
     """May send the section *prompt* of `match`. The daemon reads the token ids only for *known*."""
     ESTIMATES = 8
-    """Is able to read the section *estimates* of a `match` reply, and tier `peer`."""
+    """Can read the section *estimates* of a `match` reply, and tier `peer`."""
     KNOWN = 16
-    """May send the section *known* of `match` after *prompt*, and is answered with one."""
+    """May send the section *known* of `match` after *prompt*, and gets a section *known* in the
+    reply.
+    """
     ROWS = 32
-    """May accept and save checkpoints of kind *rows*, may `replay` them, and is answered with the
-    sections *rows*. Other connections do not see checkpoints kept as rows, and loading one that
-    extends them is a miss.
+    """May accept and save checkpoints of kind *rows*, may `replay` them, and gets the sections
+    *rows* in replies. Other connections do not see checkpoints that are stored as rows, and a
+    checkpoint that extends one of these is a miss for them.
     """
     PACKED = 64
-    """May name profiles with a tolerance, whose segments have packed parts, and is answered with
-    the section *packed* of `acquire` and `acquire-device`.
+    """May register profiles with a tolerance, whose segments have packed parts, and gets the
+    section *packed* in replies of `acquire` and `acquire-device`.
     """
     BUFFERED = 128
     """May send the section *buffered* of `save`."""
     SPLICES = 256
-    """May send the section *measured* of `advise`, and is answered with the section *splice*."""
+    """May send the section *measured* of `advise`, and gets the section *splice* in the reply."""
     PRIMERS = 512
-    """May name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and is
-    answered with their like. Others never publish, and are never given, a segment that was
-    captured after a primer.
+    """May name primers in the sections *primers* of `match`, `reserve`, `plan` and `watch`, and
+    gets sections *primers* in replies. Other connections never publish and never get a segment
+    that was captured after a primer.
     """
     LOSSES = 1024
     """May send the sections *losses* of `report`, *limit* of `advise` and *loss* of `served`, and
-    is answered with the section *loss* of `advise`.
+    gets the section *loss* in the reply of `advise`.
     """
     LOOKUP = 2048
-    """May send the section *match* of `advise`, and is answered with one."""
+    """May send the section *match* of `advise`, and gets a section *match* in the reply."""
 
 
 class WireSpan(IntEnum):
@@ -66,7 +68,7 @@ class WireSpan(IntEnum):
     SEGMENT = 1
     """The interior of a leased segment."""
     RECOMPUTE = 2
-    """Tokens that the engine computes: seam, miss, question."""
+    """Tokens that the engine computes: a seam, a missing segment, the question."""
 
 
 class WireFrom(IntEnum):
@@ -77,13 +79,13 @@ class WireFrom(IntEnum):
     CHECKPOINT = 1
     """At the checkpoint whose lease is `from lease`."""
     SLOT = 2
-    """At states in the slot of `from lease`, at `from off` of the slots region; see
-    ComposeReply.
+    """At states in the slot whose lease is `from lease`; `from off` is their offset in the slots
+    region, as in ComposeReply.
     """
 
 
 class WireDest(IntEnum):
-    """Dest kinds of rotate and assemble."""
+    """Dest says where rotate and assemble write."""
 
     SLOT = 1
     """Packed into a slot."""
@@ -92,12 +94,12 @@ class WireDest(IntEnum):
 
 
 class ShareWay(IntFlag):
-    """Share ways in which device memory crosses the process border; bits of a set where a client
-    says what it can map.
+    """Share is a way to share device memory with another process. In a request it is a set of bits:
+    the ways in which the client can map memory.
     """
 
     DESCRIPTOR = 1
-    """One descriptor for each chunk, with the frame (CUDA VMM)."""
+    """One descriptor for each chunk, sent with the frame (CUDA VMM)."""
     HANDLE = 2
     """One CUDA IPC handle for each chunk, in the frame."""
 
@@ -140,8 +142,8 @@ VERSION = 1
 HEADER_BYTES = 40
 """The size of a header; a multiple of 8, so that bodies stay aligned in an aligned buffer."""
 MAX_FRAME = 131072
-"""Bytes of a frame, header included. Linux takes seqpacket messages up to about 200 KiB with
-default socket buffers (measured), so this passes without tuning.
+"""Bytes of a frame, including the header. With default socket buffers, Linux accepts seqpacket
+messages of up to about 200 KiB (measured), so this size needs no tuning.
 """
 MAX_BODY = 131032
 """Bytes of a body."""
@@ -168,7 +170,7 @@ MAX_PACKED = 1048576
 MAX_POSITIONS = 1024
 """Checkpoints that one advice names."""
 MAX_SAMPLES = 1024
-"""Measured prefills in one advise, and as many walks and captures."""
+"""Measured prefills in one advise; the same bound holds for walks and for captures."""
 MAX_WAYS = 8
 """Ways to serve a prompt."""
 MAX_MEMORY_LAYERS = 1024
@@ -182,7 +184,7 @@ MAX_NAME = 256
 MAX_TOKEN = 1024
 """Bytes of a tenant's token."""
 MAX_PROMPT = 1048576
-"""Token ids of a prompt in which held segments are looked for."""
+"""Token ids of a prompt that is searched for cached segments."""
 MAX_SALT = 256
 """Bytes of a tenant's salt."""
 MAX_STATS = 1024
@@ -192,14 +194,16 @@ MAX_PLAN_ROWS = 256
 MAX_WORKER_JOBS = 64
 """Jobs of one worker."""
 MAX_JOB_TOKENS = 28672
-"""Token ids of the jobs in one reply, so of a segment that another engine computes."""
+"""Token ids of all jobs in one reply, and so of one segment that another engine computes."""
 MAX_PRIMERS = 16
-"""Primers of one plan, or that one worker has."""
+"""Primers of one plan, or of one worker."""
 MAX_CHUNKS = 252
-"""Chunks of device memory in one frame: Linux carries 253 descriptors, one is the PTX."""
+"""Chunks of device memory in one frame: Linux passes 253 descriptors with a message, and one of
+them has the PTX text.
+"""
 LOSS_WAYS = 4
-"""Ways of splicing that losses are counted of, in this order: no primer, a primer, and both of
-these with the last segments computed in context.
+"""Ways of splicing for which losses are counted, in this order: without a primer, with a primer,
+and the same two with the last segments computed in context.
 """
 HELLO_DESCRIPTORS = 3
 """Descriptors of a hello reply, in this order: arena, slots, staging."""
@@ -212,4 +216,4 @@ UUID_BYTES = 16
 HANDLE_BYTES = 64
 """The size of a CUDA IPC handle of memory or of an event."""
 ORDER_SLOT_BYTES = 64
-"""From one slot of the order page to the next; 8 of them are used."""
+"""Bytes from one slot of the order page to the next; 8 of them are used."""
