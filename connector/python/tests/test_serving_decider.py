@@ -13,7 +13,6 @@ import pytest
 from client_samples import SMALL
 from spliced_connector.client import (
     ANY_LOSS,
-    BEYOND_MAX_LOSS,
     PRIMED_DUE,
     PRIMED_KEY,
     Accept,
@@ -135,6 +134,9 @@ class Answers:
         return Advice(0, Way.SPLICE, (), (), rows, None, self.loss, found)
 
 
+UNKNOWN = "this splice is not known to be within max_loss 0.5: set fidelity"
+
+
 class Decision:
     """What becomes of a request with the segments of CUTS."""
 
@@ -186,7 +188,7 @@ def test_a_splice_of_another_way_than_was_judged_is_within_no_limit() -> None:
     limited = Decision(WITHIN, {"max_loss": 0.5}, hits=[0], lead=LEAD)
     assert limited.model.limits == [LossLimit(0.5, SpliceWay(primed=True))]
     assert limited.splice is None
-    assert (limited.trouble, limited.beyond) == (BEYOND_MAX_LOSS, 1)
+    assert (limited.trouble, limited.beyond) == (UNKNOWN, 1)
     free = Decision(WITHIN, hits=[0], lead=LEAD)
     assert free.splice is not None
     assert (free.splice.way, free.splice.loss) == (SpliceWay(), None)
@@ -212,7 +214,7 @@ def test_a_splice_with_the_last_segment_in_context_keeps_the_way_that_was_judged
 def test_the_loss_of_narrower_seams_is_not_known() -> None:
     limited = Decision(WITHIN, {"max_loss": 0.5, "w": 4})
     assert limited.splice is None
-    assert (limited.trouble, limited.beyond) == (BEYOND_MAX_LOSS, 1)
+    assert (limited.trouble, limited.beyond) == (UNKNOWN, 1)
     free = Decision(WITHIN, {"w": 4})
     assert free.splice is not None
     assert free.splice.loss is None
@@ -253,8 +255,10 @@ def test_a_prompt_that_warms_accepts_any_loss_unless_it_says_otherwise() -> None
 
 def test_only_refusals_of_a_splice_count() -> None:
     none = LossAdvice(Splicing.NONE)
+    known = Decision(replace(none, expected=0.625), {"max_loss": 0.5})
+    assert known.trouble == "the expected loss 0.625 is not within max_loss 0.5"
     refused = Decision(none, {"max_loss": 0.5})
-    assert (refused.trouble, refused.beyond) == (BEYOND_MAX_LOSS, 1)
+    assert (refused.trouble, refused.beyond) == (UNKNOWN, 1)
     assert Decision(none, {"max_loss": 0.5}, hits=[]).beyond == 0
     silent = Decision(None, {"max_loss": 0.5})
     assert (silent.trouble, silent.beyond) == ("the daemon did not answer", 0)

@@ -391,7 +391,7 @@ def test_the_way_follows_what_walks_took(connect: Connect, daemon: Daemon) -> No
     assert told.predicted == predicted, "a trace has what was priced"
     assert told_of(half, request) == {
         "way": "engine",
-        "trouble": "the daemon advises not to splice it",
+        "trouble": "the daemon advises not to splice it: computing is faster",
     }
     assert counts(half)["not_advised"] >= 1
     measure(half, prefill=1e-2, walk=1e-4)

@@ -37,12 +37,12 @@ from spliced_connector.client.known import MAX_PROMPT, KnownQuery, KnownSegment
 from spliced_connector.client.lease import Checkpoint, Segment, Slot, release_all
 from spliced_connector.client.losses import (
     ANY_LOSS,
-    BEYOND_MAX_LOSS,
     LossAdvice,
     LossCounts,
     Losses,
     LossLimit,
     SpliceWay,
+    beyond_max_loss,
     unanswered,
 )
 from spliced_connector.client.match import PRIMED_DUE, PRIMED_KEY, Lookup, Match, misses
@@ -81,7 +81,6 @@ from spliced_connector.wire.numbers import MAX_BLOCKS
 
 __all__ = [
     "ANY_LOSS",
-    "BEYOND_MAX_LOSS",
     "MAX_BLOCKS",
     "MAX_PROMPT",
     "PRIMED_DUE",
@@ -146,6 +145,7 @@ __all__ = [
     "Way",
     "Why",
     "WorkPlan",
+    "beyond_max_loss",
     "compose",
     "default_socket",
     "engine_memfd",

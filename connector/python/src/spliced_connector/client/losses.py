@@ -17,12 +17,6 @@ from spliced_connector.wire import AdviseLimit, AdviseLoss, ReportLosses
 ANY_LOSS = 1.0
 """The `max_loss` of a request that accepts any loss."""
 
-BEYOND_MAX_LOSS = (
-    "no splice is known to keep its loss within max_loss:"
-    " set fidelity, refresh or a higher max_loss"
-)
-"""Reported to the caller of a request that is not spliced because of its `max_loss`."""
-
 
 @dataclass(frozen=True, slots=True)
 class SpliceWay:
@@ -69,6 +63,16 @@ class LossAdvice:
 
     splicing: Splicing = Splicing.ASKED
     expected: float | None = None
+
+
+def beyond_max_loss(expected: float | None, max_loss: float) -> str:
+    """Returns why a request is not spliced, in words for its caller.
+
+    expected: the loss of the splice, None if it is not known.
+    """
+    if expected is None:
+        return f"this splice is not known to be within max_loss {max_loss:.3g}: set fidelity"
+    return f"the expected loss {expected:.3g} is not within max_loss {max_loss:.3g}"
 
 
 def unanswered(limit: LossLimit) -> LossAdvice:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from spliced_connector.client import (
     ANY_LOSS,
-    BEYOND_MAX_LOSS,
     Accept,
     Following,
     LossLimit,
@@ -21,6 +20,7 @@ from spliced_connector.client import (
     SpliceWay,
     WalkTiming,
     Way,
+    beyond_max_loss,
     served_segments,
 )
 from spliced_connector.errors import SplicedError
@@ -188,7 +188,8 @@ def by_segments(reuse: Reuse, request: Request) -> Walked:
         there = [False] * len(there)
     chosen = choose(prompt, context.tokens, there, wanted)
     choices = _judged(reuse, request, found, chosen)
-    trouble = found.trouble or (found.unadvised if choices == chosen else BEYOND_MAX_LOSS)
+    beyond = beyond_max_loss(None, request.limit.max_loss)  # the loss of another way is known
+    trouble = found.trouble or (found.unadvised if choices == chosen else beyond)
     others = None
     if request.parallel_tokens and not found.trouble:
         others = reuse.share(ids, prompt, choices, context.tokens, request.parallel_tokens)

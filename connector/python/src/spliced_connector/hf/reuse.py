@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from spliced_connector.client import (
-    BEYOND_MAX_LOSS,
+    ANY_LOSS,
     UNADVISED,
     Accept,
     Advice,
@@ -39,6 +39,7 @@ from spliced_connector.client import (
     Splicing,
     WalkTiming,
     Way,
+    beyond_max_loss,
     plannable,
     release_all,
     seam_tokens,
@@ -94,6 +95,8 @@ class Found:
     loss: LossAdvice = LossAdvice()  # noqa: RUF009  (frozen)
     judged: SpliceWay = SpliceWay()  # noqa: RUF009  (frozen)
     """The way of splicing for which `loss` was estimated."""
+    max_loss: float = ANY_LOSS
+    """The highest loss that the request accepts."""
 
     def way(self, everything: bool) -> Way:
         """Returns how the daemon advises to serve the prompt; SPLICE without advice, or if
@@ -107,7 +110,9 @@ class Found:
         if Reason.OFF in self.match.reason:
             return "the profile is switched off for splicing"
         if not self.match.trouble and self.loss.splicing is Splicing.NONE:
-            return "the daemon did not answer" if self.advice is None else BEYOND_MAX_LOSS
+            if self.advice is None:
+                return "the daemon did not answer"
+            return beyond_max_loss(self.loss.expected, self.max_loss)
         return self.match.trouble
 
     @property
@@ -286,7 +291,7 @@ class Reuse:
         if loss.splicing is Splicing.REFRESHED:
             prompt = replace(prompt, pieces=prompt.pieces[: named[-1].index])
             judged = replace(judged, refreshed=True)
-        return Found(hashes, match, advice, prompt, loss, judged)
+        return Found(hashes, match, advice, prompt, loss, judged, asked.max_loss)
 
     def _kinds(self, accept: Accept) -> Accept:
         """Returns the kinds of checkpoints from which a request continues."""

@@ -10,7 +10,6 @@ from functools import partial
 
 from spliced_connector.client import (
     ANY_LOSS,
-    BEYOND_MAX_LOSS,
     PRIMED_DUE,
     PRIMED_KEY,
     UNADVISED,
@@ -24,6 +23,8 @@ from spliced_connector.client import (
     Reason,
     SpliceWay,
     Splicing,
+    Way,
+    beyond_max_loss,
     seam_tokens,
     unanswered,
 )
@@ -182,10 +183,13 @@ class Decider:
             return cuts.max_loss
         return ANY_LOSS if cuts.found.warming else self._settings.max_loss
 
-    def _declined(self, why: str) -> str:
-        """Logs a reason once, because it holds for many requests, and returns it."""
-        if why not in self._logged:
-            self._logged.add(why)
+    def _declined(self, why: str, kind: str = "") -> str:
+        """Logs a reason once, because it holds for many requests, and returns it.
+
+        kind: constant name of the reason, if its text differs between requests.
+        """
+        if (kind or why) not in self._logged:
+            self._logged.add(kind or why)
             log.info("requests are not spliced: %s (logged once)", why)
         return why
 
@@ -283,14 +287,16 @@ class Decider:
             if advice is None:
                 trouble = "the daemon did not answer"
             else:
-                trouble = self._declined(BEYOND_MAX_LOSS)
+                known_loss = loss.expected if loss.splicing is Splicing.NONE else None
+                trouble = self._declined(beyond_max_loss(known_loss, max_loss), "max_loss")
                 if used:
                     self._tally.add("beyond_max_loss")
             held, wanted, takes = frozenset(), frozenset(), None
         if takes == 0 and not cuts.found.warming:
             self._tally.add("not_advised")
             held, wanted = frozenset(), frozenset()
-            trouble = self._declined("the daemon advises not to splice it")
+            better = "a prefix" if advice is not None and advice.way == Way.PREFIX else "computing"
+            trouble = self._declined(f"the daemon advises not to splice it: {better} is faster")
         # The advised number of segments is valid only if all hits and all admitted segments are
         # used: the daemon's estimate includes them.
         end = None
