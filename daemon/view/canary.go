@@ -18,7 +18,7 @@ var _ api.Canaries = (*View)(nil)
 
 // splicingCheck returns the health check that lists the profiles for which splicing is switched
 // off.
-func (v *View) splicingCheck() api.Check {
+func (v *checks) splicingCheck() api.Check {
 	check := api.Check{Name: "splicing", State: api.CheckOK}
 	if why := v.o.Canary.Unknown(); why != "" {
 		check.State, check.Detail = api.CheckDegraded, "all profiles are switched off: "+why
@@ -46,7 +46,7 @@ func (v *View) splicingCheck() api.Check {
 }
 
 // Canaries implements api.Canaries.
-func (v *View) Canaries() []api.Canary {
+func (v *listing) Canaries() []api.Canary {
 	var list []api.Canary
 	for _, r := range v.o.Canary.List() {
 		list = append(list, v.canary(&r))
@@ -54,7 +54,7 @@ func (v *View) Canaries() []api.Canary {
 	return list
 }
 
-func (v *View) canary(r *canary.Row) api.Canary {
+func (v *listing) canary(r *canary.Row) api.Canary {
 	c := api.Canary{
 		Profile: api.Digest(r.Fingerprint), Model: r.Model, Tenant: v.o.Server.TenantName(r.Tenant), Off: r.Off, Why: r.Why,
 		Compared: r.Compared, Failed: r.Failed, Bound: r.Bound,
@@ -86,7 +86,7 @@ func (v *View) canary(r *canary.Row) api.Canary {
 const switchPatience = 3 * time.Second
 
 // SwitchProfile implements api.Canaries.
-func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
+func (v *operator) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 	tenants, err := v.tenantsOf(q.Tenant)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (v *View) SwitchProfile(q api.SwitchQuery) ([]api.Canary, error) {
 }
 
 // tenantsOf returns the tenant with this name, or all tenants for "".
-func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
+func (v *base) tenantsOf(name string) ([]tier.TenantID, error) {
 	var list []tier.TenantID
 	for i := range v.o.Tenants {
 		if t := &v.o.Tenants[i]; name == "" || t.Name == name {
@@ -141,7 +141,7 @@ func (v *View) tenantsOf(name string) ([]tier.TenantID, error) {
 }
 
 // model returns the model of a profile that is registered or has reports.
-func (v *View) model(of profile.Fingerprint) (string, bool) {
+func (v *base) model(of profile.Fingerprint) (string, bool) {
 	if _, p, ok := v.o.Store.FindProfile(of); ok {
 		return p.Identity().Model, true
 	}

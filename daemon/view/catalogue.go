@@ -28,7 +28,7 @@ const (
 )
 
 // Segments implements api.Catalogue.
-func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
+func (v *listing) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 	f := tiering.SegmentFilter{Prefix: q.Prefix}
 	ok := false
 	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
@@ -59,7 +59,7 @@ func (v *View) Segments(q api.SegmentQuery) ([]api.Segment, error) {
 
 // tenant converts a tenant's name to a filter. "" selects all tenants. For an unknown name it
 // returns false.
-func (v *View) tenant(name string) (*tier.TenantID, bool) {
+func (v *base) tenant(name string) (*tier.TenantID, bool) {
 	if name == "" {
 		return nil, true
 	}
@@ -80,7 +80,7 @@ func profileFilter(id *uint32) (tier.ProfileID, bool) {
 
 // below returns the filter for the disk tier. It returns false if there is no disk tier, or if no
 // entry can pass.
-func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
+func (v *listing) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 	f := disk.Filter{Tenant: t}
 	if v.o.Disk == nil {
 		return f, false
@@ -97,7 +97,7 @@ func (v *View) below(t *tier.TenantID, id tier.ProfileID) (disk.Filter, bool) {
 
 // listDisk lists the disk's entries of one kind in order of key. It begins after the key in the
 // parameter after; nil = with the first key.
-func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
+func (v *listing) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Digest, limit int) []disk.Info {
 	f.Kinds = func(k tier.CheckpointKind) bool { return k == kind }
 	var from *tier.Name
 	if after != nil {
@@ -107,7 +107,7 @@ func (v *View) listDisk(f disk.Filter, kind tier.CheckpointKind, after *api.Dige
 }
 
 // profileIDs returns the ids of the registered profiles, by fingerprint.
-func (v *View) profileIDs() map[profile.Fingerprint]uint32 {
+func (v *base) profileIDs() map[profile.Fingerprint]uint32 {
 	ids := map[profile.Fingerprint]uint32{}
 	for _, p := range v.o.Store.Profiles() {
 		ids[p.Profile.Fingerprint()] = uint32(p.ID)
@@ -127,7 +127,7 @@ type residence struct {
 // copies on devices, and the parameter lower the level of its copy on disk. If lower is 0, it has
 // no copy on disk, and a disk entry of the same name belongs to another profile or tenant. An
 // object that is being promoted is published, but only on disk until the promotion ends.
-func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
+func (v *listing) residence(n tier.Name, inMemory, promoting bool, copies int, lower tier.Level) residence {
 	r := residence{state: "pending", level: api.LevelMemory}
 	if inMemory {
 		r.state = "published"
@@ -147,7 +147,7 @@ func (v *View) residence(n tier.Name, inMemory, promoting bool, copies int, lowe
 	return r
 }
 
-func (v *View) segment(s *tiering.SegmentInfo) api.Segment {
+func (v *listing) segment(s *tiering.SegmentInfo) api.Segment {
 	r := v.residence(tier.Name{Key: s.Key}, s.Published, s.Promoting, s.HBM, s.Lower)
 	return api.Segment{
 		Key: api.Digest(s.Key), Profile: uint32(s.Profile), Model: s.Model, Tenant: v.o.Tenants.NameOf(s.Tenant),
@@ -167,7 +167,7 @@ func primerOf(s *profile.SegmentSpec) *api.Digest {
 }
 
 // packed describes the packed parts of a segment; nil = it is not packed.
-func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.Packed {
+func (v *listing) packed(how profile.Packed, id tier.ProfileID, interior int) *api.Packed {
 	if how == "" {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (v *View) packed(how profile.Packed, id tier.ProfileID, interior int) *api.
 }
 
 // diskSegment returns the row of a segment that is only on disk.
-func (v *View) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
+func (v *listing) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api.Segment {
 	return api.Segment{
 		Key: api.Digest(e.Key), Profile: ids[e.Fingerprint], Model: e.Model, Tenant: e.TenantName,
 		State: "published", Tiers: []string{tierName(tier.PlaceDisk)}, Level: e.Level.String(),
@@ -191,7 +191,7 @@ func (v *View) diskSegment(e *disk.Info, ids map[profile.Fingerprint]uint32) api
 }
 
 // Segment implements api.Catalogue.
-func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
+func (v *listing) Segment(key api.Digest) (api.SegmentDetail, error) {
 	s, ok := v.o.Store.Segment(profile.SegmentKey(key))
 	if !ok {
 		return v.segmentOnDisk(key)
@@ -213,7 +213,7 @@ func (v *View) Segment(key api.Digest) (api.SegmentDetail, error) {
 }
 
 // countCopies adds how many other nodes have a copy, and whether the object store has one.
-func (v *View) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.TenantID) {
+func (v *listing) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.TenantID) {
 	if v.o.Copies != nil {
 		d.OtherNodes, d.ObjectStore = v.o.Copies(f, t, tier.Name{Key: d.Key})
 	}
@@ -221,7 +221,7 @@ func (v *View) countCopies(d *api.SegmentDetail, f profile.Fingerprint, t tier.T
 
 // segmentOnDisk returns the details of a segment that is only on disk. Its parts are known only
 // while its profile is registered.
-func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
+func (v *listing) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 	e, err := v.detail(key)
 	if err != nil {
 		return api.SegmentDetail{}, err
@@ -247,7 +247,7 @@ func (v *View) segmentOnDisk(key api.Digest) (api.SegmentDetail, error) {
 // detailTimeout is how long an operator's request waits for the disk.
 const detailTimeout = 5 * time.Second
 
-func (v *View) detail(key api.Digest) (*disk.Detail, error) {
+func (v *listing) detail(key api.Digest) (*disk.Detail, error) {
 	if v.o.Disk == nil {
 		return nil, fmt.Errorf("segment %v: %w", key, api.ErrNotFound)
 	}
@@ -291,7 +291,7 @@ func shapeOf(p profile.Part) []int {
 }
 
 // Checkpoints implements api.Catalogue.
-func (v *View) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
+func (v *listing) Checkpoints(q api.CheckpointQuery) ([]api.Checkpoint, error) {
 	var f tiering.CheckpointFilter
 	ok := false
 	if f.Tenant, ok = v.tenant(q.Tenant); !ok {
@@ -326,7 +326,7 @@ func sameCheckpoint(a, b api.Checkpoint) bool {
 	return a.Hash == b.Hash && a.Kind == b.Kind && a.Tenant == b.Tenant && a.Profile == b.Profile
 }
 
-func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
+func (v *listing) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.PrefixHash, limit int) []api.Checkpoint {
 	var list []api.Checkpoint
 	for {
 		// Pending checkpoints are skipped, so that one page of the store may be too short for this page.
@@ -343,7 +343,7 @@ func (v *View) checkpointsInMemory(f tiering.CheckpointFilter, after *profile.Pr
 	}
 }
 
-func (v *View) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
+func (v *listing) checkpoint(c *tiering.CheckpointInfo) api.Checkpoint {
 	r := v.residence(tier.Name{Kind: c.Kind, Key: c.Hash}, c.Published, c.Promoting, c.HBM, c.Lower)
 	return api.Checkpoint{
 		Hash: api.Digest(c.Hash), Parent: parentOf(c.Parent), Profile: uint32(c.Profile), Model: c.Model, Tenant: v.o.Tenants.NameOf(c.Tenant),
@@ -380,7 +380,7 @@ func kindName(k tier.CheckpointKind) string {
 }
 
 // Remove implements api.Catalogue.
-func (v *View) Remove(key api.Digest) error {
+func (v *listing) Remove(key api.Digest) error {
 	was, _ := v.o.Store.Segment(profile.SegmentKey(key))
 	err := v.o.Store.Evict(profile.SegmentKey(key))
 	switch {

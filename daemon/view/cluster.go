@@ -7,7 +7,7 @@ import (
 )
 
 // Cluster implements api.Node.
-func (v *View) Cluster() api.Cluster {
+func (v *base) Cluster() api.Cluster {
 	if v.o.Cluster == nil {
 		return api.Cluster{}
 	}
@@ -42,7 +42,7 @@ type certificateSeries struct {
 	Ends float64 `prom:"cluster_certificate_end_time_seconds" help:"Expiry time of the certificate of the peers' port, in seconds since the Unix epoch."`
 }
 
-func (v *View) eachOfCluster(f func(any)) {
+func (v *exporter) eachOfCluster(f func(any)) {
 	for _, r := range v.o.Remotes {
 		for _, c := range r.Counters() {
 			f(c)

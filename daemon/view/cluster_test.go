@@ -33,7 +33,7 @@ func (c clusterOnly) Collect(ch chan<- prometheus.Metric) {
 func gather(t *testing.T, v *View) map[string]*dto.MetricFamily {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(clusterOnly{newMetrics(v)})
+	r.MustRegister(clusterOnly{newMetrics(v.exporter)})
 	list, err := r.Gather()
 	must(t, err)
 	problems, err := promlint.NewWithMetricFamilies(list).Lint()

@@ -37,7 +37,7 @@ func kindOf(err error) error {
 }
 
 // filterTenant is like tenant, but returns an error if the name is unknown.
-func (v *View) filterTenant(name string) (*tier.TenantID, error) {
+func (v *base) filterTenant(name string) (*tier.TenantID, error) {
 	id, ok := v.tenant(name)
 	if !ok {
 		return nil, fmt.Errorf("tenant %.128q is not configured: %w", name, api.ErrInvalid)
@@ -46,7 +46,7 @@ func (v *View) filterTenant(name string) (*tier.TenantID, error) {
 }
 
 // Leases implements api.Control.
-func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
+func (v *listing) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 	var f tiering.LeaseFilter
 	var err error
 	if f.Tenant, err = v.filterTenant(q.Tenant); err != nil {
@@ -77,9 +77,9 @@ func (v *View) Leases(q api.LeaseQuery) ([]api.Lease, error) {
 }
 
 // Pins implements api.Pinner.
-func (v *View) Pins() ([]api.Pin, error) { return v.pins(v.o.Store.Pins()), nil }
+func (v *listing) Pins() ([]api.Pin, error) { return v.pins(v.o.Store.Pins()), nil }
 
-func (v *View) pins(of []tiering.PinInfo) []api.Pin {
+func (v *listing) pins(of []tiering.PinInfo) []api.Pin {
 	var list []api.Pin
 	for _, p := range of {
 		list = append(list, api.Pin{
@@ -91,21 +91,21 @@ func (v *View) pins(of []tiering.PinInfo) []api.Pin {
 }
 
 // Pin implements api.Pinner.
-func (v *View) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
+func (v *operator) Pin(ctx context.Context, q api.PinQuery) ([]api.Pin, error) {
 	list, err := v.o.Store.Pin(ctx, tiering.PinQuery{Key: q.Key, TTL: q.TTL, By: q.By, Dry: q.Dry})
 	v.tellControl(q.Dry, err, "%v pinned for %v by %s", q.Key, q.TTL, q.By)
 	return v.pins(list), kindOf(err)
 }
 
 // Unpin implements api.Pinner.
-func (v *View) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
+func (v *operator) Unpin(key api.Digest, dry bool) ([]api.Pin, error) {
 	list, err := v.o.Store.Unpin(key, dry)
 	v.tellControl(dry, err, "%v unpinned", key)
 	return v.pins(list), kindOf(err)
 }
 
 // Drain implements api.Operator.
-func (v *View) Drain(on, dry bool) (api.Drained, error) {
+func (v *operator) Drain(on, dry bool) (api.Drained, error) {
 	if !dry {
 		v.o.Server.Drain(on)
 	}
@@ -118,7 +118,7 @@ func (v *View) Drain(on, dry bool) (api.Drained, error) {
 }
 
 // drainCheck returns the health check of a node that is being drained; false = it is not.
-func (v *View) drainCheck() (api.Check, bool) {
+func (v *checks) drainCheck() (api.Check, bool) {
 	if !v.o.Server.Draining() {
 		return api.Check{}, false
 	}
@@ -126,14 +126,14 @@ func (v *View) drainCheck() (api.Check, bool) {
 }
 
 // Reload implements api.Operator.
-func (v *View) Reload(dry bool) (api.Reloaded, error) {
+func (v *operator) Reload(dry bool) (api.Reloaded, error) {
 	r, err := v.o.Reload(dry)
 	v.tellControl(dry, err, "keys, tokens and certificates were reread")
 	return r, err
 }
 
 // Config implements api.Operator.
-func (v *View) Config() (api.Config, error) {
+func (v *operator) Config() (api.Config, error) {
 	b := v.o.Store.Budgets()
 	c := api.Config{
 		LogLevel: v.o.Config.LogLevel, PublicBytes: b.Public, PrivateBytes: b.Private, Quotas: map[string]api.Quota{},
@@ -152,7 +152,7 @@ func (v *View) Config() (api.Config, error) {
 }
 
 // ChangeConfig implements api.Operator.
-func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
+func (v *operator) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 	was, err := v.Config()
 	if err != nil {
 		return was, err
@@ -182,7 +182,7 @@ func (v *View) ChangeConfig(to api.Config, dry bool) (api.Config, error) {
 }
 
 // checkLevel returns the log level to set; nil = unchanged.
-func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
+func (v *operator) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 	if was.LogLevel == to.LogLevel {
 		return nil, nil
 	}
@@ -200,7 +200,7 @@ func (v *View) checkLevel(was, to *api.Config) (*zerolog.Level, error) {
 var levels = []string{"trace", "debug", "info", "warn", "error", "disabled"}
 
 // checkBudgets returns the new budgets. It returns an error if the store would not accept them.
-func (v *View) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
+func (v *operator) checkBudgets(was, to *api.Config) (tiering.Budgets, error) {
 	b := tiering.Budgets{Public: to.PublicBytes, Private: to.PrivateBytes, Quotas: map[tier.TenantID]int64{}}
 	check := func(name string, b tiering.Budgets) error {
 		err := v.o.Store.CheckBudgets(b)

@@ -10,7 +10,7 @@ import (
 
 // Decisions implements api.Node. It lists this start's decisions first, then those of earlier
 // starts.
-func (v *View) Decisions(q api.DecisionQuery) []api.Decision {
+func (v *listing) Decisions(q api.DecisionQuery) []api.Decision {
 	var list []api.Decision
 	for d := range v.o.Store.Decisions().Last() {
 		if len(list) == q.Limit {

@@ -11,7 +11,7 @@ import (
 )
 
 // socketCheck reports whether clients can reach the engine socket.
-func (v *View) socketCheck() api.Check {
+func (v *checks) socketCheck() api.Check {
 	check := api.Check{Name: "socket", State: api.CheckOK}
 	if trouble := v.o.Guard.Trouble(); trouble != "" {
 		check.State, check.Detail = api.CheckDegraded, trouble
@@ -20,7 +20,7 @@ func (v *View) socketCheck() api.Check {
 }
 
 // diskCheck reports the state of the disk tier; false = there is no disk tier.
-func (v *View) diskCheck() (api.Check, bool) {
+func (v *checks) diskCheck() (api.Check, bool) {
 	if v.o.Disk == nil {
 		return api.Check{}, false
 	}
@@ -30,7 +30,7 @@ func (v *View) diskCheck() (api.Check, bool) {
 }
 
 // eventsCheck reports whether all KV events reach all routers; false = KV events are off.
-func (v *View) eventsCheck() (api.Check, bool) {
+func (v *checks) eventsCheck() (api.Check, bool) {
 	if v.o.Events == nil {
 		return api.Check{}, false
 	}
@@ -84,7 +84,7 @@ var diskMeans = map[disk.State]string{
 }
 
 // gpus describes the configured devices for operators.
-func (v *View) gpus() (list []api.GPU) {
+func (v *checks) gpus() (list []api.GPU) {
 	counters, pools := v.o.Store.DeviceCounters(), v.o.Store.Pools()
 	for _, g := range v.o.GPUs {
 		state, _ := g.State()
@@ -115,7 +115,7 @@ func (v *View) gpus() (list []api.GPU) {
 }
 
 // gpuName returns the name of a device of the store, as shown to operators; "" for id 0.
-func (v *View) gpuName(id tier.DeviceID) string {
+func (v *base) gpuName(id tier.DeviceID) string {
 	for _, g := range v.o.GPUs {
 		if id != 0 && g.ID == id {
 			return g.Name
@@ -125,7 +125,7 @@ func (v *View) gpuName(id tier.DeviceID) string {
 }
 
 // gpuCheck reports the state of the GPUs; false if none is configured.
-func (v *View) gpuCheck() (api.Check, bool) {
+func (v *checks) gpuCheck() (api.Check, bool) {
 	if !v.o.Config.UsesHBM() {
 		return api.Check{}, false
 	}

@@ -14,13 +14,13 @@ import (
 // Journal entries about actions of operators.
 
 // changed records an action of an operator.
-func (v *View) changed(e journal.Event) {
+func (v *base) changed(e journal.Event) {
 	e.Kind = journal.Changed
 	v.o.Journal.Append(e)
 }
 
 // tellRemoved records the removal of a segment. The parameter was is empty if it was only on disk.
-func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
+func (v *base) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 	v.changed(journal.Event{
 		Object: journal.Segment, Key: key, Profile: uint32(was.Profile), Tenant: v.o.Tenants.NameOf(was.Tenant), Model: was.Model, Client: was.Publisher,
 		Bytes: was.Bytes, Tokens: was.Interior, Text: "removed by an operator",
@@ -28,7 +28,7 @@ func (v *View) tellRemoved(key api.Digest, was *tiering.SegmentInfo) {
 }
 
 // tellControl records a change, described in words, unless it failed or was a dry run.
-func (v *View) tellControl(dry bool, err error, format string, a ...any) {
+func (v *base) tellControl(dry bool, err error, format string, a ...any) {
 	if !dry && err == nil {
 		v.changed(journal.Event{Text: fmt.Sprintf(format, a...)})
 	}
@@ -36,7 +36,7 @@ func (v *View) tellControl(dry bool, err error, format string, a ...any) {
 
 // tellSwitched records that an operator switched splicing off or on for a profile of a tenant: as
 // an event about the canary, and as an action of an operator.
-func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
+func (v *base) tellSwitched(of profile.Fingerprint, t tier.TenantID, model string, q *api.SwitchQuery) {
 	e := journal.Event{Kind: journal.Canary, Tenant: v.o.Tenants.NameOf(t), Model: model, Why: "on"}
 	if id, _, ok := v.o.Store.FindProfile(of); ok {
 		e.Profile = uint32(id)
@@ -53,7 +53,7 @@ func (v *View) tellSwitched(of profile.Fingerprint, t tier.TenantID, model strin
 }
 
 // tellProbed records a test of the object store.
-func (v *View) tellProbed(p *api.ObjectProbe) {
+func (v *base) tellProbed(p *api.ObjectProbe) {
 	text := "the object store passed its test"
 	for _, step := range p.Steps {
 		if step.Error != "" {

@@ -33,7 +33,7 @@ func (p *piece) interior() int { return p.tokens - p.excluded }
 
 // Locate implements api.Catalogue. It reads memory only. Its time is about 50 ns for each pair of a
 // key and a member that has the object of that key.
-func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
+func (v *listing) Locate(q *api.LocateQuery) (*api.Located, error) {
 	p, err := v.prompt(q)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (v *View) Locate(q *api.LocateQuery) (*api.Located, error) {
 }
 
 // prompt resolves the names in a query and computes its keys.
-func (v *View) prompt(q *api.LocateQuery) (*prompt, error) {
+func (v *listing) prompt(q *api.LocateQuery) (*prompt, error) {
 	tenant, err := v.tenantOf(q.Tenant)
 	if err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func blockEnds(tokens, block int) []int {
 	return slices.Compact(ends)
 }
 
-func (v *View) tenantOf(name string) (*tiering.Tenant, error) {
+func (v *base) tenantOf(name string) (*tiering.Tenant, error) {
 	if name == "" {
 		name = settings.DefaultTenant
 	}
@@ -157,7 +157,7 @@ func (v *View) tenantOf(name string) (*tiering.Tenant, error) {
 }
 
 // profileOf returns a registered profile by its fingerprint or by the name of its model.
-func (v *View) profileOf(name string) (tier.ProfileID, *profile.Profile, error) {
+func (v *base) profileOf(name string) (tier.ProfileID, *profile.Profile, error) {
 	var fingerprint api.Digest
 	if fingerprint.UnmarshalText([]byte(name)) == nil {
 		if id, p, ok := v.o.Store.FindProfile(profile.Fingerprint(fingerprint)); ok {

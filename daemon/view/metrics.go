@@ -30,13 +30,13 @@ var declared = []any{
 
 // metrics turns counters into Prometheus metrics at each scrape. So each counter is kept only once.
 type metrics struct {
-	*View
+	*exporter
 	families map[string]*prometheus.Desc
 	lookups  *prometheus.Desc
 }
 
 // Register adds all collectors of /metrics.
-func (v *View) Register(r *prometheus.Registry) {
+func (v *exporter) Register(r *prometheus.Registry) {
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newMetrics(v), v.first)
 	for _, h := range v.durations() {
 		r.MustRegister(h)
@@ -44,7 +44,7 @@ func (v *View) Register(r *prometheus.Registry) {
 }
 
 // durations returns the histograms of all parts of the node.
-func (v *View) durations() []prometheus.Histogram {
+func (v *exporter) durations() []prometheus.Histogram {
 	list := slices.Concat(v.o.Server.Counts().Durations(), v.o.Store.Durations())
 	if v.o.Disk != nil {
 		list = append(list, v.o.Disk.Durations()...)
@@ -55,8 +55,8 @@ func (v *View) durations() []prometheus.Histogram {
 	return list
 }
 
-func newMetrics(v *View) *metrics {
-	m := &metrics{View: v, families: map[string]*prometheus.Desc{}}
+func newMetrics(v *exporter) *metrics {
+	m := &metrics{exporter: v, families: map[string]*prometheus.Desc{}}
 	structs := slices.Clone(declared)
 	for _, r := range v.o.Remotes {
 		for _, c := range r.Counters() {
@@ -105,7 +105,7 @@ func sampleOf(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels [
 }
 
 // hasPart reports whether the node has the named part (see package metric).
-func (v *View) hasPart(part string) bool {
+func (v *base) hasPart(part string) bool {
 	return part == "disk" && v.o.Disk != nil || part == "hbm" && len(v.o.GPUs) > 0 || part == "peer" && slices.ContainsFunc(v.o.Remotes, Remote.holds) ||
 		slices.ContainsFunc(v.o.Remotes, func(r Remote) bool { return r.Name == part })
 }

@@ -16,7 +16,7 @@ import (
 // Every struct that is filled in is declared, and says what its series are: newMetrics
 // panics where one has no help or other labels than another of its family.
 func TestEveryFamilyIsDeclaredOnce(t *testing.T) {
-	m := newMetrics(&View{})
+	m := newMetrics(&exporter{base: &base{}})
 	if len(m.families) < 100 {
 		t.Errorf("%d families", len(m.families))
 	}

@@ -112,13 +112,40 @@ type Guard interface {
 	Replaced() uint64
 }
 
-// View provides what operators see of a daemon. All methods may be called concurrently.
+// View provides what operators see of a daemon. All methods may be called concurrently. It consists
+// of parts that share base.
 type View struct {
+	*base
+	*listing
+	*checks
+	*operator
+	*exporter
+}
+
+// base is what all parts of a View use: its options, names of tenants and models, and the journal.
+type base struct {
 	o      Options
 	labels labels
-	first  *prometheus.HistogramVec // time to the first token in seconds, by profile
+}
 
+// listing lists objects, leases and requests, and looks prompts up.
+type listing struct{ *base }
+
+// checks are the health checks.
+type checks struct{ *base }
+
+// operator is what operators may change: removals, pins, settings, canaries.
+type operator struct {
+	*base
+	*listing
 	removing sync.Mutex // held by a removal of many objects
+}
+
+// exporter provides the metrics for Prometheus.
+type exporter struct {
+	*base
+	*checks
+	first *prometheus.HistogramVec // time to the first token in seconds, by profile
 }
 
 // New creates a view.
@@ -135,7 +162,9 @@ func New(o Options) *View {
 			return []any{&c}
 		}})
 	}
-	return &View{o: o, labels: newLabels(), first: newFirst()}
+	b := &base{o: o, labels: newLabels()}
+	l, c := &listing{b}, &checks{b}
+	return &View{b, l, c, &operator{base: b, listing: l}, &exporter{b, c, newFirst()}}
 }
 
 var (
@@ -155,7 +184,7 @@ func (v *View) Status() api.Status {
 }
 
 // Profiles implements api.Node.
-func (v *View) Profiles() []api.Profile {
+func (v *listing) Profiles() []api.Profile {
 	engines := map[tier.ProfileID][]string{}
 	for _, c := range v.o.Server.Connections() {
 		for _, b := range c.Bindings {
@@ -232,7 +261,7 @@ func (v *View) diskPools() []api.Pool {
 }
 
 // Connections implements api.Node.
-func (v *View) Connections() []api.Connection {
+func (v *listing) Connections() []api.Connection {
 	var list []api.Connection
 	for _, c := range v.o.Server.Connections() {
 		list = append(list, c.Connection)
@@ -326,7 +355,7 @@ func tierName(p tier.Place) string {
 }
 
 // Checks lists the node's capabilities and problems. The node stays in service with all of them.
-func (v *View) Checks() []api.Check {
+func (v *checks) Checks() []api.Check {
 	list := []api.Check{
 		{Name: "peer_pidfd", State: api.CheckOK},
 		{Name: "memory", State: api.CheckOK},

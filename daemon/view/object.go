@@ -21,7 +21,7 @@ func (v *View) objectPools() []api.Pool {
 }
 
 // objectCheck reports the state of the object store; false = there is no object store.
-func (v *View) objectCheck() (api.Check, bool) {
+func (v *checks) objectCheck() (api.Check, bool) {
 	if v.o.Object == nil {
 		return api.Check{}, false
 	}
@@ -33,7 +33,7 @@ func (v *View) objectCheck() (api.Check, bool) {
 }
 
 // ProbeObjectStore implements api.Node.
-func (v *View) ProbeObjectStore(ctx context.Context) api.ObjectProbe {
+func (v *operator) ProbeObjectStore(ctx context.Context) api.ObjectProbe {
 	if v.o.Object == nil {
 		return api.ObjectProbe{}
 	}

@@ -42,7 +42,7 @@ func shortName(f profile.Fingerprint) string {
 func (l labels) profile(f profile.Fingerprint) string { return l.profiles.Of(shortName(f)) }
 
 // tenantLabel returns the label value of a tenant, also of one that is no longer configured.
-func (v *View) tenantLabel(id tier.TenantID) string {
+func (v *base) tenantLabel(id tier.TenantID) string {
 	return v.labels.tenant(cmp.Or(v.o.Tenants.NameOf(id), fmt.Sprintf("tenant %d", id)))
 }
 
@@ -129,7 +129,7 @@ var jobNames = map[cost.Job]string{
 }
 
 // eachOfProfiles calls f for each profile that is registered or has reports.
-func (v *View) eachOfProfiles(f func(any)) {
+func (v *exporter) eachOfProfiles(f func(any)) {
 	told := map[string]bool{metric.Other: true}
 	tell := func(of profile.Fingerprint, id *profile.Identity) {
 		short := v.labels.profile(of)
@@ -162,7 +162,7 @@ func sourceOf(measured bool) string {
 
 // eachOfCosts calls f for the cost series of each profile. Profiles that share the label "other"
 // have a sum of samples and no predictions.
-func (v *View) eachOfCosts(f func(any)) {
+func (v *exporter) eachOfCosts(f func(any)) {
 	var others uint64
 	for _, c := range v.o.Store.Costs() {
 		if c.Fingerprint.IsTrial() {
@@ -198,7 +198,7 @@ func eachOfCost(name string, c *tiering.ProfileCosts, f func(any)) {
 	}
 }
 
-func (v *View) eachOfCanary(f func(any)) {
+func (v *exporter) eachOfCanary(f func(any)) {
 	sums := v.o.Canary.Sums()
 	f(&sums)
 	for _, s := range v.canarySeries(v.o.Canary.List(), v.o.Canary.Unknown() != "") {
@@ -209,7 +209,7 @@ func (v *View) eachOfCanary(f func(any)) {
 
 // eachOfLosses calls f for the losses of each profile and tenant. It leaves out those with the
 // label "other", because losses of several profiles cannot be added.
-func (v *View) eachOfLosses(f func(any)) {
+func (v *exporter) eachOfLosses(f func(any)) {
 	for _, r := range v.o.Canary.List() {
 		name, tenant := v.labels.profile(r.Fingerprint), v.tenantLabel(r.Tenant)
 		if name == metric.Other || tenant == metric.Other {
@@ -230,7 +230,7 @@ const everyProfile = "all"
 
 // canarySeries adds up rows with equal labels. The parameter unknown means that the file of
 // switched-off profiles cannot be read, so that all profiles are switched off.
-func (v *View) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
+func (v *exporter) canarySeries(rows []canary.Row, unknown bool) (list []*canarySeries) {
 	at := map[[2]string]*canarySeries{}
 	row := func(name string, of tier.TenantID) *canarySeries {
 		tenant := v.tenantLabel(of)

@@ -38,7 +38,7 @@ type selection struct {
 	hasBelow bool
 }
 
-func (v *View) selection(q *api.RemovalQuery) (s selection, err error) {
+func (v *listing) selection(q *api.RemovalQuery) (s selection, err error) {
 	if s.tenant, err = v.filterTenant(q.Tenant); err != nil {
 		return s, err
 	}
@@ -58,7 +58,7 @@ func (v *View) selection(q *api.RemovalQuery) (s selection, err error) {
 	return s, nil
 }
 
-func (v *View) now() time.Time {
+func (v *base) now() time.Time {
 	if v.o.Now != nil {
 		return v.o.Now()
 	}
@@ -74,7 +74,7 @@ func (s *selection) old(used, created time.Time) bool {
 }
 
 // RemoveSegments implements api.Remover.
-func (v *View) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
+func (v *operator) RemoveSegments(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
 	if !v.removing.TryLock() {
 		return r, fmt.Errorf("another removal by filter is running: %w", api.ErrBusy)
 	}
@@ -135,7 +135,7 @@ func ended(ctx context.Context) error {
 }
 
 // fingerprints returns the fingerprints of the registered profiles, by id.
-func (v *View) fingerprints() map[tier.ProfileID]profile.Fingerprint {
+func (v *base) fingerprints() map[tier.ProfileID]profile.Fingerprint {
 	prints := map[tier.ProfileID]profile.Fingerprint{}
 	for _, p := range v.o.Store.Profiles() {
 		prints[p.ID] = p.Profile.Fingerprint()
@@ -166,7 +166,7 @@ const (
 
 // nodes returns the selected checkpoints without duplicates. A checkpoint comes after its
 // extensions.
-func (v *View) nodes(ctx context.Context, s *selection) []*node {
+func (v *listing) nodes(ctx context.Context, s *selection) []*node {
 	known := map[tier.Want]*node{}
 	prints, ids := v.fingerprints(), v.profileIDs()
 	f := tiering.CheckpointFilter{Tenant: s.tenant, Profile: s.profile, Prefix: s.prefix}
@@ -232,7 +232,7 @@ func (v *View) nodes(ctx context.Context, s *selection) []*node {
 }
 
 // RemoveCheckpoints implements api.Remover.
-func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
+func (v *operator) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api.Removed, err error) {
 	if !v.removing.TryLock() {
 		return r, fmt.Errorf("another removal by filter is running: %w", api.ErrBusy)
 	}
@@ -248,7 +248,7 @@ func (v *View) RemoveCheckpoints(ctx context.Context, q api.RemovalQuery) (r api
 
 // discard removes the objects of list in order. A checkpoint must come after its extensions. If the
 // parameter dry is true, discard only counts what it would remove.
-func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
+func (v *operator) discard(ctx context.Context, list []*node, dry bool, r *api.Removed) {
 	r.Matched += len(list)
 	count := func(i int, err error) {
 		switch n := list[i]; {
@@ -286,7 +286,7 @@ func (v *View) discard(ctx context.Context, list []*node, dry bool, r *api.Remov
 
 // named returns the checkpoints that a name selects. The result others is the number of further
 // checkpoints with the same hash.
-func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
+func (v *listing) named(ctx context.Context, name *api.CheckpointName) (list []*node, others int, err error) {
 	s, err := v.selection(&api.RemovalQuery{Tenant: name.Tenant, Profile: name.Profile, Prefix: name.Hash.String()})
 	if err != nil {
 		return nil, 0, err
@@ -308,7 +308,7 @@ func (v *View) named(ctx context.Context, name *api.CheckpointName) (list []*nod
 }
 
 // Checkpoint implements api.Remover.
-func (v *View) Checkpoint(name api.CheckpointName) (api.CheckpointDetail, error) {
+func (v *listing) Checkpoint(name api.CheckpointName) (api.CheckpointDetail, error) {
 	list, others, err := v.named(context.Background(), &name)
 	if err != nil {
 		return api.CheckpointDetail{}, err
@@ -317,7 +317,7 @@ func (v *View) Checkpoint(name api.CheckpointName) (api.CheckpointDetail, error)
 }
 
 // RemoveCheckpoint implements api.Remover.
-func (v *View) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Removed, err error) {
+func (v *operator) RemoveCheckpoint(name api.CheckpointName, dry bool) (r api.Removed, err error) {
 	list, _, err := v.named(context.Background(), &name)
 	if err != nil {
 		return r, err

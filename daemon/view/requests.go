@@ -17,7 +17,7 @@ var wayNames = [...]string{wire.WayRecompute: api.WayRecompute, wire.WayPrefix: 
 func WayName(way uint8) string { return wayNames[way] }
 
 // Requests implements api.Node.
-func (v *View) Requests(q api.RequestQuery) []api.Request {
+func (v *listing) Requests(q api.RequestQuery) []api.Request {
 	tenant, ok := v.tenant(q.Tenant)
 	if !ok {
 		return nil
@@ -33,7 +33,7 @@ func (v *View) Requests(q api.RequestQuery) []api.Request {
 }
 
 // Request implements api.Node.
-func (v *View) Request(id uint64) (*api.Request, error) {
+func (v *listing) Request(id uint64) (*api.Request, error) {
 	r, ok := v.o.Usage.Request(id)
 	if !ok {
 		return nil, fmt.Errorf("request %d is unknown or no longer kept: %w", id, api.ErrNotFound)
@@ -45,7 +45,7 @@ func (v *View) Request(id uint64) (*api.Request, error) {
 	return &out, nil
 }
 
-func (v *View) request(r *usage.Request) api.Request {
+func (v *listing) request(r *usage.Request) api.Request {
 	out := api.Request{
 		ID: r.Number, Name: r.Name, At: r.At, Tenant: v.o.Tenants.NameOf(r.Who.Tenant), Profile: uint32(r.Who.Profile), Model: r.Who.Model,
 		Client: r.Who.Client, Trace: r.Parent.TraceID(), Way: wayNames[r.Way], Prompt: uint64(r.Tokens),
@@ -81,7 +81,7 @@ func span(s *usage.Span) api.Span {
 }
 
 // Usage implements api.Node.
-func (v *View) Usage() []api.Usage {
+func (v *listing) Usage() []api.Usage {
 	rows := v.o.Usage.Rows()
 	list := make([]api.Usage, 0, len(rows))
 	for i := range rows {

@@ -170,7 +170,7 @@ type savedSeries struct {
 }
 
 // eachStruct calls f with pointers to filled structs that declare series.
-func (v *View) eachStruct(f func(any)) {
+func (v *exporter) eachStruct(f func(any)) {
 	f(&buildSeries{v.o.Version, v.o.Commit, 1})
 	f(&nodeSeries{float64(v.o.Started.UnixMilli()) / 1e3, v.o.Guard.Replaced()})
 	for _, c := range v.Checks() {
@@ -214,7 +214,7 @@ func lookupsOf(c *stats.Counters) *lookupSeries {
 	return s
 }
 
-func (v *View) eachPool(f func(any)) {
+func (v *exporter) eachPool(f func(any)) {
 	pools := v.o.Store.Pools()
 	saved := map[string]int64{}
 	for _, p := range pools {
@@ -245,7 +245,7 @@ func memoryOf(level string, p *tiering.PoolInfo) (*memorySeries, *poolSeries) {
 		&poolSeries{level, p.Name, p.CapacityBytes, p.UsedBytes - held, p.Objects}
 }
 
-func (v *View) eachOfDisk(f func(any)) {
+func (v *exporter) eachOfDisk(f func(any)) {
 	if v.o.Disk == nil {
 		return
 	}
@@ -259,7 +259,7 @@ func (v *View) eachOfDisk(f func(any)) {
 	f(&c)
 }
 
-func (v *View) eachOfGPU(f func(any)) {
+func (v *exporter) eachOfGPU(f func(any)) {
 	counters := v.o.Store.DeviceCounters()
 	for _, g := range v.o.GPUs {
 		now, _ := g.State()
@@ -277,7 +277,7 @@ func (v *View) eachOfGPU(f func(any)) {
 	}
 }
 
-func (v *View) eachOfAdvice(f func(any)) {
+func (v *exporter) eachOfAdvice(f func(any)) {
 	a := v.o.Store.Advisor().Stats()
 	f(&a)
 	f(&adviceSeries{a.Tokens - a.SeenTokens})
@@ -297,7 +297,7 @@ func (v *View) eachOfAdvice(f func(any)) {
 	})
 }
 
-func (v *View) eachOfServer(f func(any)) {
+func (v *exporter) eachOfServer(f func(any)) {
 	load, counts := v.o.Server.Load(), v.o.Server.Counts()
 	f(&load)
 	f(counts)

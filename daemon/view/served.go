@@ -53,7 +53,7 @@ func newFirst() *prometheus.HistogramVec {
 }
 
 // Served observes the time to first token of a reported request.
-func (v *View) Served(r *usage.Request) {
+func (v *exporter) Served(r *usage.Request) {
 	if r.First <= 0 || r.Unverified {
 		return
 	}
@@ -66,7 +66,7 @@ func (v *View) Served(r *usage.Request) {
 }
 
 // eachOfServed calls f for the series of served prompts. It adds up sums that have equal labels.
-func (v *View) eachOfServed(f func(any)) {
+func (v *exporter) eachOfServed(f func(any)) {
 	var order [][2]string
 	sums := map[[2]string]*usage.Sums{}
 	for _, r := range v.o.Usage.Rows() {
