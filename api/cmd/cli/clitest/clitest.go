@@ -88,7 +88,7 @@ func Written(t *testing.T, root string, p *cli.Program) (calls int) {
 		}
 		name := strings.TrimPrefix(path, root+"/")
 		if d.IsDir() {
-			skip := []string{".git", "bin", "connector", "daemon", "tiering", "gpuipc", "policy", "api", "scripts/lab", "docs/papers"}
+			skip := []string{".git", "bin", "connector", "daemon", "tiering", "gpuipc", "policy", "api", "scripts/lab", "docs/results"}
 			if slices.Contains(skip, name) || d.Name() == "testdata" {
 				return fs.SkipDir
 			}
